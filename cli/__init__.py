@@ -1,0 +1,1 @@
+"""The `spec` command: options, printing, exit codes. No arithmetic."""

@@ -1,0 +1,1 @@
+"""Other formats to GGUF, and GGUF to GGUF."""

@@ -1,0 +1,1 @@
+"""Everything that makes tokens. Never prints, never parses arguments."""

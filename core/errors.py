@@ -1,0 +1,31 @@
+"""The errors a user can cause. `cli` turns each into one line; anything else is a bug."""
+
+from __future__ import annotations
+
+
+class SpecdecError(Exception):
+    """Base of all of them. The message says what, where, and what to do."""
+
+
+class FileFormatError(SpecdecError):
+    """A file is damaged, hostile, or not what it claims to be."""
+
+
+class ModelError(SpecdecError):
+    """A readable file does not hold a model that can be run."""
+
+
+class ConfigError(SpecdecError):
+    """A flag, parameter or request field has a value that cannot work."""
+
+
+class TemplateError(SpecdecError):
+    """A chat template failed, or tried what it may not do."""
+
+
+class MissingDependencyError(SpecdecError):
+    """Something optional is not installed; the message names the install command."""
+
+
+class NonFiniteError(SpecdecError):
+    """The model computed NaN or infinity; nothing it says can be trusted."""

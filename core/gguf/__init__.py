@@ -1,0 +1,1 @@
+"""GGUF files: reading with validation, writing, quantised formats."""

@@ -1,0 +1,1 @@
+"""CUDA sources and the Python that launches them."""
