@@ -1,1 +1,28 @@
-"""Everything that makes tokens. Never prints, never parses arguments."""
+"""Everything that makes tokens. Never prints, never parses arguments.
+
+runtime = specdec.core.load("model.gguf")
+for event in runtime.generate("Once upon a time"):
+    ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+def load(
+    path: str | Path,
+    device: str = "auto",
+    *,
+    n_ctx: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Runtime:
+    """A model from a GGUF file, on `auto`, `torch` or `torch:<torch device>`."""
+    from .runtime import load_runtime
+
+    return load_runtime(path, device, n_ctx=n_ctx, progress=progress)

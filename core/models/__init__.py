@@ -1,1 +1,57 @@
-"""core/models."""
+"""Model architectures: one row each, and the function that builds a model from a file."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend
+    from ..gguf.reader import GgufFile
+    from .base import Model
+
+ARCHITECTURES = {
+    "llama": "llama:Llama",
+    "qwen2": "qwen2:Qwen2",
+    "qwen3": "qwen3:Qwen3",
+    "qwen3moe": "qwen3moe:Qwen3Moe",
+    "qwen3next": "qwen3next:Qwen3Next",
+    "qwen35": "qwen35:Qwen35",
+    "qwen35moe": "qwen35moe:Qwen35Moe",
+}
+
+
+def build_model(file: GgufFile, backend: Backend) -> Model:
+    """Check the whole file against its architecture, then hand every tensor to the backend."""
+    from .hparams import Hparams
+    from .weights import Inventory, Weights
+
+    model_class = _find_class(file)
+    hparams = Hparams.from_gguf(file)
+    _refuse_head_only(file, hparams.n_nextn)
+    inventory = Weights(file, Inventory())
+    model_class(hparams, inventory)
+    inventory.check()
+    return model_class(hparams, Weights(file, backend))
+
+
+def _find_class(file: GgufFile) -> type[Model]:
+    name = file.metadata.architecture
+    if name not in ARCHITECTURES:
+        raise ModelError(
+            f"{file.path}: architecture {name!r} is not supported (known: "
+            f"{', '.join(ARCHITECTURES)})"
+        )
+    module, _, class_name = ARCHITECTURES[name].partition(":")
+    found: type[Model] = getattr(import_module(f".{module}", __name__), class_name)
+    return found
+
+
+def _refuse_head_only(file: GgufFile, n_nextn: int) -> None:
+    if n_nextn and "blk.0.attn_norm.weight" not in file.tensors:
+        raise ModelError(
+            f"{file.path}: holds only an MTP head, not the model it belongs to; "
+            "attach it to the model's own file first"
+        )

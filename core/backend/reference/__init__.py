@@ -1,1 +1,1 @@
-"""core/backend/reference."""
+"""The reference backend: plain torch, float32. It defines what each op means."""

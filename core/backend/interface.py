@@ -1,0 +1,141 @@
+"""The narrow interface between models and machines.
+
+A model says *what* a layer computes, in these dozen coarse operations; a backend says *how*. The
+plain torch version in `reference/` defines what each one means. Rows, Packed, Matrix, Vector and
+State are the backend's own; models only pass them on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layers import (
+    Activation,
+    Attention,
+    DeltaRule,
+    Floats,
+    Matrix,
+    MatrixPart,
+    Moe,
+    Norm,
+    StateShape,
+    Vector,
+)
+from .step import Step
+
+Rows = Any  # float rows (T, width): the residual stream, projections
+Packed = Any  # rows in the form that this backend's matmul eats
+State = Any  # KV pages and recurrent state of all sequences
+SlotImage = dict[str, NDArray[np.generic]]  # one sequence's state, as plain arrays
+
+
+class Backend(ABC):
+    """One device and its kernels. A backend holds no sequence data itself: that is in its states."""
+
+    name: str
+
+    # weights, once per load
+
+    @abstractmethod
+    def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
+        """Repack stored matrices, whose rows are put one under the other, for `matmul`."""
+
+    @abstractmethod
+    def vector(self, values: Floats) -> Vector:
+        """Keep a small float32 array beside the matrices."""
+
+    # rows
+
+    @abstractmethod
+    def embed(self, table: Matrix, step: Step) -> Rows:
+        """The row of the table for each token."""
+
+    @abstractmethod
+    def rows(self, values: Floats) -> Rows:
+        """Rows that come from outside, such as the hidden rows that a drafter was given."""
+
+    @abstractmethod
+    def keep(self, x: Rows) -> Rows:
+        """A copy that later ops leave alone (taps)."""
+
+    @abstractmethod
+    def out_rows(self, x: Rows, step: Step) -> Rows:
+        """Only the rows whose logits are wanted."""
+
+    @abstractmethod
+    def to_host(self, x: Rows) -> Floats:
+        """The numbers as numpy, (rows, width)."""
+
+    # operations
+
+    @abstractmethod
+    def norm(self, x: Rows, norm: Norm) -> Packed:
+        """RMS norm, ready for `matmul`."""
+
+    @abstractmethod
+    def norm_rows(self, x: Rows, norm: Norm) -> Rows:
+        """RMS norm as float rows, for whoever taps it."""
+
+    @abstractmethod
+    def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> Packed:
+        """[norm(x) | norm(y)] side by side: the input of an MTP or EAGLE block."""
+
+    @abstractmethod
+    def matmul(self, a: Packed, w: Matrix, add_to: Rows | None = None) -> Rows:
+        """a @ w.T, plus bias; accumulated into `add_to` (which is then returned) if given."""
+
+    @abstractmethod
+    def gated_ffn(self, a: Packed, gate_up: Matrix, activation: Activation) -> Packed:
+        """activation(gate) * up, packed for the down projection. Gate rows come first."""
+
+    @abstractmethod
+    def attend(self, qkv: Rows, attention: Attention, state: State, step: Step) -> Packed:
+        """Norm and turn q and k, append k and v to the cache, attend to all cells so far.
+
+        A row sees the cells of its own sequence up to itself. Cells at and beyond `step.past` are
+        overwritten: whatever a rejected draft left there is dead.
+        """
+
+    @abstractmethod
+    def delta_rule(self, rows: Rows, delta: DeltaRule, state: State, step: Step) -> Packed:
+        """Convolution, gates, delta rule and gated norm of a Gated DeltaNet, row by row.
+
+        A sequence whose first position is 0 starts from nothing. Otherwise the first `step.replay`
+        factors that the last window left are applied to the stored state first, with the same
+        roundings as when they were made; the others are forgotten. Then the rows of this step run.
+        The last `state.window` of them stay pending: how many of those hold is the next step's
+        `replay`. Rows before them are final.
+        """
+
+    @abstractmethod
+    def moe(self, a: Packed, moe: Moe, add_to: Rows) -> Rows:
+        """Route each row, add its experts' outputs in order of rank, then the shared expert."""
+
+    @abstractmethod
+    def head(self, a: Packed, w: Matrix) -> Rows:
+        """Logits, (R, V)."""
+
+    # state
+
+    @abstractmethod
+    def new_state(
+        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
+    ) -> State:
+        """Room for `n_pages` pages of `page_len` cells and for `n_slots` recurrent states."""
+
+    @abstractmethod
+    def save_slot(self, state: State, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
+        """Everything that one sequence needs to go on, pending factors included."""
+
+    @abstractmethod
+    def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+        """Put a saved sequence into a slot and pages, which may be others than it was saved from."""
+
+    @abstractmethod
+    def copy_slot(self, state: State, source: int, target: int) -> None:
+        """Duplicate the recurrent part; KV pages are shared or copied by whoever owns the table."""

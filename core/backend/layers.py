@@ -1,0 +1,189 @@
+"""What a layer is, in numbers and prepared weights: the nouns of the backend interface.
+
+A model file fills these in once, at load; the ops of `interface.py` read them. `Matrix` and
+`Vector` are whatever the backend made of a tensor, and opaque to models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gguf.reader import Tensor
+
+Matrix = Any  # one or several weight matrices, prepared by `Backend.matrix`
+Vector = Any  # a small float32 array, prepared by `Backend.vector`
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixPart:
+    """A stored matrix (n_out, n_in), or a stack of experts (n_expert, n_out, n_in)."""
+
+    tensor: Tensor
+    bias: Floats | None = None  # (n_out,)
+    scale: Floats | None = None  # (1,) or (n_expert,): multiplies the product (NVFP4)
+    row_order: NDArray[np.intp] | None = None  # row i of the matrix is row row_order[i] of the file
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """RMS norm: x / sqrt(mean(x^2) + eps) * weight. The stored weight is the final multiplier."""
+
+    weight: Vector
+    eps: float
+
+
+class RopePairs(Enum):
+    """Which two elements of a head turn together."""
+
+    NEIGHBOURS = "norm"  # (x[2i], x[2i + 1]), llama.cpp's NORM
+    HALVES = "neox"  # (x[i], x[i + n_rot / 2]), llama.cpp's NEOX
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions over the first 2 * len(frequencies) elements of a head."""
+
+    pairs: RopePairs
+    frequencies: NDArray[np.float64]  # radians per position, scaling already applied
+    magnitude: float = 1.0  # multiplies cos and sin (YaRN)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Causal attention of one layer; its input rows are [q | k | v].
+
+    With `gated`, each head of q is [q, gate] and the output is multiplied by sigmoid(gate).
+    """
+
+    layer: int  # index among the layers of the state that keep keys and values
+    n_heads: int
+    n_kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    rope: Rope | None
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    gated: bool = False
+    window: int = 0  # a row sees this many cells, itself included; 0: all
+    sinks: Vector | None = None  # (n_heads,) a logit that takes part in the softmax, without value
+
+    @property
+    def q_width(self) -> int:
+        return self.n_heads * self.key_dim * (2 if self.gated else 1)
+
+    @property
+    def k_width(self) -> int:
+        return self.n_kv_heads * self.key_dim
+
+    @property
+    def v_width(self) -> int:
+        return self.n_kv_heads * self.value_dim
+
+
+class HeadOrder(Enum):
+    """Which key head serves value head h of a Gated DeltaNet."""
+
+    GROUPED = "grouped"  # h // (n_value_heads / n_key_heads): qwen3next
+    TILED = "tiled"  # h mod n_key_heads: qwen35, as llama.cpp's converter stores it
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRule:
+    """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha]."""
+
+    layer: int  # index among the recurrent layers of the state
+    n_key_heads: int
+    n_value_heads: int
+    head_dim: int  # of keys and values
+    order: HeadOrder
+    conv1d: Vector  # (channels, kernel), the last column meets the newest row
+    dt_bias: Vector  # (n_value_heads,)
+    a: Vector  # (n_value_heads,) = -exp(A_log)
+    norm: Norm
+
+    @property
+    def key_width(self) -> int:
+        return self.n_key_heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.n_value_heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def width(self) -> int:
+        return self.channels + self.value_width + 2 * self.n_value_heads
+
+
+class Activation(Enum):
+    SILU = "silu"
+    GELU = "gelu"  # tanh form
+
+
+class Gating(Enum):
+    """How router logits become probabilities (`expert_gating_func`)."""
+
+    SOFTMAX = 1
+    SIGMOID = 2
+    SOFTMAX_OF_CHOSEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    gate_up: Matrix
+    down: Matrix
+    gate_inp: Matrix | None = None  # (1, D): its sigmoid scales the expert's output
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """Mixture of experts: who is asked is decided in float32, outputs are added by rank."""
+
+    gate_inp: Matrix  # the router (n_expert, D)
+    gate_up: Matrix  # stack of (2F, D), gate rows first
+    down: Matrix  # stack of (D, F)
+    n_used: int
+    gating: Gating
+    normalise: bool  # chosen probabilities are divided by their sum
+    scale: float = 1.0
+    probs_bias: Vector | None = None  # added for the choice only
+    activation: Activation = Activation.SILU
+    shared: SharedExpert | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """Keys and values of one layer and cell."""
+
+    n_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaShape:
+    """Recurrent state of one layer and sequence."""
+
+    n_key_heads: int
+    n_value_heads: int
+    head_dim: int
+    channels: int
+    kernel: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """All that a model keeps between steps."""
+
+    kv: tuple[KvShape, ...]
+    delta: tuple[DeltaShape, ...] = ()

@@ -1,0 +1,112 @@
+"""Gated DeltaNet with exact replay: the recurrence, one row after the other.
+
+    S_t = g_t S_{t-1} + u_t k_t^T,   u_t = b_t (v_t - g_t S_{t-1} k_t),   o_t = S_t q_t
+
+(k_t, u_t, g_t) are all that is needed to make the same update again, bit by bit. They are kept for
+the last window, so that a rejected draft costs nothing: its factors are not applied.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from ..layers import DeltaRule, HeadOrder
+from ..step import Step
+from .attention import rms_norm
+from .state import DeltaLayer, ReferenceState
+
+
+def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step) -> Tensor:
+    """(T, q | k | v | z | beta | alpha) to (T, Hv * D)."""
+    layer = state.delta[delta.layer]
+    widths = [delta.channels, delta.value_width, delta.n_value_heads, delta.n_value_heads]
+    mixed, z, beta, alpha = torch.split(rows, widths, dim=1)
+    decays = torch.exp(delta.a * softplus(alpha + delta.dt_bias))  # (T, Hv)
+    betas = torch.sigmoid(beta)
+    out = rows.new_empty(len(rows), delta.n_value_heads, delta.head_dim)
+    for b in range(step.n_sequences):
+        at, slot = step.rows(b), int(step.slots[b])
+        if step.positions[at.start] == 0:
+            layer.S[slot], layer.conv[slot] = 0, 0
+        else:
+            apply_pending(layer, slot, int(step.replay[b]), delta)
+        q, k, v = _convolve(mixed[at], layer.conv[slot], delta)
+        window = _Window(layer, slot, state.window, len(q))
+        for t in range(len(q)):
+            decay, row_key = decays[at][t], _per_value_head(k[t], delta)
+            memory = torch.einsum("hvk,hk->hv", window.S, row_key)
+            update = betas[at][t][:, None] * (v[t] - decay[:, None] * memory)
+            window.advance(t, decay, update, k[t], mixed[at][t], delta)
+            out[at][t] = torch.einsum("hvk,hk->hv", window.S, _per_value_head(q[t], delta))
+    gated = rms_norm(out, delta.norm) * silu(z.unflatten(1, (delta.n_value_heads, -1)))
+    return gated.flatten(1)
+
+
+def advance_state(state: Tensor, decay: Tensor, update: Tensor, key: Tensor) -> Tensor:
+    """The one place where a state moves on, so that a replay repeats every rounding."""
+    return state * decay[:, None, None] + update[:, :, None] * key[:, None, :]
+
+
+def apply_pending(layer: DeltaLayer, slot: int, n: int, delta: DeltaRule) -> None:
+    """Make the first n pending rows of a slot final."""
+    for t in range(n):
+        key = _per_value_head(layer.keys[slot, t], delta)
+        layer.S[slot] = advance_state(
+            layer.S[slot], layer.decays[slot, t], layer.updates[slot, t], key
+        )
+    history = torch.cat([layer.conv[slot], layer.inputs[slot, :n]])
+    layer.conv[slot] = history[n:]
+
+
+class _Window:
+    """The running state of one sequence; stores what is final and the factors of what is not."""
+
+    def __init__(self, layer: DeltaLayer, slot: int, length: int, n_rows: int) -> None:
+        self.layer, self.slot = layer, slot
+        self.first = max(0, n_rows - length)  # rows before this one are final
+        self.S = layer.S[slot]
+
+    def advance(
+        self,
+        t: int,
+        decay: Tensor,
+        update: Tensor,
+        key: Tensor,
+        inputs: Tensor,
+        delta: DeltaRule,
+    ) -> None:
+        layer, slot = self.layer, self.slot
+        self.S = advance_state(self.S, decay, update, _per_value_head(key, delta))
+        if t < self.first:
+            layer.S[slot] = self.S
+            layer.conv[slot] = torch.cat([layer.conv[slot], inputs[None]])[1:]
+            return
+        i = t - self.first
+        layer.keys[slot, i], layer.updates[slot, i] = key, update
+        layer.decays[slot, i], layer.inputs[slot, i] = decay, inputs
+
+
+def _convolve(mixed: Tensor, history: Tensor, delta: DeltaRule) -> tuple[Tensor, Tensor, Tensor]:
+    """Depthwise causal convolution and silu; then unit-length q and k, q scaled by 1/sqrt(D)."""
+    weight: Tensor = delta.conv1d  # (channels, kernel)
+    inputs = torch.cat([history, mixed])
+    windows = inputs.unfold(0, weight.shape[1], 1)  # (T, channels, kernel), oldest first
+    x = silu((windows * weight).sum(-1))
+    q, k, v = torch.split(x, [delta.key_width, delta.key_width, delta.value_width], dim=1)
+    q = _unit(q.unflatten(1, (delta.n_key_heads, -1)), delta.norm.eps) * delta.head_dim**-0.5
+    k = _unit(k.unflatten(1, (delta.n_key_heads, -1)), delta.norm.eps)
+    return q, k, v.unflatten(1, (delta.n_value_heads, -1))
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + eps)
+
+
+def _per_value_head(x: Tensor, delta: DeltaRule) -> Tensor:
+    """(Hk, D) to (Hv, D): the key head that each value head uses."""
+    n = delta.n_value_heads // delta.n_key_heads
+    if delta.order is HeadOrder.TILED:
+        return x.repeat(n, 1)
+    return x.repeat_interleave(n, dim=0)

@@ -1,0 +1,44 @@
+"""A weight matrix in the clearest form: dequantised to float32 at load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..layers import MatrixPart
+
+
+class ReferenceMatrix:
+    """Parts put one under the other: (n_out, n_in), or (n_expert, n_out, n_in)."""
+
+    def __init__(
+        self, parts: Sequence[MatrixPart], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.weight = torch.cat([_load(p).to(device, dtype) for p in parts], dim=-2)
+        biases = [_bias(part) for part in parts]
+        has_bias = any(part.bias is not None for part in parts)
+        self.bias = torch.cat(biases).to(device, dtype) if has_bias else None
+
+    def product(self, a: Tensor, expert: int | None = None) -> Tensor:
+        weight = self.weight if expert is None else self.weight[expert]
+        y = a @ weight.T
+        return y if self.bias is None else y + self.bias
+
+
+def _load(part: MatrixPart) -> Tensor:
+    values = part.tensor.floats()
+    if part.row_order is not None:
+        values = values[..., part.row_order, :]
+    if part.scale is not None:  # per tensor, or per expert
+        values = values * part.scale.reshape(-1, *[1] * (values.ndim - 1))
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def _bias(part: MatrixPart) -> Tensor:
+    if part.bias is None:
+        return torch.zeros(part.tensor.shape[-2])
+    order = slice(None) if part.row_order is None else part.row_order
+    return torch.from_numpy(np.ascontiguousarray(part.bias[order]))

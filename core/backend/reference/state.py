@@ -1,0 +1,107 @@
+"""KV pages and recurrent state of the reference backend, and saving one sequence of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..interface import SlotImage
+from ..layers import DeltaShape, KvShape, StateShape
+
+
+@dataclass(slots=True)
+class KvLayer:
+    keys: Tensor  # (cells, Hkv, Dk)
+    values: Tensor  # (cells, Hkv, Dv)
+
+
+@dataclass(slots=True)
+class DeltaLayer:
+    """Stored state of each slot, and the factors of the last window, which may yet be rejected.
+
+    `S` and `conv` are as of the first pending row; `keys`, `updates`, `decays` and `inputs` hold
+    what each pending row would add.
+    """
+
+    S: Tensor  # (slots, Hv, Dv, Dk)
+    conv: Tensor  # (slots, kernel - 1, channels) raw inputs of the rows before, newest last
+    keys: Tensor  # (slots, window, Hk, Dk)
+    updates: Tensor  # (slots, window, Hv, Dv)
+    decays: Tensor  # (slots, window, Hv)
+    inputs: Tensor  # (slots, window, channels)
+
+    def parts(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class ReferenceState:
+    def __init__(
+        self,
+        shape: StateShape,
+        sizes: tuple[int, int, int, int],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        n_pages, self.page_len, n_slots, self.window = sizes
+        self.kv = [_kv_layer(s, n_pages * self.page_len, device, dtype) for s in shape.kv]
+        self.delta = [_delta_layer(s, n_slots, self.window, device, dtype) for s in shape.delta]
+
+    def cells(self, pages: Sequence[int], n_cells: int) -> Tensor:
+        """Where the first `n_cells` cells of a page table lie, (n_cells,)."""
+        cell = np.arange(n_cells)
+        table = np.asarray(pages, np.int64)
+        flat = table[cell // self.page_len] * self.page_len + cell % self.page_len
+        device = (self.kv[0].keys if self.kv else self.delta[0].S).device
+        return torch.from_numpy(flat).to(device)
+
+    def save(self, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
+        image: SlotImage = {}
+        where = self.cells(pages, n_cells)
+        for i, kv in enumerate(self.kv):
+            image[f"kv.{i}.keys"] = kv.keys[where].cpu().numpy()
+            image[f"kv.{i}.values"] = kv.values[where].cpu().numpy()
+        for i, delta in enumerate(self.delta):
+            for name, part in delta.parts().items():
+                image[f"delta.{i}.{name}"] = part[slot].cpu().numpy().copy()
+        return image
+
+    def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+        for i, kv in enumerate(self.kv):
+            where = self.cells(pages, len(image[f"kv.{i}.keys"]))
+            kv.keys[where] = torch.from_numpy(image[f"kv.{i}.keys"]).to(kv.keys)
+            kv.values[where] = torch.from_numpy(image[f"kv.{i}.values"]).to(kv.values)
+        for i, delta in enumerate(self.delta):
+            for name, part in delta.parts().items():
+                part[slot] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
+
+    def copy(self, source: int, target: int) -> None:
+        for delta in self.delta:
+            for part in delta.parts().values():
+                part[target] = part[source]
+
+
+def _kv_layer(s: KvShape, n_cells: int, device: torch.device, dtype: torch.dtype) -> KvLayer:
+    return KvLayer(
+        keys=torch.zeros(n_cells, s.n_kv_heads, s.key_dim, device=device, dtype=dtype),
+        values=torch.zeros(n_cells, s.n_kv_heads, s.value_dim, device=device, dtype=dtype),
+    )
+
+
+def _delta_layer(
+    s: DeltaShape, n_slots: int, window: int, device: torch.device, dtype: torch.dtype
+) -> DeltaLayer:
+    def zeros(*size: int) -> Tensor:
+        return torch.zeros(n_slots, *size, device=device, dtype=dtype)
+
+    return DeltaLayer(
+        S=zeros(s.n_value_heads, s.head_dim, s.head_dim),
+        conv=zeros(s.kernel - 1, s.channels),
+        keys=zeros(window, s.n_key_heads, s.head_dim),
+        updates=zeros(window, s.n_value_heads, s.head_dim),
+        decays=zeros(window, s.n_value_heads),
+        inputs=zeros(window, s.channels),
+    )

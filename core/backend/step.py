@@ -1,0 +1,80 @@
+"""One forward pass: which rows of which sequences go through the model.
+
+Everything that differs between two steps of the same shape is an array here, so that a backend may
+record a model once and replay it. Rows of a sequence are consecutive, in `starts[b]:starts[b + 1]`.
+Shape letters, here and in every backend: T rows, B sequences, R rows with logits, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    tokens: Ints  # (T,)
+    positions: Ints  # (T,) for rope; consecutive within a sequence
+    starts: Ints  # (B + 1,) first row of each sequence, then T
+    slots: Ints  # (B,) recurrent state of each sequence
+    past: Ints  # (B,) cells of the KV cache that each sequence already holds
+    replay: Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
+    pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
+    out_rows: Ints  # (R,) rows whose logits are wanted
+    taps: frozenset[str] = frozenset()  # hidden rows that somebody wants to keep, by name
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def n_sequences(self) -> int:
+        return len(self.slots)
+
+    def rows(self, b: int) -> slice:
+        return slice(int(self.starts[b]), int(self.starts[b + 1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a step that belongs to one sequence."""
+
+    tokens: Sequence[int]
+    past: int  # cells it already holds
+    pages: Sequence[int]  # its page table, long enough for past + len(tokens) cells
+    slot: int = 0
+    replay: int = 0
+    first_position: int | None = None  # None: `past`
+    n_out: int = 1  # logits of the last so many rows
+
+
+def build_step(pieces: Sequence[Piece], taps: frozenset[str] = frozenset()) -> Step:
+    """Lay the pieces of several sequences side by side."""
+    lengths = [len(piece.tokens) for piece in pieces]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    pages = np.zeros((len(pieces), max(len(piece.pages) for piece in pieces)), np.int32)
+    for b, piece in enumerate(pieces):
+        pages[b, : len(piece.pages)] = piece.pages
+    first = [p.past if p.first_position is None else p.first_position for p in pieces]
+    return Step(
+        tokens=_join([np.asarray(piece.tokens) for piece in pieces]),
+        positions=_join([f + np.arange(n) for f, n in zip(first, lengths, strict=True)]),
+        starts=starts,
+        slots=_join([[piece.slot] for piece in pieces]),
+        past=_join([[piece.past] for piece in pieces]),
+        replay=_join([[piece.replay] for piece in pieces]),
+        pages=pages,
+        out_rows=_join(
+            [np.arange(end - p.n_out, end) for p, end in zip(pieces, starts[1:], strict=True)]
+        ),
+        taps=taps,
+    )
+
+
+def _join(parts: Sequence[object]) -> Ints:
+    return np.concatenate([np.asarray(part, np.int32) for part in parts])

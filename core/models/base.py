@@ -1,0 +1,89 @@
+"""What the engine knows of a model, and the decoder that all text models are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from .layout import Layout
+from .mtp import MtpHead
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend, Packed, Rows, State
+    from ..backend.step import Step
+    from .hparams import Hparams
+    from .weights import Weights
+
+H_NEXTN = "h_nextn"  # tap: the hidden row that an MTP head continues from
+
+
+def block_input(block: int) -> str:
+    """Tap: the residual stream that enters a block; EAGLE3 and DFlash ask for some of these."""
+    return f"blk.{block}.input"
+
+
+@dataclass(slots=True)
+class Output:
+    logits: Rows  # (R, V)
+    taps: dict[str, Rows] = field(default_factory=dict)  # all rows of the step, by tap name
+
+
+class Block(Protocol):
+    def __call__(self, ops: Backend, x: Rows, step: Step, state: State) -> Rows: ...
+
+
+class Ffn(Protocol):
+    def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows: ...
+
+
+BlockBuilder = Callable[["Weights", Layout], Block]
+
+
+class Model(ABC):
+    """A target. `blk`, `output_norm` and so on are the tensors of the file, under their names."""
+
+    def __init__(self, hparams: Hparams, weights: Weights) -> None:
+        h = self.hparams = hparams
+        layout = Layout()
+        build = self.block_builder(weights)
+        self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
+        self.blk = []
+        for layout.block in range(h.n_layers):
+            self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
+        self.state_shape = layout.shape()
+        self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
+        self.output = self.token_embd
+        if weights.has("output"):
+            self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
+        self.nextn = self._nextn(weights, build)
+
+    @abstractmethod
+    def block_builder(self, weights: Weights) -> BlockBuilder:
+        """How this architecture makes one block; MTP blocks are made by the same function."""
+
+    def forward(self, ops: Backend, step: Step, state: State) -> Output:
+        taps: dict[str, Rows] = {}
+        x = ops.embed(self.token_embd, step)  # (T, D)
+        for i, block in enumerate(self.blk):
+            if block_input(i) in step.taps:
+                taps[block_input(i)] = ops.keep(x)
+            x = block(ops, x, step, state)
+        if H_NEXTN in step.taps:
+            taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)
+        last = ops.norm(ops.out_rows(x, step), self.output_norm)
+        return Output(ops.head(last, self.output), taps)
+
+    def _nextn(self, weights: Weights, build: BlockBuilder) -> list[MtpHead]:
+        """The MTP heads that the file holds; a trunk-only file may keep the key and have none."""
+        h = self.hparams
+        names = [f"blk.{h.n_layers + i}" for i in range(h.n_nextn)]
+        if not any(name.startswith(tuple(f"{n}." for n in names)) for name in weights.file.tensors):
+            return []
+        heads = []
+        for i, name in enumerate(names):
+            layout = Layout(block=h.n_layers + i)
+            block = build(weights.scope(name), layout)
+            heads.append(MtpHead(self, weights.scope(name), block, layout.shape()))
+        return heads

@@ -1,0 +1,83 @@
+"""Sizes that every decoder has, read from GGUF metadata and range-checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from ..errors import ModelError
+
+if TYPE_CHECKING:
+    from ..gguf.metadata import Metadata
+    from ..gguf.reader import GgufFile
+
+# llama.cpp stops at 512 layers; larger values are damage, not models.
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Hparams:
+    architecture: str
+    n_layers: int  # trunk layers
+    n_nextn: int  # MTP blocks behind them
+    n_embd: int
+    n_vocab: int
+    n_ctx_train: int
+    n_heads: tuple[int, ...]  # per block, MTP blocks included
+    n_kv_heads: tuple[int, ...]
+    n_ff: tuple[int, ...]  # 0 where a file gives only the experts' width
+    key_dim: int
+    value_dim: int
+    eps: float
+    attention_scale: float
+
+    @classmethod
+    def from_gguf(cls, file: GgufFile) -> Self:
+        meta = file.metadata
+        n_blocks = meta.int("block_count", low=1, high=MAX_LAYERS)
+        n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)
+        n_embd = meta.int("embedding_length", low=1, high=MAX_WIDTH)
+        n_heads = meta.per_layer_ints("attention.head_count", n_blocks, low=1, high=MAX_WIDTH)
+        head_dim = n_embd // n_heads[0] or 1
+        key_dim = meta.int("attention.key_length", head_dim, low=1, high=MAX_WIDTH)
+        return cls(
+            architecture=meta.architecture,
+            n_layers=n_blocks - n_nextn,
+            n_nextn=n_nextn,
+            n_embd=n_embd,
+            n_vocab=_vocabulary_size(file),
+            n_ctx_train=meta.int("context_length", low=1),
+            n_heads=n_heads,
+            n_kv_heads=_kv_heads(meta, n_heads),
+            n_ff=meta.per_layer_ints("feed_forward_length", n_blocks, 0, high=MAX_WIDTH),
+            key_dim=key_dim,
+            value_dim=meta.int("attention.value_length", head_dim, low=1, high=MAX_WIDTH),
+            eps=meta.float("attention.layer_norm_rms_epsilon", low=0.0, high=1.0),
+            attention_scale=meta.float("attention.scale", 0.0, low=0.0) or key_dim**-0.5,
+        )
+
+
+def _kv_heads(meta: Metadata, n_heads: tuple[int, ...]) -> tuple[int, ...]:
+    n_kv = meta.per_layer_ints(
+        "attention.head_count_kv", len(n_heads), n_heads[0], low=0, high=MAX_WIDTH
+    )
+    for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv, strict=True)):
+        # 0 stands for a layer without attention in some files of hybrids.
+        if kv_heads and heads % kv_heads:
+            raise ModelError(
+                f"{meta.architecture}.attention.head_count_kv: layer {layer} has {heads} heads, "
+                f"which {kv_heads} key-value heads cannot share evenly"
+            )
+    return n_kv
+
+
+def _vocabulary_size(file: GgufFile) -> int:
+    table = file.tensors.get("token_embd.weight")
+    if table is None:
+        raise ModelError(f"{file.path}: tensor token_embd.weight is missing; not a complete model")
+    if len(table.shape) != 2 or not table.shape[0]:
+        raise ModelError(
+            f"{file.path}: token_embd.weight has shape {table.shape}, expected (vocabulary, width)"
+        )
+    return table.shape[0]

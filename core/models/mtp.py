@@ -1,0 +1,57 @@
+"""Multi-token prediction: one more block that continues from the trunk's hidden rows.
+
+The row for position p takes the token at p and the hidden row of p - 1, and predicts the token at
+p + 1; position 0 has no row, as in the models' own training code. Logits of chained rows follow
+from the hidden row that the head itself returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend, Rows, State
+    from ..backend.layers import StateShape
+    from ..backend.step import Step
+    from .base import Block, Model
+    from .weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class MtpOutput:
+    logits: Rows  # (R, V)
+    hidden: Rows  # (T, D) what the next chained row continues from
+
+
+class MtpHead:
+    """Tensors of `blk.N.nextn.`; what a file leaves out is shared with the trunk."""
+
+    def __init__(
+        self, trunk: Model, weights: Weights, block: Block, state_shape: StateShape
+    ) -> None:
+        h = trunk.hparams
+        self.block, self.state_shape = block, state_shape
+        self.eh_proj = weights.matrix(2 * h.n_embd, {"nextn.eh_proj": h.n_embd})
+        self.enorm = weights.norm("nextn.enorm", h.n_embd, h.eps)
+        self.hnorm = weights.norm("nextn.hnorm", h.n_embd, h.eps)
+        self.embed_tokens = trunk.token_embd
+        if weights.has("nextn.embed_tokens"):
+            self.embed_tokens = weights.matrix(h.n_embd, {"nextn.embed_tokens": h.n_vocab})
+        self.shared_head_head = trunk.output
+        if weights.has("nextn.shared_head_head"):
+            self.shared_head_head = weights.matrix(h.n_embd, {"nextn.shared_head_head": h.n_vocab})
+        self.shared_head_norm = trunk.output_norm
+        for name in ("nextn.shared_head_norm", "layer_output_norm"):
+            if weights.has(name):
+                self.shared_head_norm = weights.norm(name, h.n_embd, h.eps)
+                break
+
+    def forward(self, ops: Backend, step: Step, state: State, hidden: Rows) -> MtpOutput:
+        """`hidden` (T, D) belongs to the position before each token of the step."""
+        e = ops.embed(self.embed_tokens, step)
+        x = ops.matmul(ops.norm_pair(e, self.enorm, hidden, self.hnorm), self.eh_proj)
+        x = self.block(ops, x, step, state)
+        last = ops.norm(ops.out_rows(x, step), self.shared_head_norm)
+        logits = ops.head(last, self.shared_head_head)
+        return MtpOutput(logits, ops.norm_rows(x, self.shared_head_norm))

@@ -1,0 +1,24 @@
+"""Qwen3, GGUF architecture `qwen3`: Qwen2 without biases, with q and k normed per head."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..backend.layers import RopePairs
+from .base import BlockBuilder, Model
+from .dense import PreNormBlock
+from .rope import build_rope
+
+if TYPE_CHECKING:
+    from .layout import Layout
+    from .weights import Weights
+
+
+class Qwen3(Model):
+    def block_builder(self, weights: Weights) -> BlockBuilder:
+        rope = build_rope(weights, self.hparams.key_dim, RopePairs.HALVES)
+
+        def build(scope: Weights, layout: Layout) -> PreNormBlock:
+            return PreNormBlock(self.hparams, scope, layout, rope, head_norms=True)
+
+        return build

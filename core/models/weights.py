@@ -1,0 +1,151 @@
+"""Named access to the tensors of a file, with every missing or misshapen one reported at once.
+
+A model is built twice: first against an `Inventory`, which only takes notes, so that a broken file
+is refused with the whole list before anything is repacked; then against a backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
+from ..errors import ModelError
+from ..gguf.reader import GgufFile, Tensor
+
+SHOWN = 6  # names listed in an error
+
+
+class Preparer(Protocol):
+    """What building a model needs of a backend."""
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> Matrix: ...
+
+    def vector(self, values: Floats) -> Vector: ...
+
+
+class Inventory:
+    """Prepares nothing."""
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
+        return None
+
+    def vector(self, values: Floats) -> Vector:
+        return None
+
+
+@dataclass(slots=True)
+class Findings:
+    missing: list[str] = field(default_factory=list)
+    misshapen: list[str] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+
+
+class Weights:
+    def __init__(
+        self,
+        file: GgufFile,
+        backend: Preparer,
+        prefix: str = "",
+        findings: Findings | None = None,
+    ) -> None:
+        self.file, self.backend, self.prefix = file, backend, prefix
+        self.findings = findings or Findings()
+
+    def scope(self, name: str) -> Self:
+        return type(self)(self.file, self.backend, f"{self.prefix}{name}.", self.findings)
+
+    def has(self, stem: str) -> bool:
+        return f"{self.prefix}{stem}.weight" in self.file.tensors
+
+    def norm(self, stem: str, width: int, eps: float) -> Norm:
+        return Norm(self.vector(f"{stem}.weight", width), eps)
+
+    def vector(self, name: str, *shape: int) -> Vector:
+        """A float array; `name` is whole, with its `.weight` or `.bias` if it has one."""
+        return self.backend.vector(self.floats(name, *shape))
+
+    def floats(self, name: str, *shape: int) -> Floats:
+        tensor = self._take(name, shape)
+        # Element counts decide: a trailing 1 may or may not be stored.
+        return np.zeros(shape, np.float32) if tensor is None else tensor.floats().reshape(shape)
+
+    def matrix(
+        self,
+        n_in: int,
+        n_out: Mapping[str, int],
+        *,
+        row_orders: Mapping[str, NDArray[np.intp]] | None = None,
+        needs_bias: bool = False,
+    ) -> Matrix:
+        """Matrices by stem and height, one under the other; their biases come along."""
+        parts, orders = [], row_orders or {}
+        for stem, height in n_out.items():
+            tensor = self._take(f"{stem}.weight", (height, n_in))
+            bias = self._optional(f"{stem}.bias", (height,), needed=needs_bias)
+            if tensor is not None:
+                scale = self._optional(f"{stem}.scale", (1,))
+                parts.append(MatrixPart(tensor, bias, scale, orders.get(stem)))
+        return self.backend.matrix(parts) if parts else None
+
+    def experts(self, n_expert: int, n_in: int, n_out: Mapping[str, int]) -> Matrix:
+        """Stacks of matrices, (n_expert, n_out, n_in)."""
+        parts = []
+        for stem, height in n_out.items():
+            tensor = self._take(f"{stem}.weight", (n_expert, height, n_in))
+            if tensor is not None:
+                parts.append(MatrixPart(tensor, scale=self._optional(f"{stem}.scale", (n_expert,))))
+        return self.backend.matrix(parts) if parts else None
+
+    def _optional(self, name: str, shape: tuple[int, ...], needed: bool = False) -> Floats | None:
+        if needed or f"{self.prefix}{name}" in self.file.tensors:
+            return self.floats(name, *shape)
+        return None
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        name = self.prefix + name
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            self.findings.missing.append(name)
+            return None
+        self.findings.used.add(name)
+        if _squeezed(tensor.shape) != _squeezed(shape):
+            self.findings.misshapen.append(f"{name} has shape {tensor.shape}, expected {shape}")
+            return None
+        return tensor
+
+    def ignore(self, name: str) -> None:
+        """Say that a tensor is known and not needed."""
+        self.findings.used.add(self.prefix + name)
+
+    def check(self) -> None:
+        """Raise if the file cannot be computed exactly as it was meant."""
+        path, findings = self.file.path, self.findings
+        if findings.missing:
+            raise ModelError(f"{path}: missing tensors: {_listing(findings.missing)}")
+        if findings.misshapen:
+            raise ModelError(f"{path}: {_listing(findings.misshapen)}")
+        unused = [
+            name
+            for name in self.file.tensors
+            if name not in findings.used and not name.endswith(".input_scale")
+        ]
+        if unused:
+            raise ModelError(
+                f"{path}: architecture {self.file.metadata.architecture} does not use tensors "
+                f"{_listing(unused)}; leaving them out would change the text"
+            )
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without ones: ne{E} and ne{E, 1} mean the same."""
+    return tuple(n for n in shape if n != 1)
+
+
+def _listing(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
