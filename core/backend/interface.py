@@ -35,7 +35,7 @@ SlotImage = dict[str, NDArray[np.generic]]  # one sequence's state, as plain arr
 
 
 class Backend(ABC):
-    """One device and its kernels. A backend holds no sequence data itself: that is in its states."""
+    """One device and its kernels. What belongs to a sequence is in a State, never in here."""
 
     name: str
 
@@ -134,7 +134,7 @@ class Backend(ABC):
 
     @abstractmethod
     def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:
-        """Put a saved sequence into a slot and pages, which may be others than it was saved from."""
+        """Put a saved sequence into a slot and pages, not necessarily those it came from."""
 
     @abstractmethod
     def copy_slot(self, state: State, source: int, target: int) -> None:
