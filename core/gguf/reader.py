@@ -1,0 +1,116 @@
+"""Opening a GGUF file or a set of shards. Nothing is believed before it was checked.
+
+Tensor data stay in the page cache: a mapped file must not be shortened while it is open (the
+process would get SIGBUS). Where that may happen, `open_gguf(path, mmap=False)` copies instead.
+Metadata never point into the mapping. Bytes after the last tensor are ignored, as writers pad.
+"""
+
+from __future__ import annotations
+
+import mmap as memory_map
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from ..errors import FileFormatError
+from .cursor import Buffer
+from .header import Header, parse_header
+from .metadata import Metadata
+from .shards import check_set, shard_paths
+from .shown import shown_path
+from .tensors import Tensor
+
+__all__ = ["GgufFile", "Tensor", "open_gguf"]
+
+
+@dataclass(slots=True)
+class GgufFile:
+    path: Path  # as given
+    paths: tuple[Path, ...]  # all shards in order; one for a plain file
+    metadata: Metadata  # of the first shard, which alone is complete
+    tensors: dict[str, Tensor]
+    alignment: int
+    _mappings: list[memory_map.mmap]
+
+    def close(self) -> None:
+        """Forget the tensors. Memory goes back when the last array over it is gone."""
+        self.tensors.clear()
+        for mapping in self._mappings:
+            with suppress(BufferError):  # somebody still holds a view
+                mapping.close()
+        self._mappings.clear()
+
+    def __enter__(self) -> GgufFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    path: Path
+    data: Buffer
+    header: Header
+
+
+def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GgufFile:
+    """Any shard of a set opens all of it; the other names are computed, never read."""
+    load = _map_file if mmap else _read_file
+    first = _open_part(Path(path), load)
+    parts = [first]
+    paths = shard_paths(first.path, Metadata(first.header.entries, shown_path(path)))
+    if len(paths) > 1:
+        parts = [first if other == first.path else _open_part(other, load) for other in paths]
+        check_set([(part.path, part.header) for part in parts])
+    return GgufFile(
+        path=first.path,
+        paths=tuple(part.path for part in parts),
+        metadata=Metadata(parts[0].header.entries, shown_path(parts[0].path)),
+        tensors={name: tensor for part in parts for name, tensor in _bind(part).items()},
+        alignment=parts[0].header.alignment,
+        _mappings=[part.data for part in parts if isinstance(part.data, memory_map.mmap)],
+    )
+
+
+def _open_part(path: Path, load: Callable[[Path], Buffer]) -> _Part:
+    try:
+        if not path.is_file() and path.exists():
+            raise FileFormatError(f"{shown_path(path)}: is not a file")
+        data = load(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileFormatError(f"{shown_path(path)}: cannot be read: {reason}") from None
+    return _Part(path, data, parse_header(data, shown_path(path)))
+
+
+def _map_file(path: Path) -> Buffer:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return b""  # which cannot be mapped; the parser says what is wrong with it
+        return memory_map.mmap(file.fileno(), size, access=memory_map.ACCESS_READ)
+
+
+def _read_file(path: Path) -> Buffer:
+    return path.read_bytes()
+
+
+def _bind(part: _Part) -> dict[str, Tensor]:
+    whole = np.frombuffer(part.data, np.uint8)
+    tensors: dict[str, Tensor] = {}
+    for info in part.header.infos:
+        start = part.header.data_start + info.offset
+        data = whole[start : start + info.n_bytes]
+        tensors[info.name] = Tensor(info.name, info.shape, info.format, data)
+    return tensors

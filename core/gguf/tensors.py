@@ -1,0 +1,108 @@
+"""Tensor records: parsed, checked with Python integers, and bound to their bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cursor import Cursor
+from .quants import FORMATS, REMOVED, BlockFormat, dequantize
+from .shown import shown
+
+MAX_DIMS = 4
+MAX_NAME_BYTES = 63
+MAX_BYTES = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """What a file says about a tensor; `offset` counts from the start of its data section."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: BlockFormat
+    offset: int
+
+    @property
+    def n_bytes(self) -> int:
+        return self.format.n_bytes(math.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    name: str
+    shape: tuple[int, ...]  # numpy order, outermost first: the reverse of ggml's `ne`
+    format: BlockFormat
+    data: NDArray[np.uint8]  # flat, read-only, over the mapped file
+
+    @property
+    def n_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.data.size
+
+    def floats(self) -> NDArray[np.float32]:
+        """Dequantised into a fresh array of `shape`, which the caller owns."""
+        return dequantize(self.data, self.format, self.shape)
+
+
+def read_tensor_info(cursor: Cursor, number: int) -> TensorInfo:
+    name = cursor.text(f"name of tensor {number}", MAX_NAME_BYTES)
+    if not name.isprintable():
+        raise cursor.error(f"name of tensor {number} has control characters: {shown(name)}")
+    what = f"tensor {shown(name)}"
+    n_dims = cursor.u32(f"number of dimensions of {what}")
+    if not 1 <= n_dims <= MAX_DIMS:
+        raise cursor.error(f"{what} has {n_dims} dimensions, expected 1 to {MAX_DIMS}")
+    shape = tuple(cursor.u64(f"dimension of {what}") for _ in range(n_dims))[::-1]
+    fmt = _find_format(cursor, what, cursor.u32(f"type of {what}"))
+    _check_shape(cursor, what, shape, fmt)
+    return TensorInfo(name, shape, fmt, cursor.u64(f"offset of {what}"))
+
+
+def _find_format(cursor: Cursor, what: str, type_id: int) -> BlockFormat:
+    fmt = FORMATS.get(type_id)
+    if fmt is None and type_id in REMOVED:
+        old = REMOVED[type_id]
+        raise cursor.error(f"{what} has type {old}, which GGUF dropped; quantise the model again")
+    if fmt is None:
+        raise cursor.error(f"{what} has type {type_id}, which is not known")
+    return fmt
+
+
+def _check_shape(cursor: Cursor, what: str, shape: tuple[int, ...], fmt: BlockFormat) -> None:
+    """Products of any dimensions are exact here, so nothing can wrap around."""
+    if max(shape) >= 2**63:  # two's complement, as every other reader takes it
+        raise cursor.error(f"{what} has a negative dimension in {shape}")
+    # Empty dimensions count as one: numpy refuses [2**62, 0] although it has no elements.
+    if math.prod(max(n, 1) for n in shape) * max(fmt.block_bytes, 4) > MAX_BYTES:
+        raise cursor.error(f"{what} of shape {shape} is too large for any file")
+    if shape[-1] % fmt.block_size:
+        raise cursor.error(
+            f"{what} has rows of {shape[-1]} elements, not a multiple of the "
+            f"{fmt.block_size} in a {fmt.name} block"
+        )
+
+
+def check_layout(infos: list[TensorInfo], alignment: int, data_start: int, cursor: Cursor) -> None:
+    """Offsets must follow one another without gap or overlap, and end inside the file."""
+    expected = 0
+    for info in infos:
+        what = f"tensor {shown(info.name)}"
+        if info.offset != expected:
+            raise cursor.error(f"{what} is at offset {info.offset}, expected {expected}")
+        end = data_start + info.offset + info.n_bytes
+        if end > cursor.end:
+            raise cursor.error(
+                f"{what} ends at byte {end}, but the file has {cursor.end}: it is incomplete"
+            )
+        expected = align(info.offset + info.n_bytes, alignment)
+
+
+def align(position: int, alignment: int) -> int:
+    return (position + alignment - 1) // alignment * alignment
