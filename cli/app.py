@@ -1,0 +1,109 @@
+"""The `spec` command: lists the subcommands; a failure becomes one line and an exit code.
+
+0 fine, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from ..core.errors import SpecdecError
+from .generate import generate
+from .output import (
+    StdoutClosedError,
+    print_error,
+    print_help,
+    print_version,
+    replace_closed_streams,
+)
+from .usage import UsageError, describe
+
+app = typer.Typer(
+    name="spec",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("generate")(generate)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print_version(version("specdec"))
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Run GGUF language models with speculative decoding that never changes the text."""
+    if context.invoked_subcommand is None:
+        print_help(context.get_help())
+        raise typer.Exit(2)
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    wants_traceback = "--debug" in argv or os.environ.get("SPEC_DEBUG") == "1"
+    try:
+        code = app(argv, prog_name="spec", standalone_mode=False)
+    except UsageError as error:
+        print_error(describe(error, argv))
+        return 2
+    except StdoutClosedError:
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as error:
+        if wants_traceback:
+            raise
+        print_error(failure_line(error))
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def failure_line(error: Exception) -> str:
+    """What went wrong, for a person: known failures as they are, bugs with the way to report."""
+    match error:
+        case SpecdecError():
+            return str(error)
+        case FileNotFoundError(filename=name) if name is not None:
+            return f"no such file: {name}"
+        case IsADirectoryError(filename=name) if name is not None:
+            return f"{name} is a directory, not a file"
+        case PermissionError(filename=name) if name is not None:
+            return f"no permission to open {name}"
+        case OSError(strerror=str(reason)):
+            what = "" if error.filename is None else f"{error.filename}: "
+            return f"{what}{reason[:1].lower()}{reason[1:]}"
+        case MemoryError():
+            return "out of memory"
+    return f"internal error, {type(error).__name__}: {error} (--debug shows where)"
+
+
+def interrupt_once(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """The first Ctrl-C ends the command in order, a second one at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def main() -> NoReturn:
+    replace_closed_streams()
+    # A shell starts background jobs with SIGINT ignored, and that is to stay so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt_once)
+    sys.exit(run(sys.argv[1:]))

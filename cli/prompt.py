@@ -1,0 +1,55 @@
+"""Where the prompt comes from: an argument, -p, -f, `-`, or a pipe. Exactly one of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import typer
+
+from ..core.errors import ConfigError
+
+HINT = "no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
+
+
+def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> str:
+    """Text is taken exactly as given; files and pipes lose one final newline.
+
+    A pipe counts only where nothing else was given: in CI every command has some standard
+    input, and reading it there could wait for ever.
+    """
+    sources = {"PROMPT": argument, "--prompt": flag, "--file": file}
+    given = {name: value for name, value in sources.items() if value is not None}
+    if len(given) > 1:
+        raise typer.BadParameter(f"more than one prompt: {' and '.join(given)}; give one")
+    if "-" in map(str, given.values()):
+        return read_stdin()
+    if file is not None:
+        return document(file.read_bytes(), str(file))
+    text = argument if argument is not None else flag
+    if text is not None:
+        return decode(text.encode("utf-8", "surrogateescape"), "the command line")
+    if sys.stdin.isatty():
+        raise typer.BadParameter(HINT)
+    piped = read_stdin()
+    if not piped:
+        raise typer.BadParameter(f"{HINT} (standard input is empty)")
+    return piped
+
+
+def read_stdin() -> str:
+    return document(sys.stdin.buffer.read(), "standard input")
+
+
+def document(data: bytes, source: str) -> str:
+    """Without what editors and `echo` add around a text."""
+    return re.sub(r"\r?\n\Z", "", decode(data, source).removeprefix("\ufeff"))
+
+
+def decode(data: bytes, source: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} is 0x{data[error.start]:02x}"
+        raise ConfigError(f"{source}: the prompt must be UTF-8 text; {wrong}") from None

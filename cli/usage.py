@@ -1,0 +1,56 @@
+"""Usage errors: typer's several lines become one, with the nearest name that exists."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any
+
+import typer
+
+# What every usage error derives from. typer exports `BadParameter` alone; its parent has that
+# name since typer carries its own parser, and had it when the parser was click's.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def describe(error: Any, argv: list[str]) -> str:
+    """One line without a prefix. `error` is a UsageError, which typer does not type."""
+    if "possibilities" in vars(error):  # only "no such option" has them
+        return unknown_option(whole_word(error.option_name, argv), error.ctx)
+    param = getattr(error, "param", None)
+    if param is None:
+        message = error.format_message().removeprefix("Invalid value: ")
+        message = re.sub(r"\.? Did you mean (.*)\?$", r" (did you mean \1?)", message)
+        return lowered(message)
+    mistyped = long_name_behind_one_dash(param.opts, argv)
+    if mistyped:
+        return unknown_option(mistyped, error.ctx)
+    return f"invalid value for {param.opts[0]}: {lowered(error.message)}"
+
+
+def lowered(message: str) -> str:
+    return message[:1].lower() + message[1:].rstrip(".")
+
+
+def unknown_option(name: str, context: Any) -> str:
+    known = [spelling for param in context.command.params for spelling in param.opts]
+    long_names = [spelling for spelling in known if spelling.startswith("--")]
+    nearest = difflib.get_close_matches(name, [*long_names, "--help"], n=1, cutoff=0.5)
+    return f"no such option {name}" + (f" (did you mean {nearest[0]}?)" if nearest else "")
+
+
+def whole_word(option: str, argv: list[str]) -> str:
+    """`-xyz` is read letter by letter and the error names one letter; find the word again."""
+    if option.startswith("--"):
+        return option
+    words = (word for word in argv if re.match(r"-[^-]", word) and option[1] in word)
+    return next(words, option)
+
+
+def long_name_behind_one_dash(spellings: list[str], argv: list[str]) -> str | None:
+    """`-ngl 99` reads as `-n gl`: blame the option that was meant, not the number 'gl'.
+
+    Only asked about an option that failed to take its value, so `-mfile` and `-n16` are safe.
+    """
+    words = (word for word in argv if re.fullmatch(r"-[a-z][a-z-]+", word))
+    return next((word for word in words if word[:2] in spellings), None)

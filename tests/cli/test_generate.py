@@ -1,0 +1,221 @@
+"""`spec generate` on a scripted model: prompts, flags, streams, failures."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+GENERATE = ("generate", "-m", "m.gguf")
+
+
+def asked(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """What the runtime was asked for, which the echoing script prints as its text."""
+    assert done.returncode == 0, done.stderr
+    request: dict[str, Any] = json.loads(done.stdout)
+    return request
+
+
+def test_stdout_is_the_text_and_nothing_else(spec: Run) -> None:
+    done = spec(*GENERATE, "hi", script={"pieces": ["Grüße", "", " \x1b[1m日本"]})
+    assert done.returncode == 0
+    assert done.stdout == "Grüße \x1b[1m日本"  # a pipe gets every byte, and no newline of ours
+
+
+def test_the_summary_is_plain_lines_on_stderr(spec: Run) -> None:
+    done = spec(*GENERATE, "-s", "7", "hi")
+    assert done.stderr.splitlines() == [
+        "loaded     12 ms",
+        "prompt     3 tokens in 2 ms, 1500.0 tokens/s",
+        "generated  2 tokens in 4 ms, 500.0 tokens/s",
+        "stopped    limit, seed 7",
+    ]
+
+
+def test_quiet_leaves_stderr_empty(spec: Run) -> None:
+    done = spec(*GENERATE, "--quiet", "hi")
+    assert (done.stdout, done.stderr) == ("Hello world", "")
+
+
+def test_verbose_describes_the_model_and_shows_its_control_characters(spec: Run) -> None:
+    done = spec(*GENERATE, "-v", "hi")
+    assert "model      fake\\x1b[2J model (llama) on torch:cpu\n" in done.stderr
+    assert "context    64 tokens, vocabulary 9\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "stdin", "prompt"),
+    [
+        (("an argument",), "", "an argument"),
+        (("an argument",), "not read", "an argument"),
+        (("-p", "a flag\\n\n"), "", "a flag\\n\n"),
+        (("--prompt", "-x starts with a dash"), "", "-x starts with a dash"),
+        (("--", "-x"), "", "-x"),
+        ((), "piped\n", "piped"),
+        (("-",), "piped\n\n", "piped\n"),
+        (("-p", "-"), "piped\r\n", "piped"),
+        (("-f", "-"), b"\xef\xbb\xbfpiped", "piped"),
+        (("",), "", ""),
+    ],
+)
+def test_prompt_sources(spec: Run, args: tuple[str, ...], stdin: str | bytes, prompt: str) -> None:
+    done = spec(*GENERATE, *args, stdin=stdin, script={"echo": True})
+    assert asked(done)["prompt"] == prompt
+
+
+def test_a_prompt_file_loses_one_newline_only(spec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_bytes("\ufeffZwei\r\nZeilen \n\n".encode())
+    done = spec(*GENERATE, "-f", str(file), script={"echo": True})
+    assert asked(done)["prompt"] == "Zwei\r\nZeilen \n"
+
+
+def test_no_prompt_and_an_empty_pipe_is_a_usage_error(spec: Run) -> None:
+    done = spec(*GENERATE)
+    assert done.returncode == 2
+    assert done.stderr.startswith("spec: error: no prompt: give one")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [("-f", "-"), ("-",)])
+def test_a_prompt_that_is_not_utf8_is_refused(spec: Run, args: tuple[str, ...]) -> None:
+    done = spec(*GENERATE, *args, stdin=b"ab\xff")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "spec: error: standard input: the prompt must be UTF-8 text; byte 2 is 0xff\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="arguments are bytes on Linux only")
+def test_an_argument_that_is_not_utf8_is_refused(
+    fake_command: list[str], fake_environment: Callable[..., dict[str, str]]
+) -> None:
+    words = [word.encode() for word in (*fake_command, *GENERATE)]
+    done = subprocess.run(
+        [*words, b"ab\xff"], env=fake_environment({}), capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"spec: error: the command line: the prompt must be UTF-8 text; byte 2 is 0xff\n"
+    )
+
+
+def test_flags_reach_the_runtime(spec: Run) -> None:
+    flags = "-n 5 -c 128 -s 18446744073709551615 --temp 0.25 --top-k 0 --top-p 1 --device torch:cpu"
+    request = asked(spec(*GENERATE, *flags.split(), "hi", script={"echo": True}))
+    assert request["load"] == {"path": "m.gguf", "device": "torch:cpu", "n_ctx": 128}
+    assert request["params"] == {
+        "max_tokens": 5,
+        "sampling": {"temperature": 0.25, "top_k": 0, "top_p": 1.0, "seed": 2**64 - 1},
+    }
+
+
+def test_defaults_are_those_of_the_library(spec: Run) -> None:
+    from specdec.core.generation import GenerateParams
+
+    request = asked(spec(*GENERATE, "hi", script={"echo": True}))
+    assert request["load"] == {"path": "m.gguf", "device": "auto", "n_ctx": None}
+    library = GenerateParams()
+    assert request["params"]["max_tokens"] is library.max_tokens is None
+    for name in ("temperature", "top_k", "top_p"):
+        assert request["params"]["sampling"][name] == getattr(library.sampling, name)
+
+
+@pytest.mark.parametrize("args", [(), ("-s", "-1")])
+def test_a_drawn_seed_is_printed(spec: Run, args: tuple[str, ...]) -> None:
+    runs = [spec(*GENERATE, *args, "hi", script={"echo": True}) for _ in range(2)]
+    seeds = [asked(done)["params"]["sampling"]["seed"] for done in runs]
+    assert seeds[0] != seeds[1]
+    for done, seed in zip(runs, seeds, strict=True):
+        assert f"stopped    limit, seed {seed}\n" in done.stderr
+
+
+def test_greedy_has_no_seed_to_print(spec: Run) -> None:
+    assert "seed" not in spec(*GENERATE, "--temp", "0", "hi").stderr
+
+
+@pytest.mark.parametrize("kind", ["NonFiniteError", "ModelError", "FileFormatError"])
+def test_a_known_failure_is_one_line_after_the_text_so_far(spec: Run, kind: str) -> None:
+    done = spec(*GENERATE, "hi", script={"error": kind})
+    assert done.returncode == 1
+    assert done.stdout == "Hello world"
+    assert done.stderr == "spec: error: it broke\\nbadly \\x1b[31m\n"
+
+
+def test_a_bug_is_one_line_too_unless_debug(spec: Run) -> None:
+    done = spec(*GENERATE, "hi", script={"error": "ValueError"})
+    assert done.returncode == 1
+    what = "internal error, ValueError: it broke\\nbadly \\x1b[31m (--debug shows where)"
+    assert done.stderr == f"spec: error: {what}\n"
+    for debugged in (
+        spec(*GENERATE, "--debug", "hi", script={"error": "ValueError"}),
+        spec(*GENERATE, "hi", script={"error": "ValueError"}, SPEC_DEBUG="1"),
+    ):
+        assert debugged.returncode == 1
+        assert "Traceback (most recent call last)" in debugged.stderr
+        assert "fake_spec.py" in debugged.stderr
+
+
+def test_a_flag_that_the_loader_refuses_is_a_usage_error(spec: Run) -> None:
+    done = spec(*GENERATE, "hi", script={"load_error": "ConfigError"})
+    assert (done.returncode, done.stderr) == (2, "spec: error: no good\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (errno.ENOENT, "no such file: m.gguf"),
+        (errno.EISDIR, "m.gguf is a directory, not a file"),
+        (errno.EACCES, "no permission to open m.gguf"),
+        (errno.EIO, "m.gguf: odd reason"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(spec: Run, number: int, line: str) -> None:
+    done = spec(*GENERATE, "hi", script={"load_os_error": number})
+    assert (done.returncode, done.stderr) == (1, f"spec: error: {line}\n")
+
+
+def test_files_that_cannot_be_a_prompt(spec: Run, tmp_path: Path) -> None:
+    missing = spec(*GENERATE, "-f", str(tmp_path / "none.txt"))
+    assert (missing.returncode, missing.stderr) == (
+        1, f"spec: error: no such file: {tmp_path / 'none.txt'}\n",
+    )  # fmt: skip
+    folder = spec(*GENERATE, "-f", str(tmp_path))
+    assert (folder.returncode, folder.stderr) == (
+        1, f"spec: error: {tmp_path} is a directory, not a file\n",
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_a_prompt_without_read_permission(spec: Run, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("x")
+    file.chmod(0)
+    done = spec(*GENERATE, "-f", str(file))
+    assert (done.returncode, done.stderr) == (1, f"spec: error: no permission to open {file}\n")
+
+
+def test_the_runtime_is_closed_even_after_a_failure(spec: Run, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    spec(*GENERATE, "hi", script={"error": "ValueError", "closed": str(mark)})
+    assert mark.exists()
+
+
+def test_the_text_is_utf8_in_any_locale(spec: Run) -> None:
+    done = spec(*GENERATE, "hi", script={"pieces": ["日本"]}, PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stdout) == (0, "日本")
+
+
+def test_no_escape_codes_without_a_terminal(spec: Run) -> None:
+    failed = spec(*GENERATE, "hi", script={"error": "ModelError"})
+    for shown in (spec(*GENERATE, "-v", "hi").stderr, failed.stderr):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)

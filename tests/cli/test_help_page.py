@@ -1,0 +1,29 @@
+"""docs/cli.md is what `--help` says, and saying it loads nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from specdec.cli.help_page import help_page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == help_page(), "run: python -m specdec.cli.help_page > docs/cli.md"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """That is what keeps `spec --help` under a quarter of a second."""
+    program = (
+        "import sys; from specdec.cli.app import run; run(['generate', '--help']); "
+        "sys.stderr.write(' '.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = set(done.stderr.decode().split())
+    heavy = {"numpy", "torch", "tokenizers", "numba", "jinja2", "gguf", "rich", "cupy", "starlette"}
+    assert "typer" in loaded
+    assert not heavy & loaded

@@ -1,0 +1,222 @@
+"""What a terminal, a closed pipe, a full disk and Ctrl-C do to `spec generate`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("needs pseudo-terminals and POSIX signals", allow_module_level=True)
+import pty
+
+Environment = Callable[..., dict[str, str]]
+GENERATE = ("generate", "-m", "m.gguf", "-s", "1")
+WARM_UP_S = 20.0
+
+
+class OnTerminal:
+    """A process whose three streams are pseudo-terminals of their own."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.masters, slaves = zip(*(pty.openpty() for _ in range(3)), strict=True)
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=slaves[0], stdout=slaves[1], stderr=slaves[2]
+        )
+        for slave in slaves:
+            os.close(slave)
+
+    def finish(self) -> tuple[int, str, str]:
+        shown = [read_all(master) for master in self.masters[1:]]
+        code = self.process.wait(timeout=30)
+        for master in self.masters:
+            os.close(master)
+        return code, shown[0], shown[1]
+
+
+def read_all(master: int) -> str:
+    data = b""
+    while True:
+        try:
+            piece = os.read(master, 65536)
+        except OSError:  # Linux says EIO when the other end closes
+            piece = b""
+        if not piece:
+            return data.decode().replace("\r\n", "\n")
+        data += piece
+
+
+@pytest.fixture
+def on_terminal(
+    fake_command: list[str], fake_environment: Environment
+) -> Callable[..., tuple[int, str, str]]:
+    def run(*args: str, script: dict[str, Any] | None = None, **extra: str) -> tuple[int, str, str]:
+        environment = fake_environment(script or {}, **extra)
+        return OnTerminal([*fake_command, *args], environment).finish()
+
+    return run
+
+
+def test_control_characters_do_not_reach_a_terminal(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    evil = ["a\x1b]0;own", "ed\x07b\x9b31mc\td\ne\x00\x7f\rf", "\x1b", "[2J"]
+    code, shown, _ = on_terminal(*GENERATE, "hi", script={"pieces": evil})
+    assert code == 0
+    assert shown == "a]0;ownedb31mc\td\nef[2J\n"
+
+
+def test_a_terminal_gets_one_newline_at_the_end(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    assert on_terminal(*GENERATE, "hi", script={"pieces": ["done\n"]})[1] == "done\n"
+    assert on_terminal(*GENERATE, "hi", script={"pieces": ["done"]})[1] == "done\n"
+
+
+def test_progress_is_drawn_and_erased_on_a_terminal(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    shown = on_terminal(*GENERATE, "hi")[2]
+    assert shown.startswith("\r\x1b[Kreading  50%\r\x1b[K")
+    assert "\x1b[2mstopped    limit, seed 1\x1b[0m\n" in shown
+
+
+def test_an_error_does_not_share_its_line_with_the_progress(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    shown = on_terminal(*GENERATE, "hi", script={"load_error": "ModelError"}, NO_COLOR="1")[2]
+    assert shown == "\r\x1b[Kreading  50%\r\x1b[Kspec: error: no good\n"
+
+
+@pytest.mark.parametrize("extra", [{"TERM": "dumb"}, {"TERM": "dumb", "NO_COLOR": "1"}])
+def test_a_dumb_terminal_gets_plain_lines(
+    on_terminal: Callable[..., tuple[int, str, str]], extra: dict[str, str]
+) -> None:
+    shown = on_terminal(*GENERATE, "hi", **extra)[2]
+    assert "\x1b" not in shown
+    assert "\r" not in shown
+    assert "stopped    limit, seed 1\n" in shown
+
+
+def test_no_color_means_no_colour(on_terminal: Callable[..., tuple[int, str, str]]) -> None:
+    for script in ({}, {"error": "ModelError"}):
+        assert "m" not in escapes(on_terminal(*GENERATE, "hi", script=script, NO_COLOR="1")[2])
+        assert "m" in escapes(on_terminal(*GENERATE, "hi", script=script)[2])
+
+
+def escapes(shown: str) -> set[str]:
+    """Final letters of the escape sequences: m sets colours, K erases."""
+    return {part.lstrip("0123456789;")[0] for part in shown.split("\x1b[")[1:]}
+
+
+def test_quiet_draws_no_progress(on_terminal: Callable[..., tuple[int, str, str]]) -> None:
+    assert on_terminal(*GENERATE, "-q", "hi")[2] == ""
+
+
+def test_no_prompt_on_a_terminal_is_a_hint_not_a_wait(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    code, shown, error = on_terminal(*GENERATE, NO_COLOR="1")
+    assert (code, shown) == (2, "")
+    assert error == (
+        "spec: error: no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in\n"
+    )
+
+
+def start(command: list[str], environment: dict[str, str], **streams: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=streams.get("stdout", subprocess.PIPE),
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def output_of(process: subprocess.Popen[str]) -> IO[str]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+def test_ctrl_c_ends_with_the_summary_and_130(
+    fake_command: list[str], fake_environment: Environment, tmp_path: Path
+) -> None:
+    script = {"wait": True, "closed": str(tmp_path / "mark")}
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment(script))
+    assert output_of(process).read(11) == "Hello world"
+    process.send_signal(signal.SIGINT)
+    rest, error = process.communicate(timeout=WARM_UP_S)
+    assert process.returncode == 130
+    assert rest == ""
+    assert "generated  2 tokens" in error
+    assert error.endswith("stopped    interrupted, seed 1\n")
+    assert "Traceback" not in error
+    assert (tmp_path / "mark").exists()
+
+
+def test_ctrl_c_while_loading_is_quiet(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment({"wait_in_load": True}))
+    assert output_of(process).read(7) == "loading"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=WARM_UP_S)
+    assert (process.returncode, error) == (130, "")
+
+
+def test_a_second_ctrl_c_ends_at_once(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment({"stubborn": True}))
+    assert output_of(process).read(11) == "Hello world"
+    process.send_signal(signal.SIGINT)
+    assert output_of(process).read(1) == "!"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=WARM_UP_S) == -signal.SIGINT  # what a shell shows as 130
+    process.communicate()
+
+
+def test_a_reader_that_leaves_is_no_failure(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    script = {"pieces": ["line\n"], "repeat": 1_000_000}
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment(script))
+    assert output_of(process).readline() == "line\n"
+    output_of(process).close()
+    began = time.monotonic()
+    assert process.stderr is not None
+    error = process.stderr.read()
+    assert process.wait(timeout=WARM_UP_S) == 0
+    assert error == ""
+    assert time.monotonic() - began < WARM_UP_S
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_line(fake_command: list[str], fake_environment: Environment) -> None:
+    with open("/dev/full", "w") as full:
+        process = start([*fake_command, *GENERATE, "hi"], fake_environment({}), stdout=full)
+        _, error = process.communicate(timeout=WARM_UP_S)
+    assert process.returncode == 1
+    assert error == "spec: error: standard output: no space left on device\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_survived(
+    fake_command: list[str], fake_environment: Environment, closed: str
+) -> None:
+    words = [*fake_command, *GENERATE, "hi"]
+    line = f'"$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *words], env=fake_environment({}), capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout == (b"" if ">&-" in closed.split() else b"Hello world")
+    assert (b"stopped" in done.stderr) == ("2>&-" not in closed)

@@ -1,0 +1,97 @@
+"""Wrong command lines: one line with the nearest name, exit 2, and nothing on stdout."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from specdec.cli.app import app, run
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+GENERATE = ["generate", "-m", "m.gguf"]
+WRONG = {
+    "generate -m m.gguf --temprature 1 hi": "no such option --temprature (did you mean --temp?)",
+    "generate -m m.gguf --promt hi": "no such option --promt (did you mean --prompt?)",
+    "generate -m m.gguf --top_k 3 hi": "no such option --top_k (did you mean --top-k?)",
+    "generate -m m.gguf -temp 1 hi": "no such option -temp (did you mean --temp?)",
+    "generate -m m.gguf -seed 1 hi": "no such option -seed (did you mean --seed?)",
+    "generate -m m.gguf -ngl 99 hi": "no such option -ngl",
+    "generate -m m.gguf -z hi": "no such option -z",
+    "generate -m m.gguf --qqqqqqq hi": "no such option --qqqqqqq",
+    "--versoin": "no such option --versoin (did you mean --version?)",
+    "genrate": "no such command 'genrate' (did you mean 'generate'?)",
+    "xyz": "no such command 'xyz'",
+    "generate -m": "option '-m' requires an argument",
+    "generate -m m.gguf --quiet=1 hi": "option '--quiet' does not take a value",
+    "generate -m m.gguf a b": "got unexpected extra argument(s) (b)",
+    "generate hi": "no model: give one with -m model.gguf",
+    "generate -m m.gguf -q -v hi": "--quiet and --verbose exclude each other",
+    "generate -m m.gguf -p a b": "more than one prompt: PROMPT and --prompt; give one",
+    "generate -m m.gguf -p a -f b": "more than one prompt: --prompt and --file; give one",
+    "generate -m m.gguf -n 0 hi": "--predict must be at least 1, or -1 for no limit, got 0",
+    "generate -m m.gguf -n -2 hi": "--predict must be at least 1, or -1 for no limit, got -2",
+    "generate -m m.gguf --temp -1 hi": (
+        "temperature must be a finite number of at least 0, got -1.0"
+    ),
+    "generate -m m.gguf --temp nan hi": (
+        "temperature must be a finite number of at least 0, got nan"
+    ),
+    "generate -m m.gguf --top-k -1 hi": "top-k must be at least 0 (0 keeps all tokens), got -1",
+    "generate -m m.gguf --top-p 0 hi": "top-p must be above 0 and at most 1, got 0.0",
+    "generate -m m.gguf -s -2 hi": "seed must be between 0 and 2^64-1, got -2",
+    "generate -m m.gguf -s 18446744073709551616 hi": (
+        "seed must be between 0 and 2^64-1, got 18446744073709551616"
+    ),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.err == f"spec: error: {WRONG[line]}\n"
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("flag", ["-n", "-c", "--seed", "--temp", "--top-k", "--top-p"])
+def test_a_value_that_is_no_number_names_its_flag(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*GENERATE, flag, "x1", "hi"]) == 2
+    shown = capsys.readouterr().err
+    long_name = {"-n": "--predict", "-c": "--ctx-size"}.get(flag, flag)
+    assert shown.startswith(f"spec: error: invalid value for {long_name}: ")
+    assert shown.count("\n") == 1
+
+
+def test_attached_values_still_work(spec: Run) -> None:
+    done = spec("generate", "-mm.gguf", "-phello", "-n16", script={"echo": True})
+    assert done.returncode == 0
+    assert '"prompt": "hello"' in done.stdout
+    assert '"max_tokens": 16' in done.stdout
+
+
+def test_no_command_shows_help_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    shown = capsys.readouterr()
+    assert "Usage: spec" in shown.err
+    assert "generate" in shown.err
+    assert shown.out == ""
+
+
+def test_version_and_help_are_results(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("spec ")
+    for line in (["--help"], ["-h"], ["generate", "--help"]):
+        assert run(line) == 0
+        shown = capsys.readouterr()
+        assert shown.out.startswith("Usage: spec")
+        assert shown.err == ""
+
+
+def test_only_finished_commands_are_listed() -> None:
+    contract = {"generate", "speculative-simple", "bench-spec", "serve", "convert"}
+    assert {command.name for command in app.registered_commands} <= contract
