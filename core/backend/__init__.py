@@ -6,7 +6,7 @@ from ..errors import ConfigError, MissingDependencyError
 from .interface import Backend
 
 
-def create_backend(device: str) -> Backend:
+def create_backend(device: str, threads: int | None = None) -> Backend:
     """A backend by its command-line name: `torch`, `torch:cpu`, `torch:mps`, `torch:cuda:1`."""
     kind, _, name = ("torch" if device == "auto" else device).partition(":")
     if kind != "torch":

@@ -8,7 +8,8 @@ State are the backend's own; models only pass them on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,32 @@ State = Any  # KV pages and recurrent state of all sequences
 SlotImage = dict[str, NDArray[np.generic]]  # one sequence's state, as plain arrays
 
 
+@dataclass(slots=True)
+class Output:
+    """What a model's forward pass leaves: the backend's own rows."""
+
+    logits: Rows  # (R, V)
+    taps: dict[str, Rows] = field(default_factory=dict)  # (T, width) of each tap asked for
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutput:
+    """The same as numpy arrays. They are valid until the next run; copy what is kept."""
+
+    logits: Floats
+    taps: dict[str, Floats]
+
+
+Taps = frozenset[str]  # hidden rows that somebody wants to keep, by name
+Forward = Callable[["Backend", Step, State, Taps], Output]
+Run = Callable[[Step], HostOutput]
+
+
 class Backend(ABC):
     """One device and its kernels. What belongs to a sequence is in a State, never in here."""
 
     name: str
+    prepared_bytes: int = 0
 
     # weights, once per load
 
@@ -49,6 +72,27 @@ class Backend(ABC):
     def vector(self, values: Floats) -> Vector:
         """Keep a small float32 array beside the matrices."""
 
+    def weight_bytes(self) -> int:
+        """What all matrices and vectors prepared so far take in memory."""
+        return self.prepared_bytes
+
+    # running
+
+    def compile(
+        self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        """A function that runs `forward` on steps of up to `max_rows` rows.
+
+        A backend that records calls `forward` once, here; this default calls it at every step.
+        """
+
+        def run(step: Step) -> HostOutput:
+            output = forward(self, step, state, taps)
+            rows = {name: self.to_host(tapped) for name, tapped in output.taps.items()}
+            return HostOutput(self.to_host(output.logits), rows)
+
+        return run
+
     # rows
 
     @abstractmethod
@@ -56,8 +100,8 @@ class Backend(ABC):
         """The row of the table for each token."""
 
     @abstractmethod
-    def rows(self, values: Floats) -> Rows:
-        """Rows that come from outside, such as the hidden rows that a drafter was given."""
+    def given_rows(self, step: Step, width: int) -> Rows:
+        """`step.hidden`: rows that come from outside."""
 
     @abstractmethod
     def keep(self, x: Rows) -> Rows:
@@ -127,6 +171,14 @@ class Backend(ABC):
         self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
     ) -> State:
         """Room for `n_pages` pages of `page_len` cells and for `n_slots` recurrent states."""
+
+    @abstractmethod
+    def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
+        """Bytes of one KV page over all layers, and of one slot."""
+
+    @abstractmethod
+    def copy_pages(self, state: State, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Duplicate whole KV pages, for copy on write."""
 
     @abstractmethod
     def save_slot(self, state: State, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:

@@ -26,7 +26,7 @@ class Step:
     replay: Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
     out_rows: Ints  # (R,) rows whose logits are wanted
-    taps: frozenset[str] = frozenset()  # hidden rows that somebody wants to keep, by name
+    hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
 
     @property
     def n_rows(self) -> int:
@@ -53,7 +53,7 @@ class Piece:
     n_out: int = 1  # logits of the last so many rows
 
 
-def build_step(pieces: Sequence[Piece], taps: frozenset[str] = frozenset()) -> Step:
+def build_step(pieces: Sequence[Piece], hidden: NDArray[np.float32] | None = None) -> Step:
     """Lay the pieces of several sequences side by side."""
     lengths = [len(piece.tokens) for piece in pieces]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -72,7 +72,7 @@ def build_step(pieces: Sequence[Piece], taps: frozenset[str] = frozenset()) -> S
         out_rows=_join(
             [np.arange(end - p.n_out, end) for p, end in zip(pieces, starts[1:], strict=True)]
         ),
-        taps=taps,
+        hidden=hidden,
     )
 
 

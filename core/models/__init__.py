@@ -50,7 +50,7 @@ def _find_class(file: GgufFile) -> type[Model]:
 
 
 def _refuse_head_only(file: GgufFile, n_nextn: int) -> None:
-    if n_nextn and "blk.0.attn_norm.weight" not in file.tensors:
+    if n_nextn and not any(name.startswith("blk.0.") for name in file.tensors):
         raise ModelError(
             f"{file.path}: holds only an MTP head, not the model it belongs to; "
             "attach it to the model's own file first"

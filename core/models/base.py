@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from ..backend.interface import Output, Taps
 from .layout import Layout
-from .mtp import MtpHead
+from .mtp import H_NEXTN, MtpHead
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend, Packed, Rows, State
@@ -16,18 +16,10 @@ if TYPE_CHECKING:
     from .hparams import Hparams
     from .weights import Weights
 
-H_NEXTN = "h_nextn"  # tap: the hidden row that an MTP head continues from
-
 
 def block_input(block: int) -> str:
     """Tap: the residual stream that enters a block; EAGLE3 and DFlash ask for some of these."""
     return f"blk.{block}.input"
-
-
-@dataclass(slots=True)
-class Output:
-    logits: Rows  # (R, V)
-    taps: dict[str, Rows] = field(default_factory=dict)  # all rows of the step, by tap name
 
 
 class Block(Protocol):
@@ -63,14 +55,14 @@ class Model(ABC):
     def block_builder(self, weights: Weights) -> BlockBuilder:
         """How this architecture makes one block; MTP blocks are made by the same function."""
 
-    def forward(self, ops: Backend, step: Step, state: State) -> Output:
+    def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
         taps: dict[str, Rows] = {}
         x = ops.embed(self.token_embd, step)  # (T, D)
         for i, block in enumerate(self.blk):
-            if block_input(i) in step.taps:
+            if block_input(i) in wanted:
                 taps[block_input(i)] = ops.keep(x)
             x = block(ops, x, step, state)
-        if H_NEXTN in step.taps:
+        if H_NEXTN in wanted:
             taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
         return Output(ops.head(last, self.output), taps)

@@ -56,7 +56,7 @@ class MoeFfn:
 def build_ffn(
     hparams: Hparams, weights: Weights, block: int, *, shared: bool = False
 ) -> DenseFfn | MoeFfn:
-    if weights.has("ffn_gate_inp"):
+    if weights.has("ffn_gate_inp") or weights.has("ffn_down_exps"):
         return MoeFfn(hparams, weights, shared=shared)
     return DenseFfn(hparams, weights, block)
 

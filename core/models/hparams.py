@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 from ..errors import ModelError
 
 if TYPE_CHECKING:
-    from ..gguf.metadata import Metadata
     from ..gguf.reader import GgufFile
 
 # llama.cpp stops at 512 layers; larger values are damage, not models.
@@ -49,7 +48,7 @@ class Hparams:
             n_vocab=_vocabulary_size(file),
             n_ctx_train=meta.int("context_length", low=1),
             n_heads=n_heads,
-            n_kv_heads=_kv_heads(meta, n_heads),
+            n_kv_heads=_kv_heads(file, n_heads),
             n_ff=meta.per_layer_ints("feed_forward_length", n_blocks, 0, high=MAX_WIDTH),
             key_dim=key_dim,
             value_dim=meta.int("attention.value_length", head_dim, low=1, high=MAX_WIDTH),
@@ -58,15 +57,14 @@ class Hparams:
         )
 
 
-def _kv_heads(meta: Metadata, n_heads: tuple[int, ...]) -> tuple[int, ...]:
-    n_kv = meta.per_layer_ints(
-        "attention.head_count_kv", len(n_heads), n_heads[0], low=0, high=MAX_WIDTH
-    )
+def _kv_heads(file: GgufFile, n_heads: tuple[int, ...]) -> tuple[int, ...]:
+    key = "attention.head_count_kv"
+    n_kv = file.metadata.per_layer_ints(key, len(n_heads), n_heads[0], low=0, high=MAX_WIDTH)
     for layer, (heads, kv_heads) in enumerate(zip(n_heads, n_kv, strict=True)):
         # 0 stands for a layer without attention in some files of hybrids.
         if kv_heads and heads % kv_heads:
             raise ModelError(
-                f"{meta.architecture}.attention.head_count_kv: layer {layer} has {heads} heads, "
+                f"{file.path}: {file.metadata.full_key(key)}: layer {layer} has {heads} heads, "
                 f"which {kv_heads} key-value heads cannot share evenly"
             )
     return n_kv

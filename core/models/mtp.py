@@ -7,21 +7,19 @@ from the hidden row that the head itself returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..backend.interface import Output, Taps
+
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Rows, State
+    from ..backend.interface import Backend, State
     from ..backend.layers import StateShape
     from ..backend.step import Step
     from .base import Block, Model
     from .weights import Weights
 
 
-@dataclass(frozen=True, slots=True)
-class MtpOutput:
-    logits: Rows  # (R, V)
-    hidden: Rows  # (T, D) what the next chained row continues from
+H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the trunk's or its own
 
 
 class MtpHead:
@@ -31,7 +29,7 @@ class MtpHead:
         self, trunk: Model, weights: Weights, block: Block, state_shape: StateShape
     ) -> None:
         h = trunk.hparams
-        self.block, self.state_shape = block, state_shape
+        self.block, self.state_shape, self.n_embd = block, state_shape, h.n_embd
         self.eh_proj = weights.matrix(2 * h.n_embd, {"nextn.eh_proj": h.n_embd})
         self.enorm = weights.norm("nextn.enorm", h.n_embd, h.eps)
         self.hnorm = weights.norm("nextn.hnorm", h.n_embd, h.eps)
@@ -47,11 +45,14 @@ class MtpHead:
                 self.shared_head_norm = weights.norm(name, h.n_embd, h.eps)
                 break
 
-    def forward(self, ops: Backend, step: Step, state: State, hidden: Rows) -> MtpOutput:
-        """`hidden` (T, D) belongs to the position before each token of the step."""
+    def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
+        """`step.hidden` (T, D) belongs to the position before each token of the step."""
+        hidden = ops.given_rows(step, self.n_embd)
         e = ops.embed(self.embed_tokens, step)
         x = ops.matmul(ops.norm_pair(e, self.enorm, hidden, self.hnorm), self.eh_proj)
         x = self.block(ops, x, step, state)
         last = ops.norm(ops.out_rows(x, step), self.shared_head_norm)
         logits = ops.head(last, self.shared_head_head)
-        return MtpOutput(logits, ops.norm_rows(x, self.shared_head_norm))
+        if H_NEXTN not in wanted:
+            return Output(logits)
+        return Output(logits, {H_NEXTN: ops.norm_rows(x, self.shared_head_norm)})

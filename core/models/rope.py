@@ -13,6 +13,7 @@ from ..errors import ModelError
 
 if TYPE_CHECKING:
     from ..gguf.metadata import Metadata
+    from ..gguf.reader import GgufFile
     from .weights import Weights
 
 
@@ -25,11 +26,24 @@ def build_rope(weights: Weights, key_dim: int, pairs: RopePairs) -> Rope:
     base = meta.float("rope.freq_base", 10000.0, low=1e-3, high=1e15)
     frequencies = base ** (-np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
     if weights.has("rope_freqs"):
-        frequencies = frequencies / weights.floats("rope_freqs.weight", n_rot // 2)
-    return _scale(meta, pairs, frequencies, base)
+        frequencies = frequencies / _stored_factors(weights, n_rot // 2)
+    return _scale(weights.file, pairs, frequencies, base)
 
 
-def _scale(meta: Metadata, pairs: RopePairs, frequencies: NDArray[np.float64], base: float) -> Rope:
+def _stored_factors(weights: Weights, n: int) -> NDArray[np.float64]:
+    factors = weights.floats("rope_freqs.weight", n).astype(np.float64)
+    if weights.findings.misshapen:  # stands for a tensor that is about to be refused
+        return np.ones(n)
+    if not (np.isfinite(factors) & (factors > 0)).all():
+        raise ModelError(
+            f"{weights.file.path}: rope_freqs.weight divides frequencies, but not all of its "
+            "values are positive and finite"
+        )
+    return factors
+
+
+def _scale(file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], base: float) -> Rope:
+    meta = file.metadata
     kind = meta.str("rope.scaling.type", "linear")
     # Files of before 2024 carry rope.scale_linear.
     factor = meta.float(
@@ -40,7 +54,15 @@ def _scale(meta: Metadata, pairs: RopePairs, frequencies: NDArray[np.float64], b
     if kind == "linear":
         return Rope(pairs, frequencies / factor)
     if kind != "yarn":
-        raise ModelError(f"{meta.full_key('rope.scaling.type')}: {kind!r} is not supported here")
+        raise ModelError(
+            f"{file.path}: {meta.full_key('rope.scaling.type')} is {kind[:60]!r}, expected none, "
+            "linear or yarn; others are not supported here"
+        )
+    if base <= 1:  # YaRN takes its logarithm
+        raise ModelError(
+            f"{file.path}: {meta.full_key('rope.freq_base')} is {base}, expected more than 1 "
+            "for YaRN"
+        )
     magnitude = meta.float("rope.scaling.attn_factor", 1.0, low=0.0, high=1e3)
     mixed = _yarn(meta, frequencies, factor, base)
     return Rope(pairs, mixed, magnitude * (1 + 0.1 * math.log(max(factor, 1.0))))

@@ -7,7 +7,7 @@ is refused with the whole list before anything is repacked; then against a backe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -71,8 +71,7 @@ class Weights:
 
     def floats(self, name: str, *shape: int) -> Floats:
         tensor = self._take(name, shape)
-        # Element counts decide: a trailing 1 may or may not be stored.
-        return np.zeros(shape, np.float32) if tensor is None else tensor.floats().reshape(shape)
+        return np.zeros(shape, np.float32) if tensor is None else tensor.floats()
 
     def matrix(
         self,
@@ -116,7 +115,8 @@ class Weights:
         if _squeezed(tensor.shape) != _squeezed(shape):
             self.findings.misshapen.append(f"{name} has shape {tensor.shape}, expected {shape}")
             return None
-        return tensor
+        # Element counts decide: a dimension of 1 may or may not be stored.
+        return tensor if tensor.shape == shape else replace(tensor, shape=shape)
 
     def ignore(self, name: str) -> None:
         """Say that a tensor is known and not needed."""

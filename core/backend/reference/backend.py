@@ -25,7 +25,7 @@ from .attention import attend, rms_norm
 from .delta_rule import delta_rule
 from .matrix import ReferenceMatrix
 from .moe import gated, moe
-from .state import ReferenceState
+from .state import ReferenceState, count_bytes
 
 
 class ReferenceBackend(Backend):
@@ -37,13 +37,17 @@ class ReferenceBackend(Backend):
         self.name = f"torch:{self.device}"
 
     def matrix(self, parts: Sequence[MatrixPart]) -> ReferenceMatrix:
-        return ReferenceMatrix(parts, self.device, self.dtype)
+        made = ReferenceMatrix(parts, self.device, self.dtype)
+        self.prepared_bytes += made.weight.nbytes
+        return made
 
     def vector(self, values: Floats) -> Tensor:
-        return self.rows(values)
+        made = torch.tensor(values, device=self.device, dtype=self.dtype)
+        self.prepared_bytes += made.nbytes
+        return made
 
-    def rows(self, values: Floats) -> Tensor:
-        return torch.tensor(values, device=self.device, dtype=self.dtype)
+    def given_rows(self, step: Step, width: int) -> Tensor:
+        return torch.tensor(step.hidden, device=self.device, dtype=self.dtype)
 
     def embed(self, table: ReferenceMatrix, step: Step) -> Tensor:
         return table.weight[torch.from_numpy(step.tokens).to(self.device)]
@@ -94,6 +98,14 @@ class ReferenceBackend(Backend):
     ) -> ReferenceState:
         sizes = (n_pages, page_len, n_slots, window)
         return ReferenceState(shape, sizes, self.device, self.dtype)
+
+    def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
+        return count_bytes(shape, page_len, window, self.dtype.itemsize)
+
+    def copy_pages(
+        self, state: ReferenceState, sources: Sequence[int], targets: Sequence[int]
+    ) -> None:
+        state.copy_pages(sources, targets)
 
     def save_slot(
         self, state: ReferenceState, slot: int, pages: Sequence[int], n_cells: int

@@ -78,10 +78,28 @@ class ReferenceState:
             for name, part in delta.parts().items():
                 part[slot] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
 
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            cells = slice(source * self.page_len, (source + 1) * self.page_len)
+            to = slice(target * self.page_len, (target + 1) * self.page_len)
+            for kv in self.kv:
+                kv.keys[to], kv.values[to] = kv.keys[cells], kv.values[cells]
+
     def copy(self, source: int, target: int) -> None:
         for delta in self.delta:
             for part in delta.parts().values():
                 part[target] = part[source]
+
+
+def count_bytes(shape: StateShape, page_len: int, window: int, item: int) -> tuple[int, int]:
+    """Bytes of a page of all layers, and of a slot."""
+    cell = sum(s.n_kv_heads * (s.key_dim + s.value_dim) for s in shape.kv)
+    slot = 0
+    for s in shape.delta:
+        state = s.n_value_heads * s.head_dim**2 + (s.kernel - 1) * s.channels
+        factors = (s.n_key_heads + s.n_value_heads) * s.head_dim + s.n_value_heads + s.channels
+        slot += state + window * factors
+    return cell * page_len * item, slot * item
 
 
 def _kv_layer(s: KvShape, n_cells: int, device: torch.device, dtype: torch.dtype) -> KvLayer:

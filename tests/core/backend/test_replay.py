@@ -64,9 +64,9 @@ class DeltaLayerAlone:
 
     def run(self, state: State, rows: Any, past: int, replay: int) -> Any:
         piece = Piece([0] * len(rows), past, [0], slot=1, replay=replay)
-        step = build_step([piece])
+        step = build_step([piece], rows)
         return self.backend.to_host(
-            self.backend.delta_rule(self.backend.rows(rows), self.delta, state, step)
+            self.backend.delta_rule(self.backend.given_rows(step, 0), self.delta, state, step)
         )
 
     def run_plain(self, n: int) -> tuple[State, Any]:

@@ -13,7 +13,7 @@ from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
 from specdec.core.backend.layers import Floats
 from specdec.core.backend.step import Piece, build_step
-from specdec.core.models.base import H_NEXTN
+from specdec.core.models.mtp import H_NEXTN
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1
 LENGTH = 70  # past a chunk of 64, where the chunked form of the delta rule begins anew
@@ -59,9 +59,9 @@ def test_mtp_head_equals_transformers(name: str, lengths: list[int], tiny: Tiny)
     ends = np.cumsum([0, *lengths]).tolist()
     for a, b in pairwise(ends):
         piece = Piece(tokens[a + 1 : b + 1], a, PAGES, first_position=a + 1, n_out=b - a)
-        out = head.forward(backend, build_step([piece]), state, backend.rows(hidden[a:b]))
+        out = head.forward(backend, build_step([piece], hidden[a:b]), state, frozenset({H_NEXTN}))
         got.append(backend.to_host(out.logits))
-        chained.append(backend.to_host(out.hidden))
+        chained.append(backend.to_host(out.taps[H_NEXTN]))
     assert np.abs(np.concatenate(got) - want).max() <= TOLERANCE
     assert np.abs(np.concatenate(chained) - want_chained).max() <= TOLERANCE
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, State
+from specdec.core.backend.interface import Backend, Output, State
 from specdec.core.backend.layers import Floats
 from specdec.core.backend.step import Piece, build_step
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
-from specdec.core.models.base import Model, Output
+from specdec.core.models.base import Model
 
 PAGES = range(16)
 PAGE_LEN = 8
@@ -40,7 +40,7 @@ class Running:
 
     def forward(self, tokens: Sequence[int], taps: frozenset[str] = frozenset()) -> Output:
         piece = Piece(tokens, self.n_tokens, self.pages, self.slot, self.replay, n_out=len(tokens))
-        return self.model.forward(self.backend, build_step([piece], taps), self.state)
+        return self.model.forward(self.backend, build_step([piece]), self.state, taps)
 
     def accept(self, n_rows: int, n_true: int) -> None:
         """Of the rows just run, the first `n_true` hold."""

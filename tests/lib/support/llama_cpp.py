@@ -1,0 +1,90 @@
+"""llama.cpp in this process, through `xllamacpp`: load a file, tokenize, write greedily.
+
+One sequence, no prompt cache, no warm-up, no context shift: what it says depends on the request
+alone. GGML_ASSERT aborts the process; its message goes to file descriptor 2, so a test should
+uncapture that one (`capfd.disabled()`) around the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+ERRORS_ONLY = 1  # llama.cpp's verbosity: 0 nothing, 1 errors, 2 warnings, 3 information
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Tokens in order; per token the natural logarithms of the likeliest ones, by id."""
+
+    tokens: list[int]
+    logprobs: list[dict[int, float]]  # of the model itself, before bias and sampling
+    timings: dict[str, float]  # prompt_ms, predicted_ms and more, as the server reports them
+
+
+class LlamaCpp:
+    """A loaded file. F32 key-value cache and no flash attention: as exact as llama.cpp can be."""
+
+    def __init__(self, path: Path, *, n_ctx: int = 256, n_threads: int = 2) -> None:
+        import xllamacpp
+
+        self._server = xllamacpp.Server(_params(xllamacpp, path, n_ctx, n_threads))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._server  # its destructor joins llama.cpp's threads
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids without BOS; `special` reads the text of control tokens as these."""
+        body = {"content": text, "add_special": False, "parse_special": special}
+        tokens: list[int] = self._post("tokenize", body)["tokens"]
+        return tokens
+
+    def greedy(
+        self, prompt: Sequence[int], n: int, *, n_probs: int = 0, banned: Sequence[int] = ()
+    ) -> Written:
+        """Append `n` tokens, fewer if the model ends the text; `banned` ids are never picked."""
+        body = {
+            "prompt": list(prompt),
+            "n_predict": n,
+            "temperature": 0,
+            "n_probs": n_probs,
+            "return_tokens": True,
+            "cache_prompt": False,
+            "logit_bias": [[token, False] for token in banned],
+        }
+        answer = self._post("completion", body)
+        rows = [
+            {top["id"]: top["logprob"] for top in at["top_logprobs"]}
+            for at in answer.get("completion_probabilities", [])
+        ]
+        return Written(answer["tokens"], rows, answer["timings"])
+
+    def _post(self, name: str, body: dict[str, Any]) -> Any:
+        """The server's own endpoints: its in-process call speaks OpenAI's, which lack tokens."""
+        request = urllib.request.Request(
+            f"{self._server.listening_address}/{name}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+def _params(xllamacpp: Any, path: Path, n_ctx: int, n_threads: int) -> Any:
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel, params.n_gpu_layers = n_ctx, 1, 0
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.warmup = params.fit_params = params.ctx_shift = params.cache_prompt = False
+    params.cache_ram_mib = params.n_ctx_checkpoints = 0
+    params.verbosity = ERRORS_ONLY
+    return params
