@@ -1,0 +1,243 @@
+"""The Python API: load, logits, generate."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.running import Running, random_tokens
+from support.running import load as load_bare
+from support.tiny_models import TinyModel
+from support.vocab import EOS_ID, N_VOCAB
+
+import specdec.core
+from specdec.core import runtime as runtime_module
+from specdec.core.errors import ConfigError
+from specdec.core.generation import CONTEXT, EOS, LIMIT, Event, GenerateParams
+from specdec.core.runtime import Runtime
+from specdec.core.sampling.params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0.0)
+N_CTX = 64
+PROMPT = random_tokens(9, seed=5, n_vocab=256)
+
+Tiny = Callable[..., TinyModel]
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen35"])
+def runtime(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Runtime]:
+    """A dense model, then a hybrid with recurrent state."""
+    with specdec.core.load(tiny(request.param).path, "torch", n_ctx=N_CTX) as loaded:
+        yield loaded
+
+
+def write(runtime: Runtime, prompt: Any = PROMPT, n: int | None = 8, **how: Any) -> list[Event]:
+    sampling = SamplingParams(**how) if how else GREEDY
+    return list(runtime.generate(prompt, GenerateParams(sampling, max_tokens=n)))
+
+
+def ids(events: list[Event]) -> list[int]:
+    return [event.token for event in events]
+
+
+# Logits ------------------------------------------------------------------------------------------
+
+
+def test_logits_of_every_row(runtime: Runtime, tiny: Tiny) -> None:
+    got = runtime.logits(PROMPT)
+    assert got.shape == (len(PROMPT), N_VOCAB) == (len(PROMPT), runtime.n_vocab)
+    assert got.dtype == np.float32
+    bare = Running(*load_bare(tiny(runtime.architecture).path)).run(PROMPT)
+    assert np.array_equal(got, bare)
+
+
+def test_calls_do_not_meet(runtime: Runtime) -> None:
+    first = runtime.logits(PROMPT)
+    runtime.logits(random_tokens(20, seed=6))
+    write(runtime)
+    assert np.array_equal(runtime.logits(PROMPT), first)
+
+
+def test_a_prompt_in_pieces(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = random_tokens(30, seed=7, n_vocab=256)
+    whole, text = runtime.logits(prompt), ids(write(runtime, prompt))
+    monkeypatch.setattr(runtime_module, "PROMPT_ROWS", 7)
+    rows = runtime.logits(prompt)
+    assert rows.shape == whole.shape
+    assert np.abs(rows - whole).max() <= 1e-4
+    assert ids(write(runtime, prompt)) == text
+
+
+# Text --------------------------------------------------------------------------------------------
+
+
+def test_greedy_is_the_argmax_of_the_logits(runtime: Runtime) -> None:
+    events = write(runtime, n=12)
+    assert len(events) == 12
+    for i, event in enumerate(events):
+        row = runtime.logits(PROMPT + ids(events[:i]))[-1].astype(np.float64)
+        assert event.token == row.argmax()
+        assert event.logprob == pytest.approx(row.max() - np.log(np.exp(row).sum()), abs=1e-4)
+
+
+def test_a_text_prompt_is_encoded(runtime: Runtime) -> None:
+    text = "the end of it"
+    assert ids(write(runtime, text)) == ids(write(runtime, runtime.tokenizer.encode(text)))
+    assert ids(write(runtime, text)) != ids(write(runtime, "another"))
+
+
+def test_the_pieces_of_text_are_the_text(runtime: Runtime) -> None:
+    events = write(runtime, n=40)
+    want = runtime.tokenizer.decode(ids(events), continues=True)
+    assert "".join(event.text for event in events) == want
+    assert want
+
+
+def test_a_space_before_the_first_token_is_kept(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SentencePiece puts a space before a text and takes it off again; here the prompt was that."""
+    space = ord(" ")  # the id of this byte in the tiny vocabulary
+    monkeypatch.setattr(runtime.tokenizer._algorithm, "adds_space", True, raising=False)
+    monkeypatch.setattr(runtime_module, "pick", lambda *_, **__: space)
+    assert [event.text for event in write(runtime, n=2)] == [" ", " "]
+
+
+def test_the_seed_decides(runtime: Runtime) -> None:
+    texts = [ids(write(runtime, n=20, seed=seed)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+    assert texts[0] != ids(write(runtime, n=20))
+
+
+# Ends --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_budget(runtime: Runtime, n: int) -> None:
+    assert [event.stop_reason for event in write(runtime, n=n)] == [None] * (n - 1) + [LIMIT]
+
+
+def test_an_end_of_generation_token_is_the_last(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = write(runtime, n=12)
+    third = plain[2].token
+    assert third not in ids(plain[:2])
+    assert EOS_ID in runtime.tokenizer.eog_ids
+    monkeypatch.setattr(runtime.tokenizer, "eog_ids", frozenset({third}))
+    events = write(runtime, n=12)
+    assert ids(events) == ids(plain[:3])
+    assert [event.stop_reason for event in events] == [None, None, EOS]
+
+
+@pytest.mark.parametrize("missing", [1, 2, 5])
+def test_a_full_context_ends_the_text(runtime: Runtime, missing: int) -> None:
+    prompt = random_tokens(N_CTX - missing, seed=8, n_vocab=256)
+    for n in (None, 100):
+        events = write(runtime, prompt, n)
+        assert [event.stop_reason for event in events] == [None] * (missing - 1) + [CONTEXT]
+    assert write(runtime, prompt, missing)[-1].stop_reason == LIMIT
+
+
+@pytest.mark.parametrize("length", [N_CTX, N_CTX + 1])
+def test_a_prompt_that_leaves_no_room(runtime: Runtime, length: int) -> None:
+    with pytest.raises(ConfigError, match=f"{length} tokens.*context size of {N_CTX}"):
+        write(runtime, random_tokens(length))
+
+
+def test_closing_the_iterator_ends_it(runtime: Runtime) -> None:
+    want = ids(write(runtime))
+    events = runtime.generate(PROMPT, GenerateParams(GREEDY, max_tokens=8))
+    assert next(events).token == want[0]
+    events.close()  # type: ignore[attr-defined]
+    assert list(events) == []
+    assert runtime.stats.predicted_n == 1
+    assert ids(write(runtime)) == want
+
+
+def test_statistics(runtime: Runtime) -> None:
+    write(runtime, n=8)
+    stats = runtime.stats
+    assert (stats.prompt_n, stats.predicted_n) == (len(PROMPT), 8)
+    assert min(stats.load_ms, stats.prompt_ms, stats.predicted_ms) > 0
+
+
+# Mistakes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompt", [[], ""])
+def test_an_empty_prompt(runtime: Runtime, prompt: Any) -> None:
+    with pytest.raises(ConfigError, match="prompt is empty"):
+        runtime.generate(prompt)
+
+
+@pytest.mark.parametrize("token", [-1, N_VOCAB, 2**31, 2**70])
+def test_token_ids_outside_the_vocabulary(runtime: Runtime, token: int) -> None:
+    """Before anything is computed: `generate` itself raises, not the first `next`."""
+    for ask in (runtime.generate, runtime.logits):
+        with pytest.raises(ConfigError, match=f"{token} at place 1 is outside"):
+            ask([1, token])
+
+
+@pytest.mark.parametrize("n_ctx", [0, -1])
+def test_impossible_context_sizes(n_ctx: int, tiny: Tiny) -> None:
+    with pytest.raises(ConfigError, match=f"context size must be at least 1, got {n_ctx}"):
+        specdec.core.load(tiny("qwen3").path, "torch", n_ctx=n_ctx)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("gpu9", "gpu9: unknown device"),
+        ("", "unknown device"),
+        ("torch:nonsense", "torch:nonsense"),
+        ("torch:cuda:99", "torch:cuda:99"),
+    ],
+)
+def test_unknown_devices(device: str, said: str, tiny: Tiny) -> None:
+    with pytest.raises(ConfigError) as caught:
+        specdec.core.load(tiny("qwen3").path, device)
+    assert said in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+WITHOUT_TORCH = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Missing())
+import specdec.core
+from specdec.core.errors import MissingDependencyError
+try:
+    specdec.core.load(sys.argv[1], "torch")
+except MissingDependencyError as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+
+
+def test_without_torch_the_install_command_is_named(tiny: Tiny) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, tiny("qwen3").path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert "pip install 'specdec[torch]'" in done.stdout
+    assert done.stdout.count("\n") == 1
+
+
+def test_progress_ends_at_one(tiny: Tiny) -> None:
+    seen: list[float] = []
+    specdec.core.load(tiny("qwen3").path, "torch", progress=lambda _, done: seen.append(done))
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0

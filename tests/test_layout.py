@@ -1,0 +1,422 @@
+"""The shape of the repository: who imports whom, sizes, what is forbidden, what is shipped.
+
+Each check is a function from a root folder to a list of complaints, so that the tests can show it
+a tree with that fault as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT: dict[str, set[str]] = {
+    "cli": {"convert", "core"},
+    "convert": {"core"},
+    "core": {"cuda_kernels"},
+    "cuda_kernels": set(),
+}
+# Parts of core, highest first. Parts of one line do not import each other, except the top's own:
+# `core/__init__.py` (""), `runtime.py` and `generation.py` are what an engine is so far.
+LEVELS = [
+    {"server", "bench", "nano"},
+    {"", "runtime", "generation", "engine"},
+    {"speculation"},
+    {"models", "sampling"},
+    {"state"},
+    {"backend"},
+    {"gguf", "tokenizer"},
+    {"errors"},
+]
+TOP = LEVELS[1]
+MAX_FILE = 500
+MAX_FUNCTION = 60
+SHIPPED = (".py", "py.typed", ".cu", ".cuh")
+# Spelled so that this file does not hold them.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(wor" + r"k|ro" + r"ot|hom" + r"e)/[\w.]")
+
+Check = Callable[[Path], list[str]]
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def python_files(root: Path, *folders: str) -> Iterator[Path]:
+    for folder in folders or (*MAY_IMPORT, "tests"):
+        yield from sorted((root / folder).rglob("*.py"))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def relative_imports(root: Path, path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(line, parts of the imported module's path from the root), type-checking imports as well."""
+    here = path.relative_to(root).parts[:-1]
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = here[: len(here) - node.level + 1]
+            if node.module:
+                yield node.lineno, (*base, *node.module.split("."))
+            else:
+                for alias in node.names:
+                    yield node.lineno, _module(root, (*base, alias.name))
+
+
+def _module(root: Path, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """`from .. import name`: a module if there is one, else something the package itself holds."""
+    path = root.joinpath(*parts)
+    is_module = len(parts) == 1 or path.is_dir() or path.with_suffix(".py").exists()
+    return parts if is_module else parts[:-1]
+
+
+def absolute_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, first name)"""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.lineno, node.module.partition(".")[0]
+
+
+def known_files(root: Path) -> Iterator[Path]:
+    """What git knows, and what it would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
+    for name in sorted(listed.decode().split("\0")):
+        path = root / name
+        if name and path.is_file() and not path.is_symlink():
+            yield path
+
+
+# Checks ------------------------------------------------------------------------------------------
+
+
+def wrong_folders(root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}:{line}: {folder} must not import {target[0]}"
+        for folder, allowed in MAY_IMPORT.items()
+        for path in python_files(root, folder)
+        for line, target in relative_imports(root, path)
+        if target[0] not in {folder, *allowed}
+    ]
+
+
+def upward_imports(root: Path) -> list[str]:
+    bad = []
+    for path in python_files(root, "core"):
+        part = part_of_core(path.relative_to(root).parts)
+        for line, target in relative_imports(root, path):
+            if target[0] == "core" and not may_import(part, part_of_core(target)):
+                bad.append(f"{path.relative_to(root)}:{line}: {part} must not import {target[1:]}")
+            if target[0] == "cuda_kernels" and path.parts[-3:-1] != ("backend", "cuda"):
+                bad.append(f"{path.relative_to(root)}:{line}: only backend/cuda imports kernels")
+    return bad
+
+
+def part_of_core(parts: tuple[str, ...]) -> str:
+    name = parts[1].removesuffix(".py") if len(parts) > 1 else ""
+    return "" if name == "__init__" else name
+
+
+def may_import(part: str, target: str) -> bool:
+    if part == target or {part, target} <= TOP:
+        return True
+    return level_of(part) < level_of(target)
+
+
+def level_of(part: str) -> int:
+    for i, parts in enumerate(LEVELS):
+        if part in parts:
+            return i
+    raise AssertionError(f"core/{part} is not in LEVELS: say where it belongs")
+
+
+def foreign_imports(root: Path) -> list[str]:
+    """Ourselves by absolute name, which loads twice; cupy outside its folder."""
+    bad = []
+    for path in python_files(root, *MAY_IMPORT):
+        folder = path.relative_to(root).parts[0]
+        for line, name in absolute_imports(path):
+            if name == "specdec" or (name == "cupy" and folder != "cuda_kernels"):
+                bad.append(f"{path.relative_to(root)}:{line}: imports {name}")
+    return bad
+
+
+def unlisted_packages(root: Path) -> list[str]:
+    """They work in an editable install and are silently absent from the wheel."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = set(settings["tool"]["setuptools"]["packages"])
+    folders = {path.parent for path in python_files(root, *MAY_IMPORT)}
+    found = {".".join(("specdec", *folder.relative_to(root).parts)) for folder in folders}
+    bare = [folder for folder in folders if not (folder / "__init__.py").exists()]
+    return [
+        *(f"{name}: not listed in pyproject.toml" for name in sorted(found - listed)),
+        *(f"{name}: listed, but not there" for name in sorted(listed - found)),
+        *(f"{folder.relative_to(root)}: no __init__.py" for folder in sorted(bare)),
+    ]
+
+
+def long_files(root: Path) -> list[str]:
+    kernels = sorted((root / "cuda_kernels").rglob("*.cu*"))
+    counts = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in python_files(root)}
+    counts |= {path: len(path.read_text(encoding="utf-8").splitlines()) for path in kernels}
+    return [f"{p.relative_to(root)}: {n} lines" for p, n in counts.items() if n > MAX_FILE]
+
+
+def long_functions(root: Path) -> list[str]:
+    bad = []
+    for path in python_files(root):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for node in ast.walk(parse(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            n = (node.end_lineno or node.lineno) - node.lineno + 1
+            excused = re.search(r"# noqa: \S+ - \w", lines[node.lineno - 1])
+            if n > MAX_FUNCTION and not excused:
+                bad.append(f"{path.relative_to(root)}:{node.lineno}: {node.name} has {n} lines")
+    return bad
+
+
+def reordered_arithmetic(root: Path) -> list[str]:
+    """fastmath, parallel loops, relaxed LLVM flags: sums that depend on threads or on compilers."""
+    return [
+        f"{path.relative_to(root)}:{line}: {what}"
+        for path in python_files(root, "core")
+        for node in ast.walk(parse(path))
+        for line, what in _relaxations(node)
+    ]
+
+
+def _relaxations(node: ast.AST) -> Iterator[tuple[int, str]]:
+    pairs: list[tuple[str | None, ast.expr]] = []
+    if isinstance(node, ast.keyword):
+        pairs = [(node.arg, node.value)]
+    elif isinstance(node, ast.Dict):
+        keys = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+        pairs = [(str(key), value) for key, value in zip(keys, node.values, strict=True)]
+    for name, value in pairs:
+        off = isinstance(value, ast.Constant) and not value.value
+        if name in ("fastmath", "parallel") and not off:
+            yield value.lineno, name
+        if name == "flags" and re.search(r"'(fast|reassoc)'", ast.dump(value)):
+            yield value.lineno, ast.unparse(value)
+
+
+def missing_docstrings(root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}: does not open with a docstring"
+        for path in python_files(root)
+        if not ast.get_docstring(parse(path))
+    ]
+
+
+def machine_paths(root: Path) -> list[str]:
+    """Absolute paths of the machine where something was written."""
+    return [
+        f"{path.relative_to(root)}:{number}: {line.strip()[:100]}"
+        for path in known_files(root)
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+
+
+def wrong_links(root: Path) -> list[str]:
+    links = root / ".types" / "specdec"
+    names = {path.name for path in links.iterdir()}
+    if names != set(MAY_IMPORT):
+        return [f".types/specdec holds {sorted(names)}"]
+    targets = {name: str((links / name).readlink()) for name in names}
+    return [f"{n} -> {t}" for n, t in targets.items() if t != f"../../{n}"]
+
+
+CHECKS: list[Check] = [
+    wrong_folders,
+    upward_imports,
+    foreign_imports,
+    unlisted_packages,
+    long_files,
+    long_functions,
+    reordered_arithmetic,
+    missing_docstrings,
+    machine_paths,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_repository(check: Check) -> None:
+    assert check(ROOT) == []
+
+
+def test_links_for_type_checkers() -> None:
+    if not all((ROOT / ".types" / "specdec" / name).is_symlink() for name in MAY_IMPORT):
+        pytest.skip("git made plain files of the symbolic links here (core.symlinks=false)")
+    assert wrong_links(ROOT) == []
+
+
+# The checks can fail -----------------------------------------------------------------------------
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * MAX_FUNCTION
+FAULTS: list[tuple[Check, str, str, str]] = [
+    (wrong_folders, "core/models/a.py", "from ...cli import app", "core must not import cli"),
+    (wrong_folders, "convert/a.py", "from ..cuda_kernels import x", "must not import cuda_kernels"),
+    (wrong_folders, "cuda_kernels/a.py", "from .. import core", "must not import core"),
+    (upward_imports, "core/gguf/a.py", "from ..models.base import M", "gguf must not import"),
+    (upward_imports, "core/backend/a.py", "from .. import load", "backend must not import"),
+    (upward_imports, "core/models/a.py", "from ..sampling import x", "models must not import"),
+    (upward_imports, "core/errors.py", "from .gguf import x", "errors must not import"),
+    (upward_imports, "core/state/a.py", "def f():\n    from ..runtime import x", "state must not"),
+    (upward_imports, "core/models/a.py", "from ...cuda_kernels import x", "only backend/cuda"),
+    (foreign_imports, "cli/a.py", "import specdec.core", "imports specdec"),
+    (foreign_imports, "core/a.py", "from cupy.cuda import x", "imports cupy"),
+    (unlisted_packages, "core/new/__init__.py", "", "specdec.core.new: not listed"),
+    (unlisted_packages, "core/new/a.py", "", "core/new: no __init__.py"),
+    (long_files, "tests/a.py", "x = 1\n" * (MAX_FILE + 1), "tests/a.py: 501 lines"),
+    (long_files, "cuda_kernels/a.cu", "//\n" * (MAX_FILE + 1), "cuda_kernels/a.cu: 501 lines"),
+    (long_functions, "core/a.py", LONG_FUNCTION, "f has 61 lines"),
+    (long_functions, "core/a.py", LONG_FUNCTION.replace(":", ":  # noqa: X1"), "f has 61 lines"),
+    (reordered_arithmetic, "core/a.py", "@njit(fastmath=True)\ndef f(): ...", "fastmath"),
+    (reordered_arithmetic, "core/a.py", "f(parallel=on)", "parallel"),
+    (reordered_arithmetic, "core/a.py", "o = {'fastmath': {'nnan'}}", "fastmath"),
+    (reordered_arithmetic, "core/a.py", "b.fadd(x, y, flags=('reassoc',))", "reassoc"),
+    (missing_docstrings, "tests/a.py", "import sys", "does not open with a docstring"),
+    (machine_paths, "docs/a.md", "see /ro" + "ot/x", "docs/a.md:1"),
+    (wrong_links, ".types/specdec/more", "", "more"),
+]
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    """A tree without faults."""
+    packages = [f'"specdec.{name}"' for name in ("cli", "convert", "core", "cuda_kernels")]
+    parts = ("backend", "gguf", "models", "sampling", "state")
+    packages += [f'"specdec.core.{name}"' for name in parts]
+    settings = f"[tool.setuptools]\npackages = [{', '.join(packages)}]\n"
+    (tmp_path / "pyproject.toml").write_text(settings)
+    for folder in (*MAY_IMPORT, "tests", *(f"core/{part}" for part in parts)):
+        plant(tmp_path / folder / "__init__.py", '"""."""\n')
+    for name in MAY_IMPORT:
+        (tmp_path / ".types" / "specdec").mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".types" / "specdec" / name).symlink_to(f"../../{name}")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def plant(path: Path, source: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+
+
+@pytest.mark.parametrize(("check", "name", "source", "complaint"), FAULTS)
+def test_a_fault_is_found(
+    check: Check, name: str, source: str, complaint: str, clean: Path
+) -> None:
+    assert check(clean) == []
+    plant(clean / name, source)
+    assert complaint in "\n".join(check(clean))
+
+
+EXCUSED: list[tuple[Check, str, str]] = [
+    (upward_imports, "core/models/a.py", "from ..backend.step import S\nfrom .base import M"),
+    (upward_imports, "core/runtime.py", "from .generation import x\nfrom .models import y"),
+    (upward_imports, "core/backend/cuda/a.py", "from ....cuda_kernels import x"),
+    (foreign_imports, "cuda_kernels/a.py", "import cupy"),
+    (long_functions, "core/a.py", LONG_FUNCTION.replace(":", ":  # noqa: X1 - a table")),
+    (reordered_arithmetic, "core/a.py", "f(parallel=False)"),
+]
+
+
+@pytest.mark.parametrize(("check", "name", "source"), EXCUSED)
+def test_what_is_allowed_is_not_a_fault(check: Check, name: str, source: str, clean: Path) -> None:
+    plant(clean / name, source)
+    assert check(clean) == []
+
+
+def test_a_link_to_elsewhere_is_found(clean: Path) -> None:
+    link = clean / ".types" / "specdec" / "core"
+    link.unlink()
+    link.symlink_to("../../cli")
+    assert wrong_links(clean) == ["core -> ../../cli"]
+
+
+def test_a_part_of_core_without_a_level_is_found(clean: Path) -> None:
+    plant(clean / "core/utils.py", "from .errors import x")
+    with pytest.raises(AssertionError, match="core/utils is not in LEVELS"):
+        upward_imports(clean)
+
+
+# What is loaded, what is shipped -----------------------------------------------------------------
+
+HEAVY = ("torch", "cupy", "starlette", "numba", "transformers")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after `statement`."""
+    command = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True)
+    return set(done.stdout.decode().split())
+
+
+@pytest.mark.parametrize(
+    "module", ["core", "core.gguf.reader", "core.sampling.params", "core.models", "cuda_kernels"]
+)
+def test_imports_stay_light(module: str) -> None:
+    assert loaded_by(f"import specdec.{module}").isdisjoint(HEAVY)
+
+
+def test_heavy_imports_would_be_seen() -> None:
+    assert "torch" in loaded_by("import specdec.core.backend.reference.backend")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: setuptools leaves `build/` behind in the folder it builds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for path in known_files(ROOT):
+        target = folder / "source" / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder)]
+    subprocess.run([*command, str(folder / "source")], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    shipped = {
+        f"specdec/{path.relative_to(ROOT).as_posix()}"
+        for path in known_files(ROOT)
+        if path.relative_to(ROOT).parts[0] in MAY_IMPORT and path.name.endswith(SHIPPED)
+    }
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name for name in names if ".dist-info/" not in name} == shipped
+    assert "specdec/core/py.typed" in shipped
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_the_wheel_installs(wheel: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (python,) = map(str, [*venv.glob("bin/python"), *venv.glob("Scripts/python.exe")])
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index"]
+    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    assert [*venv.glob("bin/spec"), *venv.glob("Scripts/spec.exe")]
+    statement = (
+        "import specdec.core, specdec.core.errors as e; from importlib.util import find_spec; "
+        "print(e.__file__, *map(find_spec, ['cli', 'core', 'convert', 'cuda_kernels']))"
+    )
+    command = [python, "-c", statement]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    file, *found = done.stdout.split()
+    assert Path(file).is_relative_to(venv)
+    assert found == ["None"] * 4
