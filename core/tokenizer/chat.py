@@ -1,0 +1,98 @@
+"""Chat templates: the Jinja text in a GGUF that turns messages into a prompt.
+
+Rendering happens in another process (`template_client`): a template is somebody else's program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import ConfigError, TemplateError
+from .vocabulary import find_text
+
+_KEY = "tokenizer.chat_template"
+_MAX_SOURCE_CHARS = 1 << 20  # the longest in use have some 20,000
+
+# What callers may not put in by way of extra arguments: it decides what is rendered, or is part
+# of the environment.
+_RESERVED = frozenset(
+    (
+        "messages", "tools", "documents", "switches", "tokenize", "add_generation_prompt",
+        "bos_token", "eos_token", "chat_template", "continue_final_message", "return_dict",
+        "return_tensors", "self", "range", "dict", "namespace", "raise_exception",
+        "strftime_now", "loop", "varargs", "kwargs", "caller",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    source: str
+
+    def render(
+        self,
+        /,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        add_generation_prompt: bool = True,
+        bos_token: str = "",
+        eos_token: str = "",
+        switches: Mapping[str, object] | None = None,
+        **kwargs: object,
+    ) -> str:
+        """`kwargs` are the template's own switches, `enable_thinking` for one. Those of a request
+        come in `switches`, where a name like `tools` is refused instead of a clash of arguments.
+        Everything must be what JSON can say. Raises `ConfigError` for arguments, `TemplateError`
+        for the rest."""
+        if len(self.source) > _MAX_SOURCE_CHARS:
+            raise TemplateError(
+                f"chat template: {len(self.source)} characters, at most {_MAX_SOURCE_CHARS} can be"
+            )
+        kwargs = {**kwargs, **(switches or {})}
+        _check_kwargs(kwargs)
+        if not isinstance(add_generation_prompt, bool):
+            raise ConfigError("add_generation_prompt must be true or false")
+        values: dict[str, object] = {
+            "messages": _objects(messages, "messages"),
+            "tools": None if tools is None else _objects(tools, "tools"),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+        }
+        from .template_client import WORKER
+
+        try:
+            return WORKER.render(self.source, values | kwargs)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"cannot be given to a chat template: {error}") from None
+
+    def warm_up(self) -> None:
+        """Start the process that renders, without waiting for it."""
+        from .template_client import WORKER
+
+        WORKER.start()
+
+
+def load_chat_template(
+    metadata: Mapping[str, object], name: str | None = None
+) -> ChatTemplate | None:
+    """The file's template, or the one it keeps under `name` (`tool_use`, `rag`); None if absent."""
+    source = find_text(metadata, _KEY if name is None else f"{_KEY}.{name}")
+    return None if source is None else ChatTemplate(source)
+
+
+def _check_kwargs(kwargs: Mapping[str, object]) -> None:
+    for name in kwargs:
+        if name in _RESERVED or name.startswith("_") or not name.isidentifier():
+            raise ConfigError(f"a chat template cannot be given {name[:60]!r}: it is reserved")
+
+
+def _objects(values: Sequence[Mapping[str, object]], name: str) -> list[dict[str, object]]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise ConfigError(f"{name} must be a list")
+    if not all(isinstance(value, Mapping) for value in values):
+        raise ConfigError(f"each of {name} must be an object")
+    return [dict(value) for value in values]

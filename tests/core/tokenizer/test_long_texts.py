@@ -1,0 +1,59 @@
+"""Texts that would be quadratic if anything here were."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from specdec.core.tokenizer.pretokenizers import PRE_TOKENIZERS
+
+from .vocabularies import byte_bpe, spm
+
+MERGES = ("a a", "aa aa", "Ġ Ġ", "ĠĠ ĠĠ", "Ċ Ċ", "1 1")
+TEXTS = {
+    "letters": "a" * 1_000_000,
+    "spaces": " " * 1_000_000,
+    "spaces and a letter": " " * 1_000_000 + "a",
+    "newlines": "\n" * 200_000,
+    "digits": "1" * 300_000,
+    "lines": "\n " * 100_000,
+    "words": "a a" * 70_000,
+    "punctuation": "'" * 1_000_000,
+}
+PIECES = {"a": -1.0, "aa": -2.0, "aaaa": -3.0, "▁": -1.0, "▁▁": -2.0, "▁▁▁▁": -3.0}
+LIMIT_S = 12.0  # about a second when nothing else runs; a quadratic step takes minutes
+
+
+def check(tokenizer: Tokenizer, text: str) -> None:
+    start = time.perf_counter()
+    ids = tokenizer.encode(text, add_special=False)
+    assert time.perf_counter() - start < LIMIT_S
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", ["letters", "spaces and a letter"])
+def test_sentencepiece_is_not_quadratic(name: str) -> None:
+    check(load_tokenizer(spm(PIECES, add_space_prefix=False)), TEXTS[name])
+
+
+@pytest.mark.parametrize("pre", ["qwen35", "deepseek-llm"])
+@pytest.mark.parametrize("name", ["letters", "spaces and a letter", "lines"])
+def test_cutting_is_not_quadratic(pre: str, name: str) -> None:
+    check(load_tokenizer(byte_bpe(pre, MERGES)), TEXTS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
+def test_no_rule_is_quadratic(pre: str) -> None:
+    tokenizer = load_tokenizer(byte_bpe(pre, MERGES))
+    for text in TEXTS.values():
+        check(tokenizer, text)
+
+
+@pytest.mark.slow
+def test_no_sentencepiece_text_is_quadratic() -> None:
+    tokenizer = load_tokenizer(spm(PIECES, add_space_prefix=False))
+    for text in TEXTS.values():
+        check(tokenizer, text)
