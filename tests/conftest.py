@@ -24,3 +24,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyModel]:
         return build_tiny(name, folder, mtp=mtp, quantise=quantise)
 
     return build
+
+
+@pytest.fixture(params=["torch", "cpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Every backend that runs here."""
+    name: str = request.param
+    return name

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+
 from ..errors import ConfigError, MissingDependencyError
 from .interface import Backend
 
+CPU_SET_VARIABLE = "SPEC_CPU_SET"  # avx512-vnni or generic, instead of the best there is
+
 
 def create_backend(device: str, threads: int | None = None) -> Backend:
-    """A backend by its command-line name: `torch`, `torch:cpu`, `torch:mps`, `torch:cuda:1`."""
-    kind, _, name = ("torch" if device == "auto" else device).partition(":")
+    """A backend by its command-line name: `cpu`, `torch`, `torch:mps`, `torch:cuda:1`, `auto`."""
+    kind, _, name = ("cpu" if device == "auto" else device).partition(":")
+    if kind == "cpu" and not name:
+        from .cpu.backend import CpuBackend
+
+        return CpuBackend(threads, os.environ.get(CPU_SET_VARIABLE))
     if kind != "torch":
         raise ConfigError(
-            f"--device {device}: unknown device; choose torch or torch:<torch device>"
+            f"--device {device}: unknown device; choose cpu, torch or torch:<torch device>"
         )
     try:
         from .reference.backend import ReferenceBackend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,19 @@ class Tensor:
     def floats(self) -> NDArray[np.float32]:
         """Dequantised into a fresh array of `shape`, which the caller owns."""
         return dequantize(self.data, self.format, self.shape)
+
+    def release(self) -> None:
+        """Let the system take back the pages that were read; reading again brings them back."""
+        mapped = self.data.base
+        while isinstance(mapped, np.ndarray | memoryview):
+            whole, mapped = mapped, mapped.obj if isinstance(mapped, memoryview) else mapped.base
+        if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        start = self.data.ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # a page may be a neighbour's as well
+        last = (start + self.n_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:
+            mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def read_tensor_info(cursor: Cursor, number: int) -> TensorInfo:

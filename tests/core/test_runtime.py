@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.running import Running, random_tokens
-from support.running import load as load_bare
+from support.running import random_tokens, start
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID, N_VOCAB
 
@@ -20,6 +19,7 @@ from specdec.core.errors import ConfigError
 from specdec.core.generation import CONTEXT, EOS, LIMIT, Event, GenerateParams
 from specdec.core.runtime import Runtime
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
 
 GREEDY = SamplingParams(temperature=0.0)
 N_CTX = 64
@@ -37,7 +37,7 @@ def runtime(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Runtime]:
 
 def write(runtime: Runtime, prompt: Any = PROMPT, n: int | None = 8, **how: Any) -> list[Event]:
     sampling = SamplingParams(**how) if how else GREEDY
-    return list(runtime.generate(prompt, GenerateParams(sampling, max_tokens=n)))
+    return list(runtime.generate(prompt, GenerateParams(sampling, max_tokens=n, logprobs=0)))
 
 
 def ids(events: list[Event]) -> list[int]:
@@ -51,7 +51,7 @@ def test_logits_of_every_row(runtime: Runtime, tiny: Tiny) -> None:
     got = runtime.logits(PROMPT)
     assert got.shape == (len(PROMPT), N_VOCAB) == (len(PROMPT), runtime.n_vocab)
     assert got.dtype == np.float32
-    bare = Running(*load_bare(tiny(runtime.architecture).path)).run(PROMPT)
+    bare = start(tiny(runtime.architecture).path).append(PROMPT)
     assert np.array_equal(got, bare)
 
 
@@ -103,7 +103,7 @@ def test_a_space_before_the_first_token_is_kept(
     """SentencePiece puts a space before a text and takes it off again; here the prompt was that."""
     space = ord(" ")  # the id of this byte in the tiny vocabulary
     monkeypatch.setattr(runtime.tokenizer._algorithm, "adds_space", True, raising=False)
-    monkeypatch.setattr(runtime_module, "pick", lambda *_, **__: space)
+    monkeypatch.setattr(Sampler, "pick", lambda *_: space)
     assert [event.text for event in write(runtime, n=2)] == [" ", " "]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.llama_cpp import LlamaCpp, Written
-from support.running import Running, load, random_tokens
+from support.running import random_tokens, start
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny
 
 from specdec.core.backend.layers import Floats
@@ -47,7 +47,7 @@ def peer_writes(capfd: pytest.CaptureFixture[str]) -> Writes:
 
 def logits_along(path: Path, prompt: list[int], written: Written) -> Floats:
     """Ours for each token that llama.cpp wrote, given all before it, (N, V)."""
-    rows = Running(*load(path)).run([*prompt, *written.tokens[:-1]])
+    rows = start(path).append([*prompt, *written.tokens[:-1]])
     return rows[len(prompt) - 1 :]
 
 

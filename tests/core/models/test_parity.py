@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from support.running import PAGES, Running, load, new_state, random_tokens
+from support.running import PAGES, Machine, Running, load, random_tokens, start
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
 from specdec.core.backend.layers import Floats
@@ -31,14 +31,14 @@ def test_prefill_equals_transformers(name: str, tiny: Tiny) -> None:
     made, tokens = tiny(name), random_tokens(LENGTH)
     want = reference_logits(made, tokens)
     assert 0.5 < want.std() < 2
-    assert np.abs(Running(*load(made.path)).run(tokens) - want).max() <= TOLERANCE
+    assert np.abs(start(made.path).append(tokens) - want).max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_token_by_token_equals_transformers(name: str, tiny: Tiny) -> None:
     made, tokens = tiny(name), random_tokens(LENGTH, seed=1)
     want = reference_logits(made, tokens)
-    got = Running(*load(made.path)).run_cut(tokens, [1] * LENGTH)
+    got = start(made.path).append_cut(tokens, [1] * LENGTH)
     assert np.abs(got - want).max() <= TOLERANCE
 
 
@@ -49,19 +49,19 @@ def test_mtp_head_equals_transformers(name: str, lengths: list[int], tiny: Tiny)
     made, tokens = tiny(name, mtp=True), random_tokens(LENGTH, seed=2)
     hidden, want, want_chained = reference_mtp(made, tokens)
     model, backend = load(made.path)
-    trunk = Running(model, backend)
-    taps = trunk.forward(tokens, frozenset({H_NEXTN})).taps
-    assert np.abs(backend.to_host(taps[H_NEXTN]) - hidden).max() <= TOLERANCE
+    trunk = Running(Machine(model, backend, taps=frozenset({H_NEXTN})))
+    tapped = trunk.forward(tokens).taps[H_NEXTN]
+    assert np.abs(tapped - hidden).max() <= TOLERANCE
 
     (head,) = model.nextn
     got, chained = [], []
-    state = backend.new_state(head.state_shape, n_pages=16, page_len=8, n_slots=1, window=4)
-    ends = np.cumsum([0, *lengths]).tolist()
-    for a, b in pairwise(ends):
+    state = backend.new_state(head.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
+    for a, b in pairwise(np.cumsum([0, *lengths]).tolist()):
         piece = Piece(tokens[a + 1 : b + 1], a, PAGES, first_position=a + 1, n_out=b - a)
-        out = head.forward(backend, build_step([piece], hidden[a:b]), state, frozenset({H_NEXTN}))
-        got.append(backend.to_host(out.logits))
-        chained.append(backend.to_host(out.taps[H_NEXTN]))
+        out = run(build_step([piece], hidden[a:b]))
+        got.append(out.logits.copy())
+        chained.append(out.taps[H_NEXTN].copy())
     assert np.abs(np.concatenate(got) - want).max() <= TOLERANCE
     assert np.abs(np.concatenate(chained) - want_chained).max() <= TOLERANCE
 
@@ -82,14 +82,9 @@ def reference_mtp(made: TinyModel, tokens: list[int]) -> tuple[Floats, Floats, F
 def test_sequences_in_one_step_do_not_meet(tiny: Tiny) -> None:
     """Two texts side by side, on interleaved pages and their own slots, equal two lone runs."""
     model, backend = load(tiny("qwen35").path)
-    texts = [random_tokens(11, seed=3), random_tokens(7, seed=4)]
-    alone = [Running(model, backend).run(text) for text in texts]
-    state = new_state(model, backend)
-    tables = [[5, 1, 9], [2, 8, 0]]
-    pieces = [
-        Piece(text, 0, table, slot, n_out=len(text))
-        for text, table, slot in zip(texts, tables, (1, 0), strict=True)
-    ]
-    logits = backend.to_host(model.forward(backend, build_step(pieces), state).logits)
-    assert np.abs(logits[:11] - alone[0]).max() < TOLERANCE
-    assert np.abs(logits[11:] - alone[1]).max() < TOLERANCE
+    texts = [random_tokens(21, seed=3), random_tokens(37, seed=4)]
+    alone = np.concatenate([Running(Machine(model, backend)).append(text) for text in texts])
+    together = Machine(model, backend)
+    runs = [Running(together, 1, [5, 1]), Running(together, 0, [2, 8, 0])]
+    pieces = [run.piece(text) for run, text in zip(runs, texts, strict=True)]
+    assert np.abs(together.run(build_step(pieces)).logits - alone).max() < TOLERANCE

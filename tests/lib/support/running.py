@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -10,63 +10,92 @@ from pathlib import Path
 import numpy as np
 
 from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, Output, State
+from specdec.core.backend.interface import Backend, HostOutput, SlotImage, State
 from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, build_step
+from specdec.core.backend.step import Piece, Step, build_step
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
 from specdec.core.models.base import Model
 
 PAGES = range(16)
-PAGE_LEN = 8
+PAGE_LEN = 16
+MAX_ROWS = 160
 
 
 @dataclass
-class Running:
-    """One sequence on a fresh state."""
+class Machine:
+    """A loaded model, a state and the compiled forward pass; several sequences may share it."""
 
     model: Model
     backend: Backend
     window: int = 4
+    taps: frozenset[str] = frozenset()
+    n_slots: int = 4
     state: State = None
-    n_tokens: int = 0
-    replay: int = field(default=0)
-    slot: int = 0
-    pages: Sequence[int] = PAGES
+    run: Callable[[Step], HostOutput] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.state is None:
-            self.state = new_state(self.model, self.backend, self.window)
+            self.state = self.backend.new_state(
+                self.model.state_shape,
+                n_pages=64,
+                page_len=PAGE_LEN,
+                n_slots=self.n_slots,
+                window=self.window,
+            )
+        self.run = self.backend.compile(
+            self.model.forward, self.state, max_rows=MAX_ROWS, taps=self.taps
+        )
 
-    def forward(self, tokens: Sequence[int], taps: frozenset[str] = frozenset()) -> Output:
-        piece = Piece(tokens, self.n_tokens, self.pages, self.slot, self.replay, n_out=len(tokens))
-        return self.model.forward(self.backend, build_step([piece]), self.state, taps)
+
+@dataclass
+class Running:
+    """One sequence of a machine."""
+
+    machine: Machine
+    slot: int = 0
+    pages: Sequence[int] = PAGES
+    n_tokens: int = 0
+    replay: int = 0
+
+    def piece(self, tokens: Sequence[int]) -> Piece:
+        n = len(tokens)
+        return Piece(tokens, self.n_tokens, self.pages, self.slot, self.replay, n_out=n)
+
+    def forward(self, tokens: Sequence[int]) -> HostOutput:
+        output = self.machine.run(build_step([self.piece(tokens)]))
+        taps = {name: rows.copy() for name, rows in output.taps.items()}
+        return HostOutput(output.logits.copy(), taps)
 
     def accept(self, n_rows: int, n_true: int) -> None:
         """Of the rows just run, the first `n_true` hold."""
         self.n_tokens += n_true
-        self.replay = n_true - max(0, n_rows - self.window)
+        self.replay = n_true - max(0, n_rows - self.machine.window)
 
-    def run(self, tokens: Sequence[int]) -> Floats:
-        logits = self.backend.to_host(self.forward(tokens).logits)
+    def append(self, tokens: Sequence[int]) -> Floats:
+        logits = self.forward(tokens).logits
         self.accept(len(tokens), len(tokens))
         return logits
 
-    def run_cut(self, tokens: Sequence[int], lengths: Sequence[int]) -> Floats:
+    def append_cut(self, tokens: Sequence[int], lengths: Sequence[int]) -> Floats:
         ends = np.cumsum([0, *lengths])
         assert ends[-1] == len(tokens)
-        return np.concatenate([self.run(tokens[a:b]) for a, b in pairwise(ends)])
+        return np.concatenate([self.append(tokens[a:b]) for a, b in pairwise(ends)])
+
+    def image(self) -> SlotImage:
+        return self.machine.backend.save_slot(
+            self.machine.state, self.slot, self.pages, self.n_tokens
+        )
 
 
-def load(path: Path, device: str = "torch") -> tuple[Model, Backend]:
-    backend = create_backend(device)
+def load(path: Path, device: str = "torch", threads: int | None = None) -> tuple[Model, Backend]:
+    backend = create_backend(device, threads)
     return build_model(open_gguf(path), backend), backend
 
 
-def new_state(model: Model, backend: Backend, window: int = 4, n_slots: int = 2) -> State:
-    return backend.new_state(
-        model.state_shape, n_pages=64, page_len=PAGE_LEN, n_slots=n_slots, window=window
-    )
+def start(path: Path, device: str = "torch", *, window: int = 4) -> Running:
+    """A fresh sequence of a freshly loaded file."""
+    return Running(Machine(*load(path, device), window=window))
 
 
 def random_tokens(n: int, seed: int = 0, n_vocab: int = 512) -> list[int]:

@@ -1,0 +1,183 @@
+"""`CpuBackend`: prepares weights, records a model's forward pass, runs it on the team."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError
+from ..interface import Backend, Forward, HostOutput, Run, SlotImage, Taps
+from ..layers import (
+    Activation,
+    Attention,
+    DeltaRule,
+    Floats,
+    MatrixPart,
+    Moe,
+    Norm,
+    StateShape,
+)
+from ..step import Step
+from . import ops
+from .compile import Kernels
+from .inputs import StepInputs
+from .matrix import CpuMatrix, count_bytes, repack
+from .memory import aligned
+from .ops_moe import moe
+from .program import FloatRows, PackedRows, Recording
+from .simd import SETS, Simd
+from .state import CpuState, count_state_bytes
+from .team import Team
+from .threads import default_threads
+
+Report = Callable[[str, int, int], None]  # what, done, of how many
+PLAN: Any = None  # the step and state that a recording needs are known to the recording
+
+
+class CpuBackend(Backend):
+    def __init__(self, threads: int | None = None, instruction_set: str | None = None) -> None:
+        simd = choose_set(instruction_set)
+        self.n_threads = default_threads() if threads is None else threads
+        if self.n_threads < 1:
+            raise ConfigError(f"the number of threads must be at least 1, got {threads}")
+        self.name = f"cpu ({simd.name}, {self.n_threads} threads)"
+        self.kernels = Kernels(simd)
+        self.team = Team(self.kernels, self.n_threads)
+        self.report: Report | None = None
+        self._recording: Recording | None = None
+        self._state: CpuState | None = None
+        self._threads = ThreadPoolExecutor(self.n_threads)
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
+        made = tuple(repack(part, self._threads) for part in parts)
+        self.prepared_bytes += count_bytes(made)
+        return CpuMatrix(made)
+
+    def vector(self, values: Floats) -> Floats:
+        made = aligned(values.nbytes).view(np.float32).reshape(values.shape)
+        made[:] = values
+        self.prepared_bytes += made.nbytes
+        return made
+
+    # running
+
+    def compile(
+        self, forward: Forward, state: CpuState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        inputs = StepInputs(max_rows, min(max_rows, state.n_slots), state.n_pages)
+        recording = Recording(inputs)
+        self._recording, self._state = recording, state
+        try:
+            output = forward(self, PLAN, state, taps)
+        finally:
+            self._recording = self._state = None
+        program = recording.finish(self.kernels, self._report_compiling)
+        team = self.team
+
+        def run(step: Step) -> HostOutput:
+            inputs.fill(step)
+            if recording.given is not None:
+                recording.given[: len(step.tokens)] = step.hidden
+            team.run(program)
+            n = len(step.tokens)
+            tapped = {name: rows.array(n) for name, rows in output.taps.items()}
+            return HostOutput(output.logits.array(len(step.out_rows)), tapped)
+
+        return run
+
+    def _report_compiling(self, done: int, total: int) -> None:
+        if self.report is not None:
+            self.report("compiling kernels", done, total)
+
+    @property
+    def _r(self) -> Recording:
+        assert self._recording is not None, "ops are recorded by `compile`, not called"
+        return self._recording
+
+    # operations, while recording
+
+    def embed(self, table: CpuMatrix, step: Step) -> FloatRows:
+        return ops.embed(self._r, table.parts[0])
+
+    def given_rows(self, step: Step, width: int) -> FloatRows:
+        return ops.given_rows(self._r, width)
+
+    def keep(self, x: FloatRows) -> FloatRows:
+        return ops.copy(self._r, x)
+
+    def out_rows(self, x: FloatRows, step: Step) -> FloatRows:
+        return ops.gather_out_rows(self._r, x)
+
+    def to_host(self, x: FloatRows) -> Floats:
+        raise AssertionError("rows exist while a program runs; `compile` returns what is asked for")
+
+    def norm(self, x: FloatRows, norm: Norm) -> PackedRows:
+        return ops.norm(self._r, [(x, norm)])
+
+    def norm_rows(self, x: FloatRows, norm: Norm) -> FloatRows:
+        rows = ops.norm(self._r, [(x, norm)]).rows
+        assert rows is not None
+        return rows
+
+    def norm_pair(self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm) -> PackedRows:
+        return ops.norm(self._r, [(x, x_norm), (y, y_norm)])
+
+    def matmul(self, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
+        return ops.matmul(self._r, a, w, add_to)
+
+    def gated_ffn(self, a: PackedRows, gate_up: CpuMatrix, activation: Activation) -> PackedRows:
+        return ops.gated(self._r, ops.matmul(self._r, a, gate_up), activation, a.row_set)
+
+    def attend(
+        self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step
+    ) -> PackedRows:
+        return ops.attend(self._r, qkv, attention, state)
+
+    def delta_rule(
+        self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
+    ) -> PackedRows:
+        return ops.delta_rule(self._r, rows, delta, state)
+
+    def moe(self, a: PackedRows, layer: Moe, add_to: FloatRows) -> FloatRows:
+        return moe(self._r, a, layer, add_to)
+
+    def head(self, a: PackedRows, w: CpuMatrix) -> FloatRows:
+        return ops.matmul(self._r, a, w)
+
+    # state
+
+    def new_state(
+        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
+    ) -> CpuState:
+        return CpuState(shape, n_pages, page_len, n_slots, window)
+
+    def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
+        return count_state_bytes(shape, page_len, window)
+
+    def copy_pages(self, state: CpuState, sources: Sequence[int], targets: Sequence[int]) -> None:
+        state.copy_pages(sources, targets)
+
+    def save_slot(
+        self, state: CpuState, slot: int, pages: Sequence[int], n_cells: int
+    ) -> SlotImage:
+        return state.save(slot, pages, n_cells)
+
+    def load_slot(self, state: CpuState, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+        state.load(slot, pages, image)
+
+    def copy_slot(self, state: CpuState, source: int, target: int) -> None:
+        state.copy(source, target)
+
+
+def choose_set(name: str | None) -> Simd:
+    """The best that this CPU has, or the one that was asked for."""
+    if name is None:
+        return next(made() for made in SETS.values() if made.is_available())
+    if name not in SETS:
+        raise ConfigError(f"unknown instruction set {name!r}; choose one of {', '.join(SETS)}")
+    if not SETS[name].is_available():
+        raise ConfigError(f"this CPU does not have the instruction set {name}")
+    return SETS[name]()

@@ -1,0 +1,326 @@
+"""Writing kernels: LLVM values with Python operators, loops and variables.
+
+A kernel is a function `(arguments, part, parts)` of three int64: the address of its argument words,
+and which share of the work to do. Python runs while a kernel is *written*; a Python loop here is an
+unrolled loop there. There are no fast-math flags anywhere, so the order of operations is the order
+in which they are written, and a product meets a sum in one rounding only where `fma` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+
+from .simd import Simd
+
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32 = ir.HalfType(), ir.FloatType()
+POINTER = ir.PointerType()
+VOID = ir.VoidType()
+KERNEL = ir.FunctionType(VOID, [I64, I64, I64])
+LANES = 16  # 32-bit lanes of a vector; a machine without such registers gets several
+
+Type = Any
+
+
+def vector(element: Type, n: int = LANES) -> Type:
+    return ir.VectorType(element, n)
+
+
+def is_float(kind: Type) -> bool:
+    return isinstance(kind.element if isinstance(kind, ir.VectorType) else kind, ir.FloatType)
+
+
+class Value:
+    """An SSA value. Operators take another value of the same type, or a Python number."""
+
+    __slots__ = ("builder", "v")
+
+    def __init__(self, builder: ir.IRBuilder, v: Any) -> None:
+        self.builder, self.v = builder, v
+
+    @property
+    def type(self) -> Type:
+        return self.v.type
+
+    def _op(self, name: str, other: Value | float, swap: bool = False) -> Value:
+        right = other.v if isinstance(other, Value) else constant(self.type, other)
+        left, right = (right, self.v) if swap else (self.v, right)
+        return Value(self.builder, getattr(self.builder, name)(left, right))
+
+    def _arithmetic(self, name: str, other: Value | float, swap: bool = False) -> Value:
+        return self._op("f" + name if is_float(self.type) else name, other, swap)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self._arithmetic("add", other)
+
+    def __radd__(self, other: float) -> Value:
+        return self._arithmetic("add", other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self._arithmetic("sub", other)
+
+    def __rsub__(self, other: float) -> Value:
+        return self._arithmetic("sub", other, swap=True)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return self._arithmetic("mul", other)
+
+    def __rmul__(self, other: float) -> Value:
+        return self._arithmetic("mul", other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._op("fdiv", other)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return self._op("fdiv", other, swap=True)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        return self._op("sdiv", other)  # of numbers that are not negative
+
+    def __mod__(self, other: Value | int) -> Value:
+        return self._op("srem", other)  # of numbers that are not negative
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._op("and_", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._op("or_", other)
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self._op("xor", other)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self._op("shl", other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        return self._op("lshr", other)
+
+    def shift_signed(self, bits: int) -> Value:
+        return self._op("ashr", bits)
+
+    def _compare(self, sign: str, other: Value | float) -> Value:
+        right = other.v if isinstance(other, Value) else constant(self.type, other)
+        name = "fcmp_ordered" if is_float(self.type) else "icmp_signed"
+        return Value(self.builder, getattr(self.builder, name)(sign, self.v, right))
+
+    def __lt__(self, other: Value | float) -> Value:
+        return self._compare("<", other)
+
+    def __le__(self, other: Value | float) -> Value:
+        return self._compare("<=", other)
+
+    def __gt__(self, other: Value | float) -> Value:
+        return self._compare(">", other)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return self._compare(">=", other)
+
+    def equals(self, other: Value | float) -> Value:
+        return self._compare("==", other)
+
+    def select(self, yes: Value, no: Value) -> Value:
+        return Value(self.builder, self.builder.select(self.v, yes.v, no.v))
+
+    def bits(self, kind: Type) -> Value:
+        """The same bits, read as another type of the same size."""
+        return Value(self.builder, self.builder.bitcast(self.v, kind))
+
+    def widen(self, kind: Type, *, signed: bool = False) -> Value:
+        return Value(
+            self.builder, (self.builder.sext if signed else self.builder.zext)(self.v, kind)
+        )
+
+    def narrow(self, kind: Type) -> Value:
+        return Value(self.builder, self.builder.trunc(self.v, kind))
+
+    def to_float(self, kind: Type) -> Value:
+        return Value(self.builder, self.builder.sitofp(self.v, kind))
+
+
+def constant(kind: Type, value: float) -> Any:
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [value] * kind.count)
+    return ir.Constant(kind, value)
+
+
+class Variable:
+    """A local that changes; it lives in a register once LLVM has seen it."""
+
+    __slots__ = ("builder", "kind", "slot")
+
+    def __init__(self, builder: ir.IRBuilder, slot: Any, kind: Type) -> None:
+        self.builder, self.slot, self.kind = builder, slot, kind
+
+    def get(self) -> Value:
+        return Value(self.builder, self.builder.load(self.slot, typ=self.kind))
+
+    def set(self, value: Value) -> None:
+        self.builder.store(value.v, self.slot)
+
+
+class Emitter:
+    """One function being written."""
+
+    def __init__(self, module: ir.Module, name: str, simd: Simd, kind: Any = KERNEL) -> None:
+        self.module, self.simd = module, simd
+        self.function = ir.Function(module, kind, name)
+        self.function.attributes.add("nounwind")
+        self.entry = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(self.function.append_basic_block("body"))
+        self.parameters = [Value(self.builder, a) for a in self.function.args]
+
+    def finish(self, value: Value | None = None) -> None:
+        if value is None:
+            self.builder.ret_void()
+        else:
+            self.builder.ret(value.v)
+        self.entry.branch(self.function.basic_blocks[1])
+
+    # values
+
+    def const(self, kind: Type, value: float) -> Value:
+        return Value(self.builder, constant(kind, value))
+
+    def index(self, value: int) -> Value:
+        return self.const(I64, value)
+
+    def table(self, kind: Type, values: list[int]) -> Value:
+        """A vector constant with its own value in each lane."""
+        return Value(self.builder, ir.Constant(kind, values))
+
+    def splat(self, value: Value, n: int = LANES) -> Value:
+        kind = vector(value.type, n)
+        one = self.builder.insert_element(
+            ir.Constant(kind, ir.Undefined), value.v, constant(I32, 0)
+        )
+        zeros = ir.Constant(vector(I32, n), [0] * n)
+        return Value(self.builder, self.builder.shuffle_vector(one, one, zeros))
+
+    def lane(self, value: Value, index: int | Value) -> Value:
+        at = index.v if isinstance(index, Value) else constant(I32, index)
+        return Value(self.builder, self.builder.extract_element(value.v, at))
+
+    def half_of(self, value: Value, first: int, n: int) -> Value:
+        """Lanes first … first + n - 1."""
+        kind = ir.Constant(vector(I32, n), list(range(first, first + n)))
+        return Value(self.builder, self.builder.shuffle_vector(value.v, value.v, kind))
+
+    def call(self, name: str, result: Type, *args: Value) -> Value:
+        """An LLVM intrinsic or an external function."""
+        function = self.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(result, [a.type for a in args])
+            function = ir.Function(self.module, kind, name)
+        return Value(self.builder, self.builder.call(function, [a.v for a in args]))
+
+    def call_address(self, kind: Any, address: Value, *args: Value) -> None:
+        """A function of a known kind, by its address."""
+        pointer = self.builder.inttoptr(address.v, kind.as_pointer())
+        self.builder.call(pointer, [a.v for a in args])
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.simd.fma(self, a, b, c)
+
+    def sum_lanes(self, value: Value) -> Value:
+        """In one fixed order: halves onto each other, down to one."""
+        n = value.type.count
+        while n > 1:
+            n //= 2
+            value = self.half_of(value, 0, n) + self.half_of(value, n, n)
+        return self.lane(value, 0)
+
+    # memory, by address
+
+    def load(self, kind: Type, address: Value, align: int = 4) -> Value:
+        pointer = self.builder.inttoptr(address.v, POINTER)
+        return Value(self.builder, self.builder.load(pointer, typ=kind, align=align))
+
+    def store(self, value: Value, address: Value, align: int = 4) -> None:
+        self.builder.store(value.v, self.builder.inttoptr(address.v, POINTER), align=align)
+
+    def store_lanes(self, value: Value, address: Value, n: Value) -> None:
+        """Only the first n lanes."""
+        kind = value.type
+        index = self.table(vector(I64, kind.count), list(range(kind.count)))
+        mask = index < self.splat(n, kind.count)
+        pointer = Value(self.builder, self.builder.inttoptr(address.v, POINTER))
+        name = f"llvm.masked.store.v{kind.count}f32.p0"
+        self.call(name, VOID, value, pointer, self.const(I32, 4), mask)
+
+    def prefetch(self, address: Value) -> None:
+        pointer = Value(self.builder, self.builder.inttoptr(address.v, POINTER))
+        hints = [self.const(I32, hint) for hint in (0, 2, 1)]  # read, into L2, data
+        self.call("llvm.prefetch.p0", VOID, pointer, *hints)
+
+    def words(self, address: Value, n: int) -> list[Value]:
+        """The n int64 words of an argument block."""
+        return [self.load(I64, address + 8 * i, 8) for i in range(n)]
+
+    def scratch(self, kind: Type, n: int) -> Value:
+        """Address of a local array of n values."""
+        slot = self.entry.alloca(kind, constant(I32, n))
+        slot.align = 64
+        return Value(self.builder, self.builder.ptrtoint(slot, I64))
+
+    # control
+
+    def variable(self, initial: Value) -> Variable:
+        made = Variable(self.builder, self.entry.alloca(initial.type), initial.type)
+        made.set(initial)
+        return made
+
+    @contextmanager
+    def range(self, start: Value | int, stop: Value | int, step: int = 1) -> Iterator[Value]:
+        first = start if isinstance(start, Value) else self.index(start)
+        last = stop if isinstance(stop, Value) else self.index(stop)
+        index = self.variable(first)
+        head = self.function.append_basic_block("loop")
+        body = self.function.append_basic_block("do")
+        done = self.function.append_basic_block("done")
+        self.builder.branch(head)
+        self.builder.position_at_end(head)
+        i = index.get()
+        self.builder.cbranch((i < last).v, body, done)
+        self.builder.position_at_end(body)
+        yield i
+        index.set(i + step)
+        self.builder.branch(head)
+        self.builder.position_at_end(done)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        with self.builder.if_then(condition.v):
+            yield
+
+    @contextmanager
+    def repeat_while(self) -> Iterator[Any]:
+        """An endless loop; the body gets a function that leaves it when a condition holds."""
+        body = self.function.append_basic_block("again")
+        done = self.function.append_basic_block("left")
+
+        def leave_if(condition: Value) -> None:
+            go_on = self.function.append_basic_block("go_on")
+            self.builder.cbranch(condition.v, done, go_on)
+            self.builder.position_at_end(go_on)
+
+        self.builder.branch(body)
+        self.builder.position_at_end(body)
+        yield leave_if
+        self.builder.branch(body)
+        self.builder.position_at_end(done)
+
+    def minimum(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else self.index(b)
+        return (a < other).select(a, other)
+
+    def maximum(self, a: Value, b: Value | int) -> Value:
+        other = b if isinstance(b, Value) else self.index(b)
+        return (a > other).select(a, other)
+
+    def share(self, n: Value, part: Value, parts: Value) -> tuple[Value, Value]:
+        """Of n pieces of work, those of this part: [first, last)."""
+        return n * part // parts, n * (part + 1) // parts

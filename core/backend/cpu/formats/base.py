@@ -1,0 +1,77 @@
+"""How a quantised matrix lies in memory for the CPU, and how a kernel unpacks it.
+
+16 output rows form a tile; a lane of a vector is a row. Of each row, 4 bytes lie beside 4 bytes of
+the next, so that one 64-byte load meets 4 broadcast activation bytes in one dot product, and there
+are no sums across lanes. The bytes themselves are the file's; only their order changes. Scales have
+their own stream. Packed activations are records of 64 bytes per row and 32 elements (`Record`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ..emit import Emitter, Value
+
+Bytes = NDArray[np.uint8]
+ROWS = 16  # output rows of a tile
+
+
+class Record:
+    """Byte offsets in the packed activations of one row and one block of 32."""
+
+    SIZE = 64
+    VALUES = 0  # 32 x int8
+    SCALE = 32  # float32: what one step of int8 is worth
+    MINIMUM = 36  # float32: -scale * sum(values), meets the minima of a format
+    SUM = 40  # int32: -128 * sum(values), meets the zero point of a format
+    HALF_SUMS = (44, 48)  # int32: the same of the first and second 16 values
+    BLOCK = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """32 weights of each row: scale * (unsigned - zero) - minimum."""
+
+    block: Value  # which group of 32 of the span
+    vector: Callable[[int], Value]  # unsigned bytes of elements 4 v … 4 v + 3, (64 x i8)
+    scales: tuple[Value, ...]  # float32, one, or one for each half
+    zero: int = 0  # 0, or a power of two up to 128
+    multipliers: tuple[Value, Value] | None = None  # int32 scale of each half
+    minimum: Value | None = None  # float32
+    half_minima: tuple[Value, Value, Value] | None = None  # int32 of each half; float32 / 128
+
+
+class TileFormat(ABC):
+    name: ClassVar[str]
+    span: ClassVar[int]  # elements of a row that are unpacked together
+    quant_bytes: ClassVar[int]  # of 16 rows and one span
+    scale_bytes: ClassVar[int]
+    is_float: ClassVar[bool] = False  # activations stay float
+
+    @abstractmethod
+    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
+        """(tiles, 16, blocks, bytes of a block) as stored, to quants and scales, (tiles, bytes)."""
+
+    @abstractmethod
+    def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
+        """Write the unpacking of one span; the caller writes what is done with each group."""
+
+
+def interleave(part: Bytes, unit: int = 4) -> Bytes:
+    """(tiles, 16, spans, n) to (tiles, spans, n / unit, 16, unit): rows beside each other."""
+    tiles, rows, spans, n = part.shape
+    return part.reshape(tiles, rows, spans, n // unit, unit).transpose(0, 2, 3, 1, 4)
+
+
+def streams(*parts: Bytes) -> Bytes:
+    """Interleaved parts of each span, one behind the other: (tiles, bytes)."""
+    tiles, spans = parts[0].shape[:2]
+    flat = [part.reshape(tiles, spans, -1) for part in parts]
+    return np.ascontiguousarray(np.concatenate(flat, axis=2)).reshape(tiles, -1)

@@ -1,0 +1,39 @@
+"""Codebook formats (IQ1, IQ2, IQ3, TQ, NVFP4 …): int8 with one exact float32 scale for 16 weights.
+
+The values of such a format are a small integer times a scale, never rounded here: what the table
+says is stored as it is. Costs 10 bits a weight in memory instead of the file's 1.6 to 4.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .base import ROWS, Bytes, Group, TileFormat, interleave, streams
+from .unpack import F32X16, load64
+
+if TYPE_CHECKING:
+    from ..emit import Emitter, Value
+
+
+class Expanded(TileFormat):
+    name = "I8_S16"
+    span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS
+
+    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
+        from ....gguf.integers import to_integers
+
+        tiles, n, _, n_bytes = rows.shape
+        values, scales = to_integers(rows.reshape(-1, n_bytes), type_name)
+        quants = values.view(np.uint8).reshape(tiles, n, -1, 32)
+        halves = np.ascontiguousarray(scales, np.float32).view(np.uint8).reshape(tiles, n, -1, 8)
+        return streams(interleave(quants)), streams(interleave(halves))
+
+    def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
+        def unsigned(v: int) -> Value:
+            return load64(e, quants + 64 * v) ^ -128
+
+        halves = tuple(e.load(F32X16, scales + 4 * ROWS * i, 4) for i in (0, 1))
+        yield Group(e.index(0), unsigned, halves, zero=128)

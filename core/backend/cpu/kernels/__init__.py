@@ -1,0 +1,1 @@
+"""The kernels, written with `emit.py`: each a function `(arguments, part, parts)`."""

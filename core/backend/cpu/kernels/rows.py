@@ -1,0 +1,151 @@
+"""Kernels over whole rows: RMS norm, gate times up, copies and choices of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...layers import Activation
+from ..emit import F32, I64, LANES, Emitter, Value
+from ..formats.base import Record
+from .mathematics import F32X16, gelu, one, reciprocal_sqrt, silu
+from .pack import RowSet, pack_block, pack_row
+
+
+def each_vector(
+    e: Emitter,
+    width: int,
+    body: Callable[[Value], None],
+    tail: Callable[[Value], None],
+) -> None:
+    """Byte offsets of the whole vectors of a row, then of the single floats that remain."""
+    whole = width - width % LANES
+    if whole:
+        with e.range(0, 4 * whole, 4 * LANES) as at:
+            body(at)
+    if whole < width:
+        with e.range(4 * whole, 4 * width, 4) as at:
+            tail(at)
+
+
+def sum_of_squares(e: Emitter, row: Value, width: int) -> Value:
+    """One sum per lane, lanes added in a fixed order, then what is left over."""
+    total, rest = e.variable(e.const(F32X16, 0.0)), e.variable(e.const(F32, 0.0))
+
+    def body(at: Value) -> None:
+        x = e.load(F32X16, row + at)
+        total.set(e.fma(x, x, total.get()))
+
+    def tail(at: Value) -> None:
+        x = e.load(F32, row + at)
+        rest.set(e.fma(x, x, rest.get()))
+
+    each_vector(e, width, body, tail)
+    return e.sum_lanes(total.get()) + rest.get()
+
+
+def norm_row(e: Emitter, row: Value, weight: Value, width: int, eps: float, out: Value) -> None:
+    """out = row / sqrt(mean(row^2) + eps) * weight; out may be row."""
+    mean = sum_of_squares(e, row, width) * (1.0 / width)
+    scale = reciprocal_sqrt(e, mean + eps)
+    wide = e.splat(scale)
+    each_vector(
+        e,
+        width,
+        lambda at: e.store(e.load(F32X16, row + at) * wide * e.load(F32X16, weight + at), out + at),
+        lambda at: e.store(e.load(F32, row + at) * scale * e.load(F32, weight + at), out + at),
+    )
+
+
+def write_norm(e: Emitter, widths: tuple[int, ...], eps: float) -> None:
+    """Norms of one or two inputs side by side.
+
+    Arguments: row set, rows out, records or 0, then for each input: rows in, weight.
+    """
+    arguments, part, parts = e.parameters
+    words = e.words(arguments, 3 + 2 * len(widths))
+    row_set, out, records = words[:3]
+    total = sum(widths)
+    first, last = e.share(e.load(I64, row_set, 8), part, parts)
+    with e.range(first, last) as row:
+        target = out + row * (4 * total)
+        for i, width in enumerate(widths):
+            source, weight = words[3 + 2 * i], words[4 + 2 * i]
+            norm_row(e, source + row * (4 * width), weight, width, eps, target)
+            target = target + 4 * width
+        if total % Record.BLOCK == 0:
+            with e.when(records > 0):
+                start = out + row * (4 * total)
+                pack_row(e, start, total // Record.BLOCK, records, row_set, row)
+    e.finish()
+
+
+def write_gated(e: Emitter, width: int, activation: Activation) -> None:
+    """activation(gate) * up. Arguments: row set, [gate | up] rows, rows out or 0, records or 0."""
+    arguments, part, parts = e.parameters
+    row_set, source, out, records = e.words(arguments, 4)
+    act = silu if activation is Activation.SILU else gelu
+    step = Record.BLOCK if width % Record.BLOCK == 0 else 1
+    n_steps = width // step
+    first, last = e.share(e.load(I64, row_set, 8) * n_steps, part, parts)
+    with e.range(first, last) as i:
+        row, block = i // n_steps, i % n_steps
+        gate = source + row * (8 * width) + block * (4 * step)
+        target = out + row * (4 * width) + block * (4 * step)
+        if step == 1:  # a width that no quantised format can have
+            value = one(e, act, e.load(F32, gate)) * e.load(F32, gate + 4 * width)
+            e.store(value, target)
+        else:
+            _gated_block(e, act, (gate, target, row, block), (row_set, out, records), width)
+    e.finish()
+
+
+def _gated_block(
+    e: Emitter,
+    act: Callable[[Emitter, Value], Value],
+    at: tuple[Value, Value, Value, Value],
+    words: tuple[Value, Value, Value],
+    width: int,
+) -> None:
+    gate, target, row, block = at
+    row_set, out, records = words
+    halves = [
+        act(e, e.load(F32X16, gate + 64 * k)) * e.load(F32X16, gate + (4 * width + 64 * k))
+        for k in (0, 1)
+    ]
+    with e.when(out > 0):
+        for k, half in enumerate(halves):
+            e.store(half, target + 64 * k)
+    with e.when(records > 0):
+        start, stride = RowSet.record(e, row_set, row, width // Record.BLOCK)
+        pack_block(e, halves[0], halves[1], records + start + block * stride)
+
+
+def copy_floats(e: Emitter, source: Value, target: Value, width: int) -> None:
+    each_vector(
+        e,
+        width,
+        lambda at: e.store(e.load(F32X16, source + at), target + at),
+        lambda at: e.store(e.load(F32, source + at), target + at),
+    )
+
+
+def write_copy(e: Emitter, width: int) -> None:
+    """Arguments: row set, rows in, rows out."""
+    arguments, part, parts = e.parameters
+    row_set, source, target = e.words(arguments, 3)
+    first, last = e.share(e.load(I64, row_set, 8), part, parts)
+    with e.range(first, last) as row:
+        at = row * (4 * width)
+        copy_floats(e, source + at, target + at, width)
+    e.finish()
+
+
+def write_gather(e: Emitter, width: int) -> None:
+    """Chosen rows. Arguments: row set of the result, indices (int64), rows in, rows out."""
+    arguments, part, parts = e.parameters
+    row_set, indices, source, target = e.words(arguments, 4)
+    first, last = e.share(e.load(I64, row_set, 8), part, parts)
+    with e.range(first, last) as row:
+        index = e.load(I64, indices + row * 8, 8)
+        copy_floats(e, source + index * (4 * width), target + row * (4 * width), width)
+    e.finish()

@@ -1,0 +1,209 @@
+"""The operations of the interface, each as one or a few recorded entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from ..layers import Activation, Attention, DeltaRule, Norm
+from .formats.base import Record
+from .formats.floats import _Floats
+from .kernels import delta as delta_kernels
+from .kernels.attention import AttentionShape, write_append, write_attend
+from .kernels.product import ProductWords, write_embed, write_product
+from .kernels.rows import write_copy, write_gated, write_gather, write_norm
+from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from .matrix import CpuMatrix, TileMatrix
+from .memory import aligned
+from .program import FloatRows, PackedRows, Recording, RowSetLike, Words
+from .state import CpuState
+
+
+def name_of(*parts: object) -> str:
+    """A kernel's name: all that it is specialised for."""
+    text = "_".join(str(part) for part in parts)
+    return "".join(c if c.isalnum() else "_" for c in text)
+
+
+def embed(r: Recording, table: TileMatrix) -> FloatRows:
+    out = FloatRows(r, table.n_in, r.inputs.rows)
+    form = table.form
+    r.add(
+        name_of("embed", form.name, table.n_in),
+        lambda e: write_embed(e, form, table.n_in),
+        [
+            r.inputs.rows.address, r.inputs.tokens.ctypes.data,
+            table.quants.ctypes.data, table.quants.shape[1],
+            table.scales.ctypes.data, table.scales.shape[1], out.address,
+        ],
+    )  # fmt: skip
+    return out
+
+
+def norm(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedRows:
+    """One norm, or several side by side."""
+    widths = tuple(x.width for x, _ in inputs)
+    row_set, eps = inputs[0][0].row_set, inputs[0][1].eps
+    out = FloatRows(r, sum(widths), row_set)
+    arguments = [row_set.address, out.address, 0]
+    for x, n in inputs:
+        arguments += [x.address, n.weight.ctypes.data]
+    words = r.add(name_of("norm", *widths, eps), lambda e: write_norm(e, widths, eps), arguments)
+    packs = out.width % Record.BLOCK == 0
+    return PackedRows(
+        r, out.width, row_set, rows=out, producer=words if packs else None, words=(1, 2)
+    )
+
+
+def copy(r: Recording, x: FloatRows) -> FloatRows:
+    out = FloatRows(r, x.width, x.row_set)
+    arguments = [x.row_set.address, x.address, out.address]
+    r.add(name_of("copy", x.width), lambda e: write_copy(e, x.width), arguments)
+    return out
+
+
+def gather_out_rows(r: Recording, x: FloatRows) -> FloatRows:
+    out = FloatRows(r, x.width, r.inputs.out_rows)
+    r.add(
+        name_of("gather", x.width),
+        lambda e: write_gather(e, x.width),
+        [out.row_set.address, r.inputs.out_index.ctypes.data, x.address, out.address],
+    )
+    return out
+
+
+def matmul(r: Recording, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
+    out = add_to or FloatRows(r, w.n_out, a.row_set)
+    column = 0
+    for i, part in enumerate(w.parts):
+        last = i == len(w.parts) - 1
+        _product(r, a, part, out, column, add=add_to is not None, meet=last)
+        column += part.n_out
+    return out
+
+
+def activations(a: PackedRows, part: TileMatrix) -> tuple[int, int, int]:
+    """Where a product finds its activations: address, bytes from row to row, float stride."""
+    if part.form.is_float:
+        return a.float_address(), 4 * a.width, 4 * a.width
+    return a.record_address(), a.width // Record.BLOCK * Record.SIZE, 0
+
+
+def _product(
+    r: Recording,
+    a: PackedRows,
+    part: TileMatrix,
+    out: FloatRows,
+    column: int,
+    *,
+    add: bool,
+    meet: bool,
+) -> None:
+    x, x_row, x_stride = activations(a, part)
+    bias = 0 if part.bias is None else part.bias.ctypes.data
+    words = r.add(
+        "product",
+        write_product,
+        [
+            a.row_set.address, part.n_tiles,
+            part.quants.ctypes.data, part.quants.shape[1],
+            part.scales.ctypes.data, part.scales.shape[1], part.n_spans,
+            x, x_row, x_stride, out.address + 4 * column, 4 * out.width,
+            part.n_out, bias, int(add), *[0] * len(WIDTHS),
+        ],
+        meet=meet,
+    )  # fmt: skip
+    add_tile_functions(r, words, ProductWords.FUNCTIONS, part)
+
+
+def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix) -> None:
+    form = part.form
+    for i, width in enumerate(WIDTHS):
+        write: Callable[..., None]
+        if isinstance(form, _Floats):
+            write = partial(write_float_tile, form=form, m=width)
+        else:
+            write = partial(write_tile, form=form, m=width)
+        r.function(words, first + i, name_of("tile", form.name, width), write, TILE)
+
+
+def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSetLike) -> PackedRows:
+    """activation(gate) * up of [gate | up] rows."""
+    width = both.width // 2
+    packs = width % Record.BLOCK == 0
+    rows = None if packs else FloatRows(r, width, row_set)
+    words = r.add(
+        name_of("gated", width, activation.value),
+        lambda e: write_gated(e, width, activation),
+        [row_set.address, both.address, rows.address if rows else 0, 0],
+    )
+    return PackedRows(r, width, row_set, rows=rows, producer=words if packs else None, words=(2, 3))
+
+
+def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedRows:
+    shape, inputs, kv = AttentionShape.of(a, state.page_len), r.inputs, state.kv[a.layer]
+    rope = 0
+    if a.rope is not None:
+        table = inputs.rope_table(a.rope, state.n_pages * state.page_len + inputs.max_rows)
+        rope = table.rows.ctypes.data
+    keys, values = kv.keys.ctypes.data, kv.values.ctypes.data
+    norms = [n.weight.ctypes.data if n else 0 for n in (a.q_norm, a.k_norm)]
+    r.add(
+        name_of("append", shape),
+        lambda e: write_append(e, shape),
+        [inputs.address, qkv.address, *norms, rope, keys, values],
+    )
+    out = FloatRows(r, a.n_heads * a.value_dim, qkv.row_set)
+    sinks = 0 if a.sinks is None else a.sinks.ctypes.data
+    r.add(
+        name_of("attend", shape),
+        lambda e: write_attend(e, shape),
+        [inputs.address, qkv.address, keys, values, sinks, out.address],
+    )
+    return PackedRows(r, out.width, out.row_set, rows=out)
+
+
+def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedRows:
+    layer, inputs = state.delta[d.layer], r.inputs
+    weights = np.ascontiguousarray(d.conv1d.T)  # (kernel, channels)
+    r.held.append(weights)
+    shape = delta_kernels.DeltaKernelShape.of(d, len(weights), state.window)
+    mixed = FloatRows(r, shape.channels, rows.row_set)
+    gates = FloatRows(r, delta_kernels.gate_width(shape), rows.row_set)
+    out = FloatRows(r, shape.value_width, rows.row_set)
+    r.add(
+        name_of("convolve", shape),
+        lambda e: delta_kernels.write_convolve(e, shape),
+        [inputs.address, rows.address, weights.ctypes.data, layer.ring.ctypes.data, mixed.address],
+    )
+    r.add(
+        name_of("gates", shape),
+        lambda e: delta_kernels.write_gates(e, shape),
+        [
+            inputs.address, rows.address, mixed.address,
+            d.a.ctypes.data, d.dt_bias.ctypes.data, gates.address,
+        ],
+    )  # fmt: skip
+    r.add(
+        name_of("recurrence", shape),
+        lambda e: delta_kernels.write_recurrence(e, shape),
+        [
+            inputs.address, rows.address, mixed.address, gates.address,
+            *(part.ctypes.data for part in (layer.states, layer.keys, layer.updates, layer.decays)),
+            d.norm.weight.ctypes.data, out.address,
+        ],
+    )  # fmt: skip
+    return PackedRows(r, out.width, out.row_set, rows=out)
+
+
+def given_rows(r: Recording, width: int) -> FloatRows:
+    """Rows that the caller fills in before each run."""
+    array = aligned(4 * width * (r.inputs.max_rows + 16)).view(np.float32).reshape(-1, width)
+    r.held.append(array)
+    r.given = array
+    out = FloatRows(r, width, r.inputs.rows)
+    arguments = [r.inputs.rows.address, array.ctypes.data, out.address]
+    r.add(name_of("copy", width), lambda e: write_copy(e, width), arguments)
+    return out

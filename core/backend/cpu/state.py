@@ -1,0 +1,117 @@
+"""KV pages and recurrent state as the CPU kernels want them, and saving one sequence of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError
+from ..interface import SlotImage
+from ..layers import DeltaShape, KvShape, StateShape
+from .emit import LANES
+from .memory import aligned
+
+
+@dataclass(slots=True)
+class KvLayer:
+    keys: NDArray[np.uint16]  # (pages, Hkv, page_len / 16, Dk, 16) half floats
+    values: NDArray[np.uint16]  # (pages, Hkv, page_len, Dv)
+
+
+@dataclass(slots=True)
+class DeltaLayer:
+    states: NDArray[np.float32]  # (slots, Hv, Dv / 16, Dk, 16)
+    ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
+    keys: NDArray[np.float32]  # (slots, window, Hk, Dk) factors of the last window
+    updates: NDArray[np.float32]  # (slots, window, Hv, Dv)
+    decays: NDArray[np.float32]  # (slots, window, Hv)
+
+    def parts(self) -> dict[str, NDArray[np.float32]]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class CpuState:
+    def __init__(
+        self, shape: StateShape, n_pages: int, page_len: int, n_slots: int, window: int
+    ) -> None:
+        if page_len % LANES:
+            raise ConfigError(f"pages of {page_len} cells: the CPU needs a multiple of {LANES}")
+        self.n_pages, self.page_len, self.n_slots, self.window = n_pages, page_len, n_slots, window
+        self.kv = [_kv_layer(s, n_pages, page_len) for s in shape.kv]
+        self.delta = [_delta_layer(s, n_slots, window) for s in shape.delta]
+
+    def save(self, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
+        used = list(pages)[: -(-n_cells // self.page_len)]
+        image: SlotImage = {}
+        for i, kv in enumerate(self.kv):
+            image[f"kv.{i}.keys"] = kv.keys[used]
+            image[f"kv.{i}.values"] = kv.values[used]
+        for i, delta in enumerate(self.delta):
+            for name, part in delta.parts().items():
+                image[f"delta.{i}.{name}"] = part[slot].copy()
+        return image
+
+    def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+        for i, kv in enumerate(self.kv):
+            used = list(pages)[: len(image[f"kv.{i}.keys"])]
+            kv.keys[used] = image[f"kv.{i}.keys"]
+            kv.values[used] = image[f"kv.{i}.values"]
+        for i, delta in enumerate(self.delta):
+            for name, part in delta.parts().items():
+                part[slot] = image[f"delta.{i}.{name}"]
+
+    def copy(self, source: int, target: int) -> None:
+        for delta in self.delta:
+            for part in delta.parts().values():
+                part[target] = part[source]
+
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        for kv in self.kv:
+            kv.keys[list(targets)] = kv.keys[list(sources)]
+            kv.values[list(targets)] = kv.values[list(sources)]
+
+
+def count_state_bytes(shape: StateShape, page_len: int, window: int) -> tuple[int, int]:
+    """Bytes of a page of all layers, and of a slot."""
+    page = sum(2 * page_len * s.n_kv_heads * (s.key_dim + s.value_dim) for s in shape.kv)
+    slot = 0
+    for s in shape.delta:
+        ring = (s.kernel - 1 + window) * s.channels
+        factors = (s.n_key_heads + s.n_value_heads) * s.head_dim + s.n_value_heads
+        slot += 4 * (s.n_value_heads * s.head_dim**2 + ring + window * factors)
+    return page, slot
+
+
+def _zeros(kind: Any, *shape: int) -> NDArray[Any]:
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize
+    made: NDArray[Any] = aligned(n_bytes, zeroed=True).view(kind).reshape(shape)
+    return made
+
+
+def _kv_layer(s: KvShape, n_pages: int, page_len: int) -> KvLayer:
+    return KvLayer(
+        keys=_zeros(np.uint16, n_pages, s.n_kv_heads, page_len // LANES, s.key_dim, LANES),
+        values=_zeros(np.uint16, n_pages, s.n_kv_heads, page_len, s.value_dim),
+    )
+
+
+def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:
+    if s.head_dim % LANES:
+        raise ConfigError(
+            f"ssm.state_size is {s.head_dim}; the CPU backend needs a multiple of {LANES}"
+        )
+
+    def zeros(*shape: int) -> NDArray[np.float32]:
+        return _zeros(np.float32, n_slots, *shape)
+
+    return DeltaLayer(
+        states=zeros(s.n_value_heads, s.head_dim // LANES, s.head_dim, LANES),
+        ring=zeros(s.kernel - 1 + window, s.channels),
+        keys=zeros(window, s.n_key_heads, s.head_dim),
+        updates=zeros(window, s.n_value_heads, s.head_dim),
+        decays=zeros(window, s.n_value_heads),
+    )

@@ -1,0 +1,206 @@
+"""Single kernels against numpy: functions of vectors, packing, half floats, embedding rows."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from support.blocks import random_blocks
+
+from specdec.core.backend.cpu.compile import Kernels
+from specdec.core.backend.cpu.emit import Emitter
+from specdec.core.backend.cpu.formats import FORMATS
+from specdec.core.backend.cpu.formats.base import Record
+from specdec.core.backend.cpu.inputs import RowCount, groups_of
+from specdec.core.backend.cpu.kernels import mathematics as m
+from specdec.core.backend.cpu.kernels.pack import write_pack
+from specdec.core.backend.cpu.kernels.product import write_embed
+from specdec.core.backend.cpu.kernels.tile import WIDTHS
+from specdec.core.backend.cpu.simd import SETS
+from specdec.core.gguf.quants import find_format
+
+SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
+Floats = NDArray[np.float32]
+
+
+@cache
+def kernels(set_name: str) -> Kernels:
+    return Kernels(SETS[set_name]())
+
+
+def run(set_name: str, name: str, write: Callable[[Emitter], None], *words: int) -> None:
+    address = kernels(set_name).get({name: write})[name]
+    arguments = np.array(words, np.int64)
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)
+    function(arguments.ctypes.data, 0, 1)
+
+
+def apply(set_name: str, name: str, x: Floats) -> Floats:
+    """A function of `mathematics` on an array whose length is a multiple of 16."""
+    out = np.empty_like(x)
+
+    def write(e: Emitter) -> None:
+        source, target = e.words(e.parameters[0], 2)
+        with e.range(0, x.nbytes, 64) as at:
+            e.store(getattr(m, name)(e, e.load(m.F32X16, source + at)), target + at)
+        e.finish()
+
+    run(set_name, f"test_{name}_{len(x)}", write, x.ctypes.data, out.ctypes.data)
+    return out
+
+
+def reference(name: str, x: Any) -> Any:
+    x = x.astype(np.float64)
+    with np.errstate(over="ignore"):
+        sigmoid = 1 / (1 + np.exp(-x))
+        return {
+            "exp": lambda: np.exp(x),
+            "sigmoid": lambda: sigmoid,
+            "silu": lambda: x * sigmoid,
+            "gelu": lambda: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+            "softplus": lambda: np.logaddexp(0, x),
+        }[name]()
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "gelu", "softplus"])
+def test_functions_are_accurate(name: str, set_name: str) -> None:
+    x = np.concatenate([np.linspace(-30, 30, 4000), np.linspace(-1, 1, 96)]).astype(np.float32)
+    got, want = apply(set_name, name, x), reference(name, x)
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "gelu", "softplus"])
+def test_nan_stays_and_extremes_are_sane(name: str, set_name: str) -> None:
+    x = np.zeros(16, np.float32)
+    x[:5] = [np.nan, -1e4, -88, 80, 1e-38]
+    got = apply(set_name, name, x)
+    assert np.isnan(got[0])
+    assert np.isfinite(got[1:]).all()
+    np.testing.assert_allclose(got[1:5], reference(name, x[1:5]), rtol=1e-6, atol=1e-6)
+
+
+def pack(set_name: str, rows: Floats) -> NDArray[np.uint8]:
+    """Records in the order (row, block), whatever groups they were written in."""
+    n, width = rows.shape
+    blocks = width // 32
+    count = RowCount()
+    count.set(n)
+    padded = np.zeros((n + 16, width), np.float32)
+    padded[:n] = rows
+    records = np.zeros((n + 16) * blocks * Record.SIZE, np.uint8)
+    run(
+        set_name, f"pack_{width}", lambda e: write_pack(e, width),
+        count.address, padded.ctypes.data, records.ctypes.data,
+    )  # fmt: skip
+    out = []
+    for group_row, size in groups_of(n)[0]:
+        start = group_row * blocks * Record.SIZE
+        group = records[start : start + size * blocks * Record.SIZE]
+        out.append(group.reshape(blocks, size, Record.SIZE).swapaxes(0, 1))
+    return np.concatenate(out)[:n]
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("n", [1, 2, 5, 9, 13, 37])
+def test_packing_rounds_to_the_nearest_step(n: int, set_name: str) -> None:
+    rows = np.random.default_rng(n).standard_normal((n, 96)).astype(np.float32)
+    records = pack(set_name, rows)
+    scale = records.view(np.float32)[..., Record.SCALE // 4]
+    values = records[..., :32].view(np.int8).astype(np.float32) * scale[..., None]
+    assert np.abs(values.reshape(n, 96) - rows).max() <= 0.501 * scale.max()
+    np.testing.assert_allclose(scale, np.abs(rows.reshape(n, 3, 32)).max(-1) / 127, rtol=1e-6)
+    q = records[..., :32].view(np.int8).astype(np.int32)
+    ints = records.view(np.int32)
+    assert np.array_equal(ints[..., Record.SUM // 4], -128 * q.sum(-1))
+    assert np.array_equal(ints[..., Record.HALF_SUMS[1] // 4], -128 * q[..., 16:].sum(-1))
+    minimum = records.view(np.float32)[..., Record.MINIMUM // 4]
+    np.testing.assert_allclose(minimum, -scale * q.sum(-1), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 15, 16, 31])
+def test_a_bad_number_makes_the_scale_of_its_block_nan(
+    bad: float, place: int, set_name: str
+) -> None:
+    rows = np.ones((1, 64), np.float32)
+    rows[0, 32 + place] = bad
+    scale = pack(set_name, rows).view(np.float32)[0, :, Record.SCALE // 4]
+    assert np.isfinite(scale[0])
+    assert np.isnan(scale[1])
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-40])
+def test_a_block_of_nothing_has_scale_zero(value: float, set_name: str) -> None:
+    records = pack(set_name, np.full((1, 32), value, np.float32))
+    assert records.view(np.float32)[0, 0, Record.SCALE // 4] == 0
+    assert not records[0, 0, :32].any()
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+def test_half_floats_round_like_numpy(set_name: str) -> None:
+    """Both ways, on every half float and on floats between them."""
+    halves = np.arange(65536, dtype=np.uint16)
+    between = np.random.default_rng(0).standard_normal(65536).astype(np.float32)
+    floats = np.concatenate([halves.view(np.float16).astype(np.float32), between, between * 1e-6])
+    back, up = np.zeros(len(floats), np.uint16), np.zeros(65536, np.float32)
+
+    def write(e: Emitter) -> None:
+        source, target, half_source, float_target = e.words(e.parameters[0], 4)
+        with e.range(0, floats.nbytes, 64) as at:
+            half = e.simd.to_half(e, e.load(m.F32X16, source + at))
+            e.store(half, target + at // 2, 2)
+        with e.range(0, halves.nbytes, 32) as at:
+            from specdec.core.backend.cpu.formats.unpack import I16X16
+
+            wide = e.simd.from_half(e, e.load(I16X16, half_source + at, 2))
+            e.store(wide, float_target + at * 2)
+        e.finish()
+
+    arrays = (floats, back, halves, up)
+    run(set_name, "test_halves", write, *(a.ctypes.data for a in arrays))
+    nan = np.isnan(halves.view(np.float16))
+    assert np.array_equal(up[~nan], halves.view(np.float16)[~nan].astype(np.float32))
+    assert np.isnan(up[nan]).all()
+    want = floats.astype(np.float16)
+    is_nan = np.isnan(floats)
+    assert np.array_equal(back[~is_nan], want.view(np.uint16)[~is_nan])
+    assert np.isnan(back[is_nan].view(np.float16)).all()
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("type_name", FORMATS)
+def test_embedding_rows_are_the_dequantised_ones(type_name: str, set_name: str) -> None:
+    form, stored, width, n = FORMATS[type_name], find_format(type_name), 512, 48
+    raw = random_blocks(type_name, n, width)
+    want = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(n, width)
+    quants, scales = form.repack(raw.reshape(3, 16, *raw.shape[1:]), type_name)
+    tokens = np.array([47, 0, 16, 15, 33], np.int64)
+    out = np.zeros((5, width), np.float32)
+    count = RowCount()
+    count.set(5)
+    run(
+        set_name, f"embed_{type_name}_{width}", lambda e: write_embed(e, form, width),
+        count.address, tokens.ctypes.data, quants.ctypes.data, quants.shape[1],
+        scales.ctypes.data, scales.shape[1], out.ctypes.data,
+    )  # fmt: skip
+    # Where a format has two scales, they meet in another order: the last bit may differ.
+    np.testing.assert_allclose(out, want[tokens], rtol=1e-6, atol=1e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("n", range(1, 70))
+def test_groups_cover_all_rows_once(n: int) -> None:
+    table, start, size = groups_of(n)
+    assert (np.diff(table[:, 0]) == table[:-1, 1]).all()
+    assert set(table[:, 1]) <= set(WIDTHS)
+    assert n <= table[-1].sum() < n + 8
+    for row in range(n):
+        assert start[row] <= row < start[row] + size[row]

@@ -1,0 +1,127 @@
+"""The team: every kernel runs in full, in order, however its members are scheduled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from functools import cache
+
+import numpy as np
+import pytest
+
+from specdec.core.backend.cpu.compile import Kernels
+from specdec.core.backend.cpu.emit import I64, Emitter
+from specdec.core.backend.cpu.simd import SETS
+from specdec.core.backend.cpu.team import Team
+from specdec.core.backend.cpu.threads import default_threads
+
+N = 64
+
+
+def write_add_up(e: Emitter) -> None:
+    """target[i] = source[i] + the sum of all of source: wrong unless the entry before is done."""
+    arguments, part, parts = e.parameters
+    source, target, n = e.words(arguments, 3)
+    total = e.variable(e.index(0))
+    with e.range(0, n) as i:
+        total.set(total.get() + e.load(I64, source + i * 8, 8))
+    first, last = e.share(n, part, parts)
+    with e.range(first, last) as i:
+        e.store(e.load(I64, source + i * 8, 8) + total.get(), target + i * 8, 8)
+    e.finish()
+
+
+@cache
+def kernels() -> Kernels:
+    return Kernels(next(made for made in SETS.values() if made.is_available())())
+
+
+class Chain:
+    """A program whose entries each need all of the one before."""
+
+    def __init__(self, n_entries: int) -> None:
+        address = kernels().get({"test_add_up": write_add_up})["test_add_up"]
+        self.rows = np.zeros((n_entries + 1, N), np.int64)
+        self.words = [
+            np.array([a.ctypes.data, b.ctypes.data, N], np.int64)
+            for a, b in zip(self.rows, self.rows[1:], strict=False)
+        ]
+        entries = [(address, words.ctypes.data, 1) for words in self.words]
+        self.program = np.array(entries, np.int64)
+
+    def expected(self, start: np.ndarray) -> np.ndarray:
+        row = start.copy()
+        for _ in self.words:
+            row = row + row.sum()
+        return row
+
+    def check(self, team: Team, start: int) -> None:
+        self.rows[0] = np.arange(N) + start
+        self.rows[1:] = -1
+        team.run(self.program)
+        assert np.array_equal(self.rows[-1], self.expected(self.rows[0]))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+def test_every_entry_sees_all_of_the_one_before(threads: int) -> None:
+    """More threads than cores, too: waiting yields."""
+    team, chain = Team(kernels(), threads), Chain(7)
+    for start in range(200 if threads <= 2 else 30):
+        chain.check(team, start)
+    team.close()
+
+
+def test_members_that_fell_asleep_are_woken() -> None:
+    team, chain = Team(kernels(), 2), Chain(5)
+    for start in range(6):
+        chain.check(team, start)
+        time.sleep(0.05 * start)
+    team.close()
+
+
+def test_an_idle_team_takes_no_processor_time() -> None:
+    team, chain = Team(kernels(), 2), Chain(3)
+    chain.check(team, 0)
+    time.sleep(0.5)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.1
+    team.close()
+
+
+def test_callers_take_turns() -> None:
+    team, failures = Team(kernels(), 2), []
+
+    def call(start: int) -> None:
+        chain = Chain(4)
+        for i in range(50):
+            try:
+                chain.check(team, start + i)
+            except AssertionError as error:
+                failures.append(error)
+
+    callers = [threading.Thread(target=call, args=(1000 * i,)) for i in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failures
+    team.close()
+
+
+def test_a_process_with_a_team_ends() -> None:
+    code = (
+        "from specdec.core.backend.cpu.backend import CpuBackend\n"
+        "backend = CpuBackend(2)\n"
+        "print('made')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, b"made")
+
+
+def test_default_threads_fit_the_machine() -> None:
+    import os
+
+    assert 1 <= default_threads() <= (os.cpu_count() or 1)

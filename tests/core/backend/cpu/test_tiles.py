@@ -1,0 +1,116 @@
+"""Every format, every width, every instruction set: products against dequantised weights."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from support.blocks import random_blocks
+
+from specdec.core.backend.cpu.compile import Kernels
+from specdec.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
+from specdec.core.backend.cpu.formats.base import Record, TileFormat
+from specdec.core.backend.cpu.formats.floats import _Floats
+from specdec.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from specdec.core.backend.cpu.simd import SETS
+from specdec.core.gguf.quants import find_format
+
+N_IN = 512
+SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
+EXPANDED_TYPES = [
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4",
+]  # fmt: skip
+
+
+@cache
+def kernels(set_name: str) -> Kernels:
+    return Kernels(SETS[set_name]())
+
+
+def tile_function(set_name: str, form: TileFormat, m: int) -> Any:
+    name = f"tile_{form.name}_{m}"
+
+    def write(e: Any) -> None:
+        if isinstance(form, _Floats):
+            write_float_tile(e, form, m)
+        else:
+            write_tile(e, form, m)
+
+    address = kernels(set_name).get({name: write}, kinds={name: TILE})[name]
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 10)(address)
+
+
+def pack(x: Any) -> tuple[Any, Any]:
+    """Records of a group of rows, and the values they stand for: by the definition, in numpy."""
+    rows = len(x)
+    blocks = x.reshape(rows, -1, 32)
+    scale = (np.abs(blocks).max(-1) / 127).astype(np.float32)
+    q = np.rint(blocks / scale[..., None]).astype(np.int8)
+    records = np.zeros((blocks.shape[1], rows, Record.SIZE), np.uint8)
+    floats, ints = records.view(np.float32), records.view(np.int32)
+    records[..., :32] = q.transpose(1, 0, 2).view(np.uint8)
+    wide = q.astype(np.int32)
+    floats[..., Record.SCALE // 4] = scale.T
+    floats[..., Record.MINIMUM // 4] = (-scale * wide.sum(-1)).T
+    ints[..., Record.SUM // 4] = -128 * wide.sum(-1).T
+    for half, at in enumerate(Record.HALF_SUMS):
+        ints[..., at // 4] = -128 * wide[..., 16 * half : 16 * half + 16].sum(-1).T
+    return records, (q * scale[..., None]).reshape(x.shape).astype(np.float64)
+
+
+def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) -> tuple[Any, Any]:
+    """(computed, exact) outputs of 16 weight rows and m activation rows."""
+    form, stored = find_tile_format(type_name), find_format(type_name)
+    raw = random_blocks(type_name, 16, N_IN)
+    weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, N_IN)
+    quants, scales = form.repack(raw[None], type_name)
+    packed, values = (x, x.astype(np.float64)) if form.is_float else pack(x)
+    y = np.full((m, 16), 7, np.float32)
+    tile_function(set_name, form, m)(
+        quants.ctypes.data, scales.ctypes.data if scales.size else 0, N_IN // form.span,
+        packed.ctypes.data, 4 * N_IN, y.ctypes.data, 64, n_valid, 0, 0,
+    )  # fmt: skip
+    return y, values @ weights.T.astype(np.float64)
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("type_name", [*FORMATS, *EXPANDED_TYPES])
+def test_product_equals_dequantised_weights_at_every_width(type_name: str, set_name: str) -> None:
+    rows = np.random.default_rng(1).standard_normal((max(WIDTHS), N_IN)).astype(np.float32)
+    alone = [product(set_name, type_name, 1, rows[i : i + 1])[0][0] for i in range(max(WIDTHS))]
+    for m in WIDTHS:
+        got, want = product(set_name, type_name, m, np.ascontiguousarray(rows[:m]))
+        assert np.linalg.norm(got - want) <= 2e-6 * np.linalg.norm(want)
+        assert np.array_equal(got, np.array(alone[:m])), "bits depend on the number of rows"
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+def test_only_valid_outputs_are_written(set_name: str) -> None:
+    x = np.random.default_rng(2).standard_normal((4, N_IN)).astype(np.float32)
+    whole, _ = product(set_name, "Q4_K", 4, x)
+    part, _ = product(set_name, "Q4_K", 4, x, n_valid=5)
+    assert np.array_equal(part[:, :5], whole[:, :5])
+    assert (part[:, 5:] == 7).all()
+
+
+@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_K", "IQ4_XS"])
+def test_sets_agree(type_name: str) -> None:
+    """Integer sums are the same everywhere; only the float additions may round otherwise."""
+    x = np.random.default_rng(3).standard_normal((1, N_IN)).astype(np.float32)
+    results = [product(name, type_name, 1, x)[0] for name in SET_NAMES]
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("type_name", [t for t in FORMATS if t not in ("F32", "F16", "BF16")])
+def test_repacked_bytes_are_close_to_the_files(type_name: str) -> None:
+    form, stored = FORMATS[type_name], find_format(type_name)
+    n_bytes = 16 * 256 // form.span * (form.quant_bytes + form.scale_bytes) // 16
+    assert n_bytes <= 1.03 * stored.n_bytes(256) * 16
+
+
+def test_expanded_is_for_the_rest() -> None:
+    assert find_tile_format("IQ2_XS") is EXPANDED
