@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from ..step import Step
 from . import ops
 from .compile import Kernels
 from .inputs import StepInputs
-from .matrix import CpuMatrix, count_bytes, repack
+from .matrix import CpuMatrix, Repacker, count_bytes
 from .memory import aligned
 from .ops_moe import moe
 from .program import FloatRows, PackedRows, Recording
@@ -49,10 +48,10 @@ class CpuBackend(Backend):
         self.report: Report | None = None
         self._recording: Recording | None = None
         self._state: CpuState | None = None
-        self._threads = ThreadPoolExecutor(self.n_threads)
+        self._repacker = Repacker(self.kernels, self.n_threads)
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
-        made = tuple(repack(part, self._threads) for part in parts)
+        made = tuple(self._repacker.repack(part) for part in parts)
         self.prepared_bytes += count_bytes(made)
         return CpuMatrix(made)
 

@@ -81,7 +81,7 @@ class Kernels:
 
     def _path(self, name: str) -> Path:
         key = hashlib.sha256(f"{name} {self.simd.name} {_identity(self.simd)}".encode())
-        return self.folder / f"{name}-{key.hexdigest()[:24]}.o"
+        return self.folder / f"{name[:48]}-{key.hexdigest()[:24]}.o"
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..layers import Floats, MatrixPart
+from .compile import Kernels
 from .formats import find_tile_format
 from .formats.base import ROWS, TileFormat
+from .kernels.repack import write_repack
 from .memory import Bytes, aligned
 
-PIECE_BYTES = 4 << 20  # of the file, reordered at a time
+PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +57,75 @@ class CpuMatrix:
         return sum(part.n_out for part in self.parts)
 
 
-def repack(part: MatrixPart, threads: ThreadPoolExecutor) -> TileMatrix:
-    """Every tile of every expert; rows that fill up the last tile are zero."""
-    stored, form = part.tensor, find_tile_format(part.tensor.format.name)
-    *stack, n_out, n_in = stored.shape
-    n_expert = stack[0] if stack else 1
-    n_tiles, n_spans = -(-n_out // ROWS), n_in // form.span
-    quants = _rows(n_expert * n_tiles, n_spans * form.quant_bytes)
-    scales = _rows(n_expert * n_tiles, n_spans * form.scale_bytes)
-    rows = stored.data.reshape(n_expert, n_out, -1)
-    row_bytes = rows.shape[2]
-    at_once = max(1, PIECE_BYTES // (ROWS * row_bytes))
-    block_bytes = stored.format.block_bytes
+class Repacker:
+    """The reordering kernels, and the threads that call them."""
 
-    def convert(expert: int, first: int) -> None:
-        last = min(first + at_once, n_tiles)
-        piece = _piece(rows[expert], first, last, part.row_order)
-        blocks = piece.reshape(last - first, ROWS, -1, block_bytes)
-        target = slice(expert * n_tiles + first, expert * n_tiles + last)
-        quants[target], scales[target] = form.repack(blocks, stored.format.name)
-        if part.scale is not None:
-            _multiply_scales(form, scales[target], part.scale, expert)
+    def __init__(self, kernels: Kernels, n_threads: int) -> None:
+        self._kernels, self._threads = kernels, ThreadPoolExecutor(n_threads)
 
-    jobs = [(x, t) for x in range(n_expert) for t in range(0, n_tiles, at_once)]
-    list(threads.map(lambda job: convert(*job), jobs))
-    stored.release()
-    bias = None if part.bias is None else _padded(part.bias, part.row_order, n_tiles)
-    return TileMatrix(form, n_expert, n_out, n_in, quants, scales, bias)
+    def repack(self, part: MatrixPart) -> TileMatrix:
+        """Every tile of every expert; rows that fill up the last tile are zero."""
+        stored, form = part.tensor, find_tile_format(part.tensor.format.name)
+        *stack, n_out, n_in = stored.shape
+        n_expert = stack[0] if stack else 1
+        n_tiles, n_spans = -(-n_out // ROWS), n_in // form.span
+        quants = _rows(n_expert * n_tiles, n_spans * form.quant_bytes)
+        scales = _rows(n_expert * n_tiles, n_spans * form.scale_bytes)
+        made = TileMatrix(form, n_expert, n_out, n_in, quants, scales, _padded_bias(part, n_tiles))
+        blocks = stored.data.reshape(n_expert, n_out, -1, stored.format.block_bytes)
+        at_once = max(1, PIECE_BYTES // (ROWS * blocks[0, 0].nbytes))
+        function = self._function(form)
+
+        def convert(job: tuple[int, int]) -> None:
+            expert, first = job
+            last = min(first + at_once, n_tiles)
+            piece = _piece(blocks[expert], first, last, part.row_order)
+            piece = np.ascontiguousarray(form.prepare(piece, stored.format.name))
+            target = slice(expert * n_tiles + first, expert * n_tiles + last)
+            _call(function, piece, n_spans, quants[target], scales[target])
+            if part.scale is not None:
+                _multiply_scales(form, scales[target], part.scale, expert)
+
+        jobs = [(x, t) for x in range(n_expert) for t in range(0, n_tiles, at_once)]
+        list(self._threads.map(convert, jobs))
+        stored.release()
+        return made
+
+    def _function(self, form: TileFormat) -> Any:
+        name = f"repack_{form.name}"
+        address = self._kernels.get({name: lambda e: write_repack(e, form)})[name]
+        return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)
+
+
+def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Bytes) -> None:
+    row_bytes = piece[0].nbytes
+    words = np.array(
+        [
+            piece.ctypes.data, row_bytes, row_bytes // n_spans, n_spans, len(quants),
+            quants.ctypes.data, scales.ctypes.data if scales.size else 0,
+        ],
+        np.int64,
+    )  # fmt: skip
+    function(words.ctypes.data, 0, 1)
 
 
 def _rows(n: int, width: int) -> Bytes:
     return aligned(n * width).reshape(n, width)
 
 
-def _piece(rows: Bytes, first: int, last: int, order: NDArray[np.intp] | None) -> Bytes:
+def _piece(blocks: Bytes, first: int, last: int, order: NDArray[np.intp] | None) -> Bytes:
     """Rows of tiles first … last - 1, zeros below the matrix."""
-    end = min(last * ROWS, len(rows))
-    piece = rows[first * ROWS : end] if order is None else rows[order[first * ROWS : end]]
+    end = min(last * ROWS, len(blocks))
+    piece = blocks[first * ROWS : end] if order is None else blocks[order[first * ROWS : end]]
     missing = last * ROWS - end
-    return np.pad(piece, ((0, missing), (0, 0))) if missing else piece
+    return np.pad(piece, ((0, missing), (0, 0), (0, 0))) if missing else piece
 
 
-def _padded(bias: Floats, order: NDArray[np.intp] | None, n_tiles: int) -> Floats:
+def _padded_bias(part: MatrixPart, n_tiles: int) -> Floats | None:
+    if part.bias is None:
+        return None
     out = np.zeros(n_tiles * ROWS, np.float32)
-    out[: len(bias)] = bias if order is None else bias[order]
+    out[: len(part.bias)] = part.bias if part.row_order is None else part.bias[part.row_order]
     return out
 
 

@@ -27,12 +27,20 @@ class Written:
 
 
 class LlamaCpp:
-    """A loaded file. F32 key-value cache and no flash attention: as exact as llama.cpp can be."""
+    """A loaded file. F32 key-value cache and no flash attention: as exact as llama.cpp can be.
 
-    def __init__(self, path: Path, *, n_ctx: int = 256, n_threads: int = 2) -> None:
+    With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
+    """
+
+    def __init__(
+        self, path: Path, *, n_ctx: int = 256, n_threads: int = 2, half_kv: bool = False
+    ) -> None:
         import xllamacpp
 
-        self._server = xllamacpp.Server(_params(xllamacpp, path, n_ctx, n_threads))
+        params = _params(xllamacpp, path, n_ctx, n_threads)
+        if not half_kv:
+            _make_exact(xllamacpp, params)
+        self._server = xllamacpp.Server(params)
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +90,12 @@ def _params(xllamacpp: Any, path: Path, n_ctx: int, n_threads: int) -> Any:
     params.model.path = str(path)
     params.n_ctx, params.n_parallel, params.n_gpu_layers = n_ctx, 1, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads
-    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.warmup = params.fit_params = params.ctx_shift = params.cache_prompt = False
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
     params.verbosity = ERRORS_ONLY
     return params
+
+
+def _make_exact(xllamacpp: Any, params: Any) -> None:
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED

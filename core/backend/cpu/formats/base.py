@@ -36,6 +36,15 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A piece of each block, and in units of how many bytes the rows are laid side by side."""
+
+    start: int
+    length: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """32 weights of each row: scale * (unsigned - zero) - minimum."""
 
@@ -55,23 +64,13 @@ class TileFormat(ABC):
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
 
-    @abstractmethod
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        """(tiles, 16, blocks, bytes of a block) as stored, to quants and scales, (tiles, bytes)."""
+    quant_moves: ClassVar[tuple[Move, ...]]
+    scale_moves: ClassVar[tuple[Move, ...]] = ()
+
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        """The blocks (rows, spans, bytes) that the moves speak of; as stored, where that serves."""
+        return blocks
 
     @abstractmethod
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         """Write the unpacking of one span; the caller writes what is done with each group."""
-
-
-def interleave(part: Bytes, unit: int = 4) -> Bytes:
-    """(tiles, 16, spans, n) to (tiles, spans, n / unit, 16, unit): rows beside each other."""
-    tiles, rows, spans, n = part.shape
-    return part.reshape(tiles, rows, spans, n // unit, unit).transpose(0, 2, 3, 1, 4)
-
-
-def streams(*parts: Bytes) -> Bytes:
-    """Interleaved parts of each span, one behind the other: (tiles, bytes)."""
-    tiles, spans = parts[0].shape[:2]
-    flat = [part.reshape(tiles, spans, -1) for part in parts]
-    return np.ascontiguousarray(np.concatenate(flat, axis=2)).reshape(tiles, -1)

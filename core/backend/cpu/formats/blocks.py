@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .base import ROWS, Bytes, Group, TileFormat, interleave, streams
+from .base import ROWS, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, I32X16, high, load64, load_half, load_u8, low, raise_bit
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ class Q8_0(TileFormat):
     name = "Q8_0"
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 2 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        return streams(interleave(rows[..., 2:])), streams(interleave(rows[..., :2], 2))
+    quant_moves, scale_moves = (Move(2, 32, 4),), (Move(0, 2, 2),)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         def unsigned(v: int) -> Value:
@@ -32,12 +31,7 @@ class _Nibbles(TileFormat):
     """16 bytes a row: byte j holds element j low and element j + 16 high."""
 
     span, quant_bytes = 32, 16 * ROWS
-    header: ClassVar[int] = 2  # bytes of scales before the nibbles
-
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        header = rows[..., : self.header]
-        unit = min(self.header, 2)
-        return streams(interleave(rows[..., self.header :])), streams(interleave(header, unit))
+    quant_moves, scale_moves = (Move(2, 16, 4),), (Move(0, 2, 2),)
 
     @staticmethod
     def nibbles(e: Emitter, quants: Value, v: int) -> Value:
@@ -57,7 +51,8 @@ class Q4_0(_Nibbles):
 
 class Q4_1(_Nibbles):
     name = "Q4_1"
-    header, scale_bytes = 4, 4 * ROWS
+    scale_bytes = 4 * ROWS
+    quant_moves, scale_moves = (Move(4, 16, 4),), (Move(0, 4, 2),)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         yield Group(
@@ -94,7 +89,8 @@ class Iq4Nl(_Table):
 
 class Mxfp4(_Table):
     name = "MXFP4"
-    header, scale_bytes = 1, ROWS
+    scale_bytes = ROWS
+    quant_moves, scale_moves = (Move(1, 16, 4),), (Move(0, 1, 1),)
     values = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
@@ -109,14 +105,18 @@ class _FiveBits(_Nibbles):
     """Nibbles and 32 fifth bits. Byte t of the regrouped bits holds bit v of element 4 v + t."""
 
     quant_bytes = 20 * ROWS
+    header: ClassVar[int] = 2  # bytes of scales before the fifth bits
+    quant_moves, scale_moves = (Move(6, 16, 4), Move(2, 4, 4)), (Move(0, 2, 2),)
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        header, fifth = rows[..., : self.header], rows[..., self.header : self.header + 4]
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        fifth = blocks[..., self.header : self.header + 4]
         bits = np.unpackbits(fifth, axis=-1, bitorder="little")  # (..., 32), by element
         by_byte = bits.reshape(*bits.shape[:-1], 8, 4).swapaxes(-1, -2)
-        regrouped = np.packbits(by_byte, axis=-1, bitorder="little")[..., 0]
-        nibbles = interleave(rows[..., self.header + 4 :])
-        return streams(nibbles, interleave(regrouped)), streams(interleave(header, 2))
+        regrouped = blocks.copy()
+        regrouped[..., self.header : self.header + 4] = np.packbits(
+            by_byte, axis=-1, bitorder="little"
+        )[..., 0]
+        return regrouped
 
     def five(self, e: Emitter, quants: Value, v: int) -> Value:
         fifth = load64(e, quants + 16 * ROWS)
@@ -134,6 +134,7 @@ class Q5_0(_FiveBits):
 class Q5_1(_FiveBits):
     name = "Q5_1"
     header, scale_bytes = 4, 4 * ROWS
+    quant_moves, scale_moves = (Move(8, 16, 4), Move(4, 4, 4)), (Move(0, 4, 2),)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         yield Group(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import ROWS, Bytes, Group, TileFormat, interleave, streams
+from .base import ROWS, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, load64
 
 if TYPE_CHECKING:
@@ -22,14 +22,16 @@ class Expanded(TileFormat):
     name = "I8_S16"
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
+    quant_moves, scale_moves = (Move(8, 32, 4),), (Move(0, 8, 4),)
+
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        """Spans of 40 bytes: two scales, 32 values."""
         from ....gguf.integers import to_integers
 
-        tiles, n, _, n_bytes = rows.shape
-        values, scales = to_integers(rows.reshape(-1, n_bytes), type_name)
-        quants = values.view(np.uint8).reshape(tiles, n, -1, 32)
-        halves = np.ascontiguousarray(scales, np.float32).view(np.uint8).reshape(tiles, n, -1, 8)
-        return streams(interleave(quants)), streams(interleave(halves))
+        rows = len(blocks)
+        values, scales = to_integers(blocks.reshape(-1, blocks.shape[-1]), type_name)
+        halves = np.ascontiguousarray(scales, np.float32).view(np.uint8).reshape(rows, -1, 8)
+        return np.concatenate([halves, values.view(np.uint8).reshape(rows, -1, 32)], axis=-1)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         def unsigned(v: int) -> Value:

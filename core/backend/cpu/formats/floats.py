@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..emit import F32, I16, I32, vector
-from .base import ROWS, Bytes, Group, TileFormat, interleave, streams
+from .base import ROWS, Group, Move, TileFormat
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 class _Floats(TileFormat):
     span, scale_bytes, is_float = 1, 0, True
-
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        quants = streams(interleave(rows, rows.shape[-1]))
-        return quants, quants[:, :0]
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         raise AssertionError("float formats are read element by element, see `element`")
@@ -29,6 +25,7 @@ class _Floats(TileFormat):
 
 class Float32(_Floats):
     name, quant_bytes = "F32", 4 * ROWS
+    quant_moves = (Move(0, 4, 4),)
 
     def element(self, e: Emitter, address: Value) -> Value:
         return e.load(vector(F32), address, 4)
@@ -36,6 +33,7 @@ class Float32(_Floats):
 
 class Float16(_Floats):
     name, quant_bytes = "F16", 2 * ROWS
+    quant_moves = (Move(0, 2, 2),)
 
     def element(self, e: Emitter, address: Value) -> Value:
         return e.simd.from_half(e, e.load(vector(I16), address, 2))
@@ -43,6 +41,7 @@ class Float16(_Floats):
 
 class BFloat16(_Floats):
     name, quant_bytes = "BF16", 2 * ROWS
+    quant_moves = (Move(0, 2, 2),)
 
     def element(self, e: Emitter, address: Value) -> Value:
         return (e.load(vector(I16), address, 2).widen(vector(I32)) << 16).bits(vector(F32))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..emit import I32
-from .base import ROWS, Bytes, Group, TileFormat, interleave, streams
+from .base import ROWS, Bytes, Group, Move, TileFormat
 from .blocks import IQ4_VALUES
 from .unpack import (
     F32X16,
@@ -46,13 +46,14 @@ class Q4K(TileFormat):
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        return streams(interleave(rows[..., 16:])), self.scale_stream(rows)
+    quant_moves = (Move(20, 128, 4),)
+    scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
 
-    @staticmethod
-    def scale_stream(rows: Bytes) -> Bytes:
-        scale, minimum = six_bit_pairs(rows[..., 4:16])
-        return streams(interleave(rows[..., :4], 2), interleave(scale, 1), interleave(minimum, 1))
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        """The 12 bytes of scales unpacked to 8 scales and 8 minima."""
+        scale, minimum = six_bit_pairs(blocks[..., 4:16])
+        parts = [blocks[..., :4], scale, minimum, blocks[..., 16:]]
+        return np.concatenate(parts, axis=-1)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         with e.range(0, 4) as chunk:  # 32 bytes: sub-block 2 chunk low, 2 chunk + 1 high
@@ -79,9 +80,7 @@ class Q5K(Q4K):
     name = "Q5_K"
     quant_bytes = 160 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        quants = streams(interleave(rows[..., 48:]), interleave(rows[..., 16:48]))
-        return quants, self.scale_stream(rows)
+    quant_moves = (Move(52, 128, 4), Move(20, 32, 4))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         with e.range(0, 4) as chunk:
@@ -104,10 +103,8 @@ class Q6K(TileFormat):
     name = "Q6_K"
     span, quant_bytes, scale_bytes = 256, 192 * ROWS, HALF + 16 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        quants = streams(interleave(rows[..., :128]), interleave(rows[..., 128:192]))
-        scales = streams(interleave(rows[..., 208:], 2), interleave(rows[..., 192:208], 1))
-        return quants, scales
+    quant_moves = (Move(0, 128, 4), Move(128, 64, 4))
+    scale_moves = (Move(208, 2, 2), Move(192, 16, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)
@@ -132,10 +129,8 @@ class Q3K(TileFormat):
     name = "Q3_K"
     span, quant_bytes, scale_bytes = 256, 96 * ROWS, HALF + 12 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        quants = streams(interleave(rows[..., 32:96]), interleave(rows[..., :32]))
-        scales = streams(interleave(rows[..., 108:], 2), interleave(rows[..., 96:108], 1))
-        return quants, scales
+    quant_moves = (Move(32, 64, 4), Move(0, 32, 4))
+    scale_moves = (Move(108, 2, 2), Move(96, 12, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)
@@ -168,9 +163,8 @@ class Q2K(TileFormat):
     name = "Q2_K"
     span, quant_bytes, scale_bytes = 256, 64 * ROWS, 2 * HALF + 16 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        scales = streams(interleave(rows[..., 80:], 2), interleave(rows[..., :16], 1))
-        return streams(interleave(rows[..., 16:80])), scales
+    quant_moves = (Move(16, 64, 4),)
+    scale_moves = (Move(80, 4, 2), Move(0, 16, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d, d_min = load_half(e, scales), load_half(e, scales + HALF) * (1 / 128)
@@ -198,9 +192,8 @@ class Iq4Xs(TileFormat):
     name = "IQ4_XS"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 4 * ROWS
 
-    def repack(self, rows: Bytes, type_name: str) -> tuple[Bytes, Bytes]:
-        scales = streams(interleave(rows[..., :4], 2), interleave(rows[..., 4:8], 1))
-        return streams(interleave(rows[..., 8:])), scales
+    quant_moves = (Move(8, 128, 4),)
+    scale_moves = (Move(0, 4, 2), Move(4, 4, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)

@@ -21,8 +21,11 @@ from specdec.core.backend.cpu.kernels import mathematics as m
 from specdec.core.backend.cpu.kernels.pack import write_pack
 from specdec.core.backend.cpu.kernels.product import write_embed
 from specdec.core.backend.cpu.kernels.tile import WIDTHS
+from specdec.core.backend.cpu.matrix import Repacker
 from specdec.core.backend.cpu.simd import SETS
+from specdec.core.backend.layers import MatrixPart
 from specdec.core.gguf.quants import find_format
+from specdec.core.gguf.reader import Tensor
 
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
 Floats = NDArray[np.float32]
@@ -182,7 +185,9 @@ def test_embedding_rows_are_the_dequantised_ones(type_name: str, set_name: str) 
     form, stored, width, n = FORMATS[type_name], find_format(type_name), 512, 48
     raw = random_blocks(type_name, n, width)
     want = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(n, width)
-    quants, scales = form.repack(raw.reshape(3, 16, *raw.shape[1:]), type_name)
+    tensor = Tensor("t", (n, width), stored, np.ascontiguousarray(raw).reshape(-1))
+    made = Repacker(kernels(set_name), 1).repack(MatrixPart(tensor))
+    quants, scales = made.quants, made.scales
     tokens = np.array([47, 0, 16, 15, 33], np.int64)
     out = np.zeros((5, width), np.float32)
     count = RowCount()

@@ -15,8 +15,11 @@ from specdec.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
 from specdec.core.backend.cpu.formats.base import Record, TileFormat
 from specdec.core.backend.cpu.formats.floats import _Floats
 from specdec.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from specdec.core.backend.cpu.matrix import Repacker
 from specdec.core.backend.cpu.simd import SETS
+from specdec.core.backend.layers import MatrixPart
 from specdec.core.gguf.quants import find_format
+from specdec.core.gguf.reader import Tensor
 
 N_IN = 512
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
@@ -61,12 +64,20 @@ def pack(x: Any) -> tuple[Any, Any]:
     return records, (q * scale[..., None]).reshape(x.shape).astype(np.float64)
 
 
+def repack(set_name: str, type_name: str, raw: Any) -> tuple[Any, Any]:
+    """Tiles of stored rows, through the loader's own path."""
+    data = np.ascontiguousarray(raw).reshape(-1)
+    tensor = Tensor("t", (len(raw), N_IN), find_format(type_name), data)
+    made = Repacker(kernels(set_name), 1).repack(MatrixPart(tensor))
+    return made.quants, made.scales
+
+
 def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) -> tuple[Any, Any]:
     """(computed, exact) outputs of 16 weight rows and m activation rows."""
     form, stored = find_tile_format(type_name), find_format(type_name)
     raw = random_blocks(type_name, 16, N_IN)
     weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, N_IN)
-    quants, scales = form.repack(raw[None], type_name)
+    quants, scales = repack(set_name, type_name, raw)
     packed, values = (x, x.astype(np.float64)) if form.is_float else pack(x)
     y = np.full((m, 16), 7, np.float32)
     tile_function(set_name, form, m)(
