@@ -37,6 +37,11 @@ class GgufFile:
     alignment: int
     _mappings: list[memory_map.mmap]
 
+    @property
+    def label(self) -> str:
+        """The path as it may be printed."""
+        return shown_path(self.path)
+
     def close(self) -> None:
         """Forget the tensors. Memory goes back when the last array over it is gone."""
         self.tensors.clear()

@@ -41,7 +41,7 @@ def _find_class(file: GgufFile) -> type[Model]:
     name = file.metadata.architecture
     if name not in ARCHITECTURES:
         raise ModelError(
-            f"{file.path}: architecture {name!r} is not supported (known: "
+            f"{file.label}: architecture {name!r} is not supported (known: "
             f"{', '.join(ARCHITECTURES)})"
         )
     module, _, class_name = ARCHITECTURES[name].partition(":")
@@ -52,6 +52,6 @@ def _find_class(file: GgufFile) -> type[Model]:
 def _refuse_head_only(file: GgufFile, n_nextn: int) -> None:
     if n_nextn and not any(name.startswith("blk.0.") for name in file.tensors):
         raise ModelError(
-            f"{file.path}: holds only an MTP head, not the model it belongs to; "
+            f"{file.label}: holds only an MTP head, not the model it belongs to; "
             "attach it to the model's own file first"
         )

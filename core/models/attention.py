@@ -33,7 +33,7 @@ class SelfAttention:
         n_heads, n_kv_heads = h.n_heads[block], h.n_kv_heads[block]
         if not n_kv_heads:
             raise ModelError(
-                f"{weights.file.path}: block {block} has attention, but no key-value heads"
+                f"{weights.file.label}: block {block} has attention, but no key-value heads"
             )
         self.attention = Attention(
             layer=layout.add_kv(KvShape(n_kv_heads, h.key_dim, h.value_dim)),

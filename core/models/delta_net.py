@@ -33,7 +33,7 @@ class DeltaSizes:
 
     @classmethod
     def from_gguf(cls, weights: Weights) -> Self:
-        meta, path = weights.file.metadata, weights.file.path
+        meta, path = weights.file.metadata, weights.file.label
         sizes = cls(
             n_key_heads=meta.int("ssm.group_count", low=1, high=4096),
             n_value_heads=meta.int("ssm.time_step_rank", low=1, high=4096),

@@ -64,7 +64,7 @@ def _kv_heads(file: GgufFile, n_heads: tuple[int, ...]) -> tuple[int, ...]:
         # 0 stands for a layer without attention in some files of hybrids.
         if kv_heads and heads % kv_heads:
             raise ModelError(
-                f"{file.path}: {file.metadata.full_key(key)}: layer {layer} has {heads} heads, "
+                f"{file.label}: {file.metadata.full_key(key)}: layer {layer} has {heads} heads, "
                 f"which {kv_heads} key-value heads cannot share evenly"
             )
     return n_kv
@@ -73,9 +73,9 @@ def _kv_heads(file: GgufFile, n_heads: tuple[int, ...]) -> tuple[int, ...]:
 def _vocabulary_size(file: GgufFile) -> int:
     table = file.tensors.get("token_embd.weight")
     if table is None:
-        raise ModelError(f"{file.path}: tensor token_embd.weight is missing; not a complete model")
+        raise ModelError(f"{file.label}: tensor token_embd.weight is missing; not a complete model")
     if len(table.shape) != 2 or not table.shape[0]:
         raise ModelError(
-            f"{file.path}: token_embd.weight has shape {table.shape}, expected (vocabulary, width)"
+            f"{file.label}: token_embd.weight has shape {table.shape}, expected (vocabulary, width)"
         )
     return table.shape[0]

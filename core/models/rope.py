@@ -22,7 +22,7 @@ def build_rope(weights: Weights, key_dim: int, pairs: RopePairs) -> Rope:
     meta = weights.file.metadata
     n_rot = meta.int("rope.dimension_count", key_dim, low=2, high=key_dim)
     if n_rot % 2:
-        raise ModelError(f"{weights.file.path}: rope.dimension_count is {n_rot}, which is odd")
+        raise ModelError(f"{weights.file.label}: rope.dimension_count is {n_rot}, which is odd")
     base = meta.float("rope.freq_base", 10000.0, low=1e-3, high=1e15)
     frequencies = base ** (-np.arange(0, n_rot, 2, dtype=np.float64) / n_rot)
     if weights.has("rope_freqs"):
@@ -36,7 +36,7 @@ def _stored_factors(weights: Weights, n: int) -> NDArray[np.float64]:
         return np.ones(n)
     if not (np.isfinite(factors) & (factors > 0)).all():
         raise ModelError(
-            f"{weights.file.path}: rope_freqs.weight divides frequencies, but not all of its "
+            f"{weights.file.label}: rope_freqs.weight divides frequencies, but not all of its "
             "values are positive and finite"
         )
     return factors
@@ -55,12 +55,12 @@ def _scale(file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], b
         return Rope(pairs, frequencies / factor)
     if kind != "yarn":
         raise ModelError(
-            f"{file.path}: {meta.full_key('rope.scaling.type')} is {kind[:60]!r}, expected none, "
+            f"{file.label}: {meta.full_key('rope.scaling.type')} is {kind[:60]!r}, expected none, "
             "linear or yarn; others are not supported here"
         )
     if base <= 1:  # YaRN takes its logarithm
         raise ModelError(
-            f"{file.path}: {meta.full_key('rope.freq_base')} is {base}, expected more than 1 "
+            f"{file.label}: {meta.full_key('rope.freq_base')} is {base}, expected more than 1 "
             "for YaRN"
         )
     magnitude = meta.float("rope.scaling.attn_factor", 1.0, low=0.0, high=1e3)

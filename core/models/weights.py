@@ -87,7 +87,7 @@ class Weights:
             tensor = self._take(f"{stem}.weight", (height, n_in))
             bias = self._optional(f"{stem}.bias", (height,), needed=needs_bias)
             if tensor is not None:
-                scale = self._optional(f"{stem}.scale", (1,))
+                scale = self._scale(stem, tensor, 1)
                 parts.append(MatrixPart(tensor, bias, scale, orders.get(stem)))
         return self.backend.matrix(parts) if parts else None
 
@@ -97,8 +97,18 @@ class Weights:
         for stem, height in n_out.items():
             tensor = self._take(f"{stem}.weight", (n_expert, height, n_in))
             if tensor is not None:
-                parts.append(MatrixPart(tensor, scale=self._optional(f"{stem}.scale", (n_expert,))))
+                parts.append(MatrixPart(tensor, scale=self._scale(stem, tensor, n_expert)))
         return self.backend.matrix(parts) if parts else None
+
+    def _scale(self, stem: str, tensor: Tensor, n: int) -> Floats | None:
+        """The second-level scale that only NVFP4 tensors have."""
+        scale = self._optional(f"{stem}.scale", (n,))
+        if scale is not None and tensor.format.name != "NVFP4":
+            self.findings.misshapen.append(
+                f"{self.prefix}{stem}.scale belongs to a {tensor.format.name} tensor, "
+                "which is only known of NVFP4"
+            )
+        return scale
 
     def _optional(self, name: str, shape: tuple[int, ...], needed: bool = False) -> Floats | None:
         if needed or f"{self.prefix}{name}" in self.file.tensors:
@@ -118,13 +128,9 @@ class Weights:
         # Element counts decide: a dimension of 1 may or may not be stored.
         return tensor if tensor.shape == shape else replace(tensor, shape=shape)
 
-    def ignore(self, name: str) -> None:
-        """Say that a tensor is known and not needed."""
-        self.findings.used.add(self.prefix + name)
-
     def check(self) -> None:
         """Raise if the file cannot be computed exactly as it was meant."""
-        path, findings = self.file.path, self.findings
+        path, findings = self.file.label, self.findings
         if findings.missing:
             raise ModelError(f"{path}: missing tensors: {_listing(findings.missing)}")
         if findings.misshapen:
