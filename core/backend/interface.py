@@ -51,16 +51,23 @@ class HostOutput:
     taps: dict[str, Floats]
 
 
+Report = Callable[[str, float], None]  # what is being done, and the fraction that is done
 Taps = frozenset[str]  # hidden rows that somebody wants to keep, by name
 Forward = Callable[["Backend", Step, State, Taps], Output]
 Run = Callable[[Step], HostOutput]
+
+
+def _silent(what: str, fraction: float) -> None:
+    pass
 
 
 class Backend(ABC):
     """One device and its kernels. What belongs to a sequence is in a State, never in here."""
 
     name: str
+    details: str = ""  # instruction set, threads: what a person may want to know
     prepared_bytes: int = 0
+    report: Report = staticmethod(_silent)
 
     # weights, once per load
 

@@ -26,7 +26,7 @@ ARCHITECTURES = {
 def build_model(file: GgufFile, backend: Backend) -> Model:
     """Check the whole file against its architecture, then hand every tensor to the backend."""
     from .hparams import Hparams
-    from .weights import Inventory, Weights
+    from .weights import Inventory, Reporting, Weights
 
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file)
@@ -34,7 +34,7 @@ def build_model(file: GgufFile, backend: Backend) -> Model:
     inventory = Weights(file, Inventory())
     model_class(hparams, inventory)
     inventory.check()
-    return model_class(hparams, Weights(file, backend))
+    return model_class(hparams, Weights(file, Reporting(file, backend)))
 
 
 def _find_class(file: GgufFile) -> type[Model]:

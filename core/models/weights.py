@@ -13,6 +13,7 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.interface import Backend
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.reader import GgufFile, Tensor
@@ -36,6 +37,23 @@ class Inventory:
 
     def vector(self, values: Floats) -> Vector:
         return None
+
+
+class Reporting:
+    """Hands everything to a backend and tells how far it is."""
+
+    def __init__(self, file: GgufFile, backend: Backend) -> None:
+        self.backend = backend
+        self.done, self.total = 0, sum(t.n_bytes for t in file.tensors.values()) or 1
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
+        made = self.backend.matrix(parts)
+        self.done += sum(part.tensor.n_bytes for part in parts)
+        self.backend.report("loading weights", min(self.done / self.total, 1.0))
+        return made
+
+    def vector(self, values: Floats) -> Vector:
+        return self.backend.vector(values)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ from .state import CpuState, count_state_bytes
 from .team import Team
 from .threads import default_threads
 
-Report = Callable[[str, int, int], None]  # what, done, of how many
 PLAN: Any = None  # the step and state that a recording needs are known to the recording
 
 
@@ -42,10 +41,9 @@ class CpuBackend(Backend):
         self.n_threads = default_threads() if threads is None else threads
         if self.n_threads < 1:
             raise ConfigError(f"the number of threads must be at least 1, got {threads}")
-        self.name = f"cpu ({simd.name}, {self.n_threads} threads)"
+        self.name, self.details = "cpu", f"{simd.name}, {self.n_threads} threads"
         self.kernels = Kernels(simd)
         self.team = Team(self.kernels, self.n_threads)
-        self.report: Report | None = None
         self._recording: Recording | None = None
         self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
@@ -88,8 +86,7 @@ class CpuBackend(Backend):
         return run
 
     def _report_compiling(self, done: int, total: int) -> None:
-        if self.report is not None:
-            self.report("compiling kernels", done, total)
+        self.report(f"compiling {total} kernels", done / total)
 
     @property
     def _r(self) -> Recording:

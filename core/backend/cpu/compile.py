@@ -56,6 +56,8 @@ class Kernels:
                 report(done, len(to_compile))
             objects[name] = self._compile(name, new[name], (kinds or {}).get(name, KERNEL))
             self._write(name, objects[name])
+        if to_compile and report is not None:
+            report(len(to_compile), len(to_compile))
         if objects:
             self._link(objects)
         return {name: self.addresses[name] for name in wanted}

@@ -31,7 +31,8 @@ class _Nibbles(TileFormat):
     """16 bytes a row: byte j holds element j low and element j + 16 high."""
 
     span, quant_bytes = 32, 16 * ROWS
-    quant_moves, scale_moves = (Move(2, 16, 4),), (Move(0, 2, 2),)
+    quant_moves: ClassVar[tuple[Move, ...]] = (Move(2, 16, 4),)
+    scale_moves: ClassVar[tuple[Move, ...]] = (Move(0, 2, 2),)
 
     @staticmethod
     def nibbles(e: Emitter, quants: Value, v: int) -> Value:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Q4K(TileFormat):
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
 
-    quant_moves = (Move(20, 128, 4),)
+    quant_moves: ClassVar[tuple[Move, ...]] = (Move(20, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
 
     def prepare(self, blocks: Bytes, type_name: str) -> Bytes:

@@ -88,7 +88,7 @@ def test_sets_that_this_cpu_lacks_are_refused() -> None:
 @pytest.mark.parametrize("name", [n for n, made in SETS.items() if made.is_available()])
 def test_each_set_runs_in_a_process_of_its_own(name: str) -> None:
     """A wrong instruction ends the process rather than raising."""
-    code = "from specdec.core.backend import create_backend\nprint(create_backend('cpu').name)\n"
+    code = "from specdec.core.backend import create_backend\nprint(create_backend('cpu').details)\n"
     import os
 
     environment = {**os.environ, "SPEC_CPU_SET": name}
