@@ -20,9 +20,10 @@ def load(
     device: str = "auto",
     *,
     n_ctx: int | None = None,
+    threads: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
     """A model from a GGUF file, on `auto`, `torch` or `torch:<torch device>`."""
     from .runtime import load_runtime
 
-    return load_runtime(path, device, n_ctx=n_ctx, progress=progress)
+    return load_runtime(path, device, n_ctx=n_ctx, threads=threads, progress=progress)

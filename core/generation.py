@@ -3,38 +3,123 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-from .errors import ConfigError
+from .errors import ConfigError, SpecdecError
 from .sampling.params import SamplingParams
 
-EOS, LIMIT, CONTEXT = "eos", "limit", "context"  # stop reasons
+# Stop reasons.
+EOS: Final = "eos"  # the model ended the text
+LIMIT: Final = "limit"  # max_tokens were made
+CONTEXT: Final = "context"  # the context is full
+STOP: Final = "stop"  # a stop string came up
+CANCELLED: Final = "cancelled"
+ERROR: Final = "error"
+
+TARGET: Final = "target"  # the source of tokens that nobody had drafted
+NO_TOKEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateParams:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
+    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    logprobs: int | None = None  # so many alternatives per token; 0: only its own; None: none
+    ignore_eos: bool = False  # go on when the model ends the text
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ConfigError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
+            raise ConfigError(f"stop must be a list of strings, got {self.stop!r}")
+        if "" in self.stop:
+            raise ConfigError("a stop string is empty, which would end every text at once")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ConfigError(f"logprobs must be at least 0, got {self.logprobs}")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One token. The last event of a generation, and no other, has a stop reason."""
+    """One token. The last event of a generation, and no other, has a stop reason.
+
+    A generation that was cancelled or failed ends with an event whose token is `NO_TOKEN`.
+    """
 
     token: int
-    text: str  # the whole characters that this token completed; "" if none
-    logprob: float  # natural logarithm, under the model's own distribution
-    source: str = "target"  # who proposed the token
+    text: str  # characters that are certain now; "" while a character or stop string may follow
+    logprob: float | None = None  # natural logarithm, under the model's own distribution
+    source: str = TARGET  # who proposed the token
     stop_reason: str | None = None
+    top_logprobs: tuple[tuple[int, float], ...] = ()  # the best tokens and theirs, best first
+    stop_string: str | None = None  # the one that came up
+    sequence: int = 0  # `Sequence.id`, where several are running
+    error: SpecdecError | None = None  # why it failed
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """What one drafter did."""
+
+    drafted: int = 0
+    accepted: int = 0
+    ms: float = 0.0
 
 
 @dataclass(slots=True)
 class Stats:
+    """Times and counts of one generation."""
+
     load_ms: float = 0.0
     prompt_n: int = 0
-    prompt_ms: float = 0.0
+    prompt_ms: float = 0.0  # from the start of work on it to its last row
     predicted_n: int = 0
     predicted_ms: float = 0.0
+    cached_n: int = 0  # tokens of the prompt that another text had left in the cache
+    steps: int = 0  # passes of the model that made tokens
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    accept_per_pos: list[int] = field(default_factory=list)  # accepted, by place in the draft
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+
+    @property
+    def mean_accept_len(self) -> float:
+        """Tokens per pass of the model."""
+        return self.predicted_n / self.steps if self.steps else 0.0
+
+    @property
+    def prompt_per_second(self) -> float:
+        return _rate(self.prompt_n - self.cached_n, self.prompt_ms)
+
+    @property
+    def predicted_per_second(self) -> float:
+        return _rate(self.predicted_n, self.predicted_ms)
+
+    def as_json(self) -> dict[str, Any]:
+        """Under the names that `--json` prints."""
+        sources = {
+            name: {"drafted": s.drafted, "accepted": s.accepted, "ms": s.ms}
+            for name, s in self.by_source.items()
+        }
+        values: dict[str, Any] = {name: getattr(self, name) for name in _PRINTED}
+        return values | {"accept_per_pos": list(self.accept_per_pos), "by_source": sources}
+
+
+_PRINTED: Final = (
+    "prompt_n",
+    "prompt_ms",
+    "predicted_n",
+    "predicted_ms",
+    "prompt_per_second",
+    "predicted_per_second",
+    "load_ms",
+    "draft_n",
+    "draft_n_accepted",
+    "steps",
+    "mean_accept_len",
+    "cached_n",
+)
+
+
+def _rate(n: int, milliseconds: float) -> float:
+    return 1000 * n / milliseconds if milliseconds > 0 else 0.0

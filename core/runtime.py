@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from .backend import create_backend
-from .backend.interface import Backend, State
+from .backend.interface import Backend
 from .backend.layers import Floats
 from .backend.step import Piece, build_step
+from .engine.config import EngineConfig
+from .engine.drafting import Drafter
+from .engine.engine import Engine, check_prompt, check_tokens
 from .errors import ConfigError
-from .generation import CONTEXT, EOS, LIMIT, Event, GenerateParams, Stats
+from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
-from .sampling.sampler import logprobs, pick
+from .state.budget import Budget, make_budget
+from .state.fingerprint import model_fingerprint
+from .state.host_memory import available_memory
+from .state.sizes import PAGE_LEN, StateSizes
 from .tokenizer import Tokenizer, load_tokenizer
 
-DEFAULT_CONTEXT = 8192  # tokens, if the model allows that many and nothing else is asked for
-PAGE_LEN = 256  # cells of a KV page
-PROMPT_ROWS = 512  # rows of a prompt in one step
+DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
+PROMPT_ROWS = 512  # rows of one step of `logits`
+CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
+HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
@@ -36,11 +43,12 @@ def load_runtime(
     device: str = "auto",
     *,
     n_ctx: int | None = None,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
     start, report = time.perf_counter(), progress or _silent
-    backend = create_backend(device)
+    backend = create_backend(device, threads=threads)
     report("reading", 0.0)
     file = open_gguf(path)
     check_vocabulary(file)
@@ -48,7 +56,7 @@ def load_runtime(
     report("reading", 0.5)
     tokenizer = load_tokenizer(file.metadata)
     runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx))
-    runtime.stats.load_ms = 1000 * (time.perf_counter() - start)
+    runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     report("reading", 1.0)
     return runtime
 
@@ -57,9 +65,14 @@ class Runtime:
     def __init__(
         self, file: GgufFile, model: Model, backend: Backend, tokenizer: Tokenizer, n_ctx: int
     ) -> None:
+        """Refused with a ConfigError if the state of one sequence does not fit into memory."""
         self.file, self.model, self.backend = file, model, backend
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
-        self.stats = Stats()
+        self.load_ms = 0.0
+        self.stats = Stats()  # of the latest generation
+        self.budget = self.plan(1)
+        self._engine: Engine | None = None
+        self._inboxes: dict[int, deque[Event]] = {}
 
     @property
     def name(self) -> str:
@@ -77,27 +90,47 @@ class Runtime:
     def n_vocab(self) -> int:
         return self.model.hparams.n_vocab
 
+    def plan(self, n_slots: int) -> Budget:
+        """What `n_slots` sequences at once take; ConfigError if that is not there."""
+        sizes = StateSizes(self.n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
+        on_host = self.backend.name in HOST_DEVICES
+        available = available_memory() if on_host else None
+        return make_budget(self.backend, self.model.state_shape, sizes, available)
+
+    def new_engine(self, budget: Budget, drafter: Drafter | None = None) -> Engine:
+        """An engine with its own state, for as many sequences as `plan` was asked for."""
+        return Engine(
+            self.model,
+            self.backend,
+            self.tokenizer,
+            EngineConfig(budget.sizes),
+            drafter=drafter,
+            model_id=model_fingerprint(self.file),
+        )
+
     def logits(self, token_ids: Sequence[int]) -> Floats:
         """Logits of every row of one fresh sequence, (T, V)."""
-        self._check_tokens(token_ids)
-        text = self._new_text()
-        pieces = [
-            text.run(token_ids[i : i + PROMPT_ROWS], all_rows=True)
-            for i in range(0, len(token_ids), PROMPT_ROWS)
-        ]
-        return np.concatenate(pieces)
+        check_tokens(token_ids, self.n_vocab)
+        n_rows = min(PROMPT_ROWS, len(token_ids))
+        pages = range(-(-len(token_ids) // PAGE_LEN))
+        state = self.backend.new_state(
+            self.model.state_shape, n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1
+        )
+        run = self.backend.compile(self.model.forward, state, max_rows=n_rows)
+        rows = []
+        for first in range(0, len(token_ids), n_rows):
+            tokens = token_ids[first : first + n_rows]
+            # After the first piece one row is pending, and it holds.
+            piece = Piece(tokens, first, pages, replay=int(first > 0), n_out=len(tokens))
+            rows.append(run(build_step([piece])).logits.copy())
+        return np.concatenate(rows)
 
     def generate(
         self, prompt: str | Sequence[int], params: GenerateParams | None = None
     ) -> Iterator[Event]:
         """Tokens as they are made. Closing the iterator ends the generation."""
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self._check_tokens(tokens)
-        if len(tokens) >= self.n_ctx:
-            raise ConfigError(
-                f"the prompt has {len(tokens)} tokens, which exceeds the available context size "
-                f"of {self.n_ctx}; shorten it or give a larger -c"
-            )
+        check_prompt(tokens, self.n_vocab, self.n_ctx)
         return self._generate(tokens, params or GenerateParams())
 
     def close(self) -> None:
@@ -115,84 +148,29 @@ class Runtime:
         self.close()
 
     def _generate(self, prompt: list[int], params: GenerateParams) -> Iterator[Event]:
-        self.stats = Stats(load_ms=self.stats.load_ms, prompt_n=len(prompt))
-        clock = _Clock()
-        text = self._new_text()
-        for i in range(0, len(prompt), PROMPT_ROWS):
-            row = text.run(prompt[i : i + PROMPT_ROWS])[-1]
-        self.stats.prompt_ms = clock.lap()
-        budget = min(params.max_tokens or self.n_ctx, self.n_ctx - len(prompt))
-        stream = self.tokenizer.stream()
-        for made in range(1, budget + 1):
-            token = pick(row, params.sampling, sequence=0, position=text.n_tokens)
-            reason = self._stop_reason(token, made, budget, params)
-            shown = stream.push(token) + (stream.finish() if reason else "")
-            self.stats.predicted_n, self.stats.predicted_ms = made, clock.since_lap()
-            yield Event(token, shown, float(logprobs(row)[token]), stop_reason=reason)
-            if reason:
-                return
-            row = text.run([token])[-1]
+        if self._engine is None:
+            self._engine = self.new_engine(self.budget)
+        sequence = self._engine.add(prompt, params)
+        self.stats = sequence.stats
+        self.stats.load_ms = self.load_ms
+        inbox = self._inboxes[sequence.id] = deque()
+        try:
+            while sequence.stop_reason is None or inbox:
+                while not inbox:
+                    self._step(self._engine)
+                event = inbox.popleft()
+                if event.error is not None:
+                    raise event.error
+                yield event
+        finally:
+            self._engine.cancel(sequence)
+            del self._inboxes[sequence.id]
 
-    def _stop_reason(
-        self, token: int, made: int, budget: int, params: GenerateParams
-    ) -> str | None:
-        if token in self.tokenizer.eog_ids:
-            return EOS
-        if made < budget:
-            return None
-        return LIMIT if budget == params.max_tokens else CONTEXT
-
-    def _check_tokens(self, token_ids: Sequence[int]) -> None:
-        if not len(token_ids):
-            raise ConfigError("the prompt is empty, and this model has no token to begin with")
-        for i, token in enumerate(token_ids):
-            if not 0 <= token < self.n_vocab:
-                raise ConfigError(
-                    f"token id {token} at place {i} is outside the vocabulary of {self.n_vocab}"
-                )
-
-    def _new_text(self) -> _Text:
-        n_pages = -(-self.n_ctx // PAGE_LEN)
-        state = self.backend.new_state(
-            self.model.state_shape, n_pages=n_pages, page_len=PAGE_LEN, n_slots=1, window=1
-        )
-        return _Text(self.model, self.backend, state, list(range(n_pages)))
-
-
-@dataclass(slots=True)
-class _Text:
-    """One sequence that only ever grows."""
-
-    model: Model
-    backend: Backend
-    state: State
-    pages: list[int]
-    n_tokens: int = 0
-    replay: int = field(default=0)
-
-    def run(self, tokens: Sequence[int], all_rows: bool = False) -> Floats:
-        """Append tokens; logits of the last one or of all, (R, V)."""
-        n_out = len(tokens) if all_rows else 1
-        piece = Piece(tokens, self.n_tokens, self.pages, replay=self.replay, n_out=n_out)
-        output = self.model.forward(self.backend, build_step([piece]), self.state)
-        self.n_tokens += len(tokens)
-        self.replay = 1  # the window is one row, and it holds
-        return self.backend.to_host(output.logits)
-
-
-class _Clock:
-    """Milliseconds."""
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-
-    def since_lap(self) -> float:
-        return 1000 * (time.perf_counter() - self.start)
-
-    def lap(self) -> float:
-        elapsed = self.since_lap()
-        self.start = time.perf_counter()
-        return elapsed
+    def _step(self, engine: Engine) -> None:
+        # Somebody else's text may be half read: what is made of it meanwhile waits for them.
+        for event in engine.step():
+            if event.sequence in self._inboxes:
+                self._inboxes[event.sequence].append(event)
 
 
 def _context_length(model: Model, n_ctx: int | None) -> int:

@@ -188,13 +188,16 @@ class Backend(ABC):
         """Duplicate whole KV pages, for copy on write."""
 
     @abstractmethod
-    def save_slot(self, state: State, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
-        """Everything that one sequence needs to go on, pending factors included."""
+    def save_slot(
+        self, state: State, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+    ) -> SlotImage:
+        """Everything that one sequence needs to go on: its cells, its recurrent state, and the
+        factors of the first `n_pending` rows of its last window. Nothing of anybody else."""
 
     @abstractmethod
     def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:
         """Put a saved sequence into a slot and pages, not necessarily those it came from."""
 
     @abstractmethod
-    def copy_slot(self, state: State, source: int, target: int) -> None:
+    def copy_slot(self, state: State, source: int, target: int, n_pending: int) -> None:
         """Duplicate the recurrent part; KV pages are shared or copied by whoever owns the table."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.running import random_tokens, start
-from support.tiny_models import TinyModel
+from support.tiny_models import TinyModel, build_tiny
 from support.vocab import EOS_ID, N_VOCAB
 
 import specdec.core
 from specdec.core import runtime as runtime_module
-from specdec.core.errors import ConfigError
-from specdec.core.generation import CONTEXT, EOS, LIMIT, Event, GenerateParams
+from specdec.core.errors import ConfigError, NonFiniteError
+from specdec.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GenerateParams
 from specdec.core.runtime import Runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
@@ -164,6 +165,64 @@ def test_statistics(runtime: Runtime) -> None:
     stats = runtime.stats
     assert (stats.prompt_n, stats.predicted_n) == (len(PROMPT), 8)
     assert min(stats.load_ms, stats.prompt_ms, stats.predicted_ms) > 0
+
+
+# Through the engine ------------------------------------------------------------------------------
+
+
+def test_a_stop_string_ends_the_text(runtime: Runtime) -> None:
+    whole = "".join(event.text for event in write(runtime, n=30))
+    stop = whole[5:8]
+    params = GenerateParams(GREEDY, max_tokens=30, stop=(stop,))
+    events = list(runtime.generate(PROMPT, params))
+    assert "".join(event.text for event in events) == whole[: whole.find(stop)]
+    assert events[-1].stop_reason == STOP
+
+
+def test_two_texts_read_in_turns(runtime: Runtime) -> None:
+    """One engine writes both; what is made while the other is read waits."""
+    other = random_tokens(7, seed=11, n_vocab=256)
+    want = [ids(write(runtime)), ids(write(runtime, other))]
+    both = [runtime.generate(p, GenerateParams(GREEDY, max_tokens=8)) for p in (PROMPT, other)]
+    got: list[list[int]] = [[], []]
+    for _ in range(8):
+        for events, tokens in zip(both, got, strict=True):
+            tokens.append(next(events).token)
+    assert got == want
+
+
+def test_the_second_time_the_prompt_is_there(runtime: Runtime) -> None:
+    prompt = random_tokens(30, seed=12, n_vocab=256)
+    first = ids(write(runtime, prompt))
+    turn = [*prompt, *first, 3, 4]
+    write(runtime, turn)
+    assert runtime.stats.cached_n == len(prompt) + len(first) - 1
+    printed = runtime.stats.as_json()
+    assert (printed["prompt_n"], printed["predicted_n"], printed["steps"]) == (len(turn), 8, 8)
+    assert printed["load_ms"] > 0
+
+
+def test_nan_raises(tmp_path: Path) -> None:
+    def poison(_keys: dict[str, Any], tensors: dict[str, Any]) -> None:
+        tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
+
+    path = build_tiny("qwen3", tmp_path, edit=poison).path
+    with specdec.core.load(path, "torch", n_ctx=N_CTX) as damaged:
+        for _ in range(2):
+            with pytest.raises(NonFiniteError):
+                write(damaged)
+
+
+def test_memory_that_is_not_there(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "available_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"not enough memory for 1 x 64 tokens.*free"):
+        specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
+
+
+def test_the_budget_is_told(runtime: Runtime) -> None:
+    assert "KV" in runtime.budget.describe()
+    with pytest.raises(ConfigError, match="parallel sequences must be at least 1"):
+        runtime.plan(0)
 
 
 # Mistakes ----------------------------------------------------------------------------------------

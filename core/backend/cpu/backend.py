@@ -157,15 +157,15 @@ class CpuBackend(Backend):
         state.copy_pages(sources, targets)
 
     def save_slot(
-        self, state: CpuState, slot: int, pages: Sequence[int], n_cells: int
+        self, state: CpuState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
     ) -> SlotImage:
-        return state.save(slot, pages, n_cells)
+        return state.save(slot, pages, n_cells, n_pending)
 
     def load_slot(self, state: CpuState, slot: int, pages: Sequence[int], image: SlotImage) -> None:
         state.load(slot, pages, image)
 
-    def copy_slot(self, state: CpuState, source: int, target: int) -> None:
-        state.copy(source, target)
+    def copy_slot(self, state: CpuState, source: int, target: int, n_pending: int) -> None:
+        state.copy(source, target, n_pending)
 
 
 def choose_set(name: str | None) -> Simd:

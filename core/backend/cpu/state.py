@@ -30,8 +30,14 @@ class DeltaLayer:
     updates: NDArray[np.float32]  # (slots, window, Hv, Dv)
     decays: NDArray[np.float32]  # (slots, window, Hv)
 
-    def parts(self) -> dict[str, NDArray[np.float32]]:
-        return {name: getattr(self, name) for name in self.__slots__}
+    window: int
+
+    def parts(self, slot: int, n_pending: int) -> dict[str, NDArray[np.float32]]:
+        """What matters of a slot: views, in which it can also be changed."""
+        n_ring = self.ring.shape[1] - self.window + n_pending
+        views = {"states": self.states[slot], "ring": self.ring[slot, :n_ring]}
+        factors = ("keys", "updates", "decays")
+        return views | {name: getattr(self, name)[slot, :n_pending] for name in factors}
 
 
 class CpuState:
@@ -44,15 +50,19 @@ class CpuState:
         self.kv = [_kv_layer(s, n_pages, page_len) for s in shape.kv]
         self.delta = [_delta_layer(s, n_slots, window) for s in shape.delta]
 
-    def save(self, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
+    def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
         used = list(pages)[: -(-n_cells // self.page_len)]
+        dead = range(n_cells % self.page_len or self.page_len, self.page_len)
         image: SlotImage = {}
         for i, kv in enumerate(self.kv):
-            image[f"kv.{i}.keys"] = kv.keys[used]
-            image[f"kv.{i}.values"] = kv.values[used]
+            keys, values = kv.keys[used], kv.values[used]
+            for cell in dead:  # may hold what a rejected draft or another text left there
+                keys[-1:, :, cell // LANES, :, cell % LANES] = 0
+                values[-1:, :, cell] = 0
+            image[f"kv.{i}.keys"], image[f"kv.{i}.values"] = keys, values
         for i, delta in enumerate(self.delta):
-            for name, part in delta.parts().items():
-                image[f"delta.{i}.{name}"] = part[slot].copy()
+            for name, part in delta.parts(slot, n_pending).items():
+                image[f"delta.{i}.{name}"] = part.copy()
         return image
 
     def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
@@ -61,13 +71,14 @@ class CpuState:
             kv.keys[used] = image[f"kv.{i}.keys"]
             kv.values[used] = image[f"kv.{i}.values"]
         for i, delta in enumerate(self.delta):
-            for name, part in delta.parts().items():
-                part[slot] = image[f"delta.{i}.{name}"]
+            for name, part in delta.parts(slot, len(image[f"delta.{i}.keys"])).items():
+                part[:] = image[f"delta.{i}.{name}"]
 
-    def copy(self, source: int, target: int) -> None:
+    def copy(self, source: int, target: int, n_pending: int) -> None:
         for delta in self.delta:
-            for part in delta.parts().values():
-                part[target] = part[source]
+            old, new = delta.parts(source, n_pending), delta.parts(target, n_pending)
+            for name, part in new.items():
+                part[:] = old[name]
 
     def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         for kv in self.kv:
@@ -114,4 +125,5 @@ def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:
         keys=zeros(window, s.n_key_heads, s.head_dim),
         updates=zeros(window, s.n_value_heads, s.head_dim),
         decays=zeros(window, s.n_value_heads),
+        window=window,
     )

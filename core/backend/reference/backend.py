@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
+from ...gguf.shown import shown_path
 from ..interface import Backend, SlotImage
 from ..layers import (
     Activation,
@@ -108,17 +109,17 @@ class ReferenceBackend(Backend):
         state.copy_pages(sources, targets)
 
     def save_slot(
-        self, state: ReferenceState, slot: int, pages: Sequence[int], n_cells: int
+        self, state: ReferenceState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
     ) -> SlotImage:
-        return state.save(slot, pages, n_cells)
+        return state.save(slot, pages, n_cells, n_pending)
 
     def load_slot(
         self, state: ReferenceState, slot: int, pages: Sequence[int], image: SlotImage
     ) -> None:
         state.load(slot, pages, image)
 
-    def copy_slot(self, state: ReferenceState, source: int, target: int) -> None:
-        state.copy(source, target)
+    def copy_slot(self, state: ReferenceState, source: int, target: int, n_pending: int) -> None:
+        state.copy(source, target, n_pending)
 
 
 def find_device(name: str) -> torch.device:
@@ -128,5 +129,7 @@ def find_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:  # torch asserts when built without CUDA
         reason = str(error).strip().splitlines()[0]
-        raise ConfigError(f"--device torch:{name}: torch cannot use it here ({reason})") from None
+        raise ConfigError(
+            f"--device torch:{shown_path(name)}: torch cannot use it here ({reason[:80]})"
+        ) from None
     return device

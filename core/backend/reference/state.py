@@ -34,8 +34,11 @@ class DeltaLayer:
     decays: Tensor  # (slots, window, Hv)
     inputs: Tensor  # (slots, window, channels)
 
-    def parts(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self.__slots__}
+    def parts(self, slot: int, n_pending: int) -> dict[str, Tensor]:
+        """What matters of a slot."""
+        whole = {"S": self.S[slot], "conv": self.conv[slot]}
+        factors = ("keys", "updates", "decays", "inputs")
+        return whole | {name: getattr(self, name)[slot, :n_pending] for name in factors}
 
 
 class ReferenceState:
@@ -58,15 +61,15 @@ class ReferenceState:
         device = (self.kv[0].keys if self.kv else self.delta[0].S).device
         return torch.from_numpy(flat).to(device)
 
-    def save(self, slot: int, pages: Sequence[int], n_cells: int) -> SlotImage:
+    def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
         image: SlotImage = {}
         where = self.cells(pages, n_cells)
         for i, kv in enumerate(self.kv):
             image[f"kv.{i}.keys"] = kv.keys[where].cpu().numpy()
             image[f"kv.{i}.values"] = kv.values[where].cpu().numpy()
         for i, delta in enumerate(self.delta):
-            for name, part in delta.parts().items():
-                image[f"delta.{i}.{name}"] = part[slot].cpu().numpy().copy()
+            for name, part in delta.parts(slot, n_pending).items():
+                image[f"delta.{i}.{name}"] = part.cpu().numpy().copy()
         return image
 
     def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
@@ -75,8 +78,8 @@ class ReferenceState:
             kv.keys[where] = torch.from_numpy(image[f"kv.{i}.keys"]).to(kv.keys)
             kv.values[where] = torch.from_numpy(image[f"kv.{i}.values"]).to(kv.values)
         for i, delta in enumerate(self.delta):
-            for name, part in delta.parts().items():
-                part[slot] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
+            for name, part in delta.parts(slot, len(image[f"delta.{i}.keys"])).items():
+                part[:] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
 
     def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         for source, target in zip(sources, targets, strict=True):
@@ -85,10 +88,11 @@ class ReferenceState:
             for kv in self.kv:
                 kv.keys[to], kv.values[to] = kv.keys[cells], kv.values[cells]
 
-    def copy(self, source: int, target: int) -> None:
+    def copy(self, source: int, target: int, n_pending: int) -> None:
         for delta in self.delta:
-            for part in delta.parts().values():
-                part[target] = part[source]
+            old, new = delta.parts(source, n_pending), delta.parts(target, n_pending)
+            for name, part in new.items():
+                part[:] = old[name]
 
 
 def count_bytes(shape: StateShape, page_len: int, window: int, item: int) -> tuple[int, int]:

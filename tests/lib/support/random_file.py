@@ -162,14 +162,28 @@ def _metadata(s: Sizes) -> dict[str, Any]:
     )
 
 
-def _vocabulary(n: int) -> dict[str, Any]:
-    from .vocab import tokenizer_metadata
+def _vocabulary(n: int, seed: int = 1) -> dict[str, Any]:
+    """Bytes, then merges of random earlier tokens, as many as a real vocabulary has."""
+    from .vocab import byte_characters
 
-    keys = tokenizer_metadata()
-    tokens = keys["tokenizer.ggml.tokens"]
-    more = n - len(tokens)
-    # Ids of the small vocabulary stay; the rest is plain text that no merge makes.
-    keys["tokenizer.ggml.tokens"] = tokens + [f"[word{i}]" for i in range(more)]
-    kinds = keys["tokenizer.ggml.token_type"] + [1] * more
-    keys["tokenizer.ggml.token_type"] = np.array(kinds, np.int32)
-    return keys
+    rng = np.random.default_rng(seed)
+    tokens = byte_characters()
+    seen, merges = set(tokens), []
+    while len(tokens) < n - 1:
+        left, right = (tokens[int(len(tokens) * x**2)] for x in rng.random(2))
+        if len(left + right) <= 16 and left + right not in seen:
+            seen.add(left + right)
+            tokens.append(left + right)
+            merges.append(f"{left} {right}")
+    tokens.append("<|endoftext|>")
+    kinds = np.full(n, 1, np.int32)
+    kinds[-1] = 3
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen35",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": n - 1,
+        "tokenizer.ggml.add_bos_token": False,
+    }

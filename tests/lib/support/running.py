@@ -84,7 +84,7 @@ class Running:
 
     def image(self) -> SlotImage:
         return self.machine.backend.save_slot(
-            self.machine.state, self.slot, self.pages, self.n_tokens
+            self.machine.state, self.slot, self.pages, self.n_tokens, self.replay
         )
 
 

@@ -1,0 +1,58 @@
+"""A plan as arrays: the `Step` that the model runs, written into buffers made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..backend.step import Ints, Step
+from .config import EngineConfig
+from .scheduler import Part
+
+
+class Batch:
+    def __init__(self, config: EngineConfig, tables: Ints) -> None:
+        """`tables`: the page table of each slot, (slots, P)."""
+        self._tables = tables
+        sizes = config.sizes
+        n_rows, n_slots = config.max_rows, sizes.n_slots
+        self._tokens = np.zeros(n_rows, np.int32)
+        self._positions = np.zeros(n_rows, np.int32)
+        self._out_rows = np.zeros(n_rows, np.int32)
+        self._starts = np.zeros(n_slots + 1, np.int32)
+        self._slots = np.zeros(n_slots, np.int32)
+        self._past = np.zeros(n_slots, np.int32)
+        self._replay = np.zeros(n_slots, np.int32)
+        self._pages = np.zeros((n_slots, sizes.pages_per_slot), np.int32)
+        self._numbers = np.arange(max(sizes.n_ctx, n_rows) + 1, dtype=np.int32)
+
+    def build(self, parts: Sequence[Part]) -> Step:
+        """Valid until the next call. Makes sure that every row has a cell to write to."""
+        numbers = self._numbers
+        row = n_out = 0
+        for b, part in enumerate(parts):
+            state = part.state
+            past, n_rows = state.n_cells, len(part.tokens)
+            end = row + n_rows
+            state.table.reserve(past, past + n_rows)
+            self._tokens[row:end] = part.tokens
+            self._positions[row:end] = numbers[past : past + n_rows]
+            self._out_rows[n_out : n_out + part.n_out] = numbers[end - part.n_out : end]
+            self._starts[b + 1] = end
+            self._slots[b] = state.slot
+            self._past[b] = past
+            self._replay[b] = state.replay
+            self._pages[b] = self._tables[state.slot]
+            row, n_out = end, n_out + part.n_out
+        n = len(parts)
+        return Step(
+            tokens=self._tokens[:row],
+            positions=self._positions[:row],
+            starts=self._starts[: n + 1],
+            slots=self._slots[:n],
+            past=self._past[:n],
+            replay=self._replay[:n],
+            pages=self._pages[:n],
+            out_rows=self._out_rows[:n_out],
+        )

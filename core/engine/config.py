@@ -1,0 +1,32 @@
+"""How an engine cuts its work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import ConfigError
+from ..state.sizes import StateSizes
+
+# Prompts are cut at absolute multiples of this, so that a piece is the same piece whatever was
+# found in the cache. It also bounds how long a prompt holds up the others' next token.
+PREFILL_CHUNK: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    sizes: StateSizes
+    chunk: int = PREFILL_CHUNK  # rows of prompts in one step; a multiple of the page length
+    reuse: bool = True  # keep what finished texts left, for those that begin alike
+    any_cut: bool = True  # see `StateStore`
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1 or self.chunk % self.sizes.page_len:
+            raise ConfigError(
+                f"prompt pieces of {self.chunk} rows are not whole pages of {self.sizes.page_len}"
+            )
+
+    @property
+    def max_rows(self) -> int:
+        """Of one step: a prompt piece beside the longest draft of every sequence."""
+        return self.chunk + self.sizes.n_slots * self.sizes.window

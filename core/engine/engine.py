@@ -1,0 +1,257 @@
+"""The engine: texts go in, events come out, one step of the model at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Tokens
+from itertools import count
+
+from ..backend.interface import Backend, HostOutput
+from ..backend.layers import Floats
+from ..backend.step import Step
+from ..errors import ConfigError, NonFiniteError
+from ..generation import CANCELLED, ERROR, TARGET, Event, GenerateParams
+from ..models.base import Model
+from ..state.snapshot import SequenceSnapshot
+from ..state.store import StateStore
+from ..tokenizer import Tokenizer
+from . import saving
+from .batch import Batch
+from .config import EngineConfig
+from .drafting import Ask, Drafter
+from .samplers import SamplerMaker
+from .scheduler import Part, Scheduler
+from .sequence import Sequence
+from .verify import verify
+
+
+class Engine:
+    """Not safe for several threads: one of them adds, steps and cancels."""
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        *,
+        drafter: Drafter | None = None,
+        model_id: str = "",
+    ) -> None:
+        """`model_id`: a `model_fingerprint`, by which snapshots know their model."""
+        self.config, self.drafter = config, drafter
+        self.store = StateStore(
+            backend, model.state_shape, config.sizes, chunk=config.chunk, any_cut=config.any_cut
+        )
+        self._scheduler = Scheduler(self.store, config)
+        self._batch = Batch(config, self.store.tables)
+        self._run = backend.compile(
+            model.forward,
+            self.store.state,
+            max_rows=config.max_rows,
+            taps=drafter.taps if drafter else frozenset(),
+        )
+        self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
+        self._samplers = SamplerMaker(tokenizer, self._n_vocab)
+        self._origin = saving.Origin(model_id, backend.name, config.sizes.window)
+        self._ids = count()
+        self._news: list[Event] = []  # what happened between two steps
+        self._is_amid_step = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._news or self._scheduler.waiting or self._scheduler.running)
+
+    def add(
+        self, prompt: Tokens[int], params: GenerateParams | None = None, *, index: int = 0
+    ) -> Sequence:
+        """Queue a text. `index` numbers the texts of one request, which share a seed."""
+        check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
+        sequence = self._new_sequence(prompt, params or GenerateParams(), index)
+        self._scheduler.waiting.append(sequence)
+        return sequence
+
+    def step(self) -> list[Event]:
+        """One pass of the model over rows of all sequences that have work."""
+        self._recover()
+        self._is_amid_step = True
+        events: list[Event] = []
+        if parts := self._scheduler.plan():
+            self._draft(parts)
+            step = self._batch.build(parts)
+            output = self._run(step)
+            ran_at = time.perf_counter()
+            first, n_true = 0, []
+            for part in parts:
+                n_made = self._accept(part, output.logits[first : first + part.n_out], events)
+                first += part.n_out
+                n_true.append(len(part.tokens) - part.n_out + n_made)
+                part.state.advance(len(part.tokens), n_true[-1])
+                if part.n_out:
+                    part.sequence.count(ran_at, n_made, part.draft)
+            self._tell(step, output, parts, n_true)
+            for part in parts:
+                self._settle(part)
+        self._is_amid_step = False
+        news, self._news = self._news, []
+        return news + events
+
+    def cancel(self, sequence: Sequence) -> None:
+        """End a text now. Its last event comes with the next step."""
+        self._recover()
+        if sequence.stop_reason is None:
+            self._news.append(sequence.end(CANCELLED))
+            self._scheduler.remove(sequence)
+            self._close(sequence)
+
+    def snapshot(self, sequence: Sequence) -> SequenceSnapshot:
+        """Everything that the rest of this text depends on; the sequence itself goes on."""
+        self._recover()
+        if sequence.stop_reason is not None:
+            raise ConfigError(f"sequence {sequence.id} has ended: nothing is left to save")
+        state, blobs = sequence.state, dict[str, bytes]()
+        if state is None or not state.n_cells:
+            return sequence.saved or saving.take(self._origin, sequence, {}, {})
+        if self.drafter is not None and sequence.is_known_to_drafter:
+            blobs = self.drafter.save(sequence.id)
+        elif sequence.saved is not None:
+            blobs = saving.drafter_blobs(sequence.saved)
+        return saving.take(self._origin, sequence, self.store.save(state), blobs)
+
+    def restore(self, snapshot: SequenceSnapshot, params: GenerateParams | None = None) -> Sequence:
+        """Queue a saved text, with its own parameters or others."""
+        saving.check(self._origin, snapshot, self.store, self._n_vocab)
+        request = saving.Request.read(snapshot)
+        prompt = snapshot.tokens[: snapshot.n_prompt].tolist()
+        check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
+        sequence = self._new_sequence(prompt, params or request.params, request.index)
+        sequence.retell(snapshot.tokens[snapshot.n_prompt :].tolist())
+        sequence.sampler.load(snapshot.blobs.get(saving.SAMPLER, b""))
+        if sequence.n_missing < 1:
+            raise ConfigError(
+                f"the saved text has {len(sequence.tokens)} tokens already, and no more than "
+                f"{sequence.max_len} are allowed"
+            )
+        sequence.saved = snapshot
+        self._scheduler.waiting.append(sequence)
+        return sequence
+
+    def _new_sequence(self, prompt: Tokens[int], params: GenerateParams, index: int) -> Sequence:
+        sampler = self._samplers.make(params, index)
+        sampler.begin(prompt)
+        return Sequence(
+            next(self._ids),
+            prompt,
+            params,
+            n_ctx=self.config.sizes.n_ctx,
+            eog_ids=self._tokenizer.eog_ids,
+            stream=self._tokenizer.stream(continues=True),
+            sampler=sampler,
+        )
+
+    # the parts of a step
+
+    def _draft(self, parts: list[Part]) -> None:
+        if self.drafter is None:
+            return
+        for part in parts:
+            if not part.sequence.is_known_to_drafter:
+                self._begin(self.drafter, part.sequence)
+        able = [part for part in parts if part.max_draft > 0]
+        asks = [Ask(p.sequence.id, p.sequence.tokens, p.max_draft) for p in able]
+        for part, draft in zip(able, self.drafter.propose(asks) if asks else (), strict=True):
+            part.add_draft(draft)
+
+    def _accept(self, part: Part, logits: Floats, events: list[Event]) -> int:
+        """Verify the draft and emit what comes out; how many tokens that are."""
+        sequence, drafted, n_made = part.sequence, part.draft.tokens, 0
+        try:
+            for token in verify(logits, drafted, sequence.pick):
+                is_hit = n_made < len(drafted) and drafted[n_made] == token
+                source = part.draft.sources[n_made] if is_hit else TARGET
+                events.append(sequence.emit(token, logits[n_made], source))
+                n_made += 1
+                if sequence.stop_reason is not None:
+                    break
+        except NonFiniteError as error:
+            events.append(sequence.end(ERROR, error))
+        return n_made
+
+    def _settle(self, part: Part) -> None:
+        sequence, state = part.sequence, part.state
+        if sequence.stop_reason is not None:
+            self._scheduler.remove(sequence)
+            self._close(sequence, is_sound=sequence.stop_reason != ERROR)
+            return
+        if state.n_cells in state.wanted:
+            self.store.checkpoint(state)
+        if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):
+            self.store.publish(state, self._reusable(sequence, state.n_cells))
+        self._scheduler.move_on(part)
+
+    def _close(self, sequence: Sequence, *, is_sound: bool = True) -> None:
+        state, sequence.state = sequence.state, None
+        if state is None:
+            return
+        is_sound &= self._is_reusable(sequence)
+        self.store.close(state, self._reusable(sequence, state.n_cells) if is_sound else ())
+        if self.drafter is not None and sequence.is_known_to_drafter:
+            self.drafter.end(sequence.id)
+
+    def _recover(self) -> None:
+        """An interrupt (Ctrl-C) ended the last step anywhere: what ran in it cannot go on."""
+        if not self._is_amid_step:
+            return
+        for sequence in self._scheduler.running:
+            if sequence.stop_reason is None:
+                self._news.append(sequence.end(CANCELLED))
+            self._scheduler.remove(sequence)
+            sequence.state = None
+            if self.drafter is not None and sequence.is_known_to_drafter:
+                self.drafter.end(sequence.id)
+        self.store.reset()
+        self._is_amid_step = False
+
+    def _is_reusable(self, sequence: Sequence) -> bool:
+        # Finite logits vouch for the cells before them. Nothing vouches for what a file held.
+        return self.config.reuse and sequence.stats.steps > 0 and sequence.saved is None
+
+    def _reusable(self, sequence: Sequence, n_cells: int) -> list[int]:
+        if not self.config.any_cut:
+            n_cells = min(n_cells, sequence.n_prompt) // self.config.chunk * self.config.chunk
+        return sequence.tokens[:n_cells]
+
+    # the drafter
+
+    def _begin(self, drafter: Drafter, sequence: Sequence) -> None:
+        sequence.is_known_to_drafter = True
+        drafter.begin(sequence.id, sequence.tokens)
+        if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
+            drafter.load(sequence.id, blobs)
+
+    def _tell(self, step: Step, output: HostOutput, parts: list[Part], n_true: list[int]) -> None:
+        if self.drafter is None:
+            return
+        self.drafter.observe(step, output, [part.sequence.id for part in parts], n_true)
+        for part, n in zip(parts, n_true, strict=True):
+            if part.draft.tokens:
+                self.drafter.settle(part.sequence.id, n - 1)
+
+
+def check_tokens(tokens: Tokens[int], n_vocab: int) -> None:
+    if not len(tokens):
+        raise ConfigError("the prompt is empty, and this model has no token to begin with")
+    for i, token in enumerate(tokens):
+        if not 0 <= token < n_vocab:
+            raise ConfigError(
+                f"token id {token} at place {i} is outside the vocabulary of {n_vocab}"
+            )
+
+
+def check_prompt(prompt: Tokens[int], n_vocab: int, n_ctx: int) -> None:
+    check_tokens(prompt, n_vocab)
+    if len(prompt) >= n_ctx:
+        raise ConfigError(
+            f"the prompt has {len(prompt)} tokens, which exceeds the available context size "
+            f"of {n_ctx}; shorten it or give a larger -c"
+        )

@@ -1,0 +1,42 @@
+"""One `Sampler` per sequence, from what was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Final
+
+from ..generation import GenerateParams
+from ..sampling.dry import NO_BREAKERS, Breakers, find_breakers
+from ..sampling.params import SamplingParams, logit_biases
+from ..sampling.sampler import Sampler
+from ..tokenizer import Tokenizer
+
+_MAX_BREAKERS: Final = 16  # lists of DRY breakers that are remembered: each takes 0.1 s to look up
+
+
+class SamplerMaker:
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int) -> None:
+        self._tokenizer, self._n_vocab = tokenizer, n_vocab
+        self._breakers: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
+
+    def make(self, params: GenerateParams, index: int) -> Sampler:
+        """`index` numbers the sequences of one request, which share a seed."""
+        sampling = params.sampling
+        if params.ignore_eos:
+            bans = [(token, -math.inf) for token in self._tokenizer.eog_ids]
+            sampling = replace(sampling, logit_bias=logit_biases([*sampling.logit_bias, *bans]))
+        breakers = self._find_breakers(sampling)
+        return Sampler(sampling, n_vocab=self._n_vocab, sequence=index, breakers=breakers)
+
+    def _find_breakers(self, sampling: SamplingParams) -> Breakers:
+        texts = sampling.dry_sequence_breakers
+        if not sampling.dry_multiplier or not texts:
+            return NO_BREAKERS
+        if texts not in self._breakers:
+            self._breakers[texts] = find_breakers(texts, self._tokenizer)
+        self._breakers.move_to_end(texts)
+        if len(self._breakers) > _MAX_BREAKERS:
+            self._breakers.popitem(last=False)
+        return self._breakers[texts]

@@ -1,0 +1,119 @@
+"""Who takes part in a step, and with which rows.
+
+Every text that is being written gets its row in every step. Prompts share one chunk of rows
+beside them, taking turns, so that neither a long prompt nor a long queue stops anybody's text.
+Waiting sequences are let in in order, when a slot and all pages that they may ever need are free:
+so nothing that runs has to be thrown out again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from ..state.store import SequenceState, StateStore
+from .config import EngineConfig
+from .drafting import NO_DRAFT, Draft
+from .sequence import Sequence
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """One sequence's rows of a step: the last token with a draft, or a piece of its prompt."""
+
+    sequence: Sequence
+    state: SequenceState
+    tokens: list[int]
+    n_out: int  # logits wanted, of the last so many rows
+    max_draft: int = 0
+    draft: Draft = NO_DRAFT
+
+    def add_draft(self, draft: Draft) -> None:
+        """Behind the last token, as far as there is room."""
+        if len(draft.tokens) > self.max_draft:
+            n = self.max_draft
+            draft = Draft(draft.tokens[:n], draft.sources[:n], draft.ms)
+        self.draft = draft
+        self.tokens += draft.tokens
+        self.n_out += len(draft.tokens)
+
+
+class Scheduler:
+    def __init__(self, store: StateStore, config: EngineConfig) -> None:
+        self._store, self._config = store, config
+        self.waiting: deque[Sequence] = deque()
+        self._prompts: deque[Sequence] = deque()  # whose turn it is comes first
+        self._writing: list[Sequence] = []
+
+    @property
+    def running(self) -> list[Sequence]:
+        return [*self._writing, *self._prompts]
+
+    def plan(self) -> list[Part]:
+        """The rows of the next step, drafts not included; empty if nobody has work."""
+        if self.waiting:
+            self._admit()
+        n_rows = self._config.max_rows - len(self._writing)
+        pieces = self._pieces() if self._prompts else []
+        n_rows -= sum(len(piece.tokens) for piece in pieces)
+        share = n_rows // len(self._writing) if self._writing else 0
+        return [self._next_row(sequence, share) for sequence in self._writing] + pieces
+
+    def move_on(self, part: Part) -> None:
+        """The rows of a sequence have run: its prompt may be finished."""
+        sequence = part.sequence
+        if part.state.n_cells >= sequence.n_prompt and sequence in self._prompts:
+            self._writing.append(sequence)
+            self._prompts.remove(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        for group in (self.waiting, self._prompts, self._writing):
+            if sequence in group:
+                group.remove(sequence)
+
+    def _admit(self) -> None:
+        # The first in line is not overtaken by smaller ones, or it might wait for ever.
+        while self.waiting and (state := self._open(self.waiting[0])) is not None:
+            sequence = self.waiting[0]
+            sequence.start(state)
+            is_prompt = state.n_cells < sequence.n_prompt
+            (self._prompts if is_prompt else self._writing).append(sequence)
+            self.waiting.popleft()
+
+    def _open(self, sequence: Sequence) -> SequenceState | None:
+        # The last token of a text is never run.
+        max_cells = max(sequence.max_len - 1, 1)
+        if sequence.saved is None:
+            return self._store.open(sequence.tokens, max_cells)
+        saved = sequence.saved
+        state = self._store.open_image(saved.image, saved.n_cells, max_cells)
+        if state is not None:
+            state.replay = saved.replay
+        return state
+
+    def _next_row(self, sequence: Sequence, share: int) -> Part:
+        state = sequence.state
+        assert state is not None, "a running sequence has its state"
+        # One token comes out of the last row whatever was drafted.
+        room = min(share, self._config.sizes.window - 1, sequence.n_missing - 1)
+        return Part(sequence, state, [sequence.tokens[-1]], 1, room)
+
+    def _pieces(self) -> list[Part]:
+        """As many whole pieces as one chunk of rows holds, in turn; always at least one."""
+        left, pieces = self._config.chunk, []
+        for _ in range(len(self._prompts)):
+            piece = self._piece(self._prompts[0])
+            if len(piece.tokens) > left:
+                break
+            left -= len(piece.tokens)
+            pieces.append(piece)
+            self._prompts.rotate(-1)
+        return pieces
+
+    def _piece(self, sequence: Sequence) -> Part:
+        state, chunk = sequence.state, self._config.chunk
+        assert state is not None, "a running sequence has its state"
+        first = state.n_cells
+        end = min(first // chunk * chunk + chunk, sequence.n_prompt)
+        is_last = end == sequence.n_prompt
+        return Part(sequence, state, sequence.tokens[first:end], int(is_last))

@@ -1,0 +1,145 @@
+"""One text being written: what was asked for, what there is of it, and where its state lies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Tokens
+
+from ..backend.layers import Floats
+from ..errors import SpecdecError
+from ..generation import (
+    CONTEXT,
+    EOS,
+    LIMIT,
+    NO_TOKEN,
+    STOP,
+    TARGET,
+    Event,
+    GenerateParams,
+    SourceStats,
+    Stats,
+)
+from ..sampling.logprobs import token_logprob, top_logprobs
+from ..sampling.sampler import Sampler
+from ..state.snapshot import SequenceSnapshot
+from ..state.store import SequenceState
+from ..tokenizer import StreamDecoder
+from .drafting import Draft
+from .stops import StopFinder
+
+
+class Sequence:
+    """The handle that `Engine.add` gives out. To read, not to write."""
+
+    def __init__(
+        self,
+        id: int,
+        prompt: Tokens[int],
+        params: GenerateParams,
+        *,
+        n_ctx: int,
+        eog_ids: frozenset[int],
+        stream: StreamDecoder,
+        sampler: Sampler,
+    ) -> None:
+        self.id, self.params, self.sampler = id, params, sampler
+        self.tokens = list(prompt)  # prompt and text
+        self.n_prompt = len(prompt)
+        asked = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
+        self.max_len = min(asked, n_ctx)
+        self.stop_reason: str | None = None
+        self.stats = Stats(prompt_n=self.n_prompt)
+        self.state: SequenceState | None = None  # None while it waits and when it has ended
+        self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
+        self.is_known_to_drafter = False
+        self._is_stateless = sampler.is_stateless
+        self._limit = LIMIT if params.max_tokens is not None and asked <= n_ctx else CONTEXT
+        self._eog_ids = eog_ids
+        self._stream, self._stops = stream, StopFinder(params.stop)
+        self._lap = 0.0
+
+    @property
+    def n_missing(self) -> int:
+        """Tokens that may still be made."""
+        return self.max_len - len(self.tokens)
+
+    def pick(self, logits: Floats) -> int:
+        """The token after the last one."""
+        return self.sampler.pick(logits, self.tokens, len(self.tokens))
+
+    def emit(self, token: int, logits: Floats, source: str = TARGET) -> Event:
+        """Append a token; the event says what it means for the text."""
+        self.tokens.append(token)
+        if not self._is_stateless:
+            self.sampler.accept(token)
+        text, reason = self._show(token)
+        own: float | None = None
+        best: tuple[tuple[int, float], ...] = ()
+        if self.params.logprobs is not None:
+            own = token_logprob(logits, token)
+            best = tuple(top_logprobs(logits, self.params.logprobs))
+        self.stop_reason = reason
+        return Event(token, text, own, source, reason, best, self._stops.found, self.id)
+
+    def end(self, reason: str, error: SpecdecError | None = None) -> Event:
+        """The last event of a text that does not end with a token."""
+        self.stop_reason = reason
+        return Event(NO_TOKEN, self._flush(), stop_reason=reason, sequence=self.id, error=error)
+
+    def start(self, state: SequenceState) -> None:
+        """Its turn has come."""
+        self.state = state
+        self.stats.cached_n = state.n_reused
+        self._lap = time.perf_counter()
+
+    def retell(self, tokens: Tokens[int]) -> None:
+        """Bring tokens back that were emitted before the sequence was saved.
+
+        The sampler is not told: its own state was saved.
+        """
+        for token in tokens:
+            self.tokens.append(token)
+            self._stops.push(self._stream.push(token))
+
+    def _show(self, token: int) -> tuple[str, str | None]:
+        if token in self._eog_ids:
+            return self._flush(), EOS
+        text = self._stops.push(self._stream.push(token))
+        if self._stops.found is not None:
+            return text, STOP
+        if len(self.tokens) >= self.max_len:
+            return text + self._flush(), self._limit
+        return text, None
+
+    def _flush(self) -> str:
+        return self._stops.push(self._stream.finish()) + self._stops.finish()
+
+    # statistics
+
+    def count(self, ran_at: float, n_made: int, draft: Draft) -> None:
+        """A pass of the model ended at `ran_at`, and `n_made` of its tokens were taken."""
+        stats = self.stats
+        if not stats.steps:
+            stats.prompt_ms = 1000 * (ran_at - self._lap)
+            self._lap = ran_at
+        stats.steps += 1
+        stats.predicted_n += n_made
+        stats.predicted_ms = 1000 * (time.perf_counter() - self._lap)
+        if draft.tokens:
+            self._count_draft(draft, self.tokens[len(self.tokens) - n_made :])
+
+    def _count_draft(self, draft: Draft, made: Tokens[int]) -> None:
+        stats = self.stats
+        hits = [a == b for a, b in zip(draft.tokens, made, strict=False)]
+        stats.draft_n += len(draft.tokens)
+        stats.draft_n_accepted += sum(hits)
+        missing = len(draft.tokens) - len(stats.accept_per_pos)
+        stats.accept_per_pos += [0] * missing
+        for i, source in enumerate(draft.sources):
+            counts = stats.by_source.setdefault(source, SourceStats())
+            is_accepted = i < len(hits) and hits[i]
+            counts.drafted += 1
+            counts.accepted += is_accepted
+            stats.accept_per_pos[i] += is_accepted
+        for source, ms in draft.ms.items():
+            stats.by_source.setdefault(source, SourceStats()).ms += ms

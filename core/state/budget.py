@@ -1,0 +1,94 @@
+"""What a model and its state take in memory, said before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..backend.interface import Backend
+from ..backend.layers import StateShape
+from ..errors import ConfigError
+from .sizes import StateSizes
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    sizes: StateSizes
+    weights: int  # bytes, allocated already
+    page_bytes: int
+    slot_bytes: int
+    available: int | None  # bytes that are left for the state; None: unknown
+
+    @property
+    def kv(self) -> int:
+        return self.sizes.n_pages * self.page_bytes
+
+    @property
+    def recurrent(self) -> int:
+        return (self.sizes.n_slots + self.sizes.n_checkpoints) * self.slot_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.available is None or self.kv + self.recurrent <= self.available
+
+    def describe(self) -> str:
+        """One line, for people."""
+        sizes = self.sizes
+        parts = [f"weights {_gib(self.weights)}", f"KV {_gib(self.kv)} ({sizes.n_tokens} tokens)"]
+        if self.slot_bytes:
+            states = f"{sizes.n_slots} + {sizes.n_checkpoints} states"
+            parts.append(f"recurrent {_gib(self.recurrent)} ({states})")
+        total = _gib(self.weights + self.kv + self.recurrent)
+        left = "" if self.available is None else f", {_gib(self.available)} free for the state"
+        return f"{' + '.join(parts)} = {total}{left}"
+
+
+def make_budget(
+    backend: Backend, shape: StateShape, sizes: StateSizes, available: int | None
+) -> Budget:
+    """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit."""
+    page_bytes, slot_bytes = backend.state_bytes(
+        shape, page_len=sizes.page_len, window=sizes.window
+    )
+    if not shape.delta:
+        sizes = replace(sizes, n_checkpoints=0)
+    budget = Budget(sizes, backend.weight_bytes(), page_bytes, slot_bytes, available)
+    # Checkpoints only save time, so they are the first to go.
+    while not budget.fits and budget.sizes.n_checkpoints:
+        sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
+        budget = replace(budget, sizes=sizes)
+    if not budget.fits:
+        raise ConfigError(_refusal(budget))
+    return budget
+
+
+def _refusal(budget: Budget) -> str:
+    sizes, available = budget.sizes, budget.available or 0
+    needed = budget.kv + budget.recurrent
+    least = sizes.n_slots * budget.slot_bytes
+    parts = [f"{_gib(budget.kv)} of KV cache for {sizes.n_tokens} tokens"]
+    if least:
+        parts.append(f"{_gib(least)} of recurrent state")
+    if longest := _longest_context(budget):
+        advice = f"give a smaller -c (up to {longest} would fit)"
+    else:
+        advice = "give a smaller model"
+    if sizes.n_slots > 1:
+        advice += " or fewer parallel sequences"
+    return (
+        f"not enough memory for {sizes.n_slots} x {sizes.n_ctx} tokens of context: "
+        f"needs {_gib(needed)} ({', '.join(parts)}) beside the {_gib(budget.weights)} of weights, "
+        f"but {_gib(available)} are free; {advice}"
+    )
+
+
+def _longest_context(budget: Budget) -> int:
+    sizes, available = budget.sizes, budget.available or 0
+    for_pages = available - sizes.n_slots * budget.slot_bytes
+    n_pages = for_pages // max(budget.page_bytes, 1) - 1
+    return max(0, min(n_pages // sizes.n_slots * sizes.page_len, sizes.n_ctx - 1))
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / _GIB:.2f} GiB"

@@ -1,0 +1,140 @@
+"""KV pages: who holds each one, which are free, and the table that a sequence reads them by.
+
+A page with several holders, or one that the prefix cache keeps, is never written: whoever wants
+to write gets a copy first. Pages are promised before they are taken, so that a sequence which was
+let in never runs out of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from ..backend.step import Ints
+
+CopyPages = Callable[[Sequence[int], Sequence[int]], None]  # from sources to targets
+
+
+class PagePool:
+    def __init__(self, n_pages: int, page_len: int, copy: CopyPages) -> None:
+        self.n_pages, self.page_len, self.copy = n_pages, page_len, copy
+        self.promised = 0  # pages that open tables may still take
+        self.on_evict: Callable[[int], None] = _nobody_to_tell
+        self._holders = [0] * n_pages
+        self._free = list(range(n_pages - 1, -1, -1))
+        self._kept: set[int] = set()  # by the prefix cache
+        self._idle: OrderedDict[int, None] = OrderedDict()  # kept, no holder; oldest first
+
+    @property
+    def n_available(self) -> int:
+        """Pages that may be promised to somebody new."""
+        return len(self._free) + len(self._idle) - self.promised
+
+    @property
+    def n_held(self) -> int:
+        return self.n_pages - len(self._free) - len(self._idle)
+
+    def pages_for(self, n_cells: int) -> int:
+        return -(-n_cells // self.page_len)
+
+    def take(self) -> int:
+        """A page for its one holder. Evicts the prefix that was unused for longest if need be."""
+        if self._free:
+            page = self._free.pop()
+        else:
+            page, _ = self._idle.popitem(last=False)
+            self._kept.remove(page)
+            self.on_evict(page)
+        self._holders[page] = 1
+        return page
+
+    def hold(self, page: int) -> None:
+        self._holders[page] += 1
+        self._idle.pop(page, None)
+
+    def release(self, page: int) -> None:
+        self._holders[page] -= 1
+        if self._holders[page]:
+            return
+        if page in self._kept:
+            self._idle[page] = None
+        else:
+            self._free.append(page)
+
+    def keep(self, page: int) -> None:
+        """From now on the cells of this page stay as they are, until `on_evict`."""
+        self._kept.add(page)
+
+
+class PageTable:
+    """The pages of one sequence, in order of its cells."""
+
+    __slots__ = ("_pool", "_promise", "_row", "n_shared", "pages")
+
+    def __init__(self, pool: PagePool, row: Ints) -> None:
+        """`row` is what the backend reads; it is kept equal to `pages`."""
+        self.pages: list[int] = []
+        self.n_shared = 0  # leading pages that must not be written
+        self._pool, self._row, self._promise = pool, row, 0
+
+    def promise(self, n_pages: int) -> bool:
+        """Set pages aside for `reserve` to take later; False if there are not so many."""
+        if n_pages > self._pool.n_available:
+            return False
+        self._promise = n_pages
+        self._pool.promised += n_pages
+        return True
+
+    def share(self, pages: Sequence[int]) -> None:
+        """Begin with pages that somebody else wrote."""
+        for page in pages:
+            self._pool.hold(page)
+            self._append(page)
+        self.n_shared = len(self.pages)
+
+    def reserve(self, first: int, end: int) -> None:
+        """Make the cells `first` to `end` exist and be ours alone."""
+        page_len = self._pool.page_len
+        if first < self.n_shared * page_len:
+            self._own(first // page_len)
+        while len(self.pages) * page_len < end:
+            self._append(self._take())
+
+    def swap(self, index: int, page: int) -> None:
+        """Read the same tokens from another page, and give ours back."""
+        self._pool.hold(page)
+        self._pool.release(self.pages[index])
+        self._set(index, page)
+
+    def close(self) -> None:
+        # Deepest first, so that the end of a prefix is evicted before its beginning.
+        for page in reversed(self.pages):
+            self._pool.release(page)
+        self._pool.promised -= self._promise
+        self.pages, self.n_shared, self._promise = [], 0, 0
+
+    def _own(self, first_page: int) -> None:
+        sources = self.pages[first_page : self.n_shared]
+        targets = [self._take() for _ in sources]
+        self._pool.copy(sources, targets)
+        for i, (source, target) in enumerate(zip(sources, targets, strict=True), first_page):
+            self._set(i, target)
+            self._pool.release(source)
+        self.n_shared = first_page
+
+    def _take(self) -> int:
+        self._promise -= 1
+        self._pool.promised -= 1
+        return self._pool.take()
+
+    def _append(self, page: int) -> None:
+        self.pages.append(page)
+        self._row[len(self.pages) - 1] = page
+
+    def _set(self, index: int, page: int) -> None:
+        self.pages[index] = page
+        self._row[index] = page
+
+
+def _nobody_to_tell(_page: int) -> None:
+    pass

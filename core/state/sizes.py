@@ -1,0 +1,48 @@
+"""How much state an engine keeps: contexts, sequences, pages, window, checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import ConfigError
+
+PAGE_LEN = 64  # cells: what a copy on write copies, and what sharing is rounded to while running
+WINDOW = 65  # rows of the longest draft with the token before it; n-grams draft up to 64
+
+
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    n_ctx: int  # tokens of one sequence
+    n_slots: int = 1  # sequences at once
+    n_checkpoints: int = 0  # states kept for prompts that begin alike; recurrent models only
+    page_len: int = PAGE_LEN
+    window: int = WINDOW
+    kv_pages: int | None = None  # None: every slot can fill its context
+
+    def __post_init__(self) -> None:
+        _at_least(1, "the context size", self.n_ctx)
+        _at_least(1, "the number of parallel sequences", self.n_slots)
+        _at_least(0, "the number of checkpoints", self.n_checkpoints)
+        _at_least(1, "the page length", self.page_len)
+        _at_least(1, "the draft window", self.window)
+        _at_least(self.pages_per_slot, "the number of KV pages", self.n_pages)
+
+    @property
+    def pages_per_slot(self) -> int:
+        return -(-self.n_ctx // self.page_len)
+
+    @property
+    def n_pages(self) -> int:
+        # One more than all contexts take: to copy the page within which two texts part.
+        every = self.n_slots * self.pages_per_slot + 1
+        return every if self.kv_pages is None else self.kv_pages
+
+    @property
+    def n_tokens(self) -> int:
+        """That all sequences together can hold."""
+        return min(self.n_pages * self.page_len, self.n_slots * self.n_ctx)
+
+
+def _at_least(least: int, what: str, value: int) -> None:
+    if value < least:
+        raise ConfigError(f"{what} must be at least {least}, got {value}")

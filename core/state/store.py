@@ -1,0 +1,178 @@
+"""The state of all sequences of one engine: opened, moved on, shared, saved and closed here.
+
+Every number that a sequence's future depends on is in its `SequenceState` and in the backend's
+arrays that this names. A rejected draft is undone by counting: cells beyond `n_cells` are dead,
+and of the pending recurrent factors only the first `replay` hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..backend.interface import Backend, SlotImage, State
+from ..backend.layers import StateShape
+from ..errors import ConfigError
+from .pages import PagePool, PageTable
+from .prefix import Match, PrefixCache
+from .sizes import StateSizes
+from .slots import Checkpoint, SlotPool
+
+
+@dataclass(eq=False, slots=True)
+class SequenceState:
+    slot: int
+    table: PageTable
+    window: int
+    n_cells: int = 0  # tokens that the model has seen
+    replay: int = 0  # pending recurrent factors that hold, see `Backend.delta_rule`
+    n_reused: int = 0  # tokens whose state another text had left
+    wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
+    checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
+
+    def advance(self, n_rows: int, n_true: int) -> None:
+        """Of `n_rows` rows just run, the first `n_true` hold."""
+        self.n_cells += n_true
+        self.replay = n_true - max(0, n_rows - self.window)
+
+
+class StateStore:
+    def __init__(
+        self,
+        backend: Backend,
+        shape: StateShape,
+        sizes: StateSizes,
+        *,
+        chunk: int,
+        any_cut: bool = True,
+    ) -> None:
+        """Prompts are cut at multiples of `chunk`.
+
+        `any_cut`: a row's numbers do not depend on the rows that ran with it, so that whatever is
+        there can be reused up to any token. Otherwise only whole chunks of a prompt are, for then
+        the rest is cut as it would have been without the reuse.
+        """
+        if chunk % sizes.page_len:
+            raise ConfigError(f"chunks of {chunk} rows are not whole pages of {sizes.page_len}")
+        self.backend, self.sizes, self.chunk, self.any_cut = backend, sizes, chunk, any_cut
+        self.is_recurrent = bool(shape.delta)
+        self.n_slots = sizes.n_slots + (sizes.n_checkpoints if self.is_recurrent else 0)
+        self.state: State = backend.new_state(
+            shape,
+            n_pages=sizes.n_pages,
+            page_len=sizes.page_len,
+            n_slots=self.n_slots,
+            window=sizes.window,
+        )
+        self.tables = np.zeros((self.n_slots, sizes.pages_per_slot), np.int32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sequence and all that they left. The arrays stay where they are."""
+        sizes = self.sizes
+        self.slots = SlotPool(sizes.n_slots, self.n_slots - sizes.n_slots)
+        self.pool = PagePool(sizes.n_pages, sizes.page_len, self._copy_pages)
+        self.prefixes = PrefixCache(self.pool, self.slots)
+
+    def open(self, tokens: Sequence[int], max_cells: int) -> SequenceState | None:
+        """A place for a text that begins with `tokens` and grows to `max_cells` at most.
+
+        What the cache knows of its beginning is there already; the last token never is, since
+        its logits are wanted. None if there is no room now.
+        """
+        match = self.prefixes.find(tokens)
+        last = len(tokens) - 1
+        limit = _floor(min(match.n_tokens, last), 1 if self.any_cut else self.chunk)
+        # Continuing within a page needs a copy of it, for which there may be no room.
+        for allowed in dict.fromkeys((limit, _floor(limit, self.sizes.page_len))):
+            opened = self._open(match, allowed, max_cells)
+            if opened is not None:
+                # Where this text leaves a known one, others may leave it too; and where it ends.
+                for place in (_floor(match.n_tokens, self.chunk), _floor(last, self.chunk)):
+                    if self.is_recurrent and opened.n_cells < place <= last:
+                        opened.wanted.add(place)
+                return opened
+        return None
+
+    def open_image(self, image: SlotImage, n_cells: int, max_cells: int) -> SequenceState | None:
+        """A place for a sequence that was saved. Set its `replay` to what was saved with it."""
+        opened = self._open(Match([], 0), 0, max_cells)
+        if opened is not None and n_cells:
+            opened.table.reserve(0, n_cells)
+            self.backend.load_slot(self.state, opened.slot, opened.table.pages, image)
+            opened.n_cells = n_cells
+        return opened
+
+    def save(self, sequence: SequenceState) -> SlotImage:
+        pages = sequence.table.pages
+        return self.backend.save_slot(
+            self.state, sequence.slot, pages, sequence.n_cells, sequence.replay
+        )
+
+    def checkpoint(self, sequence: SequenceState) -> None:
+        """Keep the state as it is now for other texts, if there is a slot to keep it in."""
+        sequence.wanted.discard(sequence.n_cells)
+        made = self.slots.take_for_checkpoint(sequence.n_cells, sequence.replay)
+        if made is not None:
+            self.backend.copy_slot(self.state, sequence.slot, made.slot, sequence.replay)
+            sequence.checkpoints.append(made)
+
+    def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
+        """Let other texts use the state of these tokens, the first ones of the sequence."""
+        self.prefixes.publish(tokens, sequence.table, sequence.checkpoints)
+        sequence.checkpoints.clear()
+
+    def close(self, sequence: SequenceState, tokens: Sequence[int] = ()) -> None:
+        """Give everything back; the state of `tokens`, if any, is left for other texts."""
+        slot: int | None = sequence.slot
+        if len(tokens):
+            if self.is_recurrent and len(tokens) == sequence.n_cells and self.any_cut:
+                slot = self._leave_slot(sequence)
+            self.prefixes.publish(
+                tokens, sequence.table, sequence.checkpoints, is_final=self.any_cut
+            )
+        for checkpoint in sequence.checkpoints:
+            if checkpoint.is_alive and checkpoint.home is None:
+                self.slots.drop(checkpoint)
+        sequence.table.close()
+        if slot is not None:
+            self.slots.release(slot)
+
+    def _leave_slot(self, sequence: SequenceState) -> int | None:
+        """The slot becomes a checkpoint as it is; returns it if it does not."""
+        made = self.slots.turn_into_checkpoint(sequence.slot, sequence.n_cells, sequence.replay)
+        if made is None:
+            return sequence.slot
+        sequence.checkpoints.append(made)
+        return None
+
+    def _open(self, match: Match, limit: int, max_cells: int) -> SequenceState | None:
+        checkpoint = match.checkpoint(limit) if self.is_recurrent else None
+        n_reused = limit
+        if self.is_recurrent:
+            n_reused = checkpoint.position if checkpoint else 0
+        slot = self.slots.take()
+        if slot is None:
+            return None
+        table = PageTable(self.pool, self.tables[slot])
+        table.share(match.pages(n_reused))
+        if not table.promise(self.pool.pages_for(max_cells) - n_reused // self.sizes.page_len):
+            table.close()
+            self.slots.release(slot)
+            return None
+        table.reserve(n_reused, n_reused)  # the copy of a shared page, while it surely exists
+        opened = SequenceState(slot, table, self.sizes.window, n_reused, n_reused=n_reused)
+        if checkpoint is not None:
+            self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
+            self.slots.touch(checkpoint)
+            opened.replay = checkpoint.replay
+        return opened
+
+    def _copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self.backend.copy_pages(self.state, sources, targets)
+
+
+def _floor(n: int, unit: int) -> int:
+    return n // unit * unit
