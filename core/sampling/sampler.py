@@ -1,50 +1,200 @@
-"""Logits to a token: the argmax of log p + Gumbel noise over what the transforms leave.
+"""`Sampler`: logits to tokens for one sequence, with the state that sampling carries.
 
-That is an exact draw from p (the Gumbel-max identity), and a pure function of logits,
-parameters, seed, sequence and position: speculation, batching and retries cannot change it.
+The token at a position is a pure function of logits, parameters, history, carried state, seed,
+sequence and position. `pick` computes it and changes nothing; `accept` says that a token has
+become part of the text. So picking for a draft's rows one after the other, accepting each pick,
+and stopping at the first that differs from the draft is plain decoding, bit for bit; and a draft
+is made on a `copy`, which is thrown away.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import NonFiniteError
-from .noise import PICK_TOKEN, gumbel
+from ..errors import ConfigError, FileFormatError
+from .adaptive import AdaptiveP, Mirostat
+from .candidates import Candidates, by_id
+from .chain import Moment, build_chain
+from .draw import Place, draw
+from .dry import NO_BREAKERS, Breakers
+from .finite import best_token, check_finite, non_finite
+from .logprobs import logprobs, top_logprobs
 from .params import SamplingParams
-from .transforms import apply, from_logits
+from .penalties import Window
+from .snapshot import SamplerState, dump_state, parse_state
+
+if TYPE_CHECKING:
+    from .grammar import Grammar
+
+__all__ = ["Sampler", "check_finite", "logprobs", "pick", "top_logprobs"]
+
+_NOTHING = np.empty(0, np.int64)
+
+
+class Sampler:
+    """Per sequence: `begin(prompt)`, then `pick` and `accept` in turn.
+
+    `history` is the prompt and every accepted token; only DRY reads it, so give an array where
+    the text is long. `breakers` come from `dry.find_breakers`.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        n_vocab: int,
+        sequence: int = 0,
+        grammar: Grammar | None = None,
+        breakers: Breakers = NO_BREAKERS,
+    ) -> None:
+        if params.logit_bias and params.logit_bias[-1][0] >= n_vocab:
+            raise ConfigError(
+                f"logit-bias names token {params.logit_bias[-1][0]}, "
+                f"but the vocabulary ends at {n_vocab - 1}"
+            )
+        self.params = params
+        self.sequence = sequence
+        self.grammar = grammar
+        self._n_vocab = n_vocab
+        self._breakers = breakers
+        self._chain = build_chain(params)
+        self._has_window = "penalties" in self._chain.names
+        self._reads_history = "dry" in self._chain.names
+        self._window = Window(params.repeat_last_n if self._has_window else 0)
+        self._steering = _start_steering(params)
+        self._n_seen = 0
+        # Token and probability of the latest pick: for `accept`, and nothing else, to read.
+        self._picked: tuple[int, float] | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """The pick is the argmax of the logits, whatever seed, history and state."""
+        return self.grammar is None and self._chain.is_greedy
+
+    @property
+    def is_stateless(self) -> bool:
+        """Nothing accepted changes a later pick: `accept` may be skipped."""
+        return not (
+            self.grammar or self._has_window or self._reads_history or self._steering is not None
+        )
+
+    def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:
+        """Once, before the first pick; the penalties see the prompt, the grammar does not."""
+        self._n_seen += len(prompt)
+        if self._has_window:
+            size = self._window.size
+            seen = prompt if size < 0 else prompt[max(0, len(prompt) - size) :]
+            self._window.extend(np.asarray(seen, np.int64).tolist())
+
+    def pick(
+        self,
+        logits: NDArray[np.float32],
+        history: Sequence[int] | NDArray[np.int64] = (),
+        position: int = 0,
+    ) -> int:
+        """The token at `position`, its absolute index in the sequence, from logits (V,)."""
+        if logits.shape != (self._n_vocab,):
+            raise ValueError(f"expected {self._n_vocab} logits, got shape {logits.shape}")
+        if self._chain.is_greedy:
+            best = best_token(logits)
+            if self.grammar is None or self.grammar.allowed(best):
+                return best
+        if not math.isfinite(logits.max()):
+            raise non_finite(logits)
+        if self.grammar is not None:
+            logits = self.grammar.mask(logits)
+        place = Place(self.params.seed, self.sequence, position)
+        moment = Moment(place, self._recent(history), self._window, self._breakers)
+        return self._choose(self._chain.run(logits, moment), place)
+
+    def accept(self, token: int) -> None:
+        """Mirostat and adaptive-p move by the probability that the latest pick gave the token;
+        a token that was not picked (a forced one, say) leaves them where they are."""
+        picked, self._picked = self._picked, None
+        if self.grammar is not None:
+            self.grammar.accept(token)
+        if self._steering is not None and picked is not None and picked[0] == token:
+            self._steering = self._steering.after(picked[1])
+        if self._has_window:
+            self._window.add(token)
+        self._n_seen += 1
+
+    def copy(self) -> Sampler:
+        """Independent of this one from now on."""
+        twin = Sampler.__new__(Sampler)
+        twin.__dict__.update(self.__dict__)
+        twin._window = self._window.copy()
+        twin.grammar = None if self.grammar is None else self.grammar.copy()
+        return twin
+
+    def save(self) -> bytes:
+        """The carried state, for `load` of a sampler made with the same arguments."""
+        accepted = [] if self.grammar is None else self.grammar.accepted
+        steering = [] if self._steering is None else self._steering.save()
+        return dump_state(SamplerState(self._n_seen, steering, self._window.save(), accepted))
+
+    def load(self, data: bytes) -> None:
+        """Replaces the state by a saved one; on an error nothing has changed."""
+        state = parse_state(data, self._n_vocab)
+        is_other = (self._steering is None) != (not state.steering)
+        if is_other or (self.grammar is None and state.grammar):
+            raise FileFormatError("the saved sampler state is of a different kind of sampler")
+        try:
+            window = Window.load(self._window.size, state.window)
+            steering = None if self._steering is None else self._steering.load(state.steering)
+        except ValueError:
+            raise FileFormatError("the saved sampler state does not fit this sampler") from None
+        if self.grammar is not None:
+            self.grammar = self.grammar.restart(state.grammar)
+        self._window, self._steering = window, steering
+        self._n_seen, self._picked = state.n_seen, None
+
+    def _recent(self, history: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """What DRY may look at; nothing where it is off."""
+        if not self._reads_history:
+            return _NOTHING
+        if len(history) != self._n_seen:
+            raise ValueError(
+                f"the history has {len(history)} tokens, but the sampler was told of {self._n_seen}"
+            )
+        size = self.params.dry_penalty_last_n
+        return np.asarray(history if size < 0 else history[-size:], np.int64)
+
+    def _choose(self, candidates: Candidates, place: Place) -> int:
+        steering = self._steering
+        if steering is None:
+            return int(candidates.ids[draw(candidates, place)])
+        candidates = by_id(candidates)
+        if isinstance(steering, Mirostat):
+            candidates = steering.narrow(candidates)
+            row = draw(candidates, place)
+        else:
+            row = draw(steering.reshape(candidates), place)
+        token = int(candidates.ids[row])
+        self._picked = token, steering.probability(candidates, row)
+        return token
+
+
+def _start_steering(params: SamplingParams) -> Mirostat | AdaptiveP | None:
+    if build_chain(params).is_greedy:
+        return None
+    if params.mirostat:
+        return Mirostat(params.mirostat_tau, params.mirostat_eta, 2 * params.mirostat_tau)
+    if "adaptive_p" in params.samplers and params.adaptive_target >= 0:
+        return AdaptiveP.start(params.adaptive_target, params.adaptive_decay)
+    return None
 
 
 def pick(
     logits: NDArray[np.float32], params: SamplingParams, *, sequence: int, position: int
 ) -> int:
-    """The token at `position`, its absolute index in the sequence, from logits (V,)."""
-    check_finite(logits)
-    if params.temperature == 0:
-        return int(np.argmax(logits))  # the lowest id among equals
-    candidates = apply(from_logits(logits), params)
-    # log p differs from these logits by one constant, which an argmax does not see.
-    noise = gumbel(params.seed, sequence, position, PICK_TOKEN, candidates.ids)
-    return int(candidates.ids[np.argmax(candidates.logits + noise)])
-
-
-def logprobs(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Log-probabilities of the model itself, before any transform; same shape, last axis V."""
-    check_finite(logits)
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
-
-
-def check_finite(logits: NDArray[np.float32]) -> None:
-    """Refuse NaN, +inf and rows of nothing but -inf; single -inf entries are a mask."""
-    best = logits.max(axis=-1)  # NaN wins every maximum, so one pass sees all three
-    if np.isfinite(best).all():
-        return
-    n_bad = int(np.isnan(logits).sum() + np.isposinf(logits).sum())
-    found = f"{n_bad} of {logits.size} logits are NaN or +inf" if n_bad else "every logit is -inf"
-    raise NonFiniteError(
-        f"the model computed non-finite logits ({found}); "
-        "its weights are damaged or its arithmetic overflowed"
-    )
+    """The token at `position`, for parameters that remember nothing; others need a `Sampler`."""
+    sampler = Sampler(params, n_vocab=logits.size, sequence=sequence)
+    if not sampler.is_stateless:
+        raise ValueError("these sampling parameters depend on the text: use a Sampler")
+    return sampler.pick(logits, (), position)

@@ -11,18 +11,27 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from specdec.core.errors import NonFiniteError
+from specdec.core.sampling.candidates import Candidates
+from specdec.core.sampling.chain import Moment, build_chain
+from specdec.core.sampling.draw import Place
+from specdec.core.sampling.dry import NO_BREAKERS
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.penalties import Window
 from specdec.core.sampling.sampler import logprobs, pick
-from specdec.core.sampling.transforms import apply, from_logits
 
 N_DRAWS = 6_000
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 0.25], dtype=np.float32)
-PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=11)
+PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=11)
 
 
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     weights = np.exp(logits.astype(np.float64) - logits.max())
     return np.asarray(weights / weights.sum())
+
+
+def left_of(logits: NDArray[np.float32], params: SamplingParams) -> Candidates:
+    moment = Moment(Place(0, 0, 0), np.empty(0, np.int64), Window(0), NO_BREAKERS)
+    return build_chain(params).run(logits, moment)
 
 
 def counts_of(params: SamplingParams) -> NDArray[np.int64]:
@@ -44,13 +53,13 @@ def chi_square_limit(degrees: int) -> float:
     "params",
     [
         PLAIN,
-        SamplingParams(temperature=0.5, top_k=0, top_p=1.0, seed=12),
+        SamplingParams(temperature=0.5, top_k=0, top_p=1.0, min_p=0.02, seed=12),
         SamplingParams(temperature=2.0, top_k=5, top_p=1.0, seed=13),
         SamplingParams(temperature=0.8, top_k=6, top_p=0.8, seed=2**64 - 1),
     ],
 )
 def test_tokens_follow_the_softmax_of_what_the_filters_leave(params: SamplingParams) -> None:
-    left = apply(from_logits(LOGITS), params)
+    left = left_of(LOGITS, params)
     counts = counts_of(params)
     assert counts.sum() == counts[left.ids].sum()
     expected = N_DRAWS * softmax(left.logits)
@@ -83,7 +92,7 @@ def test_picks_are_frozen() -> None:
     logits = ((np.arange(1000) * 7919) % 1000 / 100).astype(np.float32)
     cases = {
         SamplingParams(seed=1): [630, 667, 889, 667, 630, 173, 642, 247],
-        SamplingParams(temperature=1.5, top_k=0, top_p=1.0, seed=2**63): [
+        SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=2**63): [
             99, 50, 779, 568, 618, 94, 420, 323,
         ],
         SamplingParams(temperature=1.0, top_k=5, top_p=0.5, seed=3): [
@@ -111,7 +120,7 @@ def test_a_draw_does_not_depend_on_when_it_is_made() -> None:
 def test_losers_do_not_decide(logits: list[float], seed: int) -> None:
     """Masking a token that did not win leaves the winner: drafts with masks stay in step."""
     row = np.array(logits, dtype=np.float32)
-    params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=seed)
+    params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
     winner = pick(row, params, sequence=0, position=4)
     loser = (winner + 1) % row.size
     row[loser] = -np.inf

@@ -1,73 +1,82 @@
-"""Top-k, top-p and temperature against naive loops, with their ties and edges."""
+"""Every filter and reshaper against its naive definition, with ties and edges."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling import transforms
+from specdec.core.sampling.candidates import Candidates, from_logits, rank
 from specdec.core.sampling.transforms import (
-    DEFAULT_ORDER,
-    TRANSFORMS,
-    Candidates,
-    apply,
-    from_logits,
+    dynamic_temperature,
+    min_p,
     temperature,
     top_k,
+    top_n_sigma,
     top_p,
+    typical,
+    xtc,
 )
+
+from . import naive
 
 # Few distinct values, so that ties are common.
 COARSE = st.lists(st.integers(-6, 6).map(lambda n: n / 2), min_size=1, max_size=60)
 FINE = st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=60)
 LOGITS = COARSE | FINE
+KEEP = st.integers(0, 70)
+# Probabilities that no sum of these weights can hit exactly: there the last bit decides.
+CHANCES = st.sampled_from([1e-300, 0.0317, 0.3183098861, 0.61803398875, 0.95, 0.9990123])
 
 
 def candidates_of(logits: list[float]) -> Candidates:
     return from_logits(np.array(logits, dtype=np.float32))
 
 
-def naive_order(logits: list[float]) -> list[int]:
-    return sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+def ranked_of(logits: list[float]) -> naive.Ranked:
+    return naive.rank([(token, float(np.float32(x))) for token, x in enumerate(logits)])
 
 
-def naive_top_p(logits: list[float], p: float) -> list[int]:
-    order = naive_order(logits)
-    best = logits[order[0]]
-    weights = [math.exp(logits[token] - best) for token in order]
-    total, reached, kept = math.fsum(weights), 0.0, []
-    for token, weight in zip(order, weights, strict=True):
-        kept.append(token)
-        reached += weight
-        if reached >= p * total:
-            break
-    return sorted(kept)
+def pairs(candidates: Candidates) -> naive.Ranked:
+    listed = list(zip(candidates.ids.tolist(), candidates.logits.tolist(), strict=True))
+    if candidates.ranked:
+        assert listed == naive.rank(listed)
+    else:
+        assert (np.diff(candidates.ids) > 0).all()
+    return naive.rank(listed)
 
 
-@given(LOGITS, st.integers(1, 70))
+def check(
+    filtered: Callable[[Candidates], Candidates], logits: list[float], wanted: naive.Ranked
+) -> None:
+    """From both orders in which candidates may come."""
+    before = candidates_of(logits)
+    assert pairs(filtered(before)) == wanted
+    assert pairs(filtered(rank(before))) == wanted
+
+
+@given(LOGITS, KEEP)
 def test_top_k_keeps_the_k_best_and_breaks_ties_by_id(logits: list[float], k: int) -> None:
-    kept = top_k(candidates_of(logits), k)
-    assert kept.ids.tolist() == sorted(naive_order(logits)[:k])
-    assert kept.logits.tolist() == [np.float32(logits[token]) for token in kept.ids]
+    check(lambda each: top_k(each, k), logits, naive.top_k(ranked_of(logits), k))
 
 
-# Probabilities that no sum of these weights can hit exactly: there the last bit decides.
-@given(LOGITS, st.sampled_from([1e-300, 0.0317, 0.3183098861, 0.61803398875, 0.95, 0.9990123]))
-def test_top_p_keeps_the_fewest_that_reach_p(logits: list[float], p: float) -> None:
-    assert top_p(candidates_of(logits), p).ids.tolist() == naive_top_p(
-        [float(np.float32(logit)) for logit in logits], p
-    )
+@given(LOGITS, CHANCES, KEEP)
+def test_top_p_keeps_the_fewest_that_reach_p(logits: list[float], p: float, keep: int) -> None:
+    check(lambda each: top_p(each, p, keep), logits, naive.top_p(ranked_of(logits), p, keep))
 
 
 @pytest.mark.parametrize("p", [0.001, 0.9, 0.9999, 0.99999999])
-def test_top_p_of_a_large_vocabulary_matches_the_naive_loop(p: float) -> None:
+@pytest.mark.parametrize("keep", [0, 1000, 20_000])
+def test_top_p_of_a_large_vocabulary_matches_the_naive_loop(p: float, keep: int) -> None:
     logits = np.random.default_rng(3).normal(0, 1.5, 30_000).astype(np.float32)
-    kept = top_p(from_logits(logits), p)
-    assert kept.ids.tolist() == naive_top_p(logits.tolist(), p)
+    kept = top_p(from_logits(logits), p, keep)
+    assert pairs(kept) == naive.top_p(ranked_of(logits.tolist()), p, keep)
 
 
 def test_top_p_counts_the_token_that_crosses_the_line() -> None:
@@ -75,6 +84,50 @@ def test_top_p_counts_the_token_that_crosses_the_line() -> None:
     assert top_p(halves, 0.4).ids.tolist() == [0]
     assert top_p(halves, 0.6).ids.tolist() == [0, 1]
     assert top_p(halves, 0.9).ids.tolist() == [0, 1, 2]
+
+
+@given(LOGITS, CHANCES, KEEP)
+def test_min_p_compares_with_the_best(logits: list[float], p: float, keep: int) -> None:
+    check(lambda each: min_p(each, p, keep), logits, naive.min_p(ranked_of(logits), p, keep))
+
+
+@given(FINE, st.floats(0.01, 3.0))
+def test_top_n_sigma_measures_in_standard_deviations(logits: list[float], n: float) -> None:
+    check(lambda each: top_n_sigma(each, n), logits, naive.top_n_sigma(ranked_of(logits), n))
+
+
+@given(FINE, CHANCES, KEEP)
+def test_typical_goes_by_distance_from_the_entropy(
+    logits: list[float], p: float, keep: int
+) -> None:
+    ranked = ranked_of(logits)
+    expected = naive.entropy(ranked)
+    chances = naive.probabilities(ranked)
+    away = sorted(abs(-math.log(max(chance, 1e-300)) - expected) for chance in chances)
+    assume(all(b - a > 1e-9 for a, b in pairwise(away)))
+    check(lambda each: typical(each, p, keep), logits, naive.typical(ranked, p, keep))
+
+
+def test_typical_may_drop_the_best_token() -> None:
+    """One sure token among many equal ones says less than they do: entropy is near theirs."""
+    kept = typical(candidates_of([3.0] + [0.0] * 50), 0.5)
+    assert 0 not in kept.ids
+
+
+@given(FINE, st.sampled_from([0.0, 0.0317, 0.1, 0.2718, 0.4999]), KEEP)
+def test_xtc_leaves_the_least_likely_of_the_top_choices(
+    logits: list[float], threshold: float, keep: int
+) -> None:
+    wanted = naive.xtc(ranked_of(logits), threshold, keep)
+    check(lambda each: xtc(each, threshold, keep), logits, wanted)
+
+
+def test_xtc_needs_two_top_choices() -> None:
+    tops = candidates_of([2.0, 2.0, 1.9, -5.0])
+    assert xtc(tops, 0.2).ids.tolist() == [2, 3]
+    assert xtc(tops, 0.33).ids.tolist() == [1, 2, 3]
+    assert xtc(tops, 0.45) is tops
+    assert xtc(tops, 0.51) is tops  # two such choices cannot be
 
 
 def test_equal_logits_leave_by_id() -> None:
@@ -86,26 +139,27 @@ def test_equal_logits_leave_by_id() -> None:
 @given(LOGITS)
 def test_off_means_untouched(logits: list[float]) -> None:
     before = candidates_of(logits)
-    assert top_k(before, 0) is before
-    assert top_k(before, 10**9) is before
-    assert top_p(before, 1.0) is before
-
-
-@given(LOGITS, st.integers(0, 70), st.floats(1e-300, 1.0), st.floats(1e-300, 1e300))
-def test_one_candidate_always_stays_and_stays_finite(
-    logits: list[float], k: int, p: float, heat: float
-) -> None:
-    kept = apply(candidates_of(logits), SamplingParams(temperature=heat, top_k=k, top_p=p))
-    assert kept.ids.size >= 1
-    assert naive_order(logits)[0] in kept.ids
-    assert np.isfinite(kept.logits).all()
-    assert (np.diff(kept.ids) > 0).all()
+    for after in (
+        top_k(before, 0),
+        top_k(before, 10**9),
+        top_p(before, 1.0),
+        min_p(before, 0.0),
+        typical(before, 1.0),
+        top_n_sigma(before, 0.0),
+        top_n_sigma(before, -1.0),
+    ):
+        assert after is before
 
 
 @given(FINE, st.floats(0.05, 20.0))
 def test_temperature_is_a_division(logits: list[float], heat: float) -> None:
     before = candidates_of(logits)
     assert temperature(before, heat).logits.tolist() == [x / heat for x in before.logits]
+
+
+@given(LOGITS)
+def test_temperature_zero_leaves_the_best(logits: list[float]) -> None:
+    check(lambda each: temperature(each, 0.0), logits, ranked_of(logits)[:1])
 
 
 def test_a_tiny_temperature_leaves_no_chance_to_the_others() -> None:
@@ -116,25 +170,42 @@ def test_a_tiny_temperature_leaves_no_chance_to_the_others() -> None:
         assert scaled[1] - np.delete(scaled, 1).max() > 1e6
 
 
-def test_masked_tokens_never_become_candidates() -> None:
-    candidates = candidates_of([-math.inf, 1.0, -math.inf, -50.0])
-    assert candidates.ids.tolist() == [1, 3]
+@given(FINE, st.floats(0.1, 2.0), st.floats(0.05, 3.0), st.floats(0.0, 3.0))
+def test_dynamic_temperature_follows_the_entropy(
+    logits: list[float], heat: float, spread: float, exponent: float
+) -> None:
+    before = candidates_of(logits)
+    got = dynamic_temperature(before, heat, spread, exponent)
+    if len(logits) == 1:
+        assert got is before
+        return
+    share = min(max(naive.entropy(ranked_of(logits)) / math.log(len(logits)), 0.0), 1.0)
+    low = max(0.0, heat - spread)
+    wanted = low + (heat + spread - low) * share**exponent
+    if share > 1e-6:  # below, the naive entropy is nothing but rounding
+        np.testing.assert_allclose(got.logits, before.logits / wanted, rtol=1e-6, atol=1e-9)
+    assert pairs(got)[0][0] == ranked_of(logits)[0][0]
 
 
-def test_filters_see_probabilities_at_temperature_one() -> None:
-    """llama.cpp's order: a high temperature must not let more tokens through top-p."""
-    hot = SamplingParams(temperature=100.0, top_k=0, top_p=0.5)
-    assert apply(candidates_of([5.0, 1.0, 0.0, 0.0]), hot).ids.tolist() == [0]
-    assert DEFAULT_ORDER == ("top_k", "top_p", "temperature")
+def test_dynamic_temperature_without_a_range_is_the_plain_one() -> None:
+    before = candidates_of([1.0, 2.0, 4.0])
+    assert dynamic_temperature(before, 0.7, 0.0, 1.0).logits.tolist() == pytest.approx(
+        [1 / 0.7, 2 / 0.7, 4 / 0.7], rel=1e-15
+    )
 
 
-def test_every_ordered_transform_exists() -> None:
-    assert set(DEFAULT_ORDER) == set(TRANSFORMS)
+@pytest.mark.parametrize("name", ["top_k", "top_p", "min_p", "typical", "top_n_sigma", "xtc"])
+@given(LOGITS, st.floats(1e-300, 1.0))
+def test_somebody_always_stays(name: str, logits: list[float], value: float) -> None:
+    number = 1 + int(value * 70) if name == "top_k" else value
+    assert getattr(transforms, name)(candidates_of(logits), number).ids.size >= 1
 
 
-def test_transforms_do_not_write_into_their_input() -> None:
+def test_nothing_writes_into_its_input() -> None:
     logits = np.random.default_rng(1).normal(size=500).astype(np.float32)
-    copy = logits.copy()
-    logits.flags.writeable = False
-    apply(from_logits(logits), SamplingParams())
-    assert (logits == copy).all()
+    before = from_logits(logits)
+    copy = before.logits.copy()
+    before.logits.flags.writeable = False
+    for after in (top_k(before, 9), top_p(before, 0.5), min_p(before, 0.1), typical(before, 0.4)):
+        temperature(xtc(top_n_sigma(after, 2.0), 0.1), 0.5)
+    assert (before.logits == copy).all()

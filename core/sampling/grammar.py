@@ -1,0 +1,285 @@
+"""Grammars that restrict the text: GBNF, JSON schema, any JSON object. llguidance does the work.
+
+It is imported with the first grammar, and its view of the vocabulary is made then too (1.3 s for
+152k tokens). Sources come from anybody: their size and depth are checked before anything
+recursive sees them, preparing them takes at most a set time, and what was prepared is kept in
+memory only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, FileFormatError, MissingDependencyError
+from .gbnf import MAX_CHARS, parse_gbnf
+from .gbnf_lark import Deadline, to_lark
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+MAX_SCHEMA_DEPTH: Final = 60
+MAX_CACHED: Final = 32
+TIME_LIMIT_S: Final = 1.5
+# llama.cpp's: without a bound, a model may write blanks for ever.
+_BLANKS: Final = r" |\n{1,2}[ \t]{0,20}"
+_JSON_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[^"\[\]{}]+', re.DOTALL)
+
+
+class Grammar:
+    """Where one sequence is in its grammar.
+
+    The matcher cannot take back a token that it has refused, so `accept` never shows it one:
+    a draft is cut with `validate` first.
+    """
+
+    def __init__(self, fresh: Any, n_tokens: int, ending: frozenset[int]) -> None:
+        self._fresh = fresh  # never fed: what copies begin with
+        self._matcher = fresh.deep_copy()
+        self._n_tokens = n_tokens
+        self._ending = ending
+        self.accepted: list[int] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """The text may end here."""
+        return bool(self._matcher.is_accepting())
+
+    @property
+    def is_ended(self) -> bool:
+        """A token that ends the generation was accepted."""
+        return bool(self.accepted) and self.accepted[-1] in self._ending
+
+    def allowed(self, token: int) -> bool:
+        return self.validate((token,)) == 1
+
+    def validate(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens, from the first on, may come next."""
+        text = list(itertools.takewhile(self._is_text, tokens))
+        if self.is_ended:
+            return 0
+        n_valid = int(self._matcher.validate_tokens(text)) if text else 0
+        if n_valid < len(text) or n_valid == len(tokens) or tokens[n_valid] not in self._ending:
+            return n_valid
+        # The matcher's own check knows nothing of ends.
+        after = self._matcher
+        if text:
+            after = after.deep_copy()
+            after.consume_tokens(text)
+        return n_valid + bool(after.is_accepting())
+
+    def mask(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy with -inf for everything but the tokens that may come next; those that end a
+        generation are among them where the text is complete."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        _refuse_broken(self._matcher)
+        allowed = np.unpackbits(bits, count=self._n_tokens, bitorder="little").view(np.bool_)
+        allowed = allowed[: logits.size]
+        masked = np.full_like(logits, -np.inf)
+        np.copyto(masked[: allowed.size], logits[: allowed.size], where=allowed)
+        return masked
+
+    def accept(self, token: int) -> None:
+        if not self.allowed(token):
+            raise ValueError(f"the grammar does not allow token {token} here")
+        if token not in self._ending:
+            self._matcher.consume_token(token)
+            _refuse_broken(self._matcher)
+        self.accepted.append(token)
+
+    def copy(self) -> Grammar:
+        twin = Grammar.__new__(Grammar)
+        twin.__dict__.update(self.__dict__)
+        twin._matcher = self._matcher.deep_copy()
+        twin.accepted = self.accepted.copy()
+        return twin
+
+    def restart(self, tokens: Sequence[int]) -> Grammar:
+        """From the beginning, then through these tokens, which were saved once."""
+        twin = Grammar(self._fresh, self._n_tokens, self._ending)
+        if twin.validate(tokens) < len(tokens):
+            raise FileFormatError("the saved sampler state does not fit its grammar")
+        for token in tokens:
+            twin.accept(token)
+        return twin
+
+    def _is_text(self, token: int) -> bool:
+        return 0 <= token < self._n_tokens and token not in self._ending
+
+
+class Grammars:
+    """Makes the grammars for one tokenizer, and remembers the latest ones. Thread-safe."""
+
+    def __init__(self, tokenizer: Tokenizer, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self._tokenizer = tokenizer
+        self._time_limit_s = time_limit_s
+        self._vocabulary: Any = None
+        self._lock = threading.Lock()
+        self._prepared: OrderedDict[tuple[str, str], Any] = OrderedDict()
+
+    def from_gbnf(self, text: str) -> Grammar:
+        return self._make("gbnf", text, lambda: _lark_of_gbnf(text, self._time_limit_s))
+
+    def from_json_schema(self, schema: str | dict[str, Any] | bool) -> Grammar:
+        """`$ref` within the schema; keywords that cannot be enforced are refused, not ignored."""
+        source = _checked_schema(schema)
+        return self._make("json", source, lambda: _lark_of_schema(source))
+
+    def json_object(self) -> Grammar:
+        return self.from_json_schema({"type": "object"})
+
+    def _make(self, kind: str, source: str, lark: Callable[[], str]) -> Grammar:
+        with self._lock:
+            fresh = self._prepared.get((kind, source))
+            if fresh is None:
+                fresh = self._prepare(lark)
+                self._prepared[kind, source] = fresh
+                if len(self._prepared) > MAX_CACHED:
+                    self._prepared.popitem(last=False)
+            self._prepared.move_to_end((kind, source))
+            return Grammar(fresh, self._tokenizer.n_vocab, self._tokenizer.eog_ids)
+
+    def _prepare(self, lark: Callable[[], str]) -> Any:
+        """A matcher that has computed its first mask, which is where much of the work is done."""
+        llguidance = import_llguidance()
+        if self._vocabulary is None:
+            self._vocabulary = build_vocabulary(llguidance, self._tokenizer)
+
+        def work() -> Any:
+            limits = llguidance.LLParserLimits(verbose_errors=False)
+            matcher = llguidance.LLMatcher(self._vocabulary, lark(), log_level=0, limits=limits)
+            if not matcher.is_error():
+                matcher.compute_bitmask()
+            return matcher
+
+        matcher = run_limited(work, self._time_limit_s)
+        if matcher.is_error() and matcher.get_error().startswith("NoExtension"):
+            raise ConfigError("the grammar allows no text at all")
+        _refuse_broken(matcher)
+        return matcher
+
+
+def import_llguidance() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise MissingDependencyError(
+            "grammars and JSON schemas need llguidance: pip install llguidance"
+        ) from None
+    return llguidance
+
+
+def run_limited(work: Callable[[], Any], limit_s: float) -> Any:
+    """The result of `work`, or its exception. A thread cannot be stopped: one that takes too
+    long is left alone, and ends by itself because the sources are limited."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.extend((work(), None))
+        except Exception as error:  # noqa: BLE001 - handed over, and raised below
+            outcome.extend((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if not outcome:
+        raise ConfigError(f"the grammar is too complex: preparing it takes more than {limit_s:g} s")
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+class _Spelling:
+    """What llguidance asks of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ending = sorted(tokenizer.eog_ids)
+        if not ending:
+            raise ConfigError("this model has no token that ends a text, so grammars cannot end")
+        self.eos_token_id = ending[0]
+        count = range(tokenizer.n_vocab)
+        self.tokens = [tokenizer.piece(token, show_special=True) for token in count]
+        hidden = [token for token in count if self.tokens[token] and not tokenizer.piece(token)]
+        self.special_token_ids = sorted({*hidden, *ending})
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Never asked to, since nothing is forced; bytes are all it would have to cut."""
+        raise NotImplementedError
+
+
+def build_vocabulary(llguidance: Any, tokenizer: Tokenizer) -> Any:
+    spelling = llguidance.TokenizerWrapper(_Spelling(tokenizer))
+    return llguidance.LLTokenizer(spelling, eos_token=sorted(tokenizer.eog_ids))
+
+
+def _lark_of_gbnf(text: str, limit_s: float) -> str:
+    return to_lark(parse_gbnf(text), Deadline(limit_s))
+
+
+def _lark_of_schema(source: str) -> str:
+    schema = json.loads(source)
+    if isinstance(schema, dict):
+        schema["x-guidance"] = {"whitespace_pattern": _BLANKS}
+    return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps(schema)}\n'
+
+
+def _checked_schema(schema: object) -> str:
+    """As compact JSON, of bounded size and depth."""
+    if not isinstance(schema, str):
+        _check_depth_of(schema)
+        schema = json.dumps(schema)
+    if len(schema) > MAX_CHARS:
+        raise ConfigError(
+            f"the JSON schema has {len(schema)} characters, at most {MAX_CHARS} may be"
+        )
+    depth = deepest = 0
+    for mark in _JSON_TEXT.sub("", schema):
+        depth += 1 if mark in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > MAX_SCHEMA_DEPTH:
+        _refuse_depth()
+    try:
+        parsed = json.loads(schema)
+    except ValueError as error:
+        raise ConfigError(f"the JSON schema is not JSON: {error}") from None
+    if not isinstance(parsed, dict | bool):
+        raise ConfigError("a JSON schema is an object, true or false")
+    return json.dumps(parsed, separators=(",", ":"))
+
+
+def _check_depth_of(value: object) -> None:
+    level = [value]
+    for _ in range(MAX_SCHEMA_DEPTH + 1):
+        inside: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside += each.values()
+            elif isinstance(each, list | tuple):
+                inside += each
+        if not inside:
+            return
+        level = inside
+    _refuse_depth()
+
+
+def _refuse_depth() -> None:
+    raise ConfigError(f"the JSON schema nests deeper than {MAX_SCHEMA_DEPTH} levels")
+
+
+def _refuse_broken(matcher: Any) -> None:
+    if matcher.is_error():
+        # The first line tells what is wrong; the rest is an excerpt of what we made of the source.
+        message = matcher.get_error().split("\n")[0]
+        raise ConfigError(f"the grammar cannot be followed: {message[:200]}")
