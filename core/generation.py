@@ -27,6 +27,8 @@ class GenerateParams:
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     logprobs: int | None = None  # so many alternatives per token; 0: only its own; None: none
     ignore_eos: bool = False  # go on when the model ends the text
+    grammar: str | None = None  # GBNF that the text has to follow
+    json_schema: str | None = None  # JSON text of a schema that it has to follow
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -35,6 +37,10 @@ class GenerateParams:
             raise ConfigError(f"stop must be a list of strings, got {self.stop!r}")
         if "" in self.stop:
             raise ConfigError("a stop string is empty, which would end every text at once")
+        if self.grammar is not None and self.json_schema is not None:
+            raise ConfigError("a grammar and a JSON schema cannot both be followed; give one")
+        if self.ignore_eos and (self.grammar is not None or self.json_schema is not None):
+            raise ConfigError("ignore_eos would leave nothing to say once the grammar is complete")
         if self.logprobs is not None and self.logprobs < 0:
             raise ConfigError(f"logprobs must be at least 0, got {self.logprobs}")
 

@@ -33,7 +33,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
 PROMPT_ROWS = 512  # rows of one step of `logits`
 CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
-HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
+_HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
@@ -47,17 +47,16 @@ def load_runtime(
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
-    start, report = time.perf_counter(), progress or _silent
+    start = time.perf_counter()
     backend = create_backend(device, threads=threads)
-    report("reading", 0.0)
+    if progress is not None:
+        backend.report = progress
     file = open_gguf(path)
     check_vocabulary(file)
-    model = build_model(file, backend)
-    report("reading", 0.5)
     tokenizer = load_tokenizer(file.metadata)
+    model = build_model(file, backend)
     runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx))
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
-    report("reading", 1.0)
     return runtime
 
 
@@ -93,7 +92,7 @@ class Runtime:
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""
         sizes = StateSizes(self.n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
-        on_host = self.backend.name in HOST_DEVICES
+        on_host = self.backend.name in _HOST_DEVICES
         available = available_memory() if on_host else None
         return make_budget(self.backend, self.model.state_shape, sizes, available)
 
@@ -107,6 +106,12 @@ class Runtime:
             drafter=drafter,
             model_id=model_fingerprint(self.file),
         )
+
+    def warm_up(self) -> Engine:
+        """Make the engine now, with all kernels compiled, instead of at the first generation."""
+        if self._engine is None:
+            self._engine = self.new_engine(self.budget)
+        return self._engine
 
     def logits(self, token_ids: Sequence[int]) -> Floats:
         """Logits of every row of one fresh sequence, (T, V)."""
@@ -148,22 +153,21 @@ class Runtime:
         self.close()
 
     def _generate(self, prompt: list[int], params: GenerateParams) -> Iterator[Event]:
-        if self._engine is None:
-            self._engine = self.new_engine(self.budget)
-        sequence = self._engine.add(prompt, params)
+        engine = self.warm_up()
+        sequence = engine.add(prompt, params)
         self.stats = sequence.stats
         self.stats.load_ms = self.load_ms
         inbox = self._inboxes[sequence.id] = deque()
         try:
             while sequence.stop_reason is None or inbox:
                 while not inbox:
-                    self._step(self._engine)
+                    self._step(engine)
                 event = inbox.popleft()
                 if event.error is not None:
                     raise event.error
                 yield event
         finally:
-            self._engine.cancel(sequence)
+            engine.cancel(sequence)
             del self._inboxes[sequence.id]
 
     def _step(self, engine: Engine) -> None:
@@ -179,7 +183,3 @@ def _context_length(model: Model, n_ctx: int | None) -> int:
     if n_ctx < 1:
         raise ConfigError(f"the context size must be at least 1, got {n_ctx}")
     return n_ctx
-
-
-def _silent(what: str, fraction: float) -> None:
-    pass

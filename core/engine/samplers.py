@@ -9,6 +9,7 @@ from typing import Final
 
 from ..generation import GenerateParams
 from ..sampling.dry import NO_BREAKERS, Breakers, find_breakers
+from ..sampling.grammar import Grammar, Grammars
 from ..sampling.params import SamplingParams, logit_biases
 from ..sampling.sampler import Sampler
 from ..tokenizer import Tokenizer
@@ -20,6 +21,7 @@ class SamplerMaker:
     def __init__(self, tokenizer: Tokenizer, n_vocab: int) -> None:
         self._tokenizer, self._n_vocab = tokenizer, n_vocab
         self._breakers: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
+        self._grammars = Grammars(tokenizer)
 
     def make(self, params: GenerateParams, index: int) -> Sampler:
         """`index` numbers the sequences of one request, which share a seed."""
@@ -27,8 +29,20 @@ class SamplerMaker:
         if params.ignore_eos:
             bans = [(token, -math.inf) for token in self._tokenizer.eog_ids]
             sampling = replace(sampling, logit_bias=logit_biases([*sampling.logit_bias, *bans]))
-        breakers = self._find_breakers(sampling)
-        return Sampler(sampling, n_vocab=self._n_vocab, sequence=index, breakers=breakers)
+        return Sampler(
+            sampling,
+            n_vocab=self._n_vocab,
+            sequence=index,
+            grammar=self._make_grammar(params),
+            breakers=self._find_breakers(sampling),
+        )
+
+    def _make_grammar(self, params: GenerateParams) -> Grammar | None:
+        if params.grammar is not None:
+            return self._grammars.from_gbnf(params.grammar)
+        if params.json_schema is not None:
+            return self._grammars.from_json_schema(params.json_schema)
+        return None
 
     def _find_breakers(self, sampling: SamplingParams) -> Breakers:
         texts = sampling.dry_sequence_breakers

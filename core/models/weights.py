@@ -44,7 +44,8 @@ class Reporting:
 
     def __init__(self, file: GgufFile, backend: Backend) -> None:
         self.backend = backend
-        self.done, self.total = 0, sum(t.n_bytes for t in file.tensors.values()) or 1
+        matrices = (t for t in file.tensors.values() if len(t.shape) > 1)
+        self.done, self.total = 0, sum(t.n_bytes for t in matrices) or 1
 
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
         made = self.backend.matrix(parts)

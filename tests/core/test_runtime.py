@@ -300,3 +300,49 @@ def test_progress_ends_at_one(tiny: Tiny) -> None:
     specdec.core.load(tiny("qwen3").path, "torch", progress=lambda _, done: seen.append(done))
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
+
+
+GRAMMAR = 'root ::= [a-c]+ " " [0-9] [0-9]'
+
+
+@pytest.mark.parametrize("device", ["torch", "cpu"])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_a_grammar_is_followed_to_its_end(device: str, temperature: float, tiny: Tiny) -> None:
+    import re
+
+    with specdec.core.load(tiny("qwen3").path, device, n_ctx=N_CTX) as loaded:
+        for seed in range(4):
+            sampling = SamplingParams(temperature=temperature, seed=seed)
+            params = GenerateParams(sampling, max_tokens=60, grammar=GRAMMAR)
+            events = list(loaded.generate(PROMPT, params))
+            text = "".join(event.text for event in events)
+            if events[-1].stop_reason == "eos":
+                assert re.fullmatch("[a-c]+ [0-9][0-9]", text), text
+            else:
+                assert re.fullmatch("[a-c]+", text), text  # still in its first part
+
+
+def test_a_json_schema_is_followed(tiny: Tiny) -> None:
+    import json
+
+    schema = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"],
+              "additionalProperties": False}  # fmt: skip
+    with specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX) as loaded:
+        params = GenerateParams(
+            SamplingParams(temperature=0, logit_bias=((32, -20.0),)),
+            max_tokens=100,
+            json_schema=json.dumps(schema),
+        )
+        events = list(loaded.generate(PROMPT, params))
+    assert events[-1].stop_reason == "eos"
+    assert list(json.loads("".join(event.text for event in events))) == ["n"]
+
+
+def test_grammars_that_cannot_be_are_refused(tiny: Tiny) -> None:
+    loaded = specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
+    with loaded, pytest.raises(ConfigError, match="grammar"):
+        list(loaded.generate(PROMPT, GenerateParams(grammar="root ::= nothing")))
+    with pytest.raises(ConfigError, match="cannot both"):
+        GenerateParams(grammar=GRAMMAR, json_schema="{}")
+    with pytest.raises(ConfigError, match="ignore_eos"):
+        GenerateParams(grammar=GRAMMAR, ignore_eos=True)
