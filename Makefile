@@ -1,6 +1,6 @@
 PYTHON ?= python3
 
-.PHONY: check fix test test-all
+.PHONY: check fix test test-all bench
 
 check: ## lint, format, types, tests: what CI runs
 	$(PYTHON) -m ruff check .
@@ -17,3 +17,6 @@ test:
 
 test-all: ## with the slow tests and the comparisons with llama.cpp
 	$(PYTHON) -m pytest -q -m "not gpu"
+
+bench: ## figures of the CPU backend beside llama.cpp; wants an idle machine
+	PYTHONPATH=tests/lib $(PYTHON) tests/bench/cpu_figures.py

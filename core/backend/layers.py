@@ -95,18 +95,13 @@ class HeadOrder(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaRule:
-    """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha]."""
+class DeltaShape:
+    """Sizes of a Gated DeltaNet, which are those of its recurrent state."""
 
-    layer: int  # index among the recurrent layers of the state
     n_key_heads: int
     n_value_heads: int
     head_dim: int  # of keys and values
-    order: HeadOrder
-    conv1d: Vector  # (channels, kernel), the last column meets the newest row
-    dt_bias: Vector  # (n_value_heads,)
-    a: Vector  # (n_value_heads,) = -exp(A_log)
-    norm: Norm
+    kernel: int  # of the convolution
 
     @property
     def key_width(self) -> int:
@@ -118,11 +113,26 @@ class DeltaRule:
 
     @property
     def channels(self) -> int:
+        """What goes through the convolution: q, k, v."""
         return 2 * self.key_width + self.value_width
 
     @property
     def width(self) -> int:
+        """Of the op's input rows."""
         return self.channels + self.value_width + 2 * self.n_value_heads
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRule:
+    """Gated DeltaNet of one layer; its input rows are [q | k | v | z | beta | alpha]."""
+
+    layer: int  # index among the recurrent layers of the state
+    shape: DeltaShape
+    order: HeadOrder
+    conv1d: Vector  # (channels, kernel), the last column meets the newest row
+    dt_bias: Vector  # (n_value_heads,)
+    a: Vector  # (n_value_heads,) = -exp(A_log)
+    norm: Norm
 
 
 class Activation(Enum):
@@ -168,17 +178,6 @@ class KvShape:
     n_kv_heads: int
     key_dim: int
     value_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaShape:
-    """Recurrent state of one layer and sequence."""
-
-    n_key_heads: int
-    n_value_heads: int
-    head_dim: int
-    channels: int
-    kernel: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ All input projections become one matrix with rows [q | k | v | z | beta | alpha]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,61 +23,38 @@ if TYPE_CHECKING:
 Order = NDArray[np.intp]
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaSizes:
-    n_key_heads: int  # ssm.group_count
-    n_value_heads: int  # ssm.time_step_rank
-    head_dim: int  # ssm.state_size
-    kernel: int  # ssm.conv_kernel
-
-    @classmethod
-    def from_gguf(cls, weights: Weights) -> Self:
-        meta, path = weights.file.metadata, weights.file.label
-        sizes = cls(
-            n_key_heads=meta.int("ssm.group_count", low=1, high=4096),
-            n_value_heads=meta.int("ssm.time_step_rank", low=1, high=4096),
-            head_dim=meta.int("ssm.state_size", low=1, high=4096),
-            kernel=meta.int("ssm.conv_kernel", low=2, high=64),
+def read_shape(weights: Weights) -> DeltaShape:
+    """The keys `ssm.*`, which have to agree with each other."""
+    meta, label = weights.file.metadata, weights.file.label
+    shape = DeltaShape(
+        n_key_heads=meta.int("ssm.group_count", low=1, high=4096),
+        n_value_heads=meta.int("ssm.time_step_rank", low=1, high=4096),
+        head_dim=meta.int("ssm.state_size", low=1, high=4096),
+        kernel=meta.int("ssm.conv_kernel", low=2, high=64),
+    )
+    inner = meta.int("ssm.inner_size", low=1)
+    if inner != shape.value_width:
+        raise ModelError(
+            f"{label}: ssm.inner_size is {inner}, expected state_size * time_step_rank = "
+            f"{shape.value_width}; other widths of values and keys are not supported"
         )
-        inner = meta.int("ssm.inner_size", low=1)
-        if inner != sizes.value_width:
-            raise ModelError(
-                f"{path}: ssm.inner_size is {inner}, expected state_size * time_step_rank = "
-                f"{sizes.value_width}; other widths of values and keys are not supported"
-            )
-        if sizes.n_value_heads % sizes.n_key_heads:
-            raise ModelError(
-                f"{path}: {sizes.n_value_heads} value heads (ssm.time_step_rank) cannot share "
-                f"{sizes.n_key_heads} key heads (ssm.group_count) evenly"
-            )
-        return sizes
-
-    @property
-    def key_width(self) -> int:
-        return self.n_key_heads * self.head_dim
-
-    @property
-    def value_width(self) -> int:
-        return self.n_value_heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        return 2 * self.key_width + self.value_width
+    if shape.n_value_heads % shape.n_key_heads:
+        raise ModelError(
+            f"{label}: {shape.n_value_heads} value heads (ssm.time_step_rank) cannot share "
+            f"{shape.n_key_heads} key heads (ssm.group_count) evenly"
+        )
+    return shape
 
 
 class DeltaNet:
     def __init__(
         self, hparams: Hparams, weights: Weights, layout: Layout, order: HeadOrder
     ) -> None:
-        s = DeltaSizes.from_gguf(weights)
+        s = read_shape(weights)
         self.ssm_in = _input_projection(hparams.n_embd, weights, s)
         self.delta = DeltaRule(
-            layer=layout.add_delta(
-                DeltaShape(s.n_key_heads, s.n_value_heads, s.head_dim, s.channels, s.kernel)
-            ),
-            n_key_heads=s.n_key_heads,
-            n_value_heads=s.n_value_heads,
-            head_dim=s.head_dim,
+            layer=layout.add_delta(s),
+            shape=s,
             order=order,
             conv1d=weights.vector("ssm_conv1d.weight", s.channels, s.kernel),
             dt_bias=weights.vector("ssm_dt.bias", s.n_value_heads),
@@ -93,7 +69,7 @@ class DeltaNet:
         return ops.matmul(heads, self.ssm_out, add_to=x)
 
 
-def _input_projection(n_embd: int, weights: Weights, s: DeltaSizes) -> Matrix:
+def _input_projection(n_embd: int, weights: Weights, s: DeltaShape) -> Matrix:
     heights: dict[str, int] = {}
     orders: dict[str, Order] = {}
     if weights.has("ssm_in"):  # files of the first qwen3next converter
@@ -109,12 +85,12 @@ def _input_projection(n_embd: int, weights: Weights, s: DeltaSizes) -> Matrix:
     return weights.matrix(n_embd, heights, row_orders=orders)
 
 
-def _shares(s: DeltaSizes, width: int) -> list[int]:
+def _shares(s: DeltaShape, width: int) -> list[int]:
     """Heights of two kinds of value-head rows within one key head's group."""
     return [width * s.n_value_heads // s.n_key_heads] * 2
 
 
-def _per_key_head(s: DeltaSizes, heights: list[int]) -> Order:
+def _per_key_head(s: DeltaShape, heights: list[int]) -> Order:
     """Take rows stored per key head, each group holding all kinds, to one kind after the other."""
     rows = np.arange(s.n_key_heads * sum(heights)).reshape(s.n_key_heads, -1)
     kinds = np.split(rows, np.cumsum(heights)[:-1], axis=1)

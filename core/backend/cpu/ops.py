@@ -169,7 +169,7 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
     layer, inputs = state.delta[d.layer], r.inputs
     weights = np.ascontiguousarray(d.conv1d.T)  # (kernel, channels)
     r.held.append(weights)
-    shape = delta_kernels.DeltaKernelShape.of(d, len(weights), state.window)
+    shape = delta_kernels.DeltaKernelShape.of(d, state.window)
     mixed = FloatRows(r, shape.channels, rows.row_set)
     gates = FloatRows(r, delta_kernels.gate_width(shape), rows.row_set)
     out = FloatRows(r, shape.value_width, rows.row_set)

@@ -51,12 +51,10 @@ class DeltaLayerAlone:
     def __init__(self, order: HeadOrder, device: str) -> None:
         self.rng = np.random.default_rng(7)
         self.backend = create_backend(device)
-        self.shape = StateShape((), (DeltaShape(2, 4, 16, channels=128, kernel=4),))
+        self.shape = StateShape((), (DeltaShape(2, 4, 16, kernel=4),))
         self.delta = DeltaRule(
             layer=0,
-            n_key_heads=2,
-            n_value_heads=4,
-            head_dim=16,
+            shape=self.shape.delta[0],
             order=order,
             conv1d=self.vector(128, 4),
             dt_bias=self.vector(4),
@@ -64,8 +62,8 @@ class DeltaLayerAlone:
             norm=Norm(self.vector(16), 1e-6),
         )
         self.identity = self.backend.matrix([MatrixPart(identity(64))])
-        self.true_rows = self.numbers(N_TRUE, self.delta.width)
-        self.wrong_rows = self.numbers(N_TRUE, self.delta.width)
+        self.true_rows = self.numbers(N_TRUE, self.delta.shape.width)
+        self.wrong_rows = self.numbers(N_TRUE, self.delta.shape.width)
 
     def numbers(self, *shape: int) -> Floats:
         return self.rng.standard_normal(shape).astype(np.float32)
@@ -75,7 +73,7 @@ class DeltaLayerAlone:
 
     def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
         """A model that is nothing but this op; its logits are what the op puts out."""
-        rows = ops.given_rows(step, self.delta.width)
+        rows = ops.given_rows(step, self.delta.shape.width)
         heads = ops.delta_rule(rows, self.delta, state, step)
         return Output(ops.matmul(heads, self.identity))
 

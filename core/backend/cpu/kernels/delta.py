@@ -8,10 +8,10 @@ replay, which is why both leave the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
-from ...layers import DeltaRule, HeadOrder
+from ...layers import DeltaRule, DeltaShape, HeadOrder
 from ..emit import F32, I64, LANES, Emitter, Value, Variable
 from .attention import StepWords
 from .mathematics import F32X16, exp, one, reciprocal_sqrt, sigmoid, silu, softplus
@@ -21,34 +21,16 @@ CHAINS = 4  # sums in flight while a row of the state is read
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaKernelShape:
-    n_key_heads: int
-    n_value_heads: int
-    head_dim: int
+class DeltaKernelShape(DeltaShape):
+    """All that the kernels of one layer are specialised for."""
+
     order: HeadOrder
-    kernel: int
     eps: float
     window: int
 
     @classmethod
-    def of(cls, d: DeltaRule, kernel: int, window: int) -> DeltaKernelShape:
-        return cls(d.n_key_heads, d.n_value_heads, d.head_dim, d.order, kernel, d.norm.eps, window)
-
-    @property
-    def key_width(self) -> int:
-        return self.n_key_heads * self.head_dim
-
-    @property
-    def value_width(self) -> int:
-        return self.n_value_heads * self.head_dim
-
-    @property
-    def channels(self) -> int:
-        return 2 * self.key_width + self.value_width
-
-    @property
-    def width(self) -> int:
-        return self.channels + self.value_width + 2 * self.n_value_heads
+    def of(cls, delta: DeltaRule, window: int) -> DeltaKernelShape:
+        return cls(*astuple(delta.shape), delta.order, delta.norm.eps, window)
 
     @property
     def conv_rows(self) -> int:
