@@ -21,16 +21,12 @@ from .state import DeltaLayer, ReferenceState
 def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step) -> Tensor:
     """(T, q | k | v | z | beta | alpha) to (T, Hv * D)."""
     layer = state.delta[delta.layer]
-    widths = [
-        delta.shape.channels,
-        delta.shape.value_width,
-        delta.shape.n_value_heads,
-        delta.shape.n_value_heads,
-    ]
+    s = delta.shape
+    widths = [s.channels, s.value_width, s.n_value_heads, s.n_value_heads]
     mixed, z, beta, alpha = torch.split(rows, widths, dim=1)
     decays = torch.exp(delta.a * softplus(alpha + delta.dt_bias))  # (T, Hv)
     betas = torch.sigmoid(beta)
-    out = rows.new_empty(len(rows), delta.shape.n_value_heads, delta.shape.head_dim)
+    out = rows.new_empty(len(rows), s.n_value_heads, s.head_dim)
     for b in range(step.n_sequences):
         at, slot = step.rows(b), int(step.slots[b])
         if step.positions[at.start] == 0:
@@ -45,7 +41,7 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
             update = betas[at][t][:, None] * (v[t] - decay[:, None] * memory)
             window.advance(t, decay, update, k[t], mixed[at][t], delta)
             out[at][t] = torch.einsum("hvk,hk->hv", window.S, _per_value_head(q[t], delta))
-    gated = rms_norm(out, delta.norm) * silu(z.unflatten(1, (delta.shape.n_value_heads, -1)))
+    gated = rms_norm(out, delta.norm) * silu(z.unflatten(1, (s.n_value_heads, -1)))
     return gated.flatten(1)
 
 
@@ -99,15 +95,11 @@ def _convolve(mixed: Tensor, history: Tensor, delta: DeltaRule) -> tuple[Tensor,
     inputs = torch.cat([history, mixed])
     windows = inputs.unfold(0, weight.shape[1], 1)  # (T, channels, kernel), oldest first
     x = silu((windows * weight).sum(-1))
-    q, k, v = torch.split(
-        x, [delta.shape.key_width, delta.shape.key_width, delta.shape.value_width], dim=1
-    )
-    q = (
-        _unit(q.unflatten(1, (delta.shape.n_key_heads, -1)), delta.norm.eps)
-        * delta.shape.head_dim**-0.5
-    )
-    k = _unit(k.unflatten(1, (delta.shape.n_key_heads, -1)), delta.norm.eps)
-    return q, k, v.unflatten(1, (delta.shape.n_value_heads, -1))
+    s = delta.shape
+    q, k, v = torch.split(x, [s.key_width, s.key_width, s.value_width], dim=1)
+    q = _unit(q.unflatten(1, (s.n_key_heads, -1)), delta.norm.eps) * s.head_dim**-0.5
+    k = _unit(k.unflatten(1, (s.n_key_heads, -1)), delta.norm.eps)
+    return q, k, v.unflatten(1, (s.n_value_heads, -1))
 
 
 def _unit(x: Tensor, eps: float) -> Tensor:

@@ -17,7 +17,7 @@ from specdec.core.state.sizes import StateSizes
 
 MIB = 1 << 20
 KV = StateShape((KvShape(1, 1, 1),))
-HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1, 1),))
+HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1),))
 SIZES = StateSizes(1024, n_slots=2, n_checkpoints=4, page_len=64)
 
 

@@ -39,7 +39,7 @@ _VOCAB = np.arange(1, N_VOCAB + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C
 _EURO = "€".encode()  # three bytes: characters that tokens split
 
 KV = StateShape((KvShape(1, 1, 1),))
-HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1, 1),))
+HYBRID = StateShape((KvShape(1, 1, 1),), (DeltaShape(1, 1, 1, 1),))
 
 
 def digest(tokens: Sequence[int], start: int = 0) -> int:

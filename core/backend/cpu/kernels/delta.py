@@ -8,7 +8,7 @@ replay, which is why both leave the same bits.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ...layers import DeltaRule, DeltaShape, HeadOrder
@@ -30,7 +30,9 @@ class DeltaKernelShape(DeltaShape):
 
     @classmethod
     def of(cls, delta: DeltaRule, window: int) -> DeltaKernelShape:
-        return cls(*astuple(delta.shape), delta.order, delta.norm.eps, window)
+        s = delta.shape
+        sizes = (s.n_key_heads, s.n_value_heads, s.head_dim, s.kernel)
+        return cls(*sizes, delta.order, delta.norm.eps, window)
 
     @property
     def conv_rows(self) -> int:
