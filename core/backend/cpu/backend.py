@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ from ..layers import (
 from ..step import Step
 from . import ops
 from .compile import Kernels
+from .formats import EXPANDED
 from .inputs import StepInputs
-from .matrix import CpuMatrix, Repacker, count_bytes
+from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
 from .memory import aligned
 from .ops_moe import moe
 from .program import FloatRows, PackedRows, Recording
@@ -32,6 +34,7 @@ from .state import CpuState, count_state_bytes
 from .team import Team
 from .threads import default_threads
 
+logger = logging.getLogger(__name__)
 PLAN: Any = None  # the step and state that a recording needs are known to the recording
 
 
@@ -44,14 +47,27 @@ class CpuBackend(Backend):
         self.name, self.details = "cpu", f"{simd.name}, {self.n_threads} threads"
         self.kernels = Kernels(simd)
         self.team = Team(self.kernels, self.n_threads)
+        self._expanded: set[str] = set()  # types that were spoken of
         self._recording: Recording | None = None
         self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
         made = tuple(self._repacker.repack(part) for part in parts)
+        for part, tiles in zip(parts, made, strict=True):
+            self._say_if_expanded(part.tensor.format.name, part.tensor.n_bytes, tiles)
         self.prepared_bytes += count_bytes(made)
         return CpuMatrix(made)
+
+    def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:
+        if tiles.form is EXPANDED and name not in self._expanded:
+            self._expanded.add(name)
+            logger.warning(
+                "%s tensors have no kernel of their own: expanded to int8 with exact scales, "
+                "%.1f times their size in the file",
+                name,
+                tiles.n_bytes / stored_bytes,
+            )
 
     def vector(self, values: Floats) -> Floats:
         made = aligned(values.nbytes).view(np.float32).reshape(values.shape)

@@ -7,7 +7,9 @@ from functools import partial
 
 import numpy as np
 
+from ...errors import ConfigError
 from ..layers import Activation, Attention, DeltaRule, Norm
+from .emit import LANES
 from .formats.base import Record
 from .formats.floats import _Floats
 from .kernels import delta as delta_kernels
@@ -143,6 +145,10 @@ def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSet
 
 
 def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedRows:
+    if a.value_dim < LANES:
+        raise ConfigError(
+            f"attention heads of {a.value_dim} values: the CPU backend needs at least {LANES}"
+        )
     shape, inputs, kv = AttentionShape.of(a, state.page_len), r.inputs, state.kv[a.layer]
     rope = 0
     if a.rope is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.blocks import identity
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
@@ -25,8 +26,6 @@ from specdec.core.backend.layers import (
     StateShape,
 )
 from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4
@@ -114,11 +113,6 @@ class DeltaRun:
         self.run(self.alone.true_rows[self.past : self.past + 1], 1)
         image = self.alone.backend.save_slot(self.state, 1, [0], 0, 0)
         return dict(image)
-
-
-def identity(n: int) -> Tensor:
-    data = np.eye(n, dtype=np.float32).view(np.uint8).reshape(-1)
-    return Tensor("identity", (n, n), find_format("F32"), data)
 
 
 @cache

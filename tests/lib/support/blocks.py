@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.core.gguf.quants import find_format
+from specdec.core.gguf.reader import Tensor
 
 # Byte offsets of half floats in a block.
 HALVES = {
@@ -46,3 +47,9 @@ def _floats(rng: np.random.Generator, type_name: str, shape: tuple[int, int]) ->
         bits = (values.view(np.uint32) >> 16).astype(np.uint16)
         return bits[..., None].view(np.uint8)
     return values[..., None].view(np.uint8)
+
+
+def identity(n: int) -> Tensor:
+    """A matrix that lets a test see rows as they are."""
+    data = np.eye(n, dtype=np.float32).view(np.uint8).reshape(-1)
+    return Tensor("identity", (n, n), find_format("F32"), data)

@@ -1,0 +1,143 @@
+"""The mixture of experts alone: every way to route, few and many rows, CPU against reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from support.blocks import random_blocks
+
+from specdec.core.backend import create_backend
+from specdec.core.backend.interface import Backend, Output, State, Taps
+from specdec.core.backend.layers import (
+    Activation,
+    Floats,
+    Gating,
+    Matrix,
+    MatrixPart,
+    Moe,
+    Norm,
+    SharedExpert,
+    StateShape,
+)
+from specdec.core.backend.step import Piece, Step, build_step
+from specdec.core.gguf.quants import find_format
+from specdec.core.gguf.reader import Tensor
+
+WIDTH, N_ROWS = 64, 70
+
+
+@dataclass(frozen=True)
+class Case:
+    n_expert: int = 8
+    n_used: int = 2
+    inner: int = 32
+    type_name: str = "F32"
+    gating: Gating = Gating.SOFTMAX
+    normalise: bool = True
+    scale: float = 1.0
+    bias: bool = False
+    activation: Activation = Activation.SILU
+    shared: bool = False
+    shared_gate: bool = False
+
+
+CASES = {
+    "softmax": Case(),
+    "all experts": Case(n_used=8),
+    "one expert": Case(n_expert=1, n_used=1),
+    "many experts": Case(n_expert=100, n_used=10),
+    "not normalised": Case(normalise=False, scale=2.5),
+    "sigmoid with bias": Case(gating=Gating.SIGMOID, bias=True, scale=1.8),
+    "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False),
+    "shared": Case(shared=True),
+    "shared with gate": Case(shared=True, shared_gate=True),
+    "gelu": Case(activation=Activation.GELU),
+    "quantised": Case(type_name="Q8_0", shared=True, shared_gate=True),
+    "odd inner width": Case(inner=20),
+}
+
+
+class MoeAlone:
+    def __init__(self, case: Case, device: str) -> None:
+        self.rng = np.random.default_rng(5)
+        self.backend = create_backend(device)
+        shared = None
+        if case.shared:
+            shared = SharedExpert(
+                self.matrix(2 * case.inner, WIDTH, case.type_name),
+                self.matrix(WIDTH, case.inner, case.type_name),
+                self.matrix(1, WIDTH, "F32") if case.shared_gate else None,
+            )
+        self.moe = Moe(
+            gate_inp=self.matrix(case.n_expert, WIDTH, "F32"),
+            gate_up=self.matrix(2 * case.inner, WIDTH, case.type_name, case.n_expert),
+            down=self.matrix(WIDTH, case.inner, case.type_name, case.n_expert),
+            n_used=case.n_used,
+            gating=case.gating,
+            normalise=case.normalise,
+            scale=case.scale,
+            probs_bias=self.vector(case.n_expert) if case.bias else None,
+            activation=case.activation,
+            shared=shared,
+        )
+        self.norm = Norm(self.backend.vector(np.ones(WIDTH, np.float32)), 1e-6)
+        state = self.backend.new_state(StateShape(()), n_pages=1, page_len=16, n_slots=1, window=1)
+        self.run = self.backend.compile(self.forward, state, max_rows=N_ROWS)
+
+    def vector(self, n: int) -> object:
+        return self.backend.vector(self.rng.standard_normal(n).astype(np.float32))
+
+    def matrix(self, n_out: int, n_in: int, type_name: str, n_expert: int = 0) -> Matrix:
+        """Stored blocks whose values have about unit rows."""
+        rows = random_blocks(type_name, n_out * (n_expert or 1), n_in, int(self.rng.integers(99)))
+        if type_name == "F32":
+            rows = (rows.view(np.float32) * n_in**-0.5).view(np.uint8)
+        shape = (n_expert, n_out, n_in) if n_expert else (n_out, n_in)
+        data = np.ascontiguousarray(rows).reshape(-1)
+        return self.backend.matrix([MatrixPart(Tensor("t", shape, find_format(type_name), data))])
+
+    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+        x = ops.given_rows(step, WIDTH)
+        x = ops.moe(ops.norm(x, self.norm), self.moe, x)
+        return Output(ops.norm_rows(x, self.norm))
+
+    def rows(self, rows: Floats) -> Floats:
+        n = len(rows)
+        return self.run(build_step([Piece([0] * n, 0, [0], n_out=n)], rows)).logits.copy()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cpu_equals_reference_and_itself_in_any_company(name: str) -> None:
+    ours, reference = MoeAlone(CASES[name], "cpu"), MoeAlone(CASES[name], "torch")
+    rows = np.random.default_rng(6).standard_normal((N_ROWS, WIDTH)).astype(np.float32)
+    whole = ours.rows(rows)
+    near = 0.1 if CASES[name].type_name == "Q8_0" else 1e-5
+    np.testing.assert_allclose(whole, reference.rows(rows), atol=near)
+    for first, last in ((0, 1), (1, 4), (4, 13), (13, 14), (14, 70)):
+        assert np.array_equal(ours.rows(rows[first:last]), whole[first:last])
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch"])
+def test_equal_scores_go_to_the_lower_expert(device: str) -> None:
+    """A router of zeros: all experts tie, the first ones are asked, and only they matter."""
+    alone = MoeAlone(Case(n_expert=6, n_used=2), device)
+    zeros = Tensor("r", (6, WIDTH), find_format("F32"), np.zeros(6 * WIDTH * 4, np.uint8))
+    router = alone.backend.matrix([MatrixPart(zeros)])
+    rows = np.random.default_rng(7).standard_normal((3, WIDTH)).astype(np.float32)
+    ties = _with_router(alone, router, np.zeros(6))
+    told = _with_router(alone, router, np.array([2.0, 1.0, 0, 0, 0, 0]))
+    assert np.array_equal(ties.rows(rows), told.rows(rows))
+
+
+def _with_router(alone: MoeAlone, router: Matrix, bias: object) -> MoeAlone:
+    from dataclasses import replace
+
+    made = object.__new__(MoeAlone)
+    made.__dict__.update(alone.__dict__)
+    vector = alone.backend.vector(np.asarray(bias, np.float32))
+    made.moe = replace(alone.moe, gate_inp=router, probs_bias=vector)
+    state = alone.backend.new_state(StateShape(()), n_pages=1, page_len=16, n_slots=1, window=1)
+    made.run = alone.backend.compile(made.forward, state, max_rows=N_ROWS)
+    return made
