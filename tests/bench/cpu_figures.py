@@ -103,17 +103,18 @@ def dispatch(threads: int) -> float:
 
 
 START = """
-import resource, sys, time
+import sys, time
 start = time.perf_counter()
 import specdec.core, specdec.core.runtime
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-before = resident()
+def memory(name):  # of this process alone: getrusage would count what started it
+    lines = open("/proc/self/status").read().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+before = memory("VmRSS")
 runtime = specdec.core.load(sys.argv[1], "cpu", n_ctx=4096)
 events = runtime.generate("Hello world, this is")
 next(events)
 ready = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+peak = memory("VmHWM") - before
 b = runtime.budget
 planned = b.weights + b.kv + b.recurrent
 print(ready, peak, planned)
