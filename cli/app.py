@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from ..core.errors import SpecdecError
+from . import interrupts
+from .flags import SectionedCommand
 from .generate import generate
 from .output import (
     StdoutClosedError,
@@ -23,6 +23,7 @@ from .output import (
     replace_closed_streams,
 )
 from .usage import UsageError, describe
+from .warmup import warmup
 
 app = typer.Typer(
     name="spec",
@@ -31,7 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("generate")(generate)
+app.command("generate", cls=SectionedCommand)(generate)
+app.command("warmup", cls=SectionedCommand)(warmup)
 
 
 def show_version(wanted: bool) -> None:
@@ -95,15 +97,7 @@ def failure_line(error: Exception) -> str:
     return f"internal error, {type(error).__name__}: {error} (--debug shows where)"
 
 
-def interrupt_once(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """The first Ctrl-C ends the command in order, a second one at once."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    raise KeyboardInterrupt
-
-
 def main() -> NoReturn:
     replace_closed_streams()
-    # A shell starts background jobs with SIGINT ignored, and that is to stay so.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt_once)
+    interrupts.arm()
     sys.exit(run(sys.argv[1:]))

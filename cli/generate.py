@@ -1,99 +1,117 @@
-"""`spec generate`: continue one prompt."""
+"""`spec generate`: continue one prompt, answer one message, or talk."""
 
 from __future__ import annotations
 
-import secrets
+import sys
 from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
-from . import options
-from .output import Output
+from .answer import make_answer
+from .chat import read_chat, start_renderer
+from .flags import takes_flags
+from .generate_params import build_params
+from .loading import open_runtime, warm_up
+from .options import (
+    ChatOptions,
+    ModelOptions,
+    PlaceOptions,
+    PromptOptions,
+    ResultOptions,
+    TextOptions,
+    VoiceOptions,
+)
+from .output import READING, Output
+from .printers import JsonPrinter, TextPrinter
 from .prompt import read_prompt
+from .report import summary_lines
+from .sampling_options import SamplingOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
-
-RANDOM_SEED = -1  # as in llama.cpp
-UNLIMITED = -1
-INTERRUPTED = "interrupted"  # the one stop reason that is not the runtime's
+    from .answer import Printer
 
 
-def generate(  # noqa: PLR0913 - one parameter per flag
-    prompt_argument: options.PromptArgument = None,
-    model: options.Model = None,
-    prompt: options.Prompt = None,
-    file: options.PromptFile = None,
-    predict: options.MaxTokens = UNLIMITED,
-    ctx_size: options.ContextSize = 0,
-    seed: options.Seed = RANDOM_SEED,
-    temp: options.Temperature = 0.8,
-    top_k: options.TopK = 40,
-    top_p: options.TopP = 0.95,
-    device: options.Device = "auto",
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
+@takes_flags
+def generate(
+    prompts: PromptOptions,
+    models: ModelOptions,
+    place: PlaceOptions,
+    texts: TextOptions,
+    chats: ChatOptions,
+    sampling: SamplingOptions,
+    results: ResultOptions,
+    voice: VoiceOptions,
 ) -> None:
-    """Continue a prompt: the text on stdout, progress and a summary on stderr."""
+    """Continue a prompt, or chat.
+
+    The text goes to stdout, progress and a summary to stderr.
+    """
     # Everything that can be wrong with the command line comes before anything slow.
-    if model is None:
+    if models.model is None:
         raise typer.BadParameter("no model: give one with -m model.gguf")
-    if quiet and verbose:
-        raise typer.BadParameter("--quiet and --verbose exclude each other")
-    text = read_prompt(prompt_argument, prompt, file)
-    params = build_params(predict, seed, temp, top_k, top_p)
-    output = Output(quiet=quiet, verbose=verbose)
+    check_results(results)
+    params = build_params(texts, sampling, results)
+    setup = read_chat(chats)
+    talks = setup is not None and not prompts.is_given and sys.stdin.isatty()
+    if talks and (results.json or results.jsonl):
+        raise typer.BadParameter("--json and --jsonl need a prompt")
+    text = "" if talks else read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    if results.show_drafts and not output.has_colours:
+        output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
+    if setup is not None:
+        start_renderer()
 
-    with open_runtime(model, device, ctx_size, output) as runtime:
-        output.describe_model(runtime)
-        stream(runtime, text, params, output)
+    with open_runtime(models.model, place, output) as runtime:
+        printer = make_printer(results, output, runtime, models.model)
+        conversation = None if setup is None else setup.start(runtime)
+        warm_up(runtime, output)
+        if talks and conversation is not None:
+            from .talk import talk
+
+            raise typer.Exit(talk(runtime, conversation, params, printer, output))
+        prompt: str | Sequence[int] = text
+        if conversation is not None:
+            conversation.ask(text)
+            prompt = conversation.prompt()
+        answer_once(runtime, prompt, params, printer, output)
 
 
-def build_params(predict: int, seed: int, temp: float, top_k: int, top_p: float) -> GenerateParams:
-    from ..core.generation import GenerateParams
-    from ..core.sampling.params import SamplingParams
-
-    if predict < 1 and predict != UNLIMITED:
-        raise typer.BadParameter(f"--predict must be at least 1, or -1 for no limit, got {predict}")
-    # 32 random bits are enough to differ and short enough to type again.
-    chosen = secrets.randbits(32) if seed == RANDOM_SEED else seed
+def answer_once(
+    runtime: Runtime,
+    prompt: str | Sequence[int],
+    params: GenerateParams,
+    printer: Printer,
+    output: Output,
+) -> None:
+    output.progress(READING, 0.0)
     try:
-        return GenerateParams(
-            sampling=SamplingParams(temperature=temp, top_k=top_k, top_p=top_p, seed=chosen),
-            max_tokens=None if predict == UNLIMITED else predict,
-        )
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def open_runtime(model: Path, device: str, ctx_size: int, output: Output) -> Runtime:
-    from ..core import load
-
-    try:
-        return load(model, device, n_ctx=ctx_size or None, progress=output.progress)
-    except ConfigError as error:  # before there is a model, only a flag can be at fault
-        raise typer.BadParameter(str(error)) from None
+        answer = make_answer(runtime, prompt, params, printer)
     finally:
         output.clear_progress()
-
-
-def stream(runtime: Runtime, text: str, params: GenerateParams, output: Output) -> None:
-    """Print the text as it comes; Ctrl-C ends it early, with the summary so far."""
-    stop_reason = ""
-    try:
-        for event in runtime.generate(text, params):
-            output.text(event.text)
-            stop_reason = event.stop_reason or stop_reason
-    except KeyboardInterrupt:
-        stop_reason = INTERRUPTED
-    finally:
-        output.end_text()
-    sampling = params.sampling
-    output.summary(runtime.stats, stop_reason, sampling.seed if sampling.temperature else None)
-    if stop_reason == INTERRUPTED:
+    output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")
+    for line in summary_lines(answer, verbose=output.verbose):
+        output.remark(line)
+    if answer.is_interrupted:
         raise typer.Exit(130)
+
+
+def check_results(results: ResultOptions) -> None:
+    if results.json and results.jsonl:
+        raise typer.BadParameter("--json and --jsonl exclude each other")
+    is_json = results.json or results.jsonl
+    if results.logprobs is not None and not is_json:
+        raise typer.BadParameter("--logprobs needs --json or --jsonl to be printed in")
+    if results.show_drafts and is_json:
+        raise typer.BadParameter("--show-drafts colours text; JSON names the source of each token")
+
+
+def make_printer(results: ResultOptions, output: Output, runtime: Runtime, model: Path) -> Printer:
+    if results.json or results.jsonl:
+        return JsonPrinter(output, runtime, model, each=results.jsonl)
+    return TextPrinter(output, show_drafts=results.show_drafts)

@@ -10,17 +10,15 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from ..core.generation import Stats
-    from ..core.runtime import Runtime
+from typing import Final, TextIO
 
 # C0 but newline and tab, DEL, and C1: escape sequences retitle or rewrite a terminal.
 _CONTROL: Final = [c for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\n\t"]
 _STRIPPED: Final = dict.fromkeys(_CONTROL)
 _ESCAPED: Final = {c: f"\\x{c:02x}" for c in _CONTROL} | {ord("\n"): "\\n", ord("\t"): "\\t"}
 _ERASE_LINE: Final = "\r\x1b[K"
+_COLUMNS: Final = 80
+READING: Final = "reading the prompt"
 _DIM, _RED = "2", "1;31"
 
 
@@ -37,7 +35,9 @@ class Output:
         self._cleans = sys.stdout.isatty()
         self._line_open = False
         self._progress_open = False
+        self._stage = ""
         self._redraws = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.has_colours = _has_colours(sys.stdout)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A pipe gets the same bytes on every system; a terminal what it can show.
             if self._cleans:
@@ -45,26 +45,48 @@ class Output:
             else:
                 sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
 
-    def text(self, piece: str) -> None:
-        """A piece of the model's text, at once."""
+    def text(self, piece: str, style: str = "") -> None:
+        """A piece of the model's text, at once; `style` is for terminals with colours."""
         self.clear_progress()
         if self._cleans:
             piece = piece.translate(_STRIPPED)
         if piece:
             self._line_open = not piece.endswith("\n")
-            _write_stdout(piece)
+            _write_stdout(_sgr(piece, style) if style and self.has_colours else piece)
 
-    def end_text(self) -> None:
-        """Leave the cursor at the start of a line; a pipe gets no newline of ours."""
-        if self._cleans and self._line_open:
+    def line(self, text: str) -> None:
+        """A result that is a line of its own: JSON, say."""
+        self.text(text + "\n")
+
+    def end_text(self, *, always: bool = False) -> None:
+        """Leave the cursor at the start of a line; a pipe gets no newline of ours, unless other
+        texts follow."""
+        if (self._cleans or always) and self._line_open:
+            self._line_open = False
             _write_stdout("\n")
-        self._line_open = False
 
     def progress(self, stage: str, done: float) -> None:
-        """`done` goes from 0 to 1. Nothing shows unless stderr is a terminal."""
-        if self._redraws:
+        """`done` goes from 0 to 1. A line that redraws itself, where stderr is a terminal.
+
+        Elsewhere compiling is said once, because it takes long, and the rest to --verbose alone.
+        """
+        if stage.startswith("compiling"):
+            stage += ", once for this file"
+        is_new, self._stage = stage != self._stage, stage
+        if done >= 1:
+            self.clear_progress()
+        elif self._redraws:
             self._progress_open = True
-            _write_stderr(f"{_ERASE_LINE}{one_line(stage)} {done:4.0%}")
+            line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
+            _write_stderr(_ERASE_LINE + line[: _columns() - 1])
+        elif is_new and not self.quiet and (self.verbose or stage.startswith("compiling")):
+            _write_stderr(one_line(stage) + "\n")
+
+    def legend(self, colours: dict[str, str]) -> None:
+        """Which colour of the text means whom."""
+        if not self.quiet:
+            names = [_styled(one_line(name), colour) for name, colour in colours.items()]
+            _write_stderr(_styled("drafted by", _DIM) + f" {', '.join(names)}\n")
 
     def clear_progress(self) -> None:
         if self._progress_open:
@@ -73,38 +95,32 @@ class Output:
 
     def note(self, line: str) -> None:
         """Something that only --verbose wants to know."""
-        if self.verbose and not self.quiet:
+        if self.verbose:
+            self.remark(line)
+
+    def remark(self, line: str) -> None:
+        """Something beside the text, for everybody but --quiet."""
+        if not self.quiet:
             self.clear_progress()
-            _write_stderr(one_line(line) + "\n")
-
-    def describe_model(self, runtime: Runtime) -> None:
-        self.note(f"model      {runtime.name} ({runtime.architecture}) on {runtime.device}")
-        self.note(f"context    {runtime.n_ctx} tokens, vocabulary {runtime.n_vocab}")
-
-    def summary(self, stats: Stats, stop_reason: str, seed: int | None) -> None:
-        """`seed` is None where no random number was drawn."""
-        self.clear_progress()
-        if self.quiet:
-            return
-        ending = f"stopped    {stop_reason}" + ("" if seed is None else f", seed {seed}")
-        lines = [
-            f"loaded     {stats.load_ms:.0f} ms",
-            f"prompt     {_speed(stats.prompt_n, stats.prompt_ms)}",
-            f"generated  {_speed(stats.predicted_n, stats.predicted_ms)}",
-            ending,
-        ]
-        for line in lines:
-            _write_stderr(_styled(line, _DIM) + "\n")
+            _write_stderr(_styled(one_line(line), _DIM) + "\n")
 
 
-def _speed(n_tokens: int, milliseconds: float) -> str:
-    rate = f", {1000 * n_tokens / milliseconds:.1f} tokens/s" if milliseconds > 0 else ""
-    return f"{n_tokens} tokens in {milliseconds:.0f} ms{rate}"
+def _columns() -> int:
+    """A line that wraps could not be erased."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 def print_error(message: str) -> None:
     """The one line of a failed command; control characters in it are shown, not obeyed."""
     _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
+
+
+def print_prompt(text: str) -> None:
+    """What stands in front of a line to be typed, where it must not go to stdout."""
+    _write_stderr(text)
 
 
 def print_help(text: str) -> None:
@@ -135,9 +151,17 @@ def replace_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
-def _styled(text: str, code: str) -> str:
+def _has_colours(stream: TextIO) -> bool:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return text if plain or not sys.stderr.isatty() else f"\x1b[{code}m{text}\x1b[0m"
+    return not plain and stream.isatty()
+
+
+def _styled(text: str, code: str) -> str:
+    return _sgr(text, code) if _has_colours(sys.stderr) else text
+
+
+def _sgr(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
 def _write_stderr(text: str) -> None:

@@ -26,10 +26,10 @@ def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> st
     if "-" in map(str, given.values()):
         return read_stdin()
     if file is not None:
-        return document(file.read_bytes(), str(file))
+        return read_file(file)
     text = argument if argument is not None else flag
     if text is not None:
-        return decode(text.encode("utf-8", "surrogateescape"), "the command line")
+        return text_of_argument(text)
     if sys.stdin.isatty():
         raise typer.BadParameter(HINT)
     piped = read_stdin()
@@ -38,11 +38,29 @@ def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> st
     return piped
 
 
+def one_of(flag: str, text: str | None, file: Path | None) -> str | None:
+    """The text of `--x TEXT` or `--x-file FILE`, if there is any."""
+    if text is not None and file is not None:
+        raise typer.BadParameter(f"--{flag} and --{flag}-file exclude each other")
+    if file is not None:
+        return read_file(file)
+    return None if text is None else text_of_argument(text)
+
+
+def text_of_argument(text: str) -> str:
+    """Python hides bytes that are no UTF-8 in what it hands over."""
+    return decode(text.encode("utf-8", "surrogateescape"), "the command line")
+
+
+def read_file(file: Path) -> str:
+    return decode_document(file.read_bytes(), str(file))
+
+
 def read_stdin() -> str:
-    return document(sys.stdin.buffer.read(), "standard input")
+    return decode_document(sys.stdin.buffer.read(), "standard input")
 
 
-def document(data: bytes, source: str) -> str:
+def decode_document(data: bytes, source: str) -> str:
     """Without what editors and `echo` add around a text."""
     return re.sub(r"\r?\n\Z", "", decode(data, source).removeprefix("\ufeff"))
 
@@ -52,4 +70,4 @@ def decode(data: bytes, source: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         wrong = f"byte {error.start} is 0x{data[error.start]:02x}"
-        raise ConfigError(f"{source}: the prompt must be UTF-8 text; {wrong}") from None
+        raise ConfigError(f"{source}: the text must be UTF-8; {wrong}") from None

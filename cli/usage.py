@@ -18,11 +18,11 @@ def describe(error: Any, argv: list[str]) -> str:
     if "possibilities" in vars(error):  # only "no such option" has them
         return unknown_option(whole_word(error.option_name, argv), error.ctx)
     param = getattr(error, "param", None)
-    if param is None:
+    if param is None or not error.message:  # no message: it is missing
         message = error.format_message().removeprefix("Invalid value: ")
         message = re.sub(r"\.? Did you mean (.*)\?$", r" (did you mean \1?)", message)
         return lowered(message)
-    mistyped = long_name_behind_one_dash(param.opts, argv)
+    mistyped = long_name_behind_one_dash(param.opts, argv, spellings(error.ctx))
     if mistyped:
         return unknown_option(mistyped, error.ctx)
     return f"invalid value for {param.opts[0]}: {lowered(error.message)}"
@@ -33,10 +33,13 @@ def lowered(message: str) -> str:
 
 
 def unknown_option(name: str, context: Any) -> str:
-    known = [spelling for param in context.command.params for spelling in param.opts]
-    long_names = [spelling for spelling in known if spelling.startswith("--")]
-    nearest = difflib.get_close_matches(name, [*long_names, "--help"], n=1, cutoff=0.5)
+    words = [spelling for spelling in spellings(context) if len(spelling) > 2]
+    nearest = difflib.get_close_matches(name, [*words, "--help"], n=1, cutoff=0.6)
     return f"no such option {name}" + (f" (did you mean {nearest[0]}?)" if nearest else "")
+
+
+def spellings(context: Any) -> list[str]:
+    return [spelling for param in context.command.params for spelling in param.opts]
 
 
 def whole_word(option: str, argv: list[str]) -> str:
@@ -47,10 +50,11 @@ def whole_word(option: str, argv: list[str]) -> str:
     return next(words, option)
 
 
-def long_name_behind_one_dash(spellings: list[str], argv: list[str]) -> str | None:
+def long_name_behind_one_dash(opts: list[str], argv: list[str], known: list[str]) -> str | None:
     """`-ngl 99` reads as `-n gl`: blame the option that was meant, not the number 'gl'.
 
     Only asked about an option that failed to take its value, so `-mfile` and `-n16` are safe.
     """
     words = (word for word in argv if re.fullmatch(r"-[a-z][a-z-]+", word))
-    return next((word for word in words if word[:2] in spellings), None)
+    wrong = (word for word in words if word[:2] in opts and word not in known)
+    return next(wrong, None)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,15 @@ def test_quiet_leaves_stderr_empty(spec: Run) -> None:
 
 def test_verbose_describes_the_model_and_shows_its_control_characters(spec: Run) -> None:
     done = spec(*GENERATE, "-v", "hi")
-    assert "model      fake\\x1b[2J model (llama) on torch:cpu\n" in done.stderr
-    assert "context    64 tokens, vocabulary 9\n" in done.stderr
+    assert done.stderr.startswith(
+        "loading weights\n"
+        "model      fake\\x1b[2J model (llama)\n"
+        "device     cpu (2 threads)\n"
+        "context    64 tokens, vocabulary 9\n"
+        "memory     weights 1.00 GiB = 1.00 GiB\n"
+        "reading the prompt\n"
+        "loaded     12 ms\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,9 +98,7 @@ def test_no_prompt_and_an_empty_pipe_is_a_usage_error(spec: Run) -> None:
 def test_a_prompt_that_is_not_utf8_is_refused(spec: Run, args: tuple[str, ...]) -> None:
     done = spec(*GENERATE, *args, stdin=b"ab\xff")
     assert done.returncode == 1
-    assert done.stderr == (
-        "spec: error: standard input: the prompt must be UTF-8 text; byte 2 is 0xff\n"
-    )
+    assert done.stderr == ("spec: error: standard input: the text must be UTF-8; byte 2 is 0xff\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="arguments are bytes on Linux only")
@@ -105,29 +111,27 @@ def test_an_argument_that_is_not_utf8_is_refused(
     )
     assert done.returncode == 1
     assert done.stderr == (
-        b"spec: error: the command line: the prompt must be UTF-8 text; byte 2 is 0xff\n"
+        b"spec: error: the command line: the text must be UTF-8; byte 2 is 0xff\n"
     )
 
 
 def test_flags_reach_the_runtime(spec: Run) -> None:
-    flags = "-n 5 -c 128 -s 18446744073709551615 --temp 0.25 --top-k 0 --top-p 1 --device torch:cpu"
+    flags = "-n 5 -c 128 -t 3 -s 18446744073709551615 -r A --stop B --ignore-eos"
     request = asked(spec(*GENERATE, *flags.split(), "hi", script={"echo": True}))
-    assert request["load"] == {"path": "m.gguf", "device": "torch:cpu", "n_ctx": 128}
-    assert request["params"] == {
-        "max_tokens": 5,
-        "sampling": {"temperature": 0.25, "top_k": 0, "top_p": 1.0, "seed": 2**64 - 1},
-    }
+    assert request["load"] == {"path": "m.gguf", "device": "cpu", "n_ctx": 128, "threads": 3}
+    params = request["params"]
+    assert (params["max_tokens"], params["stop"], params["ignore_eos"]) == (5, ["A", "B"], True)
+    assert params["sampling"]["seed"] == 2**64 - 1
+    device = asked(spec(*GENERATE, "--device", "torch:cpu", "hi", script={"echo": True}))["load"]
+    assert device == {"path": "m.gguf", "device": "torch:cpu", "n_ctx": None, "threads": None}
 
 
 def test_defaults_are_those_of_the_library(spec: Run) -> None:
     from specdec.core.generation import GenerateParams
 
-    request = asked(spec(*GENERATE, "hi", script={"echo": True}))
-    assert request["load"] == {"path": "m.gguf", "device": "auto", "n_ctx": None}
-    library = GenerateParams()
-    assert request["params"]["max_tokens"] is library.max_tokens is None
-    for name in ("temperature", "top_k", "top_p"):
-        assert request["params"]["sampling"][name] == getattr(library.sampling, name)
+    request = asked(spec(*GENERATE, "-s", "0", "hi", script={"echo": True}))
+    assert request["load"] == {"path": "m.gguf", "device": "cpu", "n_ctx": None, "threads": None}
+    assert request["params"] == json.loads(json.dumps(asdict(GenerateParams())))
 
 
 @pytest.mark.parametrize("args", [(), ("-s", "-1")])

@@ -14,14 +14,13 @@ from specdec.cli.app import run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]
-TORCH = ("--device", "torch")
 
 
 @pytest.fixture
 def generate(tiny: Callable[..., Any], capsys: Capture) -> Callable[..., tuple[int, str, str]]:
     def on_tiny_model(*flags: str) -> tuple[int, str, str]:
         model = str(tiny("qwen3").path)
-        code = run(["generate", "-m", model, *TORCH, "-n", "12", "-p", "hello there", *flags])
+        code = run(["generate", "-m", model, "-n", "12", "-p", "hello there", *flags])
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
@@ -75,7 +74,7 @@ def test_a_model_that_computes_nan_prints_no_text(tmp_path: Path, capsys: Captur
 
     path = build_tiny("qwen3", tmp_path, edit=poison).path
     for flags in (["--temp", "0"], ["-s", "1"]):
-        assert run(["generate", "-m", str(path), *TORCH, *flags, "hello"]) == 1
+        assert run(["generate", "-m", str(path), *flags, "hello"]) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("spec: error: ")
@@ -94,7 +93,7 @@ def not_a_model(folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "cut"])
 def test_a_file_that_is_no_model_is_one_line(real_spec: Run, tmp_path: Path, kind: str) -> None:
     path = not_a_model(tmp_path, kind)
-    done = real_spec("generate", "-m", str(path), *TORCH, "hello")
+    done = real_spec("generate", "-m", str(path), "hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("spec: error: ")
     assert str(path) in done.stderr

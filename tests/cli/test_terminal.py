@@ -16,6 +16,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals and POSIX signals", allow_module_level=True)
 import pty
+import termios
 
 Environment = Callable[..., dict[str, str]]
 GENERATE = ("generate", "-m", "m.gguf", "-s", "1")
@@ -25,8 +26,10 @@ WARM_UP_S = 20.0
 class OnTerminal:
     """A process whose three streams are pseudo-terminals of their own."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], columns: int = 80) -> None:
         self.masters, slaves = zip(*(pty.openpty() for _ in range(3)), strict=True)
+        for slave in slaves:
+            termios.tcsetwinsize(slave, (24, columns))
         self.process = subprocess.Popen(
             command, env=environment, stdin=slaves[0], stdout=slaves[1], stderr=slaves[2]
         )
@@ -84,15 +87,53 @@ def test_progress_is_drawn_and_erased_on_a_terminal(
     on_terminal: Callable[..., tuple[int, str, str]],
 ) -> None:
     shown = on_terminal(*GENERATE, "hi")[2]
-    assert shown.startswith("\r\x1b[Kreading  50%\r\x1b[K")
+    assert shown.startswith("\r\x1b[Kloading weights  50%\r\x1b[K")
     assert "\x1b[2mstopped    limit, seed 1\x1b[0m\n" in shown
+
+
+def test_compiling_and_the_prompt_are_progress_too(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    script = {"compiling": [["compiling 4 kernels", 0.25], ["compiling 4 kernels", 1.0]]}
+    drawn = on_terminal(*GENERATE, "hi", script=script, NO_COLOR="1")[2].split("\r\x1b[K")
+    compiling = "compiling 4 kernels, once for this file  25%"
+    assert [line for line in drawn if line][:3] == [
+        "loading weights  50%",
+        compiling,
+        "reading the prompt",
+    ]
+    refused = on_terminal(*GENERATE, "too long", script={"refuse": "long"}, NO_COLOR="1")[2]
+    assert refused.endswith("\r\x1b[Kreading the prompt\r\x1b[Kspec: error: too long\n")
+
+
+def test_progress_is_cut_to_a_narrow_terminal(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    """A line that wraps could not be erased."""
+    run = OnTerminal([*fake_command, *GENERATE, "hi"], fake_environment({}), columns=12)
+    assert run.finish()[2].startswith("\r\x1b[Kloading wei\r\x1b[K")
+
+
+def test_show_drafts_colours_tokens_by_their_source(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    script = {"pieces": list("abcde"), "sources": ["target", "mtp", "ngram", "mtp", "target"]}
+    flags = (*GENERATE, "--show-drafts", "hi")
+    _, shown, error = on_terminal(*flags, script=script)
+    assert shown == "a\x1b[32mb\x1b[0m\x1b[36mc\x1b[0m\x1b[32md\x1b[0me\n"
+    legend = "drafted by\x1b[0m \x1b[32mmtp\x1b[0m, \x1b[36mngram\x1b[0m\n"
+    assert legend in error
+    assert on_terminal(*GENERATE, "hi", script=script)[1] == "abcde\n"
+    _, shown, error = on_terminal(*flags, script=script, NO_COLOR="1")
+    assert shown == "abcde\n"
+    assert "--show-drafts shows nothing here: stdout is no terminal with colours\n" in error
 
 
 def test_an_error_does_not_share_its_line_with_the_progress(
     on_terminal: Callable[..., tuple[int, str, str]],
 ) -> None:
     shown = on_terminal(*GENERATE, "hi", script={"load_error": "ModelError"}, NO_COLOR="1")[2]
-    assert shown == "\r\x1b[Kreading  50%\r\x1b[Kspec: error: no good\n"
+    assert shown == "\r\x1b[Kloading weights  50%\r\x1b[Kspec: error: no good\n"
 
 
 @pytest.mark.parametrize("extra", [{"TERM": "dumb"}, {"TERM": "dumb", "NO_COLOR": "1"}])
@@ -162,14 +203,29 @@ def test_ctrl_c_ends_with_the_summary_and_130(
     assert (tmp_path / "mark").exists()
 
 
+@pytest.mark.parametrize(("when", "word"), [("load", "loading"), ("warm_up", "warming")])
 def test_ctrl_c_while_loading_is_quiet(
-    fake_command: list[str], fake_environment: Environment
+    fake_command: list[str], fake_environment: Environment, when: str, word: str
 ) -> None:
-    process = start([*fake_command, *GENERATE, "hi"], fake_environment({"wait_in_load": True}))
-    assert output_of(process).read(7) == "loading"
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment({f"wait_in_{when}": True}))
+    assert output_of(process).read(7) == word
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=WARM_UP_S)
     assert (process.returncode, error) == (130, "")
+
+
+def test_ctrl_c_in_the_prompt_says_that_it_was_not_read(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    process = start([*fake_command, *GENERATE, "hi"], fake_environment({"wait_in_prompt": True}))
+    assert output_of(process).read(7) == "reading"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=WARM_UP_S)
+    assert process.returncode == 130
+    assert error.splitlines()[1:] == [
+        "prompt     3 tokens, not read to the end",
+        "stopped    interrupted, seed 1",
+    ]
 
 
 def test_a_second_ctrl_c_ends_at_once(

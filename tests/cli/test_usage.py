@@ -13,12 +13,20 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 GENERATE = ["generate", "-m", "m.gguf"]
 WRONG = {
-    "generate -m m.gguf --temprature 1 hi": "no such option --temprature (did you mean --temp?)",
+    "generate -m m.gguf --temprature 1 hi": (
+        "no such option --temprature (did you mean --temperature?)"
+    ),
     "generate -m m.gguf --promt hi": "no such option --promt (did you mean --prompt?)",
     "generate -m m.gguf --top_k 3 hi": "no such option --top_k (did you mean --top-k?)",
     "generate -m m.gguf -temp 1 hi": "no such option -temp (did you mean --temp?)",
     "generate -m m.gguf -seed 1 hi": "no such option -seed (did you mean --seed?)",
     "generate -m m.gguf -ngl 99 hi": "no such option -ngl",
+    "generate -m m.gguf -chat hi": "no such option -chat (did you mean --chat?)",
+    "generate -m m.gguf --sys x hi": "no such option --sys (did you mean -sys?)",
+    "generate -m m.gguf -s x -sys y --chat hi": (
+        "invalid value for --seed: input should be a valid integer, "
+        "unable to parse string as an integer"
+    ),
     "generate -m m.gguf -z hi": "no such option -z",
     "generate -m m.gguf --qqqqqqq hi": "no such option --qqqqqqq",
     "--versoin": "no such option --versoin (did you mean --version?)",
@@ -41,6 +49,58 @@ WRONG = {
     ),
     "generate -m m.gguf --top-k -1 hi": "top-k must be at least 0 (0 keeps all tokens), got -1",
     "generate -m m.gguf --top-p 0 hi": "top-p must be above 0 and at most 1, got 0.0",
+    "generate -m m.gguf --typical 0 hi": "typical must be above 0 and at most 1, got 0.0",
+    "generate -m m.gguf --top-nsigma nan hi": "top-nsigma must be a finite number, got nan",
+    "generate -m m.gguf --mirostat-ent -1 hi": (
+        "mirostat-ent must be a finite number of at least 0, got -1.0"
+    ),
+    "generate -m m.gguf --mirostat 1 hi": (
+        "mirostat 1 is not supported; use mirostat 2, which replaced it"
+    ),
+    "generate -m m.gguf --mirostat 2 --samplers top_k hi": (
+        "--mirostat replaces the samplers, so their order means nothing"
+    ),
+    "generate -m m.gguf --samplers top_k --sampling-seq k hi": (
+        "--samplers and --sampling-seq say the same; give one"
+    ),
+    "generate -m m.gguf --sampling-seq kz hi": (
+        "sampling-seq has no sampler 'z'; the letters are edskypmxta"
+    ),
+    "generate -m m.gguf --adaptive-target 0.5 hi": (
+        "--adaptive-target needs adaptive_p in --samplers"
+    ),
+    "generate -m m.gguf -l 5 hi": "--logit-bias is like 15043+1 or 15043-inf, got '5'",
+    "generate -m m.gguf -l 5+nan hi": "--logit-bias is like 15043+1 or 15043-inf, got '5+nan'",
+    "generate -m m.gguf -l 5+inf hi": (
+        "logit-bias of token 5 must be a finite number or -inf, got inf"
+    ),
+    "generate -m m.gguf --grammar x --grammar-file y hi": (
+        "--grammar and --grammar-file exclude each other"
+    ),
+    "generate -m m.gguf --grammar root::=[y] -j {} hi": (
+        "a grammar and a JSON schema cannot both be followed; give one"
+    ),
+    "generate -m m.gguf -j {} --ignore-eos hi": (
+        "--ignore-eos would leave nothing to say once the grammar is complete"
+    ),
+    "generate -m m.gguf -j {]} hi": (
+        "--json-schema is not JSON: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)"
+    ),
+    "generate -m m.gguf --json --jsonl hi": "--json and --jsonl exclude each other",
+    "generate -m m.gguf --logprobs 2 hi": "--logprobs needs --json or --jsonl to be printed in",
+    "generate -m m.gguf --json --show-drafts hi": (
+        "--show-drafts colours text; JSON names the source of each token"
+    ),
+    "generate -m m.gguf -sys x hi": "--system-prompt needs --chat",
+    "generate -m m.gguf --chat-template chatml hi": "--chat-template needs --chat",
+    "generate -m m.gguf --chat -sys x -sysf y hi": (
+        "--system-prompt and --system-prompt-file exclude each other"
+    ),
+    "generate -m m.gguf --chat --chat-template-kwargs [1] hi": (
+        """--chat-template-kwargs must be a JSON object, such as '{"enable_thinking": false}'"""
+    ),
+    "generate -m m.gguf -t 2 --device torch hi": "--threads is for --device cpu, not torch",
     "generate -m m.gguf -s -2 hi": "seed must be between 0 and 2^64-1, got -2",
     "generate -m m.gguf -s 18446744073709551616 hi": (
         "seed must be between 0 and 2^64-1, got 18446744073709551616"
@@ -54,6 +114,16 @@ def test_a_wrong_command_line_is_one_line(line: str, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr()
     assert shown.err == f"spec: error: {WRONG[line]}\n"
     assert shown.out == ""
+
+
+def test_an_empty_stop_text_and_a_broken_grammar(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, text, line in (
+        ("--stop", "", "a stop string is empty, which would end every text at once"),
+        ("--grammar", 'root ::= "yes', "the grammar, line 1: '\"yes' cannot be read"),
+        ("--dry-sequence-breaker", "", "each --dry-sequence-breaker must have 1 to 40 characters"),
+    ):
+        assert run([*GENERATE, flag, text, "hi"]) == 2
+        assert capsys.readouterr().err.startswith(f"spec: error: {line}")
 
 
 @pytest.mark.parametrize("flag", ["-n", "-c", "--seed", "--temp", "--top-k", "--top-p"])
@@ -93,5 +163,5 @@ def test_version_and_help_are_results(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_only_finished_commands_are_listed() -> None:
-    contract = {"generate", "speculative-simple", "bench-spec", "serve", "convert"}
+    contract = {"generate", "warmup", "speculative-simple", "bench-spec", "serve", "convert"}
     assert {command.name for command in app.registered_commands} <= contract

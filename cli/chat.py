@@ -1,0 +1,135 @@
+"""`--chat`: a conversation, and the prompt that the model's template makes of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from ..core.errors import ModelError
+from .options import ChatOptions
+from .prompt import one_of
+
+if TYPE_CHECKING:
+    from ..core.runtime import Runtime
+    from ..core.tokenizer import ChatTemplate, Tokenizer
+
+CHATML: Final = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_BUILT_IN: Final = {"chatml": CHATML}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSetup:
+    """What the command line says about the chat, read and checked before the model loads."""
+
+    system: str | None
+    source: str | None  # of a template that is not the file's
+    name: str | None  # of one of the file's
+    switches: dict[str, Any]
+
+    def start(self, runtime: Runtime) -> Conversation:
+        return Conversation(runtime.tokenizer, self._find_template(runtime), self)
+
+    def _find_template(self, runtime: Runtime) -> ChatTemplate:
+        from ..core.tokenizer import ChatTemplate, load_chat_template
+
+        if self.source is not None:
+            return ChatTemplate(self.source)
+        template = load_chat_template(runtime.file.metadata, self.name)
+        if template is not None:
+            return template
+        what = "chat template" if self.name is None else f"chat template called {self.name!r}"
+        raise ModelError(
+            f"{runtime.file.path} has no {what}; give one with --chat-template-file FILE, try "
+            "--chat-template chatml, or leave --chat out to continue plain text"
+        )
+
+
+def read_chat(options: ChatOptions) -> ChatSetup | None:
+    """None without --chat."""
+    if not options.chat:
+        _refuse_without_chat(options)
+        return None
+    system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)
+    template = one_of("chat-template", options.chat_template, options.chat_template_file)
+    name = options.chat_template
+    source = template if name is None else _BUILT_IN.get(name)
+    return ChatSetup(system, source, name, _switches(options.chat_template_kwargs))
+
+
+def start_renderer() -> None:
+    """The process takes a while to come up: it can do so while the model loads."""
+    from ..core.tokenizer import ChatTemplate
+
+    ChatTemplate("").warm_up()
+
+
+def _refuse_without_chat(options: ChatOptions) -> None:
+    for name in options.__slots__:
+        if name != "chat" and getattr(options, name) is not None:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} needs --chat")
+
+
+def _switches(text: str | None) -> dict[str, Any]:
+    try:
+        switches = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        switches = None
+    if not isinstance(switches, dict):
+        raise typer.BadParameter(
+            """--chat-template-kwargs must be a JSON object, such as '{"enable_thinking": false}'"""
+        )
+    return switches
+
+
+@dataclass
+class Conversation:
+    """Messages, the user's and the model's in turn, after the system's if there is one."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    setup: ChatSetup
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def ask(self, text: str) -> None:
+        self.messages.append({"role": "user", "content": text})
+
+    def answer(self, text: str) -> None:
+        self.messages.append({"role": "assistant", "content": text})
+
+    def take_back(self, role: str) -> bool:
+        """Drop the last message if it is of that role."""
+        is_there = bool(self.messages) and self.messages[-1]["role"] == role
+        if is_there:
+            self.messages.pop()
+        return is_there
+
+    def clear(self) -> None:
+        self.messages.clear()
+
+    def prompt(self) -> list[int]:
+        """The whole conversation: the engine knows the beginning from last time."""
+        tokenizer, messages = self.tokenizer, list(self.messages)
+        if self.setup.system is not None:
+            messages.insert(0, {"role": "system", "content": self.setup.system})
+        text = self.template.render(
+            messages,
+            bos_token=_spelling(tokenizer, tokenizer.bos_id),
+            eos_token=_spelling(tokenizer, tokenizer.eos_id),
+            switches=self.setup.switches,
+        )
+        tokens = tokenizer.encode(text, add_special=False)
+        # Most templates write it themselves.
+        bos = tokenizer.bos_id
+        if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
+            tokens.insert(0, bos)
+        return tokens
+
+
+def _spelling(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.token(token)

@@ -1,0 +1,74 @@
+"""From flags to `GenerateParams`; what is wrong with them is a usage error."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import typer
+
+from ..core.errors import ConfigError
+from ..core.generation import GenerateParams
+from .options import UNLIMITED, ResultOptions, TextOptions
+from .prompt import one_of, text_of_argument
+from .sampling_options import SamplingOptions
+
+
+def build_params(
+    texts: TextOptions, sampling: SamplingOptions, results: ResultOptions
+) -> GenerateParams:
+    if texts.predict < 1 and texts.predict != UNLIMITED:
+        raise typer.BadParameter(
+            f"--predict must be at least 1, or -1 for no limit, got {texts.predict}"
+        )
+    try:
+        return GenerateParams(
+            sampling=sampling.params(),
+            max_tokens=None if texts.predict == UNLIMITED else texts.predict,
+            stop=tuple(map(text_of_argument, texts.stop or ())),
+            logprobs=results.logprobs,
+            ignore_eos=texts.ignore_eos,
+            grammar=read_grammar(texts),
+            json_schema=read_schema(texts),
+        )
+    except ConfigError as error:
+        raise typer.BadParameter(flag_names(str(error))) from None
+
+
+def flag_names(message: str) -> str:
+    """A parameter's name at the start of a message, as the flag that sets it."""
+    for param, flag in _FLAGS.items():
+        if message.startswith(param + " "):
+            return flag + message.removeprefix(param)
+    return message
+
+
+_FLAGS: Final = {
+    "mirostat-eta": "mirostat-lr",
+    "mirostat-tau": "mirostat-ent",
+    "dynatemp-exponent": "dynatemp-exp",
+    "top-n-sigma": "top-nsigma",
+    "typical-p": "typical",
+    "ignore_eos": "--ignore-eos",
+    "each of dry-sequence-breakers": "each --dry-sequence-breaker",
+}
+
+
+def read_grammar(texts: TextOptions) -> str | None:
+    """Checked here, because the engine would do it only after the model has been loaded."""
+    text = one_of("grammar", texts.grammar, texts.grammar_file)
+    if text is not None:
+        from ..core.sampling.gbnf import parse_gbnf
+
+        parse_gbnf(text)
+    return text
+
+
+def read_schema(texts: TextOptions) -> str | None:
+    text = one_of("json-schema", texts.json_schema, texts.json_schema_file)
+    if text is not None:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise typer.BadParameter(f"--json-schema is not JSON: {error}") from None
+    return text

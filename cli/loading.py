@@ -1,0 +1,47 @@
+"""Opening a model for a command, with progress on stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ..core.errors import ConfigError
+from .options import PlaceOptions
+from .output import Output
+from .report import model_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..core.runtime import Runtime
+
+
+def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
+    from .. import core
+
+    if place.threads is not None and place.device != "cpu":
+        raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
+    try:
+        runtime = core.load(
+            model,
+            place.device,
+            n_ctx=place.ctx_size or None,
+            threads=place.threads,
+            progress=output.progress,
+        )
+    except ConfigError as error:  # before there is a model, only a flag can be at fault
+        raise typer.BadParameter(str(error)) from None
+    finally:
+        output.clear_progress()
+    for line in model_lines(runtime):
+        output.note(line)
+    return runtime
+
+
+def warm_up(runtime: Runtime, output: Output) -> None:
+    """Compile what is missing: after this, what is left is the work itself."""
+    try:
+        runtime.warm_up()
+    finally:
+        output.clear_progress()

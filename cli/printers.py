@@ -1,0 +1,104 @@
+"""How an answer is printed: as text, or as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.generation import NO_TOKEN, TARGET
+from .answer import Answer
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..core.generation import Event
+    from ..core.runtime import Runtime
+
+# Green, cyan, magenta, yellow, blue: drafters in the order in which they come up.
+COLOURS: Final = ("32", "36", "35", "33", "34")
+
+
+class TextPrinter:
+    def __init__(self, output: Output, *, show_drafts: bool = False) -> None:
+        self._output = output
+        self._show_drafts = show_drafts
+        self._colours: dict[str, str] = {TARGET: ""}
+
+    def event(self, event: Event) -> None:
+        self._output.text(event.text, self._colour(event.source))
+
+    def close(self) -> None:
+        self._output.end_text()
+
+    def end(self, answer: Answer) -> None:
+        if len(self._colours) > 1:
+            names = [name for name in self._colours if name != TARGET]
+            self._output.legend({name: self._colours[name] for name in names})
+
+    def _colour(self, source: str) -> str:
+        if not self._show_drafts:
+            return ""
+        if source not in self._colours:
+            self._colours[source] = COLOURS[(len(self._colours) - 1) % len(COLOURS)]
+        return self._colours[source]
+
+
+class JsonPrinter:
+    """One object at the end, and with `each` one per token before it."""
+
+    def __init__(self, output: Output, runtime: Runtime, model: Path, *, each: bool) -> None:
+        self._output, self._runtime, self._model, self._each = output, runtime, model, each
+
+    def event(self, event: Event) -> None:
+        if self._each and event.token != NO_TOKEN:
+            shown = {"token": event.token, "text": event.text, "source": event.source}
+            self._output.line(dumps(shown | self._logprob(event)))
+
+    def close(self) -> None:
+        pass
+
+    def end(self, answer: Answer) -> None:
+        self._output.line(dumps(self._result(answer)))
+
+    def _result(self, answer: Answer) -> dict[str, Any]:
+        result = {"text": answer.text, "tokens": answer.tokens, "stop_reason": answer.stop_reason}
+        if answer.params.logprobs is not None:
+            events = [event for event in answer.events if event.token != NO_TOKEN]
+            result["logprobs"] = [
+                self._piece(event.token) | self._logprob(event) for event in events
+            ]
+        return (
+            result
+            | answer.stats.as_json()
+            | {
+                "model": str(self._model),
+                "device": self._runtime.device,
+                "seed": answer.params.sampling.seed,
+                "spec_types": [],
+            }
+        )
+
+    def _logprob(self, event: Event) -> dict[str, Any]:
+        """Nothing, unless it was asked for."""
+        if event.logprob is None:
+            return {}
+        best = [
+            self._piece(token) | {"logprob": finite(logprob)}
+            for token, logprob in event.top_logprobs
+        ]
+        return {"logprob": finite(event.logprob), "top_logprobs": best}
+
+    def _piece(self, token: int) -> dict[str, Any]:
+        """A token's bytes need not be whole characters; the text is for reading."""
+        data = self._runtime.tokenizer.piece(token, show_special=True)
+        return {"token": token, "text": data.decode("utf-8", "replace"), "bytes": list(data)}
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def finite(logprob: float) -> float | None:
+    """JSON has no infinity; null stands for a token that cannot come."""
+    return logprob if math.isfinite(logprob) else None

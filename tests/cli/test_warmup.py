@@ -1,0 +1,83 @@
+"""`spec warmup`, and what the first run of a file says about compiling."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.cli.app import run
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Capture = pytest.CaptureFixture[str]
+COMPILING = [["compiling 2 kernels", 0.0], ["compiling 2 kernels", 0.5], ["compiling 2 kernels", 1]]
+
+
+def test_a_first_run_says_once_that_it_compiles(spec: Run) -> None:
+    script = {"compiling": [*COMPILING, ["compiling 5 kernels", 0.0], ["compiling 5 kernels", 1]]}
+    done = spec("generate", "-m", "m.gguf", "-s", "1", "hi", script=script)
+    assert done.stderr.startswith(
+        "compiling 2 kernels, once for this file\n"
+        "compiling 5 kernels, once for this file\n"
+        "loaded     12 ms\n"
+    )
+    quiet = spec("generate", "-m", "m.gguf", "-q", "hi", script=script)
+    assert (quiet.stdout, quiet.stderr) == ("Hello world", "")
+
+
+def test_warmup_of_a_device_without_kernels(spec: Run) -> None:
+    done = spec("warmup", "m.gguf", "--device", "torch")
+    line = "nothing to compile: --device torch has its kernels ready\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
+
+
+def test_warmup_compiles_once(
+    tiny: Callable[..., Any], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    model = str(tiny("qwen3").path)
+    assert run(["warmup", model]) == 0
+    shown = capsys.readouterr()
+    kernels = list((tmp_path / "kernels").glob("*.o"))
+    where = re.escape(str(tmp_path / "kernels"))
+    found = re.fullmatch(rf"compiled (\d+) kernels in (\d+\.\d) s, kept in {where}\n", shown.out)
+    assert found is not None
+    assert 3 < int(found[1]) <= len(kernels)
+    assert 0 < float(found[2]) < 60
+    assert f"compiling {found[1]} kernels, once for this file\n" in shown.err
+
+    assert run(["warmup", model]) == 0
+    shown = capsys.readouterr()
+    folder = tmp_path / "kernels"
+    assert (shown.out, shown.err) == (f"nothing to compile: all kernels are in {folder}\n", "")
+
+    assert run(["generate", "-m", model, "-n", "3", "hi"]) == 0
+    assert "compiling" not in capsys.readouterr().err
+    assert set(folder.glob("*.o")) == set(kernels)
+
+
+def test_a_cache_that_cannot_be_written_is_a_failure(
+    tiny: Callable[..., Any], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels").write_text("a file where the folder should be")
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    assert run(["warmup", str(tiny("qwen3").path), "-q"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        "spec: error: kernels were compiled, but could not be kept: "
+        f"cannot write to {tmp_path / 'kernels'}\n"
+    )
+
+
+def test_a_file_that_is_missing(capsys: Capture) -> None:
+    assert run(["warmup", "none.gguf"]) == 1
+    assert capsys.readouterr().err == (
+        "spec: error: none.gguf: cannot be read: No such file or directory\n"
+    )
+    assert run(["warmup"]) == 2
+    assert capsys.readouterr().err == "spec: error: missing argument 'FILE'\n"
