@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,9 +18,22 @@ if TYPE_CHECKING:
     from ..core.runtime import Runtime
 
 
+class _Remarks(logging.Handler):
+    """What the core has to warn of, as lines beside the text."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self.output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.output.clear_progress()
+        self.output.remark(record.getMessage())
+
+
 def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
     from .. import core
 
+    logging.getLogger(__package__.partition(".")[0]).addHandler(_Remarks(output))
     if place.threads is not None and place.device != "cpu":
         raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
     try:

@@ -15,9 +15,10 @@ from .backend import create_backend
 from .backend.interface import Backend
 from .backend.layers import Floats
 from .backend.step import Piece, build_step
-from .engine.config import EngineConfig
+from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.drafting import Drafter
 from .engine.engine import Engine, check_prompt, check_tokens
+from .engine.sequence import Sequence as Text
 from .errors import ConfigError
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
@@ -162,6 +163,7 @@ class Runtime:
             while sequence.stop_reason is None or inbox:
                 while not inbox:
                     self._step(engine)
+                    self._report_prompt(sequence)
                 event = inbox.popleft()
                 if event.error is not None:
                     raise event.error
@@ -169,6 +171,11 @@ class Runtime:
         finally:
             engine.cancel(sequence)
             del self._inboxes[sequence.id]
+
+    def _report_prompt(self, sequence: Text) -> None:
+        if sequence.state is not None and sequence.n_prompt > PREFILL_CHUNK:
+            fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
+            self.backend.report("reading the prompt", fraction)
 
     def _step(self, engine: Engine) -> None:
         # Somebody else's text may be half read: what is made of it meanwhile waits for them.
