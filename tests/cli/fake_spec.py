@@ -102,6 +102,8 @@ class FakeRuntime(SimpleNamespace):
             time.sleep(60)
         if SCRIPT.get("stubborn"):
             try:
+                sys.stdout.write("?")  # from here on an interrupt is caught
+                sys.stdout.flush()
                 time.sleep(60)
             except KeyboardInterrupt:
                 yield Event(0, "!", -1.0)

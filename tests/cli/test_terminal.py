@@ -232,7 +232,7 @@ def test_a_second_ctrl_c_ends_at_once(
     fake_command: list[str], fake_environment: Environment
 ) -> None:
     process = start([*fake_command, *GENERATE, "hi"], fake_environment({"stubborn": True}))
-    assert output_of(process).read(11) == "Hello world"
+    assert output_of(process).read(12) == "Hello world?"
     process.send_signal(signal.SIGINT)
     assert output_of(process).read(1) == "!"
     process.send_signal(signal.SIGINT)
