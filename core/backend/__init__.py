@@ -7,7 +7,7 @@ import os
 from ..errors import ConfigError, MissingDependencyError
 from .interface import Backend
 
-CPU_SET_VARIABLE = "SPEC_CPU_SET"  # avx512-vnni or generic, instead of the best there is
+CPU_SET_VARIABLE = "SPEC_CPU_SET"  # the name of a set in cpu/simd, instead of the best
 
 
 def create_backend(device: str, threads: int | None = None) -> Backend:

@@ -33,7 +33,7 @@ class Kernels:
         self.simd = simd
         self.folder = cache_folder() if folder is None else folder
         self.addresses: dict[str, int] = {}
-        self._machine = _target_machine(simd)
+        self._machine = target_machine(simd)
         self._engines: list[Any] = []
 
     def get(
@@ -63,17 +63,12 @@ class Kernels:
         return {name: self.addresses[name] for name in wanted}
 
     def _compile(self, name: str, write: Writer, kind: Any) -> bytes:
-        module = ir.Module(name)
-        module.triple = binding.get_default_triple()
-        emitter = Emitter(module, name, self.simd, kind)
-        write(emitter)
-        # Without these LLVM keeps to 256-bit registers on many CPUs; llvmlite has no way to say it.
-        wide = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
-        return compile_module(str(module).replace("nounwind", wide), self._machine)
+        module = optimised(name, write, self._machine, self.simd, kind)
+        return bytes(self._machine.emit_object(module))
 
     def _link(self, objects: Mapping[str, bytes]) -> None:
         backing = binding.parse_assembly("")
-        engine = binding.create_mcjit_compiler(backing, _target_machine(self.simd))
+        engine = binding.create_mcjit_compiler(backing, target_machine(self.simd))
         for data in objects.values():
             engine.add_object_file(binding.ObjectFileRef.from_data(data))
         engine.finalize_object()
@@ -103,15 +98,21 @@ class Kernels:
             os.replace(file.name, self._path(name))
 
 
-def compile_module(text: str, machine: Any) -> bytes:
-    module = binding.parse_assembly(text)
+def optimised(name: str, write: Writer, machine: Any, simd: Simd, kind: Any = KERNEL) -> Any:
+    """The module of one kernel, which `machine` can emit as an object or as assembly."""
+    written = ir.Module(name)
+    written.triple = machine.triple
+    write(Emitter(written, name, simd, kind))
+    # Without these LLVM keeps to 256-bit registers on many CPUs; llvmlite has no way to say it.
+    wide = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
+    module = binding.parse_assembly(str(written).replace("nounwind", wide))
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=2)
     # Vectors are written by hand; LLVM's own would only make compiling slower.
     options.loop_vectorization = options.slp_vectorization = False
     passes = binding.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
-    return bytes(machine.emit_object(module))
+    return module
 
 
 def cache_folder() -> Path:
@@ -140,11 +141,16 @@ def _initialise() -> None:
     binding.add_symbol("spec_yield", address)
 
 
-def _target_machine(simd: Simd) -> Any:
+def target_machine(simd: Simd, triple: str | None = None) -> Any:
+    """For this process, or for objects of another platform, given its target triple."""
     _initialise()
-    target = binding.Target.from_default_triple()
+    jit = triple is None
+    if not jit:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+    target = binding.Target.from_triple(triple or binding.get_default_triple())
     return target.create_target_machine(
-        cpu=simd.cpu(), features=simd.feature_string(), opt=3, jit=True
+        cpu=simd.cpu(), features=simd.feature_string(), opt=3, jit=jit
     )
 
 

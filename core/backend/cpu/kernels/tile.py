@@ -7,6 +7,8 @@ logits independent of its company.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from llvmlite import ir
 
 from ..emit import F32, I32, I64, VOID, Emitter, Value, Variable, vector
@@ -60,13 +62,21 @@ def _dots(
     e: Emitter, group: Group, rows: list[Value], span: tuple[int, int], sum_at: int
 ) -> list[Value]:
     """Integer products of some vectors of the group with each row, zero point included."""
-    totals = [_start(e, group.zero, row + sum_at) for row in rows]
-    for v in range(*span):
-        weights = group.vector(v)
-        for m, row in enumerate(rows):
-            x = e.splat(e.load(I32, row + (Record.VALUES + 4 * v)))
-            totals[m] = e.simd.dot(e, totals[m], weights, x)
-    return totals
+    signed = group.zero == 128 and e.simd.takes_signed
+    starts = [_start(e, 0 if signed else group.zero, row + sum_at) for row in rows]
+
+    def terms() -> Iterator[tuple[Value, list[Value]]]:
+        for v in range(*span):
+            weights = group.vector(v)
+            at = [row + (Record.VALUES + 4 * v) for row in rows]
+            yield weights ^ -128 if signed else weights, [e.splat(e.load(I32, a)) for a in at]
+
+    return e.simd.dots(e, starts, terms(), weight_bits(group))
+
+
+def weight_bits(group: Group) -> int:
+    """How many bits of a weight's byte are used; formats without a zero point have 5 or fewer."""
+    return group.zero.bit_length() or 5
 
 
 def _start(e: Emitter, zero: int, address: Value) -> Value:
