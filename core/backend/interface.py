@@ -49,8 +49,10 @@ class HostOutput:
 
     logits: Floats
     taps: dict[str, Floats]
+    maxima: Floats | None = None  # (R, V / 64): the best of each 64 logits, NaN if one is NaN
 
 
+MAXIMA_BLOCK = 64  # logits that share a maximum
 Report = Callable[[str, float], None]  # what is being done, and the fraction that is done
 Taps = frozenset[str]  # hidden rows that somebody wants to keep, by name
 Forward = Callable[["Backend", Step, State, Taps], Output]

@@ -7,7 +7,6 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 
 from ..backend.interface import Backend, HostOutput
-from ..backend.layers import Floats
 from ..backend.step import Step
 from ..errors import ConfigError, NonFiniteError
 from ..generation import CANCELLED, ERROR, TARGET, Event, GenerateParams
@@ -83,7 +82,7 @@ class Engine:
             ran_at = time.perf_counter()
             first, n_true = 0, []
             for part in parts:
-                n_made = self._accept(part, output.logits[first : first + part.n_out], events)
+                n_made = self._accept(part, output, first, events)
                 first += part.n_out
                 n_true.append(len(part.tokens) - part.n_out + n_made)
                 part.state.advance(len(part.tokens), n_true[-1])
@@ -162,14 +161,19 @@ class Engine:
         for part, draft in zip(able, self.drafter.propose(asks) if asks else (), strict=True):
             part.add_draft(draft)
 
-    def _accept(self, part: Part, logits: Floats, events: list[Event]) -> int:
+    def _accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         """Verify the draft and emit what comes out; how many tokens that are."""
         sequence, drafted, n_made = part.sequence, part.draft.tokens, 0
+        logits, maxima = output.logits, output.maxima
+
+        def pick(i: int) -> int:
+            return sequence.pick(logits[first + i], None if maxima is None else maxima[first + i])
+
         try:
-            for token in verify(logits, drafted, sequence.pick):
+            for token in verify(part.n_out, drafted, pick):
                 is_hit = n_made < len(drafted) and drafted[n_made] == token
                 source = part.draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, logits[n_made], source))
+                events.append(sequence.emit(token, logits[first + n_made], source))
                 n_made += 1
                 if sequence.stop_reason is not None:
                     break

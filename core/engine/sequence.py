@@ -63,9 +63,9 @@ class Sequence:
         """Tokens that may still be made."""
         return self.max_len - len(self.tokens)
 
-    def pick(self, logits: Floats) -> int:
+    def pick(self, logits: Floats, maxima: Floats | None) -> int:
         """The token after the last one."""
-        return self.sampler.pick(logits, self.tokens, len(self.tokens))
+        return self.sampler.pick(logits, self.tokens, len(self.tokens), maxima)
 
     def emit(self, token: int, logits: Floats, source: str = TARGET) -> Event:
         """Append a token; the event says what it means for the text."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ..backend.layers import Floats
-
-Pick = Callable[[Floats], int]  # logits (V,) of the next place to its token
+Pick = Callable[[int], int]  # row of the step to the token that follows it
 
 
-def verify(rows: Floats, draft: Sequence[int], pick: Pick) -> Iterator[int]:
-    """The target's tokens, 1 to len(draft) + 1 of them, from logits (len(draft) + 1, V).
+def verify(n_rows: int, draft: Sequence[int], pick: Pick) -> Iterator[int]:
+    """The target's tokens, 1 to len(draft) + 1 = n_rows of them.
 
     Lazy: a token is to be appended to the history before the next one is asked for, and whoever
     stops asking (at the end of a text) has not looked at the rows behind.
     """
     last = len(draft)
-    for i, row in enumerate(rows):
-        token = pick(row)
+    for i in range(n_rows):
+        token = pick(i)
         yield token
         if i < last and token != draft[i]:
             return

@@ -44,7 +44,10 @@ def within(logits: NDArray[np.floating]) -> Logits:
 
 
 def shortlist(
-    logits: NDArray[np.float32], count: int, adjustments: Sequence[Adjustment]
+    logits: NDArray[np.float32],
+    count: int,
+    adjustments: Sequence[Adjustment],
+    maxima: NDArray[np.float32] | None = None,
 ) -> Candidates:
     """Candidates among which the `count` best are those of all, after the adjustments too.
 
@@ -54,7 +57,7 @@ def shortlist(
     """
     touched = np.unique(np.concatenate([each.tokens for each in adjustments]))
     touched = touched[touched < logits.size]
-    best = best_rows(logits, min(count + touched.size, logits.size))
+    best = best_rows(logits, min(count + touched.size, logits.size), maxima)
     ids = np.union1d(best, touched)
     wide = logits[ids].astype(np.float64)
     return Candidates(ids, wide).where(wide > -np.inf)

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.interface import MAXIMA_BLOCK
+
 Rows = NDArray[np.intp]
 
 # Columns of the table that a long row is folded into: enough for their maxima to bound the k-th
@@ -19,6 +21,7 @@ Rows = NDArray[np.intp]
 # where partitioning all of them takes 1,300 us; EPYC with AVX-512.)
 _FOLDS: Final = ((16_384, 1024), (1024, 256))
 _CHUNK: Final = 16_384
+_IN_BLOCK: Final = np.arange(MAXIMA_BLOCK)
 
 
 class Candidates(NamedTuple):
@@ -56,9 +59,11 @@ def from_logits(logits: NDArray[np.float32]) -> Candidates:
     return Candidates(ids, logits[ids].astype(np.float64))
 
 
-def best_from_logits(logits: NDArray[np.float32], count: int) -> Candidates:
+def best_from_logits(
+    logits: NDArray[np.float32], count: int, maxima: NDArray[np.float32] | None = None
+) -> Candidates:
     """The same as the `count` best of `from_logits`, without widening the others."""
-    ids = best_rows(logits, count)
+    ids = best_rows(logits, count, maxima)
     best = logits[ids].astype(np.float64)
     if best[-1] == -np.inf:
         n_alive = int(np.count_nonzero(best > -np.inf))
@@ -66,12 +71,28 @@ def best_from_logits(logits: NDArray[np.float32], count: int) -> Candidates:
     return Candidates(ids, best, ranked=True)
 
 
-def best_rows(values: NDArray[Any], count: int) -> Rows:
-    """Rows of the `count` best values, best first; ties go to the lower row. No NaN, please."""
+def best_rows(values: NDArray[Any], count: int, maxima: NDArray[np.float32] | None = None) -> Rows:
+    """Rows of the `count` best values, best first; ties go to the lower row. No NaN, please.
+
+    `maxima` of blocks, if they are known, say which few blocks hold all of them.
+    """
+    if maxima is not None and 4 * count < maxima.size:
+        rows = _rows_of_blocks(values, np.partition(maxima, -count)[-count], maxima)
+        return rows[(-values[rows]).argsort(kind="stable")[:count]]
     if count < values.size:
         rows = np.flatnonzero(values >= _floor(values, count))
         return rows[(-values[rows]).argsort(kind="stable")[:count]]
     return (-values).argsort(kind="stable")
+
+
+def _rows_of_blocks(values: NDArray[Any], floor: np.float32, maxima: NDArray[np.float32]) -> Rows:
+    """Rows that reach `floor`, ascending."""
+    starts = np.flatnonzero(maxima >= floor) * MAXIMA_BLOCK
+    rows: Rows = (starts[:, None] + _IN_BLOCK).ravel()
+    if rows[-1] >= values.size:
+        rows = rows[rows < values.size]
+    reaching: Rows = rows[values[rows] >= floor]
+    return reaching
 
 
 def _floor(values: NDArray[Any], count: int) -> Any:

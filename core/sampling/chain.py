@@ -54,10 +54,15 @@ class Chain(NamedTuple):
         before = self.names[: self.names.index("greedy")] if "greedy" in self.names else ("?",)
         return _KEEP_THE_BEST.issuperset(before)
 
-    def run(self, logits: NDArray[np.float32], moment: Moment) -> Candidates:
+    def run(
+        self,
+        logits: NDArray[np.float32],
+        moment: Moment,
+        maxima: NDArray[np.float32] | None = None,
+    ) -> Candidates:
         found = (adjuster(moment) for adjuster in self.adjusters)
         adjustments = [adjustment for adjustment in found if adjustment is not None]
-        candidates = _not_empty(self._begin(logits, adjustments), "the grammar")
+        candidates = _not_empty(self._begin(logits, adjustments, maxima), "the grammar")
         for adjustment in adjustments:
             candidates = _not_empty(adjustment.apply(candidates), "logit-bias")
         for step in self.steps:
@@ -68,16 +73,21 @@ class Chain(NamedTuple):
                 candidates = candidates if late is None else late.apply(candidates)
         return candidates
 
-    def _begin(self, logits: NDArray[np.float32], adjustments: list[Adjustment]) -> Candidates:
+    def _begin(
+        self,
+        logits: NDArray[np.float32],
+        adjustments: list[Adjustment],
+        maxima: NDArray[np.float32] | None,
+    ) -> Candidates:
         """Of a long row as few candidates as will do."""
         if not 0 < self.best < logits.size:
             return from_logits(logits)
         if not adjustments:
-            return best_from_logits(logits, self.best)
+            return best_from_logits(logits, self.best, maxima)
         n_touched = sum(adjustment.tokens.size for adjustment in adjustments)
         if logits.size < _LONG or self.best + n_touched > _MAX_SHORTLIST:
             return from_logits(logits)
-        return shortlist(logits, self.best, adjustments)
+        return shortlist(logits, self.best, adjustments, maxima)
 
 
 def _not_empty(candidates: Candidates, what: str) -> Candidates:

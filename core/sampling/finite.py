@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.interface import MAXIMA_BLOCK
 from ..errors import NonFiniteError
 
 
@@ -17,9 +18,19 @@ def check_finite(logits: NDArray[np.float32]) -> None:
         raise non_finite(logits)
 
 
-def best_token(logits: NDArray[np.float32]) -> int:
+def check_row(logits: NDArray[np.float32], maxima: NDArray[np.float32] | None) -> None:
+    """`check_finite` of one row, whose block maxima may be known."""
+    if not math.isfinite((logits if maxima is None else maxima).max()):
+        raise non_finite(logits)
+
+
+def best_token(logits: NDArray[np.float32], maxima: NDArray[np.float32] | None = None) -> int:
     """The lowest id among the best, of one row, with the same refusals: one pass for both."""
-    best = int(logits.argmax())
+    if maxima is None:
+        best = int(logits.argmax())
+    else:  # the first of the best blocks holds the lowest id
+        start = int(maxima.argmax()) * MAXIMA_BLOCK
+        best = start + int(logits[start : start + MAXIMA_BLOCK].argmax())
     if not math.isfinite(logits.item(best)):
         raise non_finite(logits)
     return best

@@ -9,7 +9,6 @@ is made on a `copy`, which is thrown away.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from .candidates import Candidates, by_id
 from .chain import Moment, build_chain
 from .draw import Place, draw
 from .dry import NO_BREAKERS, Breakers
-from .finite import best_token, check_finite, non_finite
+from .finite import best_token, check_finite, check_row
 from .logprobs import logprobs, top_logprobs
 from .params import SamplingParams
 from .penalties import Window
@@ -96,21 +95,25 @@ class Sampler:
         logits: NDArray[np.float32],
         history: Sequence[int] | NDArray[np.int64] = (),
         position: int = 0,
+        maxima: NDArray[np.float32] | None = None,
     ) -> int:
-        """The token at `position`, its absolute index in the sequence, from logits (V,)."""
+        """The token at `position`, its absolute index in the sequence, from logits (V,).
+
+        `maxima`, if the backend knows them, are the best of each `MAXIMA_BLOCK` of them. They
+        save passes over a long row, and change nothing.
+        """
         if logits.shape != (self._n_vocab,):
             raise ValueError(f"expected {self._n_vocab} logits, got shape {logits.shape}")
         if self._chain.is_greedy:
-            best = best_token(logits)
+            best = best_token(logits, maxima)
             if self.grammar is None or self.grammar.allowed(best):
                 return best
-        if not math.isfinite(logits.max()):
-            raise non_finite(logits)
+        check_row(logits, maxima)
         if self.grammar is not None:
-            logits = self.grammar.mask(logits)
+            logits, maxima = self.grammar.mask(logits), None
         place = Place(self.params.seed, self.sequence, position)
         moment = Moment(place, self._recent(history), self._window, self._breakers)
-        return self._choose(self._chain.run(logits, moment), place)
+        return self._choose(self._chain.run(logits, moment, maxima), place)
 
     def accept(self, token: int) -> None:
         """Mirostat and adaptive-p move by the probability that the latest pick gave the token;

@@ -29,7 +29,7 @@ from specdec.core.backend.cpu.backend import CpuBackend
 from specdec.core.backend.cpu.compile import Kernels
 from specdec.core.backend.cpu.emit import Emitter
 from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.cpu.team import Team
+from specdec.core.backend.cpu.team import Program, Team
 from specdec.core.backend.step import Piece, build_step
 from specdec.core.generation import GenerateParams
 from specdec.core.gguf.reader import open_gguf
@@ -95,7 +95,7 @@ def dispatch(threads: int) -> float:
 
     address = kernels.get({"bench_nothing": nothing})["bench_nothing"]
     words = np.zeros(1, np.int64)
-    program = np.array([(address, words.ctypes.data, 1)] * 200, np.int64)
+    program = Program([(address, words.ctypes.data, True)] * 200)
     team = Team(kernels, threads)
     each = statistics.median(timed(lambda: team.run(program)) for _ in range(300)) / 200
     team.close()

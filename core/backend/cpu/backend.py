@@ -85,19 +85,22 @@ class CpuBackend(Backend):
         self._recording, self._state = recording, state
         try:
             output = forward(self, PLAN, state, taps)
+            best = ops.maxima(recording, output.logits)
         finally:
             self._recording = self._state = None
         program = recording.finish(self.kernels, self._report_compiling)
-        team = self.team
+        team, logits, maxima = self.team, output.logits.array(), best.array()
+        tapped = {name: rows.array() for name, rows in output.taps.items()}
 
         def run(step: Step) -> HostOutput:
+            n = len(step.tokens)
             inputs.fill(step)
             if recording.given is not None:
-                recording.given[: len(step.tokens)] = step.hidden
+                recording.given[:n] = step.hidden
             team.run(program)
-            n = len(step.tokens)
-            tapped = {name: rows.array(n) for name, rows in output.taps.items()}
-            return HostOutput(output.logits.array(len(step.out_rows)), tapped)
+            taps = {name: rows[:n] for name, rows in tapped.items()}
+            n_out = len(step.out_rows)
+            return HostOutput(logits[:n_out], taps, maxima[:n_out])
 
         return run
 

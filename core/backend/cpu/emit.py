@@ -233,6 +233,18 @@ class Emitter:
             value = self.half_of(value, 0, n) + self.half_of(value, n, n)
         return self.lane(value, 0)
 
+    def larger(self, a: Value, b: Value) -> Value:
+        """The larger of two floats, lane by lane; NaN if one of them is."""
+        lanes = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
+        return self.call(f"llvm.maximum.{lanes}f32", a.type, a, b)
+
+    def largest_lane(self, value: Value) -> Value:
+        n = value.type.count
+        while n > 1:
+            n //= 2
+            value = self.larger(self.half_of(value, 0, n), self.half_of(value, n, n))
+        return self.lane(value, 0)
+
     # memory, by address
 
     def load(self, kind: Type, address: Value, align: int = 4) -> Value:

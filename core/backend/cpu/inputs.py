@@ -61,8 +61,6 @@ class RopeTable:
         self.filled = 0
 
     def fill(self, n_positions: int) -> None:
-        if n_positions <= self.filled:
-            return
         end = min(max(n_positions, 2 * self.filled, 512), len(self.rows))
         # float64: at position 10^5 a float32 angle is 0.004 off.
         angles = np.arange(self.filled, end)[:, None] * self.rope.frequencies
@@ -109,16 +107,27 @@ class StepInputs:
             )
         self.rows.set(n)
         self.out_rows.set(len(step.out_rows))
+        self.pages[:b, : step.pages.shape[1]] = step.pages
+        highest = self._fill_one(step) if n == 1 else self._fill_many(step, n, b)
+        for table in self.ropes:
+            if highest > table.filled:
+                table.fill(highest)
+
+    def _fill_one(self, step: Step) -> int:
+        """One row, as plain decoding has: single numbers are quicker than arrays of one."""
+        position = int(step.positions[0])
+        self.tokens[0], self.positions[0] = step.tokens[0], position
+        self.slots[0], self.past[0] = step.slots[0], step.past[0]
+        self.replay[0], self.starts[1] = step.replay[0], 1
+        self.sequence_of[0] = self.out_index[0] = 0
+        self.words[StepWords.N_SEQUENCES] = 1
+        return position + 1
+
+    def _fill_many(self, step: Step, n: int, b: int) -> int:
         self.tokens[:n], self.positions[:n] = step.tokens, step.positions
         self.out_index[: len(step.out_rows)] = step.out_rows
         self.words[StepWords.N_SEQUENCES] = b
         self.starts[: b + 1] = step.starts
         self.slots[:b], self.past[:b], self.replay[:b] = step.slots, step.past, step.replay
-        self.pages[:b, : step.pages.shape[1]] = step.pages
-        if b == 1:
-            self.sequence_of[:n] = 0
-        else:
-            self.sequence_of[:n] = np.repeat(np.arange(b), np.diff(step.starts))
-        highest = int(self.positions[:n].max()) + 1
-        for table in self.ropes:
-            table.fill(highest)
+        self.sequence_of[:n] = np.repeat(np.arange(b), np.diff(step.starts))
+        return int(self.positions[:n].max()) + 1

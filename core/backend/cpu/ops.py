@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from ...errors import ConfigError
+from ..interface import MAXIMA_BLOCK
 from ..layers import Activation, Attention, DeltaRule, Norm
 from .emit import LANES
 from .formats.base import Record
@@ -15,7 +16,7 @@ from .formats.floats import _Floats
 from .kernels import delta as delta_kernels
 from .kernels.attention import AttentionShape, write_append, write_attend
 from .kernels.product import ProductWords, write_embed, write_product
-from .kernels.rows import write_copy, write_gated, write_gather, write_norm
+from .kernels.rows import write_copy, write_gated, write_gather, write_maxima, write_norm
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
 from .matrix import CpuMatrix, TileMatrix
 from .memory import aligned
@@ -202,6 +203,17 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
         ],
     )  # fmt: skip
     return PackedRows(r, out.width, out.row_set, rows=out)
+
+
+def maxima(r: Recording, logits: FloatRows) -> FloatRows:
+    """The best of each block of the logits, so that a sampler needs to look at few numbers."""
+    out = FloatRows(r, -(-logits.width // MAXIMA_BLOCK), logits.row_set)
+    r.add(
+        name_of("maxima", logits.width),
+        lambda e: write_maxima(e, logits.width, MAXIMA_BLOCK),
+        [logits.row_set.address, logits.address, out.address],
+    )
+    return out
 
 
 def given_rows(r: Recording, width: int) -> FloatRows:

@@ -13,6 +13,7 @@ from .formats.base import Record
 from .inputs import SPARE_ROWS, RowCount, StepInputs
 from .kernels.pack import write_pack
 from .memory import Buffer, Pool
+from .team import Program
 
 Words = NDArray[np.int64]
 
@@ -37,8 +38,9 @@ class FloatRows:
     def address(self) -> int:
         return self.buffer.address
 
-    def array(self, n_rows: int) -> NDArray[np.float32]:
-        return self.buffer.data.view(np.float32).reshape(-1, self.width)[:n_rows]
+    def array(self) -> NDArray[np.float32]:
+        """All rows that there is room for."""
+        return self.buffer.data.view(np.float32).reshape(-1, self.width)
 
 
 class PackedRows:
@@ -128,13 +130,11 @@ class Recording:
         self.kinds[name] = kind
         self.late.append((words, index, name))
 
-    def finish(
-        self, kernels: Kernels, report: Callable[[int, int], None] | None
-    ) -> NDArray[np.int64]:
-        """The program as the team walks it, (entries, 3)."""
+    def finish(self, kernels: Kernels, report: Callable[[int, int], None] | None) -> Program:
         addresses = kernels.get(self.writers, report, self.kinds)
         for words, index, name in self.late:
             words[index] = addresses[name]
         self.entries[-1].meet = True
-        rows = [(addresses[x.kernel], x.arguments.ctypes.data, x.meet) for x in self.entries]
-        return np.array(rows, np.int64)
+        return Program(
+            [(addresses[x.kernel], x.arguments.ctypes.data, x.meet) for x in self.entries]
+        )

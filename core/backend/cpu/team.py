@@ -115,6 +115,19 @@ def write_member(e: Emitter) -> None:
     e.finish(result.get())
 
 
+_PROGRAM_WORD, _ENTRIES_WORD = Control.PROGRAM // 8, Control.N_ENTRIES // 8
+
+
+class Program:
+    """Entries as the team walks them, (n, 3): kernel, arguments, meet."""
+
+    __slots__ = ("address", "entries", "n_entries")
+
+    def __init__(self, entries: list[tuple[int, int, bool]]) -> None:
+        self.entries = np.array(entries, np.int64)
+        self.address, self.n_entries = self.entries.ctypes.data, len(entries)
+
+
 class Team:
     """The calling thread and `n_threads - 1` members."""
 
@@ -153,12 +166,11 @@ class Team:
             self, _dismiss, (self._begin, kernels), self._block, self._bells, self._members
         )
 
-    def run(self, program: NDArray[np.int64]) -> None:
-        """Walk a program, (entries, 3). One caller at a time; others wait."""
+    def run(self, program: Program) -> None:
+        """One caller at a time; others wait."""
         with self._running:
             block = self._block
-            block[Control.PROGRAM // 8] = program.ctypes.data
-            block[Control.N_ENTRIES // 8] = len(program)
+            block[_PROGRAM_WORD], block[_ENTRIES_WORD] = program.address, program.n_entries
             self._begin(self._control)
             _wake(block, self._bells)
             self._lead(self._control, 0, self.n_threads)

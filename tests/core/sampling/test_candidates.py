@@ -6,9 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from specdec.core.backend.interface import MAXIMA_BLOCK
+from specdec.core.errors import NonFiniteError
 from specdec.core.sampling.candidates import (
     Candidates,
     best_from_logits,
@@ -20,6 +23,9 @@ from specdec.core.sampling.candidates import (
     rows_of,
     total_weight,
 )
+from specdec.core.sampling.finite import best_token
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
 
 SIZES = [1, 2, 255, 256, 1023, 1024, 1025, 4096, 16_383, 16_384, 16_385, 17_407, 40_000]
 
@@ -76,3 +82,36 @@ def test_sums_in_parts(size: int) -> None:
     weights = np.exp(logits - logits.max())
     assert total_weight(logits, logits.max()) == pytest.approx(math.fsum(weights), rel=1e-13)
     assert deviation(logits) == pytest.approx(logits.std(), rel=1e-12)
+
+
+def block_maxima(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    padded = np.full(-(-row.size // MAXIMA_BLOCK) * MAXIMA_BLOCK, -np.inf, np.float32)
+    padded[: row.size] = row
+    return np.asarray(padded.reshape(-1, MAXIMA_BLOCK).max(axis=1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9000), st.integers(1, 60), st.integers(1, 400), st.integers(0, 2**32 - 1))
+def test_known_block_maxima_change_nothing(size: int, count: int, levels: int, seed: int) -> None:
+    """Few levels make many ties; some tokens are masked."""
+    rng = np.random.default_rng(seed)
+    row = rng.integers(0, levels, size).astype(np.float32)
+    row[rng.random(size) < 0.2] = -np.inf
+    row[rng.integers(size)] = 1.0
+    maxima = block_maxima(row)
+    assert best_rows(row, count, maxima).tolist() == best_rows(row, count).tolist()
+    assert best_token(row, maxima) == best_token(row)
+    params = SamplingParams(top_k=count, seed=seed, repeat_penalty=1.2)
+    sampler = Sampler(params, n_vocab=size)
+    sampler.begin([0, size - 1])
+    assert sampler.pick(row, (), 3, maxima) == sampler.pick(row, (), 3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_block_maxima_show_broken_rows(bad: float, temperature: float) -> None:
+    row = np.zeros(200, np.float32)
+    row[150] = bad
+    sampler = Sampler(SamplingParams(temperature=temperature), n_vocab=200)
+    with pytest.raises(NonFiniteError):
+        sampler.pick(row, (), 0, block_maxima(row))

@@ -149,3 +149,26 @@ def write_gather(e: Emitter, width: int) -> None:
         index = e.load(I64, indices + row * 8, 8)
         copy_floats(e, source + index * (4 * width), target + row * (4 * width), width)
     e.finish()
+
+
+def write_maxima(e: Emitter, width: int, block: int) -> None:
+    """The best of each block of a row; NaN if there is one. Arguments: row set, rows, maxima."""
+    arguments, part, parts = e.parameters
+    row_set, rows, out = e.words(arguments, 3)
+    n_blocks = -(-width // block)
+    first, last = e.share(e.load(I64, row_set, 8) * n_blocks, part, parts)
+    with e.range(first, last) as unit:
+        row, start = unit // n_blocks, unit % n_blocks * block
+        at = rows + row * (4 * width) + start * 4
+        best = e.variable(e.load(F32, at))
+        n = e.minimum(width - start, block) if width % block else e.index(block)
+        whole = n // LANES * LANES
+        with e.when(whole > 0):
+            wide = e.variable(e.load(F32X16, at))
+            with e.range(LANES, whole, LANES) as i:
+                wide.set(e.larger(wide.get(), e.load(F32X16, at + i * 4)))
+            best.set(e.largest_lane(wide.get()))
+        with e.range(whole, n) as i:
+            best.set(e.larger(best.get(), e.load(F32, at + i * 4)))
+        e.store(best.get(), out + unit * 4)
+    e.finish()

@@ -20,6 +20,7 @@ from specdec.core.backend.cpu.inputs import RowCount, groups_of
 from specdec.core.backend.cpu.kernels import mathematics as m
 from specdec.core.backend.cpu.kernels.pack import write_pack
 from specdec.core.backend.cpu.kernels.product import write_embed
+from specdec.core.backend.cpu.kernels.rows import write_maxima
 from specdec.core.backend.cpu.kernels.tile import WIDTHS
 from specdec.core.backend.cpu.matrix import Repacker
 from specdec.core.backend.cpu.simd import SETS
@@ -209,3 +210,22 @@ def test_groups_cover_all_rows_once(n: int) -> None:
     assert n <= table[-1].sum() < n + 8
     for row in range(n):
         assert start[row] <= row < start[row] + size[row]
+
+
+@pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.parametrize("width", [64, 65, 100, 640, 3, 1000])
+def test_block_maxima(width: int, set_name: str) -> None:
+    """Wherever a NaN is, it is seen."""
+    rows = np.random.default_rng(width).standard_normal((width + 1, width)).astype(np.float32)
+    rows[np.arange(width), np.arange(width)] = np.nan
+    n_blocks = -(-width // 64)
+    out = np.zeros((len(rows), n_blocks), np.float32)
+    count = RowCount()
+    count.set(len(rows))
+    run(
+        set_name, f"maxima_{width}", lambda e: write_maxima(e, width, 64),
+        count.address, rows.ctypes.data, out.ctypes.data,
+    )  # fmt: skip
+    padded = np.full((len(rows), n_blocks * 64), -np.inf, np.float32)
+    padded[:, :width] = rows
+    assert np.array_equal(out, padded.reshape(len(rows), n_blocks, 64).max(-1), equal_nan=True)

@@ -14,7 +14,7 @@ import pytest
 from specdec.core.backend.cpu.compile import Kernels
 from specdec.core.backend.cpu.emit import I64, Emitter
 from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.cpu.team import Team
+from specdec.core.backend.cpu.team import Program, Team
 from specdec.core.backend.cpu.threads import default_threads
 
 N = 64
@@ -48,8 +48,8 @@ class Chain:
             np.array([a.ctypes.data, b.ctypes.data, N], np.int64)
             for a, b in zip(self.rows, self.rows[1:], strict=False)
         ]
-        entries = [(address, words.ctypes.data, 1) for words in self.words]
-        self.program = np.array(entries, np.int64)
+        entries = [(address, words.ctypes.data, True) for words in self.words]
+        self.program = Program(entries)
 
     def expected(self, start: np.ndarray) -> np.ndarray:
         row = start.copy()
