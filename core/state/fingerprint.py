@@ -22,4 +22,5 @@ def model_fingerprint(file: GgufFile) -> str:
         middle = len(data) // 2
         for part in (data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]):
             digest.update(part.tobytes())
+        tensor.release()  # the system may have mapped megabytes around each sample
     return digest.hexdigest()
