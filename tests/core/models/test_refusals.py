@@ -351,11 +351,13 @@ BROKEN = ("token_embd.weight", "blk.0.attn_norm.weight", "output_norm.weight", "
         ("qwen35moe", "blk.1.ffn_down_shexp.weight"),
     ],
 )
-def test_weights_of_ff_bytes_never_become_text(name: str, tensor: str, parts: PartsOf) -> None:
+def test_weights_of_ff_bytes_never_become_text(
+    name: str, tensor: str, parts: PartsOf, device: str
+) -> None:
     shape = parts(name).tensors[tensor].shape
     damaged = np.full(4 * math.prod(shape), 0xFF, np.uint8).view(np.float32).reshape(shape)
     path = parts(name).with_tensors({tensor: damaged})
-    with specdec.core.load(path, "torch", n_ctx=64) as runtime:
+    with specdec.core.load(path, device, n_ctx=64) as runtime:
         assert np.isnan(runtime.logits([1, 2, 3])).any()
         with pytest.raises(NonFiniteError) as caught:
             next(runtime.generate([1, 2, 3]))
