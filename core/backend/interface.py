@@ -159,10 +159,11 @@ class Backend(ABC):
         """Convolution, gates, delta rule and gated norm of a Gated DeltaNet, row by row.
 
         A sequence whose first position is 0 starts from nothing. Otherwise the first `step.replay`
-        factors that the last window left are applied to the stored state first, with the same
-        roundings as when they were made; the others are forgotten. Then the rows of this step run.
-        The last `state.window` of them stay pending: how many of those hold is the next step's
-        `replay`. Rows before them are final.
+        pending factors are applied to the stored state first, with the same roundings as when they
+        were made; the others are forgotten. `n_kept` says whether they become final with that, or
+        stay pending. Then the rows of this step run. The last `state.window` of them become
+        pending too, behind those that stayed: how many of all these hold is the next step's
+        `replay` (`replay_after`). Rows before them are final.
         """
 
     @abstractmethod

@@ -40,6 +40,24 @@ class Step:
         return slice(int(self.starts[b]), int(self.starts[b + 1]))
 
 
+# Storing a recurrent state costs as much traffic as reading it; applying a factor again, a fraction
+# of that. So the first few factors that hold stay factors over several steps.
+KEPT_FACTORS = 4
+
+
+def n_kept(replay: int, n_rows: int, window: int) -> int:
+    """Of `replay` factors that hold, how many a step of `n_rows` leaves pending; new ones follow.
+
+    All or none: none, once they are `KEPT_FACTORS` or the new ones would not fit behind them.
+    """
+    return replay if replay < KEPT_FACTORS and replay + n_rows <= window else 0
+
+
+def replay_after(replay: int, n_rows: int, n_true: int, window: int) -> int:
+    """The next step's `replay` if `n_true` of the rows hold."""
+    return n_kept(replay, n_rows, window) + n_true - max(0, n_rows - window)
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The part of a step that belongs to one sequence."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..backend.interface import Backend, SlotImage, State
 from ..backend.layers import StateShape
+from ..backend.step import replay_after
 from ..errors import ConfigError
 from .pages import PagePool, PageTable
 from .prefix import Match, PrefixCache
@@ -35,7 +36,7 @@ class SequenceState:
     def advance(self, n_rows: int, n_true: int) -> None:
         """Of `n_rows` rows just run, the first `n_true` hold."""
         self.n_cells += n_true
-        self.replay = n_true - max(0, n_rows - self.window)
+        self.replay = replay_after(self.replay, n_rows, n_true, self.window)
 
 
 class StateStore:

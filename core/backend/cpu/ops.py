@@ -13,8 +13,9 @@ from ..layers import Activation, Attention, DeltaRule, Norm
 from .emit import LANES
 from .formats.base import Record
 from .formats.floats import _Floats
-from .kernels import delta as delta_kernels
 from .kernels.attention import AttentionShape, write_append, write_attend
+from .kernels.delta import write_delta
+from .kernels.delta_parts import DeltaKernelShape, DeltaWords
 from .kernels.product import ProductWords, write_embed, write_product
 from .kernels.rows import write_copy, write_gated, write_gather, write_maxima, write_norm
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
@@ -176,33 +177,26 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
     layer, inputs = state.delta[d.layer], r.inputs
     weights = np.ascontiguousarray(d.conv1d.T)  # (kernel, channels)
     r.held.append(weights)
-    shape = delta_kernels.DeltaKernelShape.of(d, state.window)
-    mixed = FloatRows(r, shape.channels, rows.row_set)
-    gates = FloatRows(r, delta_kernels.gate_width(shape), rows.row_set)
-    out = FloatRows(r, shape.value_width, rows.row_set)
-    r.add(
-        name_of("convolve", shape),
-        lambda e: delta_kernels.write_convolve(e, shape),
-        [inputs.address, rows.address, weights.ctypes.data, layer.ring.ctypes.data, mixed.address],
-    )
-    r.add(
-        name_of("gates", shape),
-        lambda e: delta_kernels.write_gates(e, shape),
+    shape = DeltaKernelShape.of(d, state.window)
+    mixed = FloatRows(r, shape.n_key_heads * shape.mixed_width, rows.row_set)
+    gates = FloatRows(r, shape.gate_width, rows.row_set)
+    kept = (layer.states, layer.keys, layer.updates, layer.decays)
+    words = r.add(
+        name_of("delta", shape),
+        lambda e: write_delta(e, shape),
         [
-            inputs.address, rows.address, mixed.address,
-            d.a.ctypes.data, d.dt_bias.ctypes.data, gates.address,
+            inputs.address, rows.address, weights.ctypes.data, layer.ring.ctypes.data,
+            d.a.ctypes.data, d.dt_bias.ctypes.data, mixed.address, gates.address,
+            *(part.ctypes.data for part in kept), d.norm.weight.ctypes.data,
+            mixed.buffer.data.nbytes // shape.n_key_heads, 0, 0,
         ],
     )  # fmt: skip
-    r.add(
-        name_of("recurrence", shape),
-        lambda e: delta_kernels.write_recurrence(e, shape),
-        [
-            inputs.address, rows.address, mixed.address, gates.address,
-            *(part.ctypes.data for part in (layer.states, layer.keys, layer.updates, layer.decays)),
-            d.norm.weight.ctypes.data, out.address,
-        ],
-    )  # fmt: skip
-    return PackedRows(r, out.width, out.row_set, rows=out)
+    width, at = shape.value_width, (DeltaWords.OUT, DeltaWords.RECORDS)
+    if shape.packs:
+        return PackedRows(r, width, rows.row_set, producer=words, words=at)
+    out = FloatRows(r, width, rows.row_set)
+    words[DeltaWords.OUT] = out.address
+    return PackedRows(r, width, rows.row_set, rows=out)
 
 
 def maxima(r: Recording, logits: FloatRows) -> FloatRows:

@@ -26,9 +26,9 @@ class KvLayer:
 class DeltaLayer:
     states: NDArray[np.float32]  # (slots, Hv, Dv / 16, Dk, 16)
     ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
-    keys: NDArray[np.float32]  # (slots, window, Hk, Dk) factors of the last window
-    updates: NDArray[np.float32]  # (slots, window, Hv, Dv)
-    decays: NDArray[np.float32]  # (slots, window, Hv)
+    keys: NDArray[np.float32]  # (slots, Hk, window, Dk) factors of the last window
+    updates: NDArray[np.float32]  # (slots, Hv, window, Dv)
+    decays: NDArray[np.float32]  # (slots, Hv, window)
 
     window: int
 
@@ -37,7 +37,7 @@ class DeltaLayer:
         n_ring = self.ring.shape[1] - self.window + n_pending
         views = {"states": self.states[slot], "ring": self.ring[slot, :n_ring]}
         factors = ("keys", "updates", "decays")
-        return views | {name: getattr(self, name)[slot, :n_pending] for name in factors}
+        return views | {name: getattr(self, name)[slot, :, :n_pending] for name in factors}
 
 
 class CpuState:
@@ -71,7 +71,7 @@ class CpuState:
             kv.keys[used] = image[f"kv.{i}.keys"]
             kv.values[used] = image[f"kv.{i}.values"]
         for i, delta in enumerate(self.delta):
-            for name, part in delta.parts(slot, len(image[f"delta.{i}.keys"])).items():
+            for name, part in delta.parts(slot, image[f"delta.{i}.keys"].shape[1]).items():
                 part[:] = image[f"delta.{i}.{name}"]
 
     def copy(self, source: int, target: int, n_pending: int) -> None:
@@ -122,8 +122,8 @@ def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:
     return DeltaLayer(
         states=zeros(s.n_value_heads, s.head_dim // LANES, s.head_dim, LANES),
         ring=zeros(s.kernel - 1 + window, s.channels),
-        keys=zeros(window, s.n_key_heads, s.head_dim),
-        updates=zeros(window, s.n_value_heads, s.head_dim),
-        decays=zeros(window, s.n_value_heads),
+        keys=zeros(s.n_key_heads, window, s.head_dim),
+        updates=zeros(s.n_value_heads, window, s.head_dim),
+        decays=zeros(s.n_value_heads, window),
         window=window,
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from ..layers import DeltaRule, HeadOrder
-from ..step import Step
+from ..step import Step, n_kept
 from .attention import rms_norm
 from .state import DeltaLayer, ReferenceState
 
@@ -31,10 +31,13 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
         at, slot = step.rows(b), int(step.slots[b])
         if step.positions[at.start] == 0:
             layer.S[slot], layer.conv[slot] = 0, 0
-        else:
-            apply_pending(layer, slot, int(step.replay[b]), delta)
-        q, k, v = _convolve(mixed[at], layer.conv[slot], delta)
-        window = _Window(layer, slot, state.window, len(q))
+        replay, n_rows = int(step.replay[b]), at.stop - at.start
+        state_now, history = with_pending(layer, slot, replay, delta)
+        kept = n_kept(replay, n_rows, state.window)
+        if not kept:
+            layer.S[slot], layer.conv[slot] = state_now, history
+        q, k, v = _convolve(mixed[at], history, delta)
+        window = _Window(layer, slot, state_now, kept, max(0, n_rows - state.window))
         for t in range(len(q)):
             decay, row_key = decays[at][t], _per_value_head(k[t], delta)
             memory = torch.einsum("hvk,hk->hv", window.S, row_key)
@@ -50,24 +53,23 @@ def advance_state(state: Tensor, decay: Tensor, update: Tensor, key: Tensor) -> 
     return state * decay[:, None, None] + update[:, :, None] * key[:, None, :]
 
 
-def apply_pending(layer: DeltaLayer, slot: int, n: int, delta: DeltaRule) -> None:
-    """Make the first n pending rows of a slot final."""
+def with_pending(layer: DeltaLayer, slot: int, n: int, delta: DeltaRule) -> tuple[Tensor, Tensor]:
+    """The state and the last inputs of a slot after the first n pending rows."""
+    state = layer.S[slot]
     for t in range(n):
         key = _per_value_head(layer.keys[slot, t], delta)
-        layer.S[slot] = advance_state(
-            layer.S[slot], layer.decays[slot, t], layer.updates[slot, t], key
-        )
-    history = torch.cat([layer.conv[slot], layer.inputs[slot, :n]])
-    layer.conv[slot] = history[n:]
+        state = advance_state(state, layer.decays[slot, t], layer.updates[slot, t], key)
+    return state, torch.cat([layer.conv[slot], layer.inputs[slot, :n]])[n:]
 
 
 class _Window:
     """The running state of one sequence; stores what is final and the factors of what is not."""
 
-    def __init__(self, layer: DeltaLayer, slot: int, length: int, n_rows: int) -> None:
-        self.layer, self.slot = layer, slot
-        self.first = max(0, n_rows - length)  # rows before this one are final
-        self.S = layer.S[slot]
+    def __init__(
+        self, layer: DeltaLayer, slot: int, state: Tensor, kept: int, n_final: int
+    ) -> None:
+        self.layer, self.slot, self.S = layer, slot, state
+        self.kept, self.n_final = kept, n_final  # factors that stay; rows that are final
 
     def advance(
         self,
@@ -80,11 +82,11 @@ class _Window:
     ) -> None:
         layer, slot = self.layer, self.slot
         self.S = advance_state(self.S, decay, update, _per_value_head(key, delta))
-        if t < self.first:
+        if t < self.n_final:
             layer.S[slot] = self.S
             layer.conv[slot] = torch.cat([layer.conv[slot], inputs[None]])[1:]
             return
-        i = t - self.first
+        i = t - self.n_final + self.kept
         layer.keys[slot, i], layer.updates[slot, i] = key, update
         layer.decays[slot, i], layer.inputs[slot, i] = decay, inputs
 

@@ -25,7 +25,7 @@ from specdec.core.backend.layers import (
     Norm,
     StateShape,
 )
-from specdec.core.backend.step import Piece, Step, build_step
+from specdec.core.backend.step import Piece, Step, build_step, replay_after
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4
@@ -94,7 +94,7 @@ class DeltaRun:
         piece = Piece([0] * n, self.past, [0], slot=1, replay=self.replay, n_out=n)
         out = self.run_step(build_step([piece], rows)).logits[:n_true].copy()
         self.past += n_true
-        self.replay = n_true - max(0, n - WINDOW)
+        self.replay = replay_after(self.replay, n, n_true, WINDOW)
         return out
 
     def run_plain(self, n: int) -> Floats:
@@ -109,8 +109,8 @@ class DeltaRun:
         return np.concatenate(out)
 
     def settle(self) -> dict[str, Any]:
-        """Run one more row, so that all before it are final, and look at what is stored."""
-        self.run(self.alone.true_rows[self.past : self.past + 1], 1)
+        """Run so many rows that all before them become final, and look at what is stored."""
+        self.run(self.alone.true_rows[self.past : self.past + WINDOW], 1)
         image = self.alone.backend.save_slot(self.state, 1, [0], 0, 0)
         return dict(image)
 

@@ -97,26 +97,30 @@ def test_wrong_drafts_change_nothing(
 def test_state_after_drafts_is_that_of_a_fresh_run(
     make: Callable[..., Engine], device: str
 ) -> None:
-    """One more row makes what is pending final; then all that counts can be compared."""
+    """A draft as long as the window, refused, makes what is pending final: then all that counts
+    can be compared."""
     params = replace(PARAMS, max_tokens=40)
-    plain = make()
-    without = plain.add(PROMPT, params)
-    for _ in range(12):
-        plain.step()
-    assert without.state is not None
-    oracle = Oracle(lambda number, place: int(place == number % 5))
-    oracle.n_vocab = 512
-    engine = make(oracle)
-    sequence = engine.add(PROMPT, params)
-    oracle.texts[0] = plain_text(make(), params)
-    while sequence.state is None or sequence.state.n_cells < without.state.n_cells - 5:
+    true = plain_text(make(), params)
+
+    def run(spoil: Callable[[int, int], int], length: int) -> tuple[Engine, Sequence]:
+        oracle = Oracle(spoil, length)
+        oracle.n_vocab, oracle.texts[0] = 512, true
+        engine = make(oracle)
+        sequence = engine.add(PROMPT, params)
+        while sequence.state is None or sequence.state.n_cells < 26:
+            engine.step()
+        oracle.length = 0
+        while sequence.state.n_cells < 31:
+            engine.step()
+        oracle.length, oracle.spoil = SIZES.window - 1, lambda _number, _place: 1
         engine.step()
+        assert (sequence.state.n_cells, sequence.state.replay) == (32, 1)
+        return engine, sequence
+
+    plain, without = run(lambda _number, _place: 0, 0)
+    engine, sequence = run(lambda number, place: int(place == number % 5), 4)
     assert sequence.stats.draft_n_accepted >= 3
-    assert sequence.stats.draft_n > sequence.stats.draft_n_accepted
-    oracle.length = 0
-    while sequence.state.n_cells < without.state.n_cells:
-        engine.step()
-    assert sequence.state.replay == without.state.replay == 1
+    assert sequence.stats.draft_n > sequence.stats.draft_n_accepted + SIZES.window - 1
     got, want = (what_counts(e, s) for e, s in ((engine, sequence), (plain, without)))
     assert got.keys() == want.keys() != set()
     for name, array in want.items():

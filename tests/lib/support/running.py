@@ -12,7 +12,7 @@ import numpy as np
 from specdec.core.backend import create_backend
 from specdec.core.backend.interface import Backend, HostOutput, SlotImage, State
 from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, Step, build_step
+from specdec.core.backend.step import Piece, Step, build_step, replay_after
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
 from specdec.core.models.base import Model
@@ -70,7 +70,7 @@ class Running:
     def accept(self, n_rows: int, n_true: int) -> None:
         """Of the rows just run, the first `n_true` hold."""
         self.n_tokens += n_true
-        self.replay = n_true - max(0, n_rows - self.machine.window)
+        self.replay = replay_after(self.replay, n_rows, n_true, self.machine.window)
 
     def append(self, tokens: Sequence[int]) -> Floats:
         logits = self.forward(tokens).logits

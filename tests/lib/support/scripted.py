@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from specdec.core.backend.interface import Backend, HostOutput, SlotImage
 from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
-from specdec.core.backend.step import Step
+from specdec.core.backend.step import Step, n_kept
 from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.drafting import Ask, Draft, Drafter
 from specdec.core.engine.engine import Engine
@@ -147,13 +147,15 @@ class ScriptedBackend:
         """As `Backend.delta_rule` says. The digest after each row."""
         slot, window = int(step.slots[b]), state.pending.shape[1]
         assert not step.past[b] or step.replay[b] <= window
-        replayed = state.pending[slot, : int(step.replay[b])].tolist()
+        replay = int(step.replay[b]) if step.past[b] else 0
+        replayed = state.pending[slot, :replay].tolist()
         base = digest(replayed, state.stored[slot]) if step.past[b] else 0
         seen = [digest(tokens[: n + 1], base) for n in range(len(tokens))]
-        n_final = max(0, len(tokens) - window)
-        state.stored[slot] = seen[n_final - 1] if n_final else base
-        state.pending[slot] = NEVER_WRITTEN
-        state.pending[slot, : len(tokens) - n_final] = tokens[n_final:]
+        n_final, kept = max(0, len(tokens) - window), n_kept(replay, len(tokens), window)
+        if not kept:
+            state.stored[slot] = seen[n_final - 1] if n_final else base
+        state.pending[slot, kept:] = NEVER_WRITTEN
+        state.pending[slot, kept : kept + len(tokens) - n_final] = tokens[n_final:]
         return seen
 
 

@@ -195,7 +195,7 @@ def hybrid_kernels(tiny: Tiny) -> dict[str, tuple[Callable[[Emitter], None], Any
         assert isinstance(backend, CpuBackend)
         state = backend.new_state(model.state_shape, n_pages=2, page_len=64, n_slots=1, window=4)
         backend.compile(model.forward, state, max_rows=4)
-    assert {"recurrence", "attend", "product", "tile"} <= {name.split("_")[0] for name in found}
+    assert {"delta", "attend", "product", "tile"} <= {name.split("_")[0] for name in found}
     for form in QUANTISED:
         found[f"tile_{form.name}_1"] = (partial(write_tile, form=form, m=1), TILE)
     return {
