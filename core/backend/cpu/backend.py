@@ -130,21 +130,22 @@ class CpuBackend(Backend):
         raise AssertionError("rows exist while a program runs; `compile` returns what is asked for")
 
     def norm(self, x: FloatRows, norm: Norm) -> PackedRows:
-        return ops.norm(self._r, [(x, norm)])
+        return ops.norm(self._r, x, norm)
 
     def norm_rows(self, x: FloatRows, norm: Norm) -> FloatRows:
-        rows = ops.norm(self._r, [(x, norm)]).rows
-        assert rows is not None
-        return rows
+        packed = ops.norm(self._r, x, norm)
+        packed.float_address()  # asks for floats
+        assert packed.rows is not None
+        return packed.rows
 
     def norm_pair(self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm) -> PackedRows:
-        return ops.norm(self._r, [(x, x_norm), (y, y_norm)])
+        return ops.norms(self._r, [(x, x_norm), (y, y_norm)])
 
     def matmul(self, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
         return ops.matmul(self._r, a, w, add_to)
 
     def gated_ffn(self, a: PackedRows, gate_up: CpuMatrix, activation: Activation) -> PackedRows:
-        return ops.gated(self._r, ops.matmul(self._r, a, gate_up), activation, a.row_set)
+        return ops.gated_ffn(self._r, a, gate_up, activation)
 
     def attend(
         self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step

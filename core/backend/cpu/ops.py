@@ -16,8 +16,16 @@ from .formats.floats import _Floats
 from .kernels.attention import AttentionShape, write_append, write_attend
 from .kernels.delta import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
+from .kernels.gated_product import GatedWords, SideWords, write_gated_product
 from .kernels.product import ProductWords, write_embed, write_product
-from .kernels.rows import write_copy, write_gated, write_gather, write_maxima, write_norm
+from .kernels.rows import (
+    write_copy,
+    write_gated,
+    write_gather,
+    write_maxima,
+    write_norm,
+    write_norms,
+)
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
 from .matrix import CpuMatrix, TileMatrix
 from .memory import aligned
@@ -46,15 +54,26 @@ def embed(r: Recording, table: TileMatrix) -> FloatRows:
     return out
 
 
-def norm(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedRows:
-    """One norm, or several side by side."""
+def norm(r: Recording, x: FloatRows, n: Norm) -> PackedRows:
+    if x.width % Record.BLOCK:
+        return norms(r, [(x, n)])
+    words = r.add(
+        name_of("norm", x.width, n.eps),
+        lambda e: write_norm(e, x.width, n.eps),
+        [x.row_set.address, 0, 0, x.address, n.weight.ctypes.data],
+    )
+    return PackedRows(r, x.width, x.row_set, producer=words, words=(1, 2), made_of=x)
+
+
+def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedRows:
+    """Several norms side by side, or one of any width."""
     widths = tuple(x.width for x, _ in inputs)
     row_set, eps = inputs[0][0].row_set, inputs[0][1].eps
     out = FloatRows(r, sum(widths), row_set)
     arguments = [row_set.address, out.address, 0]
     for x, n in inputs:
         arguments += [x.address, n.weight.ctypes.data]
-    words = r.add(name_of("norm", *widths, eps), lambda e: write_norm(e, widths, eps), arguments)
+    words = r.add(name_of("norms", *widths, eps), lambda e: write_norms(e, widths, eps), arguments)
     packs = out.width % Record.BLOCK == 0
     return PackedRows(
         r, out.width, row_set, rows=out, producer=words if packs else None, words=(1, 2)
@@ -133,6 +152,35 @@ def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix)
         r.function(words, first + i, name_of("tile", form.name, width), write, TILE)
 
 
+def gated_ffn(
+    r: Recording, a: PackedRows, gate_up: CpuMatrix, activation: Activation
+) -> PackedRows:
+    """activation(gate) * up, in one entry where gate and up are two matrices of whole blocks."""
+    widths = {part.n_out for part in gate_up.parts}
+    if len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK:
+        return gated(r, matmul(r, a, gate_up), activation, a.row_set)
+    width = gate_up.n_out // 2
+    arguments = [a.row_set.address, 0, 0]
+    for part in gate_up.parts:
+        x, x_row, x_stride = activations(a, part)
+        bias = 0 if part.bias is None else part.bias.ctypes.data
+        arguments += [
+            part.quants.ctypes.data, part.quants.shape[1],
+            part.scales.ctypes.data, part.scales.shape[1], part.n_spans,
+            x, x_row, x_stride, bias, *[0] * len(WIDTHS),
+        ]  # fmt: skip
+    words = r.add(
+        name_of("gated_product", width, activation.value),
+        lambda e: write_gated_product(e, width, activation),
+        arguments,
+    )
+    for i, part in enumerate(gate_up.parts):
+        first = GatedWords.SIDES + i * SideWords.COUNT + SideWords.FUNCTIONS
+        add_tile_functions(r, words, first, part)
+    at = (GatedWords.OUT, GatedWords.RECORDS)
+    return PackedRows(r, width, a.row_set, producer=words, words=at, made_of=a)
+
+
 def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSetLike) -> PackedRows:
     """activation(gate) * up of [gate | up] rows."""
     width = both.width // 2
@@ -143,7 +191,8 @@ def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSet
         lambda e: write_gated(e, width, activation),
         [row_set.address, both.address, rows.address if rows else 0, 0],
     )
-    return PackedRows(r, width, row_set, rows=rows, producer=words if packs else None, words=(2, 3))
+    producer = words if packs else None
+    return PackedRows(r, width, row_set, rows=rows, producer=producer, words=(2, 3), made_of=both)
 
 
 def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedRows:
@@ -193,7 +242,7 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
     )  # fmt: skip
     width, at = shape.value_width, (DeltaWords.OUT, DeltaWords.RECORDS)
     if shape.packs:
-        return PackedRows(r, width, rows.row_set, producer=words, words=at)
+        return PackedRows(r, width, rows.row_set, producer=words, words=at, made_of=rows)
     out = FloatRows(r, width, rows.row_set)
     words[DeltaWords.OUT] = out.address
     return PackedRows(r, width, rows.row_set, rows=out)

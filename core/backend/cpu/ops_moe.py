@@ -20,7 +20,7 @@ from .kernels.moe import (
 )
 from .kernels.tile import WIDTHS
 from .matrix import CpuMatrix, TileMatrix
-from .ops import activations, add_tile_functions, gated, matmul, name_of
+from .ops import activations, add_tile_functions, gated, gated_ffn, matmul, name_of
 from .program import FloatRows, PackedRows, PairSet, Recording, Words
 
 
@@ -127,6 +127,6 @@ def _expert_product(
 def _shared(
     r: Recording, a: PackedRows, shared: SharedExpert, m: Moe
 ) -> tuple[FloatRows, FloatRows | None]:
-    inner = gated(r, matmul(r, a, shared.gate_up), m.activation, a.row_set)
+    inner = gated_ffn(r, a, shared.gate_up, m.activation)
     gate = None if shared.gate_inp is None else matmul(r, a, shared.gate_inp)
     return matmul(r, inner, shared.down), gate

@@ -47,7 +47,8 @@ class PackedRows:
     """Activations for a product, as floats, as records, or both: whatever consumers ask for.
 
     The producer's argument words `rows_word` and `records_word` are filled in when somebody asks;
-    a producer that cannot write records is followed by a packing entry.
+    a producer that cannot write records is followed by a packing entry. `made_of` is what the
+    producer reads: it must not get the same buffers, so they are not given back before these.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class PackedRows:
         rows: FloatRows | None = None,
         producer: Words | None = None,
         words: tuple[int, int] | None = None,
+        made_of: object = None,
     ) -> None:
         self.recording, self.width, self.row_set = recording, width, row_set
+        self.made_of = made_of
         self.rows, self.producer, self.words = rows, producer, words
         self.records: Buffer | None = None
 

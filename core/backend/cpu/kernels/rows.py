@@ -43,10 +43,14 @@ def sum_of_squares(e: Emitter, row: Value, width: int) -> Value:
     return e.sum_lanes(total.get()) + rest.get()
 
 
+def norm_scale(e: Emitter, row: Value, width: int, eps: float) -> Value:
+    mean = sum_of_squares(e, row, width) * (1.0 / width)
+    return reciprocal_sqrt(e, mean + eps)
+
+
 def norm_row(e: Emitter, row: Value, weight: Value, width: int, eps: float, out: Value) -> None:
     """out = row / sqrt(mean(row^2) + eps) * weight; out may be row."""
-    mean = sum_of_squares(e, row, width) * (1.0 / width)
-    scale = reciprocal_sqrt(e, mean + eps)
+    scale = norm_scale(e, row, width, eps)
     wide = e.splat(scale)
     each_vector(
         e,
@@ -56,8 +60,53 @@ def norm_row(e: Emitter, row: Value, weight: Value, width: int, eps: float, out:
     )
 
 
-def write_norm(e: Emitter, widths: tuple[int, ...], eps: float) -> None:
-    """Norms of one or two inputs side by side.
+def write_norm(e: Emitter, width: int, eps: float) -> None:
+    """Norm of rows of whole blocks. Arguments: row set, rows out or 0, records or 0, rows, weight.
+
+    Where there are fewer rows than threads, several share a row: each adds up the squares for
+    itself, which is the smaller part of the work, and finishes some blocks.
+    """
+    arguments, part, parts = e.parameters
+    row_set, out, records, rows, weight = e.words(arguments, 5)
+    n_rows, n_blocks = e.load(I64, row_set, 8), width // Record.BLOCK
+    pieces = e.minimum(e.maximum(parts // n_rows, 1), n_blocks)
+    first, last = e.share(n_rows * pieces, part, parts)
+    with e.range(first, last) as unit:
+        row = unit // pieces
+        source, target = rows + row * (4 * width), out + row * (4 * width)
+        wide = e.splat(norm_scale(e, source, width, eps))
+        start, end = e.share(e.index(n_blocks), unit % pieces, pieces)
+        with e.range(start, end) as block:
+            at = block * (4 * Record.BLOCK)
+            halves = [
+                e.load(F32X16, source + at + 64 * k) * wide * e.load(F32X16, weight + at + 64 * k)
+                for k in (0, 1)
+            ]
+            put_block(e, (target, row_set, records), (row, block, n_blocks), halves, out > 0)
+    e.finish()
+
+
+def put_block(
+    e: Emitter,
+    to: tuple[Value, Value, Value],
+    at: tuple[Value, Value, int],
+    halves: list[Value],
+    as_floats: Value,
+) -> None:
+    """32 values of a row as floats, as a record, or both. `to`: float row, row set, records or 0;
+    `at`: row, block, blocks of a row."""
+    target, row_set, records = to
+    row, block, n_blocks = at
+    with e.when(as_floats):
+        for k, half in enumerate(halves):
+            e.store(half, target + block * (4 * Record.BLOCK) + 4 * LANES * k)
+    with e.when(records > 0):
+        start, stride = RowSet.record(e, row_set, row, n_blocks)
+        pack_block(e, halves[0], halves[1], records + start + block * stride)
+
+
+def write_norms(e: Emitter, widths: tuple[int, ...], eps: float) -> None:
+    """Norms of inputs of any width side by side.
 
     Arguments: row set, rows out, records or 0, then for each input: rows in, weight.
     """
@@ -90,8 +139,9 @@ def write_gated(e: Emitter, width: int, activation: Activation) -> None:
     with e.range(first, last) as i:
         row, block = i // n_steps, i % n_steps
         gate = source + row * (8 * width) + block * (4 * step)
-        target = out + row * (4 * width) + block * (4 * step)
+        target = out + row * (4 * width)
         if step == 1:  # a width that no quantised format can have
+            target = target + block * 4
             value = one(e, act, e.load(F32, gate)) * e.load(F32, gate + 4 * width)
             e.store(value, target)
         else:
@@ -112,12 +162,8 @@ def _gated_block(
         act(e, e.load(F32X16, gate + 64 * k)) * e.load(F32X16, gate + (4 * width + 64 * k))
         for k in (0, 1)
     ]
-    with e.when(out > 0):
-        for k, half in enumerate(halves):
-            e.store(half, target + 64 * k)
-    with e.when(records > 0):
-        start, stride = RowSet.record(e, row_set, row, width // Record.BLOCK)
-        pack_block(e, halves[0], halves[1], records + start + block * stride)
+    n_blocks = width // Record.BLOCK
+    put_block(e, (target, row_set, records), (row, block, n_blocks), halves, out > 0)
 
 
 def copy_floats(e: Emitter, source: Value, target: Value, width: int) -> None:
