@@ -164,16 +164,15 @@ class Engine:
     def _accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         """Verify the draft and emit what comes out; how many tokens that are."""
         sequence, drafted, n_made = part.sequence, part.draft.tokens, 0
-        logits, maxima = output.logits, output.maxima
 
         def pick(i: int) -> int:
-            return sequence.pick(logits[first + i], None if maxima is None else maxima[first + i])
+            return sequence.pick(output, first + i)
 
         try:
             for token in verify(part.n_out, drafted, pick):
                 is_hit = n_made < len(drafted) and drafted[n_made] == token
                 source = part.draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, logits[first + n_made], source))
+                events.append(sequence.emit(token, output, first + n_made, source))
                 n_made += 1
                 if sequence.stop_reason is not None:
                     break

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Tokens
 
-from ..backend.layers import Floats
+from ..backend.interface import HostOutput
 from ..errors import SpecdecError
 from ..generation import (
     CONTEXT,
@@ -63,11 +63,11 @@ class Sequence:
         """Tokens that may still be made."""
         return self.max_len - len(self.tokens)
 
-    def pick(self, logits: Floats, maxima: Floats | None) -> int:
+    def pick(self, output: HostOutput, row: int) -> int:
         """The token after the last one."""
-        return self.sampler.pick(logits, self.tokens, len(self.tokens), maxima)
+        return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
 
-    def emit(self, token: int, logits: Floats, source: str = TARGET) -> Event:
+    def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
         """Append a token; the event says what it means for the text."""
         self.tokens.append(token)
         if not self._is_stateless:
@@ -76,6 +76,7 @@ class Sequence:
         own: float | None = None
         best: tuple[tuple[int, float], ...] = ()
         if self.params.logprobs is not None:
+            logits = output.logits[row]
             own = token_logprob(logits, token)
             best = tuple(top_logprobs(logits, self.params.logprobs))
         self.stop_reason = reason

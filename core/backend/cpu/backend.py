@@ -28,6 +28,7 @@ from .inputs import StepInputs
 from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
 from .memory import aligned
 from .ops_moe import moe
+from .picker import Picker
 from .program import FloatRows, PackedRows, Recording
 from .simd import SETS, Simd
 from .state import CpuState, count_state_bytes
@@ -88,8 +89,10 @@ class CpuBackend(Backend):
             best = ops.maxima(recording, output.logits)
         finally:
             self._recording = self._state = None
+        Picker.add_to(recording)
         program = recording.finish(self.kernels, self._report_compiling)
         team, logits, maxima = self.team, output.logits.array(), best.array()
+        pick = Picker(self.kernels, logits, maxima).pick
         tapped = {name: rows.array() for name, rows in output.taps.items()}
 
         def run(step: Step) -> HostOutput:
@@ -100,7 +103,7 @@ class CpuBackend(Backend):
             team.run(program)
             taps = {name: rows[:n] for name, rows in tapped.items()}
             n_out = len(step.out_rows)
-            return HostOutput(logits[:n_out], taps, maxima[:n_out])
+            return HostOutput(logits[:n_out], taps, maxima[:n_out], pick)
 
         return run
 
