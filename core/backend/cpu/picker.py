@@ -23,25 +23,20 @@ class Picker:
     """Of rows that lie in one place at every step."""
 
     def __init__(self, kernels: Kernels, logits: Floats, maxima: Floats) -> None:
-        self._kernels = kernels  # it owns the code
+        self._held = kernels, logits, maxima, aligned(picking.SCRATCH_BYTES)  # code and arrays
         self._function = _FUNCTION(kernels.addresses[_NAME])
-        self._arrays = logits, maxima, aligned(picking.SCRATCH_BYTES)
-        self._logits, self._maxima, self._scratch = (a.ctypes.data for a in self._arrays)
-        self._logit_row, self._maxima_row = logits.strides[0], maxima.strides[0]
+        self._logits, self._maxima, self._scratch = (a.ctypes.data for a in self._held[1:])
+        self._logits_step, self._maxima_step = logits.strides[0], maxima.strides[0]
+
+    def pick(self, row: int, request: int, position: int) -> int:
+        """See `HostOutput.pick`."""
+        logits = self._logits + row * self._logits_step
+        maxima = self._maxima + row * self._maxima_step
+        token: int = self._function(logits, maxima, request, self._scratch, position)
+        return token
 
     @staticmethod
     def add_to(recording: Recording) -> None:
         """Let it be compiled with the kernels of a program."""
         recording.writers[_NAME] = write_pick
         recording.kinds[_NAME] = PICK
-
-    def pick(self, row: int, request: int, position: int) -> int:
-        """See `HostOutput.pick`."""
-        token: int = self._function(
-            self._logits + row * self._logit_row,
-            self._maxima + row * self._maxima_row,
-            request,
-            self._scratch,
-            position,
-        )
-        return token

@@ -147,6 +147,7 @@ class Team:
         buffer = np.zeros(Control.BYTES + LINE, np.uint8)
         offset = -buffer.ctypes.data % LINE
         self._block = buffer[offset : offset + Control.BYTES].view(np.int64)
+        self._words = self._block.data  # quicker to write to than the array
         self._control = self._block.ctypes.data
         self._bells = [threading.Semaphore(0) for _ in range(n_threads)]
         self._running = threading.Lock()
@@ -169,20 +170,20 @@ class Team:
     def run(self, program: Program) -> None:
         """One caller at a time; others wait."""
         with self._running:
-            block = self._block
-            block[_PROGRAM_WORD], block[_ENTRIES_WORD] = program.address, program.n_entries
+            words = self._words
+            words[_PROGRAM_WORD], words[_ENTRIES_WORD] = program.address, program.n_entries
             self._begin(self._control)
-            _wake(block, self._bells)
+            _wake(words, self._bells)
             self._lead(self._control, 0, self.n_threads)
 
     def close(self) -> None:
         self._close()
 
 
-def _wake(block: NDArray[np.int64], bells: list[threading.Semaphore]) -> None:
+def _wake(words: memoryview, bells: list[threading.Semaphore]) -> None:
     for part in range(1, len(bells)):
-        if block[(Control.ASLEEP + part * LINE) // 8]:
-            block[(Control.ASLEEP + part * LINE) // 8] = 0
+        if words[(Control.ASLEEP + part * LINE) // 8]:
+            words[(Control.ASLEEP + part * LINE) // 8] = 0
             bells[part].release()
 
 
@@ -210,6 +211,6 @@ def _dismiss(
 ) -> None:
     block[Control.QUIT // 8] = 1
     code[0](block.ctypes.data)
-    _wake(block, bells)
+    _wake(block.data, bells)
     for member in members:
         member.join(timeout=5)
