@@ -105,9 +105,11 @@ class Sequence:
     def _show(self, token: int) -> tuple[str, str | None]:
         if token in self._eog_ids:
             return self._flush(), EOS
-        text = self._stops.push(self._stream.push(token))
-        if self._stops.found is not None:
-            return text, STOP
+        text = self._stream.push(token)
+        if self.params.stop:
+            text = self._stops.push(text)
+            if self._stops.found is not None:
+                return text, STOP
         if len(self.tokens) >= self.max_len:
             return text + self._flush(), self._limit
         return text, None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -122,6 +122,7 @@ PLACES = st.one_of(st.integers(0, 5_000), st.just(MAX_WORD))
 
 
 @pytest.mark.parametrize("name", SET_NAMES)
+@settings(deadline=None)  # the first example compiles
 @given(rows(), chains(), PLACES, PLACES)
 def test_any_chain_on_any_row(
     name: str, row: Floats, params: SamplingParams, sequence: int, position: int
@@ -135,6 +136,7 @@ BIASES = st.dictionaries(
 
 
 @pytest.mark.parametrize("name", SET_NAMES)
+@settings(deadline=None)
 @given(rows(), chains(), BIASES)
 def test_biases(name: str, row: Floats, params: SamplingParams, biases: dict[int, float]) -> None:
     pairs = tuple(sorted((token, bias) for token, bias in biases.items() if token < row.size))
