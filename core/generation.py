@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .errors import ConfigError, SpecdecError
 from .sampling.params import SamplingParams
@@ -45,8 +45,7 @@ class GenerateParams:
             raise ConfigError(f"logprobs must be at least 0, got {self.logprobs}")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One token. The last event of a generation, and no other, has a stop reason.
 
     A generation that was cancelled or failed ends with an event whose token is `NO_TOKEN`.

@@ -163,7 +163,8 @@ class Runtime:
             while sequence.stop_reason is None or inbox:
                 while not inbox:
                     self._step(engine)
-                    self._report_prompt(sequence)
+                    if sequence.stats.steps < 2:  # the prompt is being read, or just was
+                        self._report_prompt(sequence)
                 event = inbox.popleft()
                 if event.error is not None:
                     raise event.error

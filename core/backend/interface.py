@@ -50,6 +50,9 @@ class HostOutput:
     logits: Floats
     taps: dict[str, Floats]
     maxima: Floats | None = None  # (R, V / 64): the best of each 64 logits, NaN if one is NaN
+    # If the backend can pick tokens by itself: row, address of the request and position to the
+    # token, or to UNSURE; see `picking.py`.
+    pick: Callable[[int, int, int], int] | None = None
 
 
 MAXIMA_BLOCK = 64  # logits that share a maximum

@@ -18,6 +18,9 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """A step of one row may be run again with another token, position, past, replay and hidden
+    row, written in place, and with nothing else changed."""
+
     tokens: Ints  # (T,)
     positions: Ints  # (T,) for rope; consecutive within a sequence
     starts: Ints  # (B + 1,) first row of each sequence, then T

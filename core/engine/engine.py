@@ -21,7 +21,6 @@ from .drafting import Ask, Drafter
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
-from .verify import verify
 
 
 class Engine:
@@ -72,23 +71,26 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One pass of the model over rows of all sequences that have work."""
-        self._recover()
+        if self._is_amid_step:
+            self._recover()
         self._is_amid_step = True
         events: list[Event] = []
         if parts := self._scheduler.plan():
-            self._draft(parts)
+            if self.drafter is not None:
+                self._draft(self.drafter, parts)
             step = self._batch.build(parts)
             output = self._run(step)
             ran_at = time.perf_counter()
             first, n_true = 0, []
             for part in parts:
-                n_made = self._accept(part, output, first, events)
+                n_made = self._accept(part, output, first, events) if part.n_out else 0
                 first += part.n_out
                 n_true.append(len(part.tokens) - part.n_out + n_made)
                 part.state.advance(len(part.tokens), n_true[-1])
                 if part.n_out:
                     part.sequence.count(ran_at, n_made, part.draft)
-            self._tell(step, output, parts, n_true)
+            if self.drafter is not None:
+                self._tell(self.drafter, step, output, parts, n_true)
             for part in parts:
                 self._settle(part)
         self._is_amid_step = False
@@ -150,33 +152,34 @@ class Engine:
 
     # the parts of a step
 
-    def _draft(self, parts: list[Part]) -> None:
-        if self.drafter is None:
-            return
+    def _draft(self, drafter: Drafter, parts: list[Part]) -> None:
         for part in parts:
             if not part.sequence.is_known_to_drafter:
-                self._begin(self.drafter, part.sequence)
+                self._begin(drafter, part.sequence)
         able = [part for part in parts if part.max_draft > 0]
         asks = [Ask(p.sequence.id, p.sequence.tokens, p.max_draft) for p in able]
-        for part, draft in zip(able, self.drafter.propose(asks) if asks else (), strict=True):
+        for part, draft in zip(able, drafter.propose(asks) if asks else (), strict=True):
             part.add_draft(draft)
 
     def _accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
-        """Verify the draft and emit what comes out; how many tokens that are."""
-        sequence, drafted, n_made = part.sequence, part.draft.tokens, 0
-        logits, maxima = output.logits, output.maxima
+        """Emit what the model says, and with it as much of the draft as it says too; how many
+        tokens that are, 1 to the draft's length + 1.
 
-        def pick(i: int) -> int:
-            return sequence.pick(logits[first + i], None if maxima is None else maxima[first + i])
-
+        Sample and match: the target picks its own token at every row, as it would have without a
+        draft, so the text cannot depend on what was drafted. Each token is part of the text before
+        the next one is picked, and rows behind the end of the text are not looked at.
+        """
+        sequence, draft, n_made = part.sequence, part.draft, 0
+        drafted = draft.tokens
         try:
-            for token in verify(part.n_out, drafted, pick):
+            is_hit = True
+            while is_hit and sequence.stop_reason is None:
+                row = first + n_made
+                token = sequence.pick(output, row)
                 is_hit = n_made < len(drafted) and drafted[n_made] == token
-                source = part.draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, logits[first + n_made], source))
+                source = draft.sources[n_made] if is_hit else TARGET
+                events.append(sequence.emit(token, output, row, source))
                 n_made += 1
-                if sequence.stop_reason is not None:
-                    break
         except NonFiniteError as error:
             events.append(sequence.end(ERROR, error))
         return n_made
@@ -233,13 +236,18 @@ class Engine:
         if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
             drafter.load(sequence.id, blobs)
 
-    def _tell(self, step: Step, output: HostOutput, parts: list[Part], n_true: list[int]) -> None:
-        if self.drafter is None:
-            return
-        self.drafter.observe(step, output, [part.sequence.id for part in parts], n_true)
+    def _tell(
+        self,
+        drafter: Drafter,
+        step: Step,
+        output: HostOutput,
+        parts: list[Part],
+        n_true: list[int],
+    ) -> None:
+        drafter.observe(step, output, [part.sequence.id for part in parts], n_true)
         for part, n in zip(parts, n_true, strict=True):
             if part.draft.tokens:
-                self.drafter.settle(part.sequence.id, n - 1)
+                drafter.settle(part.sequence.id, n - 1)
 
 
 def check_tokens(tokens: Tokens[int], n_vocab: int) -> None:

@@ -40,7 +40,10 @@ class Part:
 
 class Scheduler:
     def __init__(self, store: StateStore, config: EngineConfig) -> None:
-        self._store, self._config = store, config
+        self._store = store
+        self._max_rows, self._chunk, self._window = (
+            config.max_rows, config.chunk, config.sizes.window,
+        )  # fmt: skip
         self.waiting: deque[Sequence] = deque()
         self._prompts: deque[Sequence] = deque()  # whose turn it is comes first
         self._writing: list[Sequence] = []
@@ -53,7 +56,7 @@ class Scheduler:
         """The rows of the next step, drafts not included; empty if nobody has work."""
         if self.waiting:
             self._admit()
-        n_rows = self._config.max_rows - len(self._writing)
+        n_rows = self._max_rows - len(self._writing)
         pieces = self._pieces() if self._prompts else []
         n_rows -= sum(len(piece.tokens) for piece in pieces)
         share = n_rows // len(self._writing) if self._writing else 0
@@ -95,12 +98,12 @@ class Scheduler:
         state = sequence.state
         assert state is not None, "a running sequence has its state"
         # One token comes out of the last row whatever was drafted.
-        room = min(share, self._config.sizes.window - 1, sequence.n_missing - 1)
+        room = min(share, self._window - 1, sequence.n_missing - 1)
         return Part(sequence, state, [sequence.tokens[-1]], 1, room)
 
     def _pieces(self) -> list[Part]:
         """As many whole pieces as one chunk of rows holds, in turn; always at least one."""
-        left, pieces = self._config.chunk, []
+        left, pieces = self._chunk, []
         for _ in range(len(self._prompts)):
             piece = self._piece(self._prompts[0])
             if len(piece.tokens) > left:
@@ -111,7 +114,7 @@ class Scheduler:
         return pieces
 
     def _piece(self, sequence: Sequence) -> Part:
-        state, chunk = sequence.state, self._config.chunk
+        state, chunk = sequence.state, self._chunk
         assert state is not None, "a running sequence has its state"
         first = state.n_cells
         end = min(first // chunk * chunk + chunk, sequence.n_prompt)

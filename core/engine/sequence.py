@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Tokens
 
-from ..backend.layers import Floats
+from ..backend.interface import HostOutput
 from ..errors import SpecdecError
 from ..generation import (
     CONTEXT,
@@ -63,11 +63,11 @@ class Sequence:
         """Tokens that may still be made."""
         return self.max_len - len(self.tokens)
 
-    def pick(self, logits: Floats, maxima: Floats | None) -> int:
+    def pick(self, output: HostOutput, row: int) -> int:
         """The token after the last one."""
-        return self.sampler.pick(logits, self.tokens, len(self.tokens), maxima)
+        return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
 
-    def emit(self, token: int, logits: Floats, source: str = TARGET) -> Event:
+    def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
         """Append a token; the event says what it means for the text."""
         self.tokens.append(token)
         if not self._is_stateless:
@@ -76,6 +76,7 @@ class Sequence:
         own: float | None = None
         best: tuple[tuple[int, float], ...] = ()
         if self.params.logprobs is not None:
+            logits = output.logits[row]
             own = token_logprob(logits, token)
             best = tuple(top_logprobs(logits, self.params.logprobs))
         self.stop_reason = reason
@@ -104,9 +105,11 @@ class Sequence:
     def _show(self, token: int) -> tuple[str, str | None]:
         if token in self._eog_ids:
             return self._flush(), EOS
-        text = self._stops.push(self._stream.push(token))
-        if self._stops.found is not None:
-            return text, STOP
+        text = self._stream.push(token)
+        if self.params.stop:
+            text = self._stops.push(text)
+            if self._stops.found is not None:
+                return text, STOP
         if len(self.tokens) >= self.max_len:
             return text + self._flush(), self._limit
         return text, None

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.interface import HostOutput
+from ..backend.picking import UNSURE
 from ..errors import ConfigError, FileFormatError
 from .adaptive import AdaptiveP, Mirostat
 from .candidates import Candidates, by_id
@@ -23,6 +25,7 @@ from .draw import Place, draw
 from .dry import NO_BREAKERS, Breakers
 from .finite import best_token, check_finite, check_row
 from .logprobs import logprobs, top_logprobs
+from .native import make_request
 from .params import SamplingParams
 from .penalties import Window
 from .snapshot import SamplerState, dump_state, parse_state
@@ -66,6 +69,9 @@ class Sampler:
         self._reads_history = "dry" in self._chain.names
         self._window = Window(params.repeat_last_n if self._has_window else 0)
         self._steering = _start_steering(params)
+        self._request = None
+        if grammar is None and self._steering is None:
+            self._request = make_request(params, sequence, n_vocab)
         self._n_seen = 0
         # Token and probability of the latest pick: for `accept`, and nothing else, to read.
         self._picked: tuple[int, float] | None = None
@@ -89,6 +95,22 @@ class Sampler:
             size = self._window.size
             seen = prompt if size < 0 else prompt[max(0, len(prompt) - size) :]
             self._window.extend(np.asarray(seen, np.int64).tolist())
+
+    def pick_row(
+        self,
+        output: HostOutput,
+        row: int,
+        history: Sequence[int] | NDArray[np.int64] = (),
+        position: int = 0,
+    ) -> int:
+        """The same as `pick` of a row of what a backend computed, by the backend if it can."""
+        request, pick = self._request, output.pick
+        if request is not None and pick is not None:
+            token = pick(row, request.address, position)
+            if token != UNSURE:
+                return token
+        maxima = None if output.maxima is None else output.maxima[row]
+        return self.pick(output.logits[row], history, position, maxima)
 
     def pick(
         self,

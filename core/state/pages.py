@@ -69,12 +69,13 @@ class PagePool:
 class PageTable:
     """The pages of one sequence, in order of its cells."""
 
-    __slots__ = ("_pool", "_promise", "_row", "n_shared", "pages")
+    __slots__ = ("_pool", "_promise", "_row", "n_changes", "n_shared", "pages")
 
     def __init__(self, pool: PagePool, row: Ints) -> None:
         """`row` is what the backend reads; it is kept equal to `pages`."""
         self.pages: list[int] = []
         self.n_shared = 0  # leading pages that must not be written
+        self.n_changes = 0  # of `row`
         self._pool, self._row, self._promise = pool, row, 0
 
     def promise(self, n_pages: int) -> bool:
@@ -130,10 +131,12 @@ class PageTable:
     def _append(self, page: int) -> None:
         self.pages.append(page)
         self._row[len(self.pages) - 1] = page
+        self.n_changes += 1
 
     def _set(self, index: int, page: int) -> None:
         self.pages[index] = page
         self._row[index] = page
+        self.n_changes += 1
 
 
 def _nobody_to_tell(_page: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Callable
 
 
@@ -16,17 +16,19 @@ class StreamDecoder:
         """`drops_space`: take one space off the first token, the one that encoding put there."""
         self._piece = piece
         self._drops_space = drops_space
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""  # the beginning of a character
 
     def push(self, token_id: int) -> str:
         piece = self._piece(token_id)
         if self._drops_space:
             self._drops_space = False
             piece = piece.removeprefix(b" ")
-        return self._decoder.decode(piece)
+        data = self._held + piece if self._held else piece
+        text, n_used = utf_8_decode(data, "replace", False)
+        self._held = data[n_used:]
+        return text
 
     def finish(self) -> str:
         """What still waited; the decoder can then be used for a new text."""
-        text = self._decoder.decode(b"", final=True)
-        self._decoder.reset()
-        return text
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..errors import ConfigError
@@ -24,6 +24,17 @@ class TokenizerInfo:
     add_eos: bool
 
 
+class _Pieces(dict[int, bytes]):
+    """Tokens as they are spelled, each worked out when it first comes up."""
+
+    def __init__(self, spell: Callable[[int], bytes]) -> None:
+        self._spell = spell
+
+    def __missing__(self, token_id: int) -> bytes:
+        piece = self[token_id] = self._spell(token_id)
+        return piece
+
+
 class Tokenizer:
     def __init__(
         self,
@@ -43,7 +54,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._specials = specials
         self._algorithm = algorithm
-        self._pieces: dict[int, bytes] = {}
+        self._all_pieces = _Pieces(self._spell)
+        self._pieces = _Pieces(self._spell_visible)
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -78,18 +90,13 @@ class Tokenizer:
 
     def piece(self, token_id: int, *, show_special: bool = False) -> bytes:
         """The bytes of one token; none for control tokens, unless they are to be shown."""
-        if not show_special and self.kind(token_id) in HIDDEN:
-            return b""
-        piece = self._pieces.get(token_id)
-        if piece is None:
-            piece = self._pieces[token_id] = self._spell(token_id)
-        return piece
+        return (self._all_pieces if show_special else self._pieces)[token_id]
 
     def stream(self, *, show_special: bool = False, continues: bool = False) -> StreamDecoder:
         """Pushing all of `ids` gives `decode(ids)`; for text that is being generated after a
         prompt, set `continues`."""
         return StreamDecoder(
-            lambda token_id: self.piece(token_id, show_special=show_special),
+            (self._all_pieces if show_special else self._pieces).__getitem__,
             self._drops_space(continues),
         )
 
@@ -113,7 +120,11 @@ class Tokenizer:
     def _drops_space(self, continues: bool) -> bool:
         return self._algorithm.adds_space and not continues
 
+    def _spell_visible(self, token_id: int) -> bytes:
+        return b"" if self.kind(token_id) in HIDDEN else self._all_pieces[token_id]
+
     def _spell(self, token_id: int) -> bytes:
+        self._check(token_id)
         text = self._vocabulary.tokens[token_id]
         kind = self._vocabulary.kinds[token_id]
         if kind in (Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED):

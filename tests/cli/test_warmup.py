@@ -47,6 +47,7 @@ def test_warmup_compiles_once(
     found = re.fullmatch(rf"compiled (\d+) kernels in (\d+\.\d) s, kept in {where}\n", shown.out)
     assert found is not None
     assert 3 < int(found[1]) <= len(kernels)
+    assert any(path.name.startswith("pick-") for path in kernels), "sampling is compiled too"
     assert 0 < float(found[2]) < 60
     assert f"compiling {found[1]} kernels, once for this file\n" in shown.err
 

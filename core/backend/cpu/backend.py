@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
-from ..interface import Backend, Forward, HostOutput, Run, SlotImage, Taps
+from ..interface import Backend, Forward, Run, SlotImage, Taps
 from ..layers import (
     Activation,
     Attention,
@@ -28,7 +28,9 @@ from .inputs import StepInputs
 from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
 from .memory import aligned
 from .ops_moe import moe
+from .picker import Picker
 from .program import FloatRows, PackedRows, Recording
+from .runner import Runner
 from .simd import SETS, Simd
 from .state import CpuState, count_state_bytes
 from .team import Team
@@ -88,21 +90,9 @@ class CpuBackend(Backend):
             best = ops.maxima(recording, output.logits)
         finally:
             self._recording = self._state = None
+        Picker.add_to(recording)
         program = recording.finish(self.kernels, self._report_compiling)
-        team, logits, maxima = self.team, output.logits.array(), best.array()
-        tapped = {name: rows.array() for name, rows in output.taps.items()}
-
-        def run(step: Step) -> HostOutput:
-            n = len(step.tokens)
-            inputs.fill(step)
-            if recording.given is not None:
-                recording.given[:n] = step.hidden
-            team.run(program)
-            taps = {name: rows[:n] for name, rows in tapped.items()}
-            n_out = len(step.out_rows)
-            return HostOutput(logits[:n_out], taps, maxima[:n_out])
-
-        return run
+        return Runner(self.team, self.kernels, program, recording, output, best)
 
     def _report_compiling(self, done: int, total: int) -> None:
         self.report(f"compiling {total} kernels", done / total)

@@ -1,7 +1,8 @@
 """LLVM modules to machine code, kept in a cache folder between runs.
 
-The key of a cached object holds all that its code depends on: every source file of this folder, the
-instruction set, the CPU, and LLVM's version. A changed kernel can thus never run as its old self.
+The key of a cached object holds all that its code depends on: every source file of this folder and
+of the one above it, the instruction set, the CPU, and LLVM's version. A changed kernel can thus
+never run as its old self.
 """
 
 from __future__ import annotations
@@ -166,4 +167,5 @@ def _identity(simd: Simd) -> str:
 
 
 def _sources(folder: Path) -> Iterable[Path]:
-    return sorted(folder.rglob("*.py"))
+    # The files beside the folder lay out what kernels read, and name what they are made for.
+    return sorted([*folder.parent.glob("*.py"), *folder.rglob("*.py")])

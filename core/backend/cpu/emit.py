@@ -17,7 +17,7 @@ from llvmlite import ir
 from .simd import Simd
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
 KERNEL = ir.FunctionType(VOID, [I64, I64, I64])
@@ -31,7 +31,8 @@ def vector(element: Type, n: int = LANES) -> Type:
 
 
 def is_float(kind: Type) -> bool:
-    return isinstance(kind.element if isinstance(kind, ir.VectorType) else kind, ir.FloatType)
+    element = kind.element if isinstance(kind, ir.VectorType) else kind
+    return isinstance(element, (ir.FloatType, ir.DoubleType))
 
 
 class Value:
@@ -136,6 +137,9 @@ class Value:
 
     def narrow(self, kind: Type) -> Value:
         return Value(self.builder, self.builder.trunc(self.v, kind))
+
+    def to_double(self) -> Value:
+        return Value(self.builder, self.builder.fpext(self.v, F64))
 
     def to_float(self, kind: Type) -> Value:
         return Value(self.builder, self.builder.sitofp(self.v, kind))

@@ -83,6 +83,10 @@ class StepInputs:
         self.slots, self.past, self.replay = (np.zeros(max_sequences, np.int64) for _ in range(3))
         self.pages = np.zeros((max_sequences, max_pages), np.int64)
         self.ropes: list[RopeTable] = []
+        self._sources: tuple[memoryview, ...] = ()  # what may change when one row is run again
+        self._targets = tuple(
+            array.data for array in (self.tokens, self.positions, self.past, self.replay)
+        )
         self.words = np.zeros(StepWords.COUNT, np.int64)
         self.words[:] = [
             self.rows.address, 0, *(a.ctypes.data for a in (
@@ -108,26 +112,28 @@ class StepInputs:
         self.rows.set(n)
         self.out_rows.set(len(step.out_rows))
         self.pages[:b, : step.pages.shape[1]] = step.pages
-        highest = self._fill_one(step) if n == 1 else self._fill_many(step, n, b)
+        self._fill_rows(step, n, b)
+        self._fill_ropes(int(self.positions[:n].max()) + 1)
+        arrays = (step.tokens, step.positions, step.past, step.replay)
+        self._sources = tuple(array.data for array in arrays) if n == 1 else ()
+
+    def fill_again(self) -> None:
+        """The step of one row that came last, with other numbers in it: plain decoding. Through
+        views of the memory, because each call of numpy takes 5 to 10 us when the weights of a step
+        have just flushed the caches."""
+        for target, source in zip(self._targets, self._sources, strict=True):
+            target[0] = source[0]
+        self._fill_ropes(self._sources[1][0] + 1)
+
+    def _fill_ropes(self, n_positions: int) -> None:
         for table in self.ropes:
-            if highest > table.filled:
-                table.fill(highest)
+            if n_positions > table.filled:
+                table.fill(n_positions)
 
-    def _fill_one(self, step: Step) -> int:
-        """One row, as plain decoding has: single numbers are quicker than arrays of one."""
-        position = int(step.positions[0])
-        self.tokens[0], self.positions[0] = step.tokens[0], position
-        self.slots[0], self.past[0] = step.slots[0], step.past[0]
-        self.replay[0], self.starts[1] = step.replay[0], 1
-        self.sequence_of[0] = self.out_index[0] = 0
-        self.words[StepWords.N_SEQUENCES] = 1
-        return position + 1
-
-    def _fill_many(self, step: Step, n: int, b: int) -> int:
+    def _fill_rows(self, step: Step, n: int, b: int) -> None:
         self.tokens[:n], self.positions[:n] = step.tokens, step.positions
         self.out_index[: len(step.out_rows)] = step.out_rows
         self.words[StepWords.N_SEQUENCES] = b
         self.starts[: b + 1] = step.starts
         self.slots[:b], self.past[:b], self.replay[:b] = step.slots, step.past, step.replay
         self.sequence_of[:n] = np.repeat(np.arange(b), np.diff(step.starts))
-        return int(self.positions[:n].max()) + 1

@@ -23,6 +23,7 @@ from .emit import I32, I64, KERNEL, POINTER, VOID, Emitter, Value
 WALK = ir.FunctionType(VOID, [I64, I64, I64])  # (control, part, parts)
 MEMBER = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, part, parts, steps seen)
 BEGIN = ir.FunctionType(VOID, [I64])
+RUN = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, program, entries, parts)
 
 LINE = 64
 SPINS = 2000  # polls before the first yield, about 20 us
@@ -74,12 +75,32 @@ def _walk_program(e: Emitter, control: Value, part: Value, parts: Value) -> None
             _wait(e, control + Control.ARRIVED, target.get())
 
 
-def write_begin(e: Emitter) -> None:
-    """Announce a step. The word beside ARRIVED holds its value at this moment."""
-    (control,) = e.parameters
+def _announce(e: Emitter, control: Value) -> None:
+    """The word beside ARRIVED holds its value at this moment."""
     e.store(_atomic_load(e, control + Control.ARRIVED), control + Control.ARRIVED + 8, 8)
     _atomic_add(e, control + Control.STEP)
+
+
+def write_begin(e: Emitter) -> None:
+    (control,) = e.parameters
+    _announce(e, control)
     e.finish()
+
+
+def write_run(e: Emitter) -> None:
+    """Announce a step and lead it, all in one call. If members sleep, it only announces: returns
+    how many have to be woken before the caller leads."""
+    control, program, n_entries, parts = e.parameters
+    e.store(program, control + Control.PROGRAM, 8)
+    e.store(n_entries, control + Control.N_ENTRIES, 8)
+    _announce(e, control)
+    n_asleep = e.variable(e.index(0))
+    with e.range(1, parts) as part:
+        flag = _atomic_load(e, control + Control.ASLEEP + part * LINE)
+        n_asleep.set(n_asleep.get() + flag)
+    with e.when(n_asleep.get().equals(0)):
+        _walk_program(e, control, e.index(0), parts)
+    e.finish(n_asleep.get())
 
 
 def write_lead(e: Emitter) -> None:
@@ -115,9 +136,6 @@ def write_member(e: Emitter) -> None:
     e.finish(result.get())
 
 
-_PROGRAM_WORD, _ENTRIES_WORD = Control.PROGRAM // 8, Control.N_ENTRIES // 8
-
-
 class Program:
     """Entries as the team walks them, (n, 3): kernel, arguments, meet."""
 
@@ -133,15 +151,17 @@ class Team:
 
     def __init__(self, kernels: Kernels, n_threads: int) -> None:
         self.n_threads = n_threads
-        kinds = {"team_begin": BEGIN, "team_lead": WALK, "team_member": MEMBER}
+        kinds = {"team_begin": BEGIN, "team_run": RUN, "team_lead": WALK, "team_member": MEMBER}
         writers = {
             "team_begin": write_begin,
+            "team_run": write_run,
             "team_lead": write_lead,
             "team_member": write_member,
         }
         addresses = kernels.get(writers, kinds=kinds)
         word = ctypes.c_int64
         self._begin = ctypes.CFUNCTYPE(None, word)(addresses["team_begin"])
+        self._run = ctypes.CFUNCTYPE(word, word, word, word, word)(addresses["team_run"])
         self._lead = ctypes.CFUNCTYPE(None, word, word, word)(addresses["team_lead"])
         self._member = ctypes.CFUNCTYPE(word, word, word, word, word)(addresses["team_member"])
         buffer = np.zeros(Control.BYTES + LINE, np.uint8)
@@ -169,11 +189,9 @@ class Team:
     def run(self, program: Program) -> None:
         """One caller at a time; others wait."""
         with self._running:
-            block = self._block
-            block[_PROGRAM_WORD], block[_ENTRIES_WORD] = program.address, program.n_entries
-            self._begin(self._control)
-            _wake(block, self._bells)
-            self._lead(self._control, 0, self.n_threads)
+            if self._run(self._control, program.address, program.n_entries, self.n_threads):
+                _wake(self._block, self._bells)
+                self._lead(self._control, 0, self.n_threads)
 
     def close(self) -> None:
         self._close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,7 +226,7 @@ def test_a_wrong_draft_token_at_every_place(wrong: int, hybrid: bool) -> None:
     sequence = engine.add(PROMPT, how)
     oracle.texts[0] = without.tokens
     got = drain(engine)
-    assert [replace(event, source="target") for event in got] == want
+    assert [event._replace(source="target") for event in got] == want
     stats = sequence.stats
     assert stats.draft_n_accepted == sum(event.source == "oracle" for event in got) > 0 or not wrong
     assert stats.steps < without.stats.steps or not wrong

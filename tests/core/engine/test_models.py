@@ -21,6 +21,7 @@ from specdec.core.engine.sequence import Sequence
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
 from specdec.core.state.fingerprint import model_fingerprint
 from specdec.core.state.sizes import StateSizes
 from specdec.core.state.snapshot import SequenceSnapshot
@@ -166,7 +167,7 @@ def test_saved_and_restored_is_never_stopped(
     drain(second)  # leaves cells of its own in slot and pages
     second.restore(SequenceSnapshot.load(tmp_path / "saved"))
     events += drain(second)
-    assert [replace(event, sequence=0) for event in events] == want
+    assert [event._replace(sequence=0) for event in events] == want
 
 
 @pytest.mark.parametrize("any_cut", [True, False])
@@ -180,7 +181,7 @@ def test_a_second_turn_is_a_cold_run(
     got = drain(engine)
     cold = make(reuse=False)
     cold.add(prompt, PARAMS)
-    assert_same_text([replace(event, sequence=0) for event in got], drain(cold), device)
+    assert_same_text([event._replace(sequence=0) for event in got], drain(cold), device)
     assert warm.stats.cached_n == (len(first.tokens) - 1 if any_cut else 16)
 
 
@@ -192,7 +193,7 @@ def test_several_at_once_are_each_alone(make: Callable[..., Engine], device: str
     for sequence, prompt in zip(together, prompts, strict=True):
         lone = make()
         lone.add(prompt, SAMPLED)
-        got = [replace(e, sequence=0) for e in events if e.sequence == sequence.id]
+        got = [e._replace(sequence=0) for e in events if e.sequence == sequence.id]
         assert_same_text(got, drain(lone), device)
     assert engine.store.pool.n_held == 0
 
@@ -201,3 +202,34 @@ def test_fingerprints_tell_models_apart(tiny: Tiny) -> None:
     prints = [model_fingerprint(open_gguf(tiny(name).path)) for name in ("qwen3", "qwen35")]
     again = model_fingerprint(open_gguf(tiny("qwen3").path))
     assert prints[0] == again != prints[1]
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=0), SamplingParams(seed=6)])
+@pytest.mark.parametrize("has_drafts", [False, True])
+def test_what_the_backend_picks_is_what_python_picks(
+    make: Callable[..., Engine],
+    device: str,
+    sampling: SamplingParams,
+    has_drafts: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In steps of one row, and of several; the torch backend has no picks of its own."""
+    params = replace(PARAMS, sampling=sampling)
+    with monkeypatch.context() as patch:
+        patch.setattr("specdec.core.sampling.sampler.make_request", lambda *_: None)
+        plain, want = write(make(), params)
+    in_python: list[int] = []
+    defined = Sampler.pick
+
+    def pick(sampler: Sampler, *args: Any) -> int:
+        in_python.append(1)
+        return defined(sampler, *args)
+
+    monkeypatch.setattr(Sampler, "pick", pick)
+    oracle = Oracle(lambda _number, place: 7 * (place == 2))
+    oracle.n_vocab = 512
+    oracle.texts[0] = plain.tokens
+    sequence, got = write(make(oracle if has_drafts else None), params)
+    assert_same_text(got, want, device)
+    assert (sequence.stats.draft_n > 0) is has_drafts
+    assert bool(in_python) is (device == "torch")

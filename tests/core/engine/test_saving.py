@@ -88,7 +88,7 @@ def test_going_on_elsewhere(n_steps: int, hybrid: bool, tmp_path: Path) -> None:
     other.texts[restored.id] = want
     events += [event for event in drain(second) if event.sequence == restored.id]
     assert restored.tokens == want
-    told = [replace(event, source="target", sequence=0) for event in events]
+    told = [event._replace(source="target", sequence=0) for event in events]
     assert told == want_events
 
 
