@@ -213,10 +213,18 @@ def test_nan_raises(tmp_path: Path) -> None:
                 write(damaged)
 
 
-def test_memory_that_is_not_there(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_there(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "available_memory", lambda: 1000)
-    with pytest.raises(ConfigError, match=r"not enough memory for 1 x 64 tokens.*free"):
-        specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
+    with pytest.raises(ConfigError, match=r"not enough memory for 2 x 64 tokens.*free"):
+        runtime.plan(2)
+
+
+def test_mapped_weights_are_not_free_memory(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "available_memory", lambda: 10**9)
+    monkeypatch.setattr(runtime.backend, "mapped_bytes", 10**8)
+    assert runtime.plan(1).available == 9 * 10**8
 
 
 def test_the_budget_is_told(runtime: Runtime) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
+from ...gguf.reader import GgufFile
 from ..interface import Backend, Forward, HostOutput, Run, SlotImage, Taps
 from ..layers import (
     Activation,
@@ -25,8 +26,8 @@ from . import ops
 from .compile import Kernels
 from .formats import EXPANDED
 from .inputs import StepInputs
-from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
-from .memory import aligned
+from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
+from .memory import Arena, aligned
 from .ops_moe import moe
 from .program import FloatRows, PackedRows, Recording
 from .simd import SETS, Simd
@@ -51,9 +52,19 @@ class CpuBackend(Backend):
         self._recording: Recording | None = None
         self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
+        self._store: Store | None = None  # while weights are prepared
+
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        return sum(map(tile_bytes, parts))
+
+    def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        self._store = Arena(sum(map(self.matrix_bytes, matrices)))
+
+    def weights_ready(self, file: GgufFile) -> None:
+        self._store = None
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
-        made = tuple(self._repacker.repack(part) for part in parts)
+        made = tuple(self._repacker.repack(part, self._store) for part in parts)
         for part, tiles in zip(parts, made, strict=True):
             self._say_if_expanded(part.tensor.format.name, part.tensor.n_bytes, tiles)
         self.prepared_bytes += count_bytes(made)
