@@ -46,11 +46,12 @@ def load_runtime(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    repack_cache: bool = False,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
     start = time.perf_counter()
-    backend = create_backend(device, threads=threads)
+    backend = create_backend(device, threads=threads, repack_cache=repack_cache)
     if progress is not None:
         backend.report = progress
     file = open_gguf(path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Backend(ABC):
     details: str = ""  # instruction set, threads: what a person may want to know
     prepared_bytes: int = 0
     mapped_bytes: int = 0  # of these, in files that are mapped and not copied
+    repacked_path: Path | None = None  # the file that keeps them as this backend wants them
     report: Report = staticmethod(_silent)
 
     # weights, once per load
