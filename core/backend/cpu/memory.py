@@ -80,7 +80,7 @@ class Arena:
         if time.perf_counter() - begin > SLOW_HUGE_PAGE_S:
             self._gives_huge = False
             rest = start + HUGE_PAGE
-            _advise(self._mapping, "MADV_NOHUGEPAGE", rest, length - HUGE_PAGE)
+            _advise(self._mapping, "MADV_NOHUGEPAGE", rest, len(self._memory) - rest)
         self._huge_end = start + length
 
 

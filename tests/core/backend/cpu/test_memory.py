@@ -108,7 +108,7 @@ def once():
     with specdec.core.load(sys.argv[1], "cpu", n_ctx=256, threads=2) as runtime:
         list(runtime.generate([5, 6, 7], GenerateParams(max_tokens=2)))
         return runtime.backend.weight_bytes()
-for _ in range(2):
+for _ in range(4):  # malloc learns which sizes to keep
     weights = once()
 settled = resident()
 for _ in range(6):
@@ -125,7 +125,7 @@ def test_loading_again_and_again(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     weights, growth = map(int, done.stdout.split())
     assert weights > 60 * MIB
-    assert growth < weights / 2
+    assert growth < weights / 4
 
 
 PEAK = """
