@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,6 +43,7 @@ def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
             place.device,
             n_ctx=place.ctx_size or None,
             threads=place.threads,
+            repack_cache=place.repack_cache or _asked_for_by_environment(place.device),
             progress=output.progress,
         )
     except ConfigError as error:  # before there is a model, only a flag can be at fault
@@ -51,6 +53,11 @@ def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
     for line in model_lines(runtime):
         output.note(line)
     return runtime
+
+
+def _asked_for_by_environment(device: str) -> bool:
+    """For every model; devices that repack nothing do not mind."""
+    return device == "cpu" and os.environ.get("SPEC_REPACK_CACHE") == "1"
 
 
 def warm_up(runtime: Runtime, output: Output) -> None:

@@ -79,6 +79,14 @@ class PlaceOptions:
             help="Threads of --device cpu; as many as there are cores unless given.",
         ),
     ] = None  # fmt: skip
+    repack_cache: Annotated[
+        bool,
+        typer.Option(
+            "--repack-cache",
+            help="Keep the weights on disk as --device cpu wants them: later starts map them and "
+            "repack nothing (or set SPEC_REPACK_CACHE=1).",
+        ),
+    ] = False  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

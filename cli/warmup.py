@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
 
 from ..core.errors import ModelError
 from .flags import takes_flags
@@ -35,17 +38,55 @@ class Compiling(Output):
         super().progress(stage, done)
 
 
+def clear(wanted: bool) -> None:
+    if not wanted:
+        return
+    from ..core.backend.cpu.repacked import remove_entries
+
+    sizes = [size for _, size in remove_entries()]
+    total = f"{sum(sizes) / 2**30:.2f} GiB from {_repack_folder()}"
+    Output().line(f"removed repacked weights of {len(sizes)} files, {total}")
+    raise typer.Exit
+
+
+@dataclass(frozen=True, slots=True)
+class ClearOptions:
+    SECTION: ClassVar = "Model"
+
+    clear: Annotated[
+        bool,
+        typer.Option(
+            "--clear", callback=clear, is_eager=True,
+            help="Remove what --repack-cache has kept, of all files, and end.",
+        ),
+    ] = False  # fmt: skip
+
+
 @takes_flags
-def warmup(models: ModelArgument, place: PlaceOptions, voice: VoiceOptions) -> None:
+def warmup(
+    models: ModelArgument, place: PlaceOptions, clearing: ClearOptions, voice: VoiceOptions
+) -> None:
     """Compile the kernels that a file needs.
 
     They are kept in a cache, and the first run of the file finds them there: when an image is
-    built, for example.
+    built, for example. With --repack-cache, its weights are kept as well.
     """
     output = Compiling(quiet=voice.quiet, verbose=voice.verbose)
     with open_runtime(models.model, place, output) as runtime:
         warm_up(runtime, output)
-        device = runtime.device
+        device, repacked = runtime.device, runtime.backend.repacked_path
+    _say_compiled(device, place, output)
+    if place.repack_cache:
+        _say_kept(repacked, output)
+
+
+def _say_kept(repacked: Path | None, output: Output) -> None:
+    if repacked is None:  # why was said when it was tried
+        raise ModelError(f"the repacked weights could not be kept in {_repack_folder()}")
+    output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")
+
+
+def _say_compiled(device: str, place: PlaceOptions, output: Compiling) -> None:
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return
@@ -56,6 +97,12 @@ def warmup(models: ModelArgument, place: PlaceOptions, voice: VoiceOptions) -> N
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ModelError(f"kernels were compiled, but could not be kept: cannot write to {folder}")
     output.line(f"compiled {output.n_kernels} kernels in {output.seconds:.1f} s, kept in {folder}")
+
+
+def _repack_folder() -> Path:
+    from ..core.backend.cpu.repacked import repack_folder
+
+    return repack_folder()
 
 
 def kernel_folder() -> Path:

@@ -21,9 +21,15 @@ def load(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    repack_cache: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
-    """A model from a GGUF file, on `auto`, `torch` or `torch:<torch device>`."""
+    """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
+
+    With `repack_cache`, the CPU's form of the weights is kept on disk and mapped the next time.
+    """
     from .runtime import load_runtime
 
-    return load_runtime(path, device, n_ctx=n_ctx, threads=threads, progress=progress)
+    return load_runtime(
+        path, device, n_ctx=n_ctx, threads=threads, repack_cache=repack_cache, progress=progress
+    )

@@ -19,13 +19,14 @@ from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.drafting import Drafter
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import Sequence as Text
-from .errors import ConfigError
+from .errors import ConfigError, ModelError
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
-from .state.budget import Budget, make_budget
+from .models.weights import Demand
+from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
 from .state.sizes import PAGE_LEN, StateSizes
@@ -45,17 +46,22 @@ def load_runtime(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    repack_cache: bool = False,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
     start = time.perf_counter()
-    backend = create_backend(device, threads=threads)
+    backend = create_backend(device, threads=threads, repack_cache=repack_cache)
     if progress is not None:
         backend.report = progress
     file = open_gguf(path)
     check_vocabulary(file)
     tokenizer = load_tokenizer(file.metadata)
-    model = build_model(file, backend)
+
+    def check(demand: Demand) -> None:
+        _refuse_what_does_not_fit(file, demand, backend, _context_length(demand.model, n_ctx))
+
+    model = build_model(file, backend, check)
     runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx))
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
@@ -92,9 +98,10 @@ class Runtime:
 
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""
-        sizes = StateSizes(self.n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
-        on_host = self.backend.name in _HOST_DEVICES
-        available = available_memory() if on_host else None
+        sizes = _sizes(self.n_ctx, n_slots)
+        available = _available_for(self.backend)
+        if available is not None:  # weights in a mapped file are free memory in the system's eyes
+            available = max(0, available - self.backend.mapped_bytes)
         return make_budget(self.backend, self.model.state_shape, sizes, available)
 
     def new_engine(self, budget: Budget, drafter: Drafter | None = None) -> Engine:
@@ -183,6 +190,27 @@ class Runtime:
         for event in engine.step():
             if event.sequence in self._inboxes:
                 self._inboxes[event.sequence].append(event)
+
+
+def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
+    return StateSizes(n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
+
+
+def _available_for(backend: Backend) -> int | None:
+    return available_memory() if backend.name in _HOST_DEVICES else None
+
+
+def _refuse_what_does_not_fit(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int) -> None:
+    """Before the weights are read: a machine that swaps, or kills, says less than one line."""
+    available, shape = _available_for(backend), demand.model.state_shape
+    if available is None:
+        return
+    try:
+        check_weights(backend, shape, demand.weight_bytes, demand.stored_bytes, available)
+    except ModelError as error:
+        raise ModelError(f"{file.label}: {error}") from None
+    left = available - demand.weight_bytes
+    make_budget(backend, shape, _sizes(n_ctx, 1), left, demand.weight_bytes)
 
 
 def _context_length(model: Model, n_ctx: int | None) -> int:

@@ -10,13 +10,20 @@ from .interface import Backend
 CPU_SET_VARIABLE = "SPEC_CPU_SET"  # the name of a set in cpu/simd, instead of the best
 
 
-def create_backend(device: str, threads: int | None = None) -> Backend:
-    """A backend by its command-line name: `cpu`, `torch`, `torch:mps`, `torch:cuda:1`, `auto`."""
+def create_backend(
+    device: str, threads: int | None = None, *, repack_cache: bool = False
+) -> Backend:
+    """A backend by its command-line name: `cpu`, `torch`, `torch:mps`, `torch:cuda:1`, `auto`.
+
+    `repack_cache` keeps the weights of the CPU backend on disk as it wants them.
+    """
     kind, _, name = ("cpu" if device == "auto" else device).partition(":")
+    if repack_cache and kind != "cpu":
+        raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
     if kind == "cpu" and not name:
         from .cpu.backend import CpuBackend
 
-        return CpuBackend(threads, os.environ.get(CPU_SET_VARIABLE))
+        return CpuBackend(threads, os.environ.get(CPU_SET_VARIABLE), repack_cache=repack_cache)
     if kind != "torch":
         raise ConfigError(
             f"--device {device}: unknown device; choose cpu, torch or torch:<torch device>"

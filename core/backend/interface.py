@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..gguf.reader import GgufFile
 from .layers import (
     Activation,
     Attention,
@@ -72,9 +74,21 @@ class Backend(ABC):
     name: str
     details: str = ""  # instruction set, threads: what a person may want to know
     prepared_bytes: int = 0
+    mapped_bytes: int = 0  # of these, in files that are mapped and not copied
+    repacked_path: Path | None = None  # the file that keeps them as this backend wants them
     report: Report = staticmethod(_silent)
 
     # weights, once per load
+
+    @abstractmethod
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        """What `matrix` of these parts will take in memory, from their shapes alone."""
+
+    def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        """All that `matrix` is going to be called with, in that order: for room in one piece."""
+
+    def weights_ready(self, file: GgufFile) -> None:
+        """All that was expected has been prepared."""
 
     @abstractmethod
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,20 @@ from .tensors import Tensor
 __all__ = ["GgufFile", "Tensor", "open_gguf"]
 
 
+class FileIdentity(NamedTuple):
+    """What changes when a file is replaced or written to; of the file that was opened."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileIdentity:
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 @dataclass(slots=True)
 class GgufFile:
     path: Path  # as given
@@ -35,12 +50,21 @@ class GgufFile:
     metadata: Metadata  # of the first shard, which alone is complete
     tensors: dict[str, Tensor]
     alignment: int
+    identities: tuple[FileIdentity, ...]  # of `paths`
     _mappings: list[memory_map.mmap]
 
     @property
     def label(self) -> str:
         """The path as it may be printed."""
         return shown_path(self.path)
+
+    def is_unchanged(self) -> bool:
+        """Whether the paths still lead to the files that were opened, and nobody wrote to them."""
+        try:
+            now = tuple(FileIdentity.of(path.stat()) for path in self.paths)
+        except OSError:
+            return False
+        return now == self.identities
 
     def close(self) -> None:
         """Forget the tensors. Memory goes back when the last array over it is gone."""
@@ -66,6 +90,7 @@ class GgufFile:
 class _Part:
     path: Path
     data: Buffer
+    identity: FileIdentity
     header: Header
 
 
@@ -84,31 +109,33 @@ def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GgufFile:
         metadata=Metadata(parts[0].header.entries, shown_path(parts[0].path)),
         tensors={name: tensor for part in parts for name, tensor in _bind(part).items()},
         alignment=parts[0].header.alignment,
+        identities=tuple(part.identity for part in parts),
         _mappings=[part.data for part in parts if isinstance(part.data, memory_map.mmap)],
     )
 
 
-def _open_part(path: Path, load: Callable[[Path], Buffer]) -> _Part:
+def _open_part(path: Path, load: Callable[[BinaryIO], Buffer]) -> _Part:
     try:
         if not path.is_file() and path.exists():
             raise FileFormatError(f"{shown_path(path)}: is not a file")
-        data = load(path)
+        with open(path, "rb") as file:
+            identity = FileIdentity.of(os.fstat(file.fileno()))
+            data = load(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileFormatError(f"{shown_path(path)}: cannot be read: {reason}") from None
-    return _Part(path, data, parse_header(data, shown_path(path)))
+    return _Part(path, data, identity, parse_header(data, shown_path(path)))
 
 
-def _map_file(path: Path) -> Buffer:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
-            return b""  # which cannot be mapped; the parser says what is wrong with it
-        return memory_map.mmap(file.fileno(), size, access=memory_map.ACCESS_READ)
+def _map_file(file: BinaryIO) -> Buffer:
+    size = os.fstat(file.fileno()).st_size
+    if not size:
+        return b""  # which cannot be mapped; the parser says what is wrong with it
+    return memory_map.mmap(file.fileno(), size, access=memory_map.ACCESS_READ)
 
 
-def _read_file(path: Path) -> Buffer:
-    return path.read_bytes()
+def _read_file(file: BinaryIO) -> Buffer:
+    return file.read()
 
 
 def _bind(part: _Part) -> dict[str, Tensor]:

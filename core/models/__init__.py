@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
     from .base import Model
+    from .weights import Demand
 
 ARCHITECTURES = {
     "llama": "llama:Llama",
@@ -23,18 +25,29 @@ ARCHITECTURES = {
 }
 
 
-def build_model(file: GgufFile, backend: Backend) -> Model:
-    """Check the whole file against its architecture, then hand every tensor to the backend."""
+def build_model(
+    file: GgufFile, backend: Backend, check: Callable[[Demand], None] | None = None
+) -> Model:
+    """Check the whole file against its architecture, then hand every tensor to the backend.
+
+    `check` is told in between what the model will take, and may refuse it.
+    """
     from .hparams import Hparams
     from .weights import Inventory, Reporting, Weights
 
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file)
     _refuse_head_only(file, hparams.n_nextn)
-    inventory = Weights(file, Inventory())
-    model_class(hparams, inventory)
-    inventory.check()
-    return model_class(hparams, Weights(file, Reporting(file, backend)))
+    inventory = Inventory()
+    weights = Weights(file, inventory)
+    empty = model_class(hparams, weights)
+    weights.check()
+    if check is not None:
+        check(inventory.demand(empty, backend))
+    backend.expect(file, inventory.matrices)
+    model = model_class(hparams, Weights(file, Reporting(file, backend)))
+    backend.weights_ready(file)
+    return model
 
 
 def _find_class(file: GgufFile) -> type[Model]:

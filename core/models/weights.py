@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from ..backend.interface import Backend
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.reader import GgufFile, Tensor
+
+if TYPE_CHECKING:
+    from .base import Model
 
 SHOWN = 6  # names listed in an error
 
@@ -30,13 +33,33 @@ class Preparer(Protocol):
 
 
 class Inventory:
-    """Prepares nothing."""
+    """Prepares nothing, and notes what there will be to prepare."""
+
+    def __init__(self) -> None:
+        self.matrices: list[Sequence[MatrixPart]] = []
+        self.vector_bytes = 0
 
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
+        self.matrices.append(parts)
         return None
 
     def vector(self, values: Floats) -> Vector:
+        self.vector_bytes += values.nbytes
         return None
+
+    def demand(self, model: Model, backend: Backend) -> Demand:
+        matrix_bytes = sum(map(backend.matrix_bytes, self.matrices))
+        stored = sum(part.tensor.n_bytes for parts in self.matrices for part in parts)
+        return Demand(model, matrix_bytes + self.vector_bytes, stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a model will take, known before its weights are read."""
+
+    model: Model  # without weights
+    weight_bytes: int  # as the backend will keep them
+    stored_bytes: int  # of its matrices in the file
 
 
 class Reporting:

@@ -1,4 +1,7 @@
-"""What a model and its state take in memory, said before anything is allocated."""
+"""What a model and its state take in memory, said before anything is allocated.
+
+Of a file that does not fit at all, `check_weights` says so before any of its weights is read.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ from dataclasses import dataclass, replace
 
 from ..backend.interface import Backend
 from ..backend.layers import StateShape
-from ..errors import ConfigError
-from .sizes import StateSizes
+from ..errors import ConfigError, ModelError
+from .sizes import PAGE_LEN, WINDOW, StateSizes
 
+MUCH_LARGER = 1.2  # than in the file: repacking alone adds up to 3 %
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     sizes: StateSizes
-    weights: int  # bytes, allocated already
+    weights: int  # bytes
     page_bytes: int
     slot_bytes: int
     available: int | None  # bytes that are left for the state; None: unknown
@@ -45,15 +49,24 @@ class Budget:
 
 
 def make_budget(
-    backend: Backend, shape: StateShape, sizes: StateSizes, available: int | None
+    backend: Backend,
+    shape: StateShape,
+    sizes: StateSizes,
+    available: int | None,
+    weights: int | None = None,
 ) -> Budget:
-    """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit."""
+    """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit.
+
+    `available` is beside the weights, which are in memory already unless their size is given.
+    """
     page_bytes, slot_bytes = backend.state_bytes(
         shape, page_len=sizes.page_len, window=sizes.window
     )
     if not shape.delta:
         sizes = replace(sizes, n_checkpoints=0)
-    budget = Budget(sizes, backend.weight_bytes(), page_bytes, slot_bytes, available)
+    if weights is None:
+        weights = backend.weight_bytes()
+    budget = Budget(sizes, weights, page_bytes, slot_bytes, available)
     # Checkpoints only save time, so they are the first to go.
     while not budget.fits and budget.sizes.n_checkpoints:
         sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
@@ -61,6 +74,31 @@ def make_budget(
     if not budget.fits:
         raise ConfigError(_refusal(budget))
     return budget
+
+
+def check_weights(
+    backend: Backend, shape: StateShape, weights: int, stored: int, available: int
+) -> None:
+    """Refuse a model that no context length would make fit.
+
+    The file's own pages are not counted: they are let go of as soon as they are repacked.
+    """
+    page_bytes, slot_bytes = backend.state_bytes(shape, page_len=PAGE_LEN, window=WINDOW)
+    least = slot_bytes + page_bytes * StateSizes(1).n_pages
+    if weights + least <= available:
+        return
+    if weights > MUCH_LARGER * stored:
+        advice = (
+            "this device expands its types when they are loaded, so that a file of another type, "
+            "such as Q4_K, may take less"
+        )
+    else:
+        advice = "take a file with fewer bits per weight"
+    raise ModelError(
+        f"not enough memory for this model: its weights take {_gib(weights)} ({_gib(stored)} in "
+        f"the file), KV cache and state at least {_gib(least)}, but {_gib(available)} are free; "
+        f"{advice}, or close other programs"
+    )
 
 
 def _refusal(budget: Budget) -> str:

@@ -66,9 +66,9 @@ def _group_folders() -> list[Path]:
 
 
 def _left_in(folder: Path) -> int | None:
-    for limit_file, used_file, cache_key in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for limit_file, used_file, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
         try:
             limit = int((folder / limit_file).read_text())  # "max" is no number: no limit here
@@ -76,14 +76,14 @@ def _left_in(folder: Path) -> int | None:
         except (OSError, ValueError):
             continue
         if limit < _UNLIMITED:
-            return max(0, limit - used + _reclaimable(folder / "memory.stat", cache_key))
+            return max(0, limit - used + _reclaimable(folder / "memory.stat", prefix))
     return None
 
 
-def _reclaimable(stat: Path, key: str) -> int:
-    """File pages that count as used, but go first."""
+def _reclaimable(stat: Path, prefix: str) -> int:
+    """File pages that count as used, but go first: a model file that was read twice is active."""
     try:
         fields = dict(line.split() for line in stat.read_text().splitlines())
-        return int(fields.get(key, 0))
+        return sum(int(fields.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
     except (OSError, ValueError):
         return 0

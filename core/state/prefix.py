@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -61,7 +62,8 @@ class PrefixCache:
         self._pool, self._slots = pool, slots
         self._root = Node(0)
         self._by_page: dict[int, Node] = {}
-        pool.on_evict = self._forget_page
+        # Not a method of ours: in a circle, the pool would keep the pages' memory.
+        pool.on_evict = partial(_forget_page, self._by_page, slots)
 
     def __len__(self) -> int:
         return len(self._by_page)
@@ -138,13 +140,14 @@ class PrefixCache:
         home.checkpoints[checkpoint.position] = checkpoint
         checkpoint.home = home
 
-    def _forget_page(self, page: int) -> None:
-        node = self._by_page.pop(page)
-        assert node.parent is not None, "the root has no page"
-        assert not node.children, "a prefix was evicted before what continues it"
-        del node.parent.children[node.tokens]
-        for checkpoint in node.checkpoints.values():
-            self._slots.drop(checkpoint)
+
+def _forget_page(by_page: dict[int, Node], slots: SlotPool, page: int) -> None:
+    node = by_page.pop(page)
+    assert node.parent is not None, "the root has no page"
+    assert not node.children, "a prefix was evicted before what continues it"
+    del node.parent.children[node.tokens]
+    for checkpoint in node.checkpoints.values():
+        slots.drop(checkpoint)
 
 
 def _closest_child(node: Node, keys: Ints) -> tuple[int, Node | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -74,7 +75,9 @@ class StateStore:
         """Forget every sequence and all that they left. The arrays stay where they are."""
         sizes = self.sizes
         self.slots = SlotPool(sizes.n_slots, self.n_slots - sizes.n_slots)
-        self.pool = PagePool(sizes.n_pages, sizes.page_len, self._copy_pages)
+        # Not a method of ours: in a circle the arrays would outlive the engine.
+        copy_pages = partial(self.backend.copy_pages, self.state)
+        self.pool = PagePool(sizes.n_pages, sizes.page_len, copy_pages)
         self.prefixes = PrefixCache(self.pool, self.slots)
 
     def open(self, tokens: Sequence[int], max_cells: int) -> SequenceState | None:
@@ -170,9 +173,6 @@ class StateStore:
             self.slots.touch(checkpoint)
             opened.replay = checkpoint.replay
         return opened
-
-    def _copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        self.backend.copy_pages(self.state, sources, targets)
 
 
 def _floor(n: int, unit: int) -> int:

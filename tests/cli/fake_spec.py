@@ -130,6 +130,7 @@ def fake_load(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    repack_cache: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Any:
     assert progress is not None
@@ -143,7 +144,8 @@ def fake_load(
     template = SCRIPT.get("template")
     return FakeRuntime(
         stats=Stats(load_ms=12.0),
-        load={"path": str(path), "device": device, "n_ctx": n_ctx, "threads": threads},
+        load={"path": str(path), "device": device, "n_ctx": n_ctx, "threads": threads}
+        | ({"repack_cache": True} if repack_cache else {}),
         name="fake\x1b[2J model",
         architecture="llama",
         device=device,
@@ -151,7 +153,7 @@ def fake_load(
         n_vocab=9,
         progress=progress,
         is_first=True,
-        backend=SimpleNamespace(details="2 threads"),
+        backend=SimpleNamespace(details="2 threads", repacked_path=None),
         budget=SimpleNamespace(describe=lambda: "weights 1.00 GiB = 1.00 GiB"),
         tokenizer=FakeTokenizer(),
         file=SimpleNamespace(

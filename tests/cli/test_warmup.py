@@ -82,3 +82,57 @@ def test_a_file_that_is_missing(capsys: Capture) -> None:
     )
     assert run(["warmup"]) == 2
     assert capsys.readouterr().err == "spec: error: missing argument 'FILE'\n"
+
+
+def test_repacked_weights_are_kept_and_removed(
+    tiny: Callable[..., Any], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    folder = tmp_path / "repacked"
+    model = str(tiny("qwen3").path)
+    assert run(["warmup", model, "-q"]) == 0
+    assert not folder.exists()
+    capsys.readouterr()
+    for _ in range(2):
+        assert run(["warmup", model, "-q", "--repack-cache"]) == 0
+        (entry,) = folder.glob("*.tiles")
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"repacked weights: 0.00 GiB, kept in {entry}"
+
+    plain = ["generate", "-m", model, "-n", "5", "-s", "3", "hi"]
+    texts = []
+    for flags, variable in (([], "0"), (["--repack-cache"], "0"), ([], "1")):
+        monkeypatch.setenv("SPEC_REPACK_CACHE", variable)
+        assert run([*plain, *flags]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2]
+    monkeypatch.delenv("SPEC_REPACK_CACHE")
+
+    for count in (1, 0):
+        assert run(["warmup", "--clear"]) == 0
+        line = f"removed repacked weights of {count} files, 0.00 GiB from {folder}\n"
+        assert capsys.readouterr().out == line
+    assert list(folder.iterdir()) == []
+
+
+def test_weights_that_cannot_be_kept_are_a_failure_of_warmup_alone(
+    tiny: Callable[..., Any], tmp_path: Path, real_spec: Run
+) -> None:
+    folder = tmp_path / "repacked"
+    folder.write_text("a file where the folder should be")
+    model = str(tiny("qwen3").path)
+    extra = {"SPEC_CACHE_DIR": str(tmp_path)}
+    done = real_spec("warmup", model, "-q", "--repack-cache", **extra)
+    line = f"spec: error: the repacked weights could not be kept in {folder}\n"
+    assert (done.returncode, done.stderr) == (1, line)
+    done = real_spec("generate", "-m", model, "-n", "2", "--repack-cache", "hi", **extra)
+    assert done.returncode == 0
+    assert done.stderr.count(f"repacked weights are not kept: {folder}: ") == 1
+
+
+def test_only_the_cpu_repacks(capsys: Capture, tiny: Callable[..., Any]) -> None:
+    model = str(tiny("qwen3").path)
+    assert run(["warmup", model, "--device", "torch", "--repack-cache"]) == 2
+    assert capsys.readouterr().err == (
+        "spec: error: --repack-cache is for --device cpu, not torch\n"
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -213,10 +215,34 @@ def test_nan_raises(tmp_path: Path) -> None:
                 write(damaged)
 
 
-def test_memory_that_is_not_there(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_there(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "available_memory", lambda: 1000)
-    with pytest.raises(ConfigError, match=r"not enough memory for 1 x 64 tokens.*free"):
-        specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
+    with pytest.raises(ConfigError, match=r"not enough memory for 2 x 64 tokens.*free"):
+        runtime.plan(2)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen35"])
+def test_a_runtime_that_is_dropped_is_gone(family: str, tiny: Tiny) -> None:
+    """With its weights and state, at once: memory does not wait for a search for circles."""
+    gc.collect()
+    gc.disable()
+    try:
+        with specdec.core.load(tiny(family).path, "cpu", n_ctx=N_CTX) as loaded:
+            write(loaded, n=3)
+            engine = loaded.warm_up()
+            parts = [weakref.ref(o) for o in (loaded.backend, loaded.model, engine, engine.store)]
+        del loaded, engine
+        assert [part() for part in parts] == [None] * len(parts)
+    finally:
+        gc.enable()
+
+
+def test_mapped_weights_are_not_free_memory(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "available_memory", lambda: 10**9)
+    monkeypatch.setattr(runtime.backend, "mapped_bytes", 10**8)
+    assert runtime.plan(1).available == 9 * 10**8
 
 
 def test_the_budget_is_told(runtime: Runtime) -> None:

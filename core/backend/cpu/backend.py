@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError
+from ...gguf.reader import GgufFile
 from ..interface import Backend, Forward, Run, SlotImage, Taps
 from ..layers import (
     Activation,
@@ -25,11 +26,12 @@ from . import ops
 from .compile import Kernels
 from .formats import EXPANDED
 from .inputs import StepInputs
-from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
-from .memory import aligned
+from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
+from .memory import Arena, aligned
 from .ops_moe import moe
 from .picker import Picker
 from .program import FloatRows, PackedRows, Recording
+from .repacked import RepackCache
 from .runner import Runner
 from .simd import SETS, Simd
 from .state import CpuState, count_state_bytes
@@ -41,7 +43,13 @@ PLAN: Any = None  # the step and state that a recording needs are known to the r
 
 
 class CpuBackend(Backend):
-    def __init__(self, threads: int | None = None, instruction_set: str | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        instruction_set: str | None = None,
+        *,
+        repack_cache: bool = False,
+    ) -> None:
         simd = choose_set(instruction_set)
         self.n_threads = default_threads() if threads is None else threads
         if self.n_threads < 1:
@@ -53,12 +61,33 @@ class CpuBackend(Backend):
         self._recording: Recording | None = None
         self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
+        self._cache = RepackCache(self.n_threads) if repack_cache else None
+        self._store: Store | None = None  # while weights are prepared
+
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        return sum(map(tile_bytes, parts))
+
+    def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        n_bytes = sum(map(self.matrix_bytes, matrices))
+        kept = self._cache and self._cache.find(file, matrices, n_bytes)
+        self._store = kept or Arena(n_bytes)
+
+    def weights_ready(self, file: GgufFile) -> None:
+        store, self._store = self._store, None
+        if self._cache is None:
+            return
+        self.repacked_path = self._cache.path
+        if isinstance(store, Arena):
+            self.repacked_path = self._cache.keep(file, store, self.report)
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
-        made = tuple(self._repacker.repack(part) for part in parts)
+        made = tuple(self._repacker.repack(part, self._store) for part in parts)
         for part, tiles in zip(parts, made, strict=True):
             self._say_if_expanded(part.tensor.format.name, part.tensor.n_bytes, tiles)
-        self.prepared_bytes += count_bytes(made)
+        n_bytes = count_bytes(made)
+        self.prepared_bytes += n_bytes
+        if self._store is not None and self._store.is_filled:
+            self.mapped_bytes += n_bytes
         return CpuMatrix(made)
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:

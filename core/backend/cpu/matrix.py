@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from .compile import Kernels
 from .formats import find_tile_format
 from .formats.base import ROWS, TileFormat
 from .kernels.repack import write_repack
-from .memory import Bytes, aligned
+from .memory import Arena, Bytes, padded
 
 PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
 
@@ -46,6 +46,15 @@ class TileMatrix:
         return self.quants.nbytes + self.scales.nbytes
 
 
+class Store(Protocol):
+    """Where tiles lie: memory to be filled, or tiles of an earlier load."""
+
+    @property
+    def is_filled(self) -> bool: ...
+
+    def take(self, n_bytes: int) -> Bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CpuMatrix:
     """Parts whose outputs lie side by side."""
@@ -63,16 +72,18 @@ class Repacker:
     def __init__(self, kernels: Kernels, n_threads: int) -> None:
         self._kernels, self._threads = kernels, ThreadPoolExecutor(n_threads)
 
-    def repack(self, part: MatrixPart) -> TileMatrix:
+    def repack(self, part: MatrixPart, store: Store | None = None) -> TileMatrix:
         """Every tile of every expert; rows that fill up the last tile are zero."""
-        stored, form = part.tensor, find_tile_format(part.tensor.format.name)
-        *stack, n_out, n_in = stored.shape
-        n_expert = stack[0] if stack else 1
-        n_tiles, n_spans = -(-n_out // ROWS), n_in // form.span
-        quants = _rows(n_expert * n_tiles, n_spans * form.quant_bytes)
-        scales = _rows(n_expert * n_tiles, n_spans * form.scale_bytes)
-        made = TileMatrix(form, n_expert, n_out, n_in, quants, scales, _padded_bias(part, n_tiles))
-        blocks = stored.data.reshape(n_expert, n_out, -1, stored.format.block_bytes)
+        made = _carve(part, store or Arena(tile_bytes(part)))
+        if store is None or not store.is_filled:
+            self._fill(made, part)
+        return made
+
+    def _fill(self, made: TileMatrix, part: MatrixPart) -> None:
+        stored, form, quants, scales = part.tensor, made.form, made.quants, made.scales
+        n_expert, n_spans = made.n_expert, made.n_spans
+        n_tiles = made.n_tiles
+        blocks = stored.data.reshape(n_expert, made.n_out, -1, stored.format.block_bytes)
         at_once = max(1, PIECE_BYTES // (ROWS * blocks[0, 0].nbytes))
         function = self._function(form)
 
@@ -89,7 +100,6 @@ class Repacker:
         jobs = [(x, t) for x in range(n_expert) for t in range(0, n_tiles, at_once)]
         list(self._threads.map(convert, jobs))
         stored.release()
-        return made
 
     def _function(self, form: TileFormat) -> Any:
         name = f"repack_{form.name}"
@@ -109,8 +119,25 @@ def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Byte
     function(words.ctypes.data, 0, 1)
 
 
-def _rows(n: int, width: int) -> Bytes:
-    return aligned(n * width).reshape(n, width)
+def tile_bytes(part: MatrixPart) -> int:
+    """What the tiles of a matrix take of a store."""
+    return sum(padded(n * width) for n, width in _sizes(part))
+
+
+def _sizes(part: MatrixPart) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(tiles, bytes of one) of the quants and of the scales."""
+    form = find_tile_format(part.tensor.format.name)
+    *stack, n_out, n_in = part.tensor.shape
+    n, n_spans = (stack[0] if stack else 1) * -(-n_out // ROWS), n_in // form.span
+    return (n, n_spans * form.quant_bytes), (n, n_spans * form.scale_bytes)
+
+
+def _carve(part: MatrixPart, store: Store) -> TileMatrix:
+    """The matrix, as far as it is known without its numbers."""
+    *stack, n_out, n_in = part.tensor.shape
+    quants, scales = (store.take(n * width).reshape(n, width) for n, width in _sizes(part))
+    form, bias = find_tile_format(part.tensor.format.name), _padded_bias(part)
+    return TileMatrix(form, stack[0] if stack else 1, n_out, n_in, quants, scales, bias)
 
 
 def _piece(blocks: Bytes, first: int, last: int, order: NDArray[np.intp] | None) -> Bytes:
@@ -121,10 +148,10 @@ def _piece(blocks: Bytes, first: int, last: int, order: NDArray[np.intp] | None)
     return np.pad(piece, ((0, missing), (0, 0), (0, 0))) if missing else piece
 
 
-def _padded_bias(part: MatrixPart, n_tiles: int) -> Floats | None:
+def _padded_bias(part: MatrixPart) -> Floats | None:
     if part.bias is None:
         return None
-    out = np.zeros(n_tiles * ROWS, np.float32)
+    out = np.zeros(-(-part.tensor.shape[-2] // ROWS) * ROWS, np.float32)
     out[: len(part.bias)] = part.bias if part.row_order is None else part.bias[part.row_order]
     return out
 

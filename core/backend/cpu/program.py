@@ -137,6 +137,9 @@ class Recording:
         addresses = kernels.get(self.writers, report, self.kinds)
         for words, index, name in self.late:
             words[index] = addresses[name]
+        # Writers know the rows they write for, which know this recording: a circle that would
+        # keep all its buffers until somebody looks for circles.
+        self.writers.clear()
         self.entries[-1].meet = True
         return Program(
             [(addresses[x.kernel], x.arguments.ctypes.data, x.meet) for x in self.entries]

@@ -37,6 +37,9 @@ class ReferenceBackend(Backend):
         self.dtype = dtype
         self.name = f"torch:{self.device}"
 
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        return sum(part.tensor.n_elements for part in parts) * self.dtype.itemsize
+
     def matrix(self, parts: Sequence[MatrixPart]) -> ReferenceMatrix:
         made = ReferenceMatrix(parts, self.device, self.dtype)
         self.prepared_bytes += made.weight.nbytes

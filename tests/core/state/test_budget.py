@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec.core.backend.interface import Backend
 from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
-from specdec.core.errors import ConfigError
+from specdec.core.errors import ConfigError, ModelError
 from specdec.core.state import host_memory
-from specdec.core.state.budget import make_budget
+from specdec.core.state.budget import Budget, check_weights, make_budget
 from specdec.core.state.host_memory import available_memory
 from specdec.core.state.sizes import StateSizes
 
@@ -67,6 +71,37 @@ def test_the_refusal_says_what_to_change() -> None:
     assert "\n" not in said
 
 
+@given(st.integers(0, 200), st.integers(1, 4), st.integers(1, 3000))
+def test_the_context_it_names_is_the_longest(mib: int, n_slots: int, n_ctx: int) -> None:
+    def budget(length: int) -> Budget:
+        sizes = StateSizes(length, n_slots, page_len=64)
+        return make_budget(BACKEND, HYBRID, sizes, mib * MIB)
+
+    try:
+        assert budget(n_ctx).fits
+    except ConfigError as error:
+        found = re.search(r"up to (\d+) would fit", str(error))
+        longest = int(found[1]) if found else 0
+        assert longest < n_ctx
+        if longest:
+            assert budget(longest).fits
+        with pytest.raises(ConfigError):
+            budget(longest + 1)
+
+
+def test_weights_that_are_still_to_come() -> None:
+    budget = make_budget(BACKEND, KV, SIZES, 64 * MIB, weights=100 * MIB)
+    assert (budget.weights, budget.available) == (100 * MIB, 64 * MIB)
+
+
+@pytest.mark.parametrize(("available", "refused"), [(109, True), (110, False)])
+def test_a_model_that_no_context_helps(available: int, refused: bool) -> None:
+    """100 MiB of weights, a state of 8, a page and one to copy it."""
+    expected = pytest.raises(ModelError, match=r"fewer bits") if refused else nullcontext()
+    with expected:
+        check_weights(BACKEND, HYBRID, 100 * MIB, 99 * MIB, available * MIB)
+
+
 def test_the_context_it_names_does_fit() -> None:
     sizes = StateSizes(960, n_slots=2, n_checkpoints=0, page_len=64)
     assert make_budget(BACKEND, HYBRID, sizes, 48 * MIB).fits
@@ -116,10 +151,10 @@ def test_no_limit(machine: Path) -> None:
 
 
 def test_a_limit_above_us(machine: Path) -> None:
-    """Version 2: a parent's limit binds; file pages that can go do not count."""
+    """Version 2: a parent's limit binds; file pages, which can go, do not count."""
     (machine / "own").write_text("0::/pod/box\n")
     limit(machine / "groups/pod/box", {"memory.max": "max\n", "memory.current": "1\n"})
-    stat = "anon 1000\ninactive_file 500\n"
+    stat = "anon 1000\ninactive_file 300\nactive_file 200\n"
     limit(machine / "groups/pod", {"memory.max": "9000", "memory.current": "2000"})
     limit(machine / "groups/pod", {"memory.stat": stat})
     assert available_memory() == 7500
