@@ -8,12 +8,11 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from . import bandwidth, command, context, decode, neighbour, starts, together, widths
 from .figures import Figure, summary, table
 from .provenance import Moment, provenance
-from .record import add_run
+from .record import Record
 from .setup import Setup
 
 MAX_DISTURBED = 0.03  # seconds of others' work in a second of ours
@@ -48,19 +47,19 @@ def main() -> None:
 
 
 def run(setup: Setup, names: list[str], out: Path | None) -> None:
-    this_run = provenance(setup.threads, names)
+    record = Record(out, provenance(setup.threads, names))
     results: dict[str, list[Figure]] = {}
-    sections: dict[str, Any] = {}
     begin = Moment.now()
     for name in names:
-        _say(f"{name} ...")
+        rate = bandwidth.readable(setup.threads)
+        _say(f"{name} ... (memory is read at {rate:.0f} GB/s)")
         start = Moment.now()
         results[name] = SECTIONS[name](setup)
         figures = [figure.as_json() for figure in results[name]]
-        sections[name] = start.until_now() | {"figures": figures}
+        facts = {"readable_gb_per_s_before": rate, **start.until_now()}
+        record.add(name, facts | {"figures": figures})
     took = begin.until_now()
-    text = add_run(out, this_run | took, sections)
-    sys.stdout.write(f"{text}\n{table(results)}\n\n")
+    sys.stdout.write(f"{record.text()}\n{table(results)}\n\n")
     sys.stdout.write(f"{summary(results)}; {took['seconds']:.0f} seconds in all\n")
     others = took["others_cpu_seconds"] or 0
     if others > MAX_DISTURBED * took["seconds"]:

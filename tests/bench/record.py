@@ -8,19 +8,35 @@ from pathlib import Path
 from typing import Any
 
 
-def add_run(out: Path | None, run: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """The record's text, also written to `out`.
+class Record:
+    """Of this run; or, where `out` is there already, of all runs that it holds and this one.
 
-    A record that is there already is added to: so a long run may be made in pieces. Each section
-    says which run it is from, by its place in `runs`.
+    So a long run may be made in pieces. Each section says which run it is from, by its place in
+    `runs`. What was measured is written at once: a later section may fail.
     """
-    record: dict[str, Any] = {"runs": [], "sections": {}}
-    if out is not None and out.exists():
-        record = json.loads(out.read_text(encoding="utf-8"))
-    number = len(record["runs"])
-    record["runs"].append(run)
-    record["sections"] |= {name: {"run": number, **found} for name, found in sections.items()}
-    text = json.dumps(record, indent=2) + "\n"
-    if out is not None:
-        out.write_text(text, encoding="utf-8")
-    return text
+
+    def __init__(self, out: Path | None, run: Mapping[str, Any]) -> None:
+        self.out = out
+        self._all: dict[str, Any] = {"runs": [], "sections": {}}
+        if out is not None and out.exists():
+            self._all = _read(out)
+        self._number = len(self._all["runs"])
+        self._all["runs"].append(dict(run))
+
+    def add(self, section: str, found: Mapping[str, Any]) -> None:
+        self._all["sections"][section] = {"run": self._number, **found}
+        if self.out is not None:
+            self.out.write_text(self.text(), encoding="utf-8")
+
+    def text(self) -> str:
+        return json.dumps(self._all, indent=2) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"{path} is not a record ({error}); name another file") from None
+    if not isinstance(record, dict) or not {"runs", "sections"} <= record.keys():
+        raise SystemExit(f"{path} is not a record of these benchmarks; name another file")
+    return record

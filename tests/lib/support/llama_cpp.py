@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+TIMEOUT_S = 600  # beside busy processes it may take many times as long as alone
 ERRORS_ONLY = 1  # llama.cpp's verbosity: 0 nothing, 1 errors, 2 warnings, 3 information
 
 
@@ -92,7 +93,7 @@ class LlamaCpp:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
 
 
