@@ -17,7 +17,7 @@ from specdec.core.sampling.params import SamplingParams
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
 
-ROUNDS, N_DECODE = 7, 48
+ROUNDS, N_DECODE = 5, 40
 PROMPT_ROUNDS, N_PROMPT = 3, 512
 # Asked of a file, as a multiple of xllamacpp's speed; and what a natively compiled llama.cpp does
 # on 2 Zen 5 cores, tokens/s of a prompt of 512, of which 2.5 times as much is asked.
