@@ -18,6 +18,7 @@ from .setup import Setup
 MAX_DISTURBED = 0.03  # seconds of others' work in a second of ours
 Section = Callable[[Setup], list[Figure]]
 
+# In the order of a whole run. A section of another file is one more row.
 SECTIONS: dict[str, Section] = {
     "decode": decode.dense,
     "rows": widths.rows,
