@@ -1,6 +1,11 @@
 PYTHON ?= python3
+BENCH = PYTHONPATH=tests:tests/lib:$$PYTHONPATH $(PYTHON) -m
+ROWS ?= 1
 
-.PHONY: check fix test test-all bench
+.PHONY: help check fix test test-all bench bench-profile
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
 
 check: ## lint, format, types, tests: what CI runs
 	$(PYTHON) -m ruff check .
@@ -12,11 +17,14 @@ fix: ## repair what can be repaired
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-test:
+test: ## the tests that need neither minutes nor llama.cpp
 	$(PYTHON) -m pytest -q
 
 test-all: ## with the slow tests and the comparisons with llama.cpp
 	$(PYTHON) -m pytest -q -m "not gpu"
 
-bench: ## figures of the CPU backend beside llama.cpp; wants an idle machine
-	PYTHONPATH=tests/lib $(PYTHON) tests/bench/cpu_figures.py
+bench: ## CPU figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
+	$(BENCH) bench $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT)) $(if $(FILES),--files $(FILES))
+
+bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4
+	$(BENCH) bench.profile_step $(FILE) --rows $(ROWS)

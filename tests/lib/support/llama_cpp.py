@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+TIMEOUT_S = 600  # beside busy processes it may take many times as long as alone
 ERRORS_ONLY = 1  # llama.cpp's verbosity: 0 nothing, 1 errors, 2 warnings, 3 information
 
 
@@ -30,14 +31,22 @@ class LlamaCpp:
     """A loaded file. F32 key-value cache and no flash attention: as exact as llama.cpp can be.
 
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
+    `n_ctx` is shared by `n_parallel` sequences.
     """
 
     def __init__(
-        self, path: Path, *, n_ctx: int = 256, n_threads: int = 2, half_kv: bool = False
+        self,
+        path: Path,
+        *,
+        n_ctx: int = 256,
+        n_threads: int = 2,
+        n_parallel: int = 1,
+        half_kv: bool = False,
     ) -> None:
         import xllamacpp
 
         params = _params(xllamacpp, path, n_ctx, n_threads)
+        params.n_parallel = n_parallel
         if not half_kv:
             _make_exact(xllamacpp, params)
         self._server = xllamacpp.Server(params)
@@ -58,14 +67,17 @@ class LlamaCpp:
         self, prompt: Sequence[int], n: int, *, n_probs: int = 0, banned: Sequence[int] = ()
     ) -> Written:
         """Append `n` tokens, fewer if the model ends the text; `banned` ids are never picked."""
+        bias = [[token, False] for token in banned]
+        return self.write(prompt, n, temperature=0, n_probs=n_probs, logit_bias=bias)
+
+    def write(self, prompt: Sequence[int], n: int, **settings: object) -> Written:
+        """Append `n` tokens with the server's own sampling defaults, or other settings of its."""
         body = {
             "prompt": list(prompt),
             "n_predict": n,
-            "temperature": 0,
-            "n_probs": n_probs,
             "return_tokens": True,
             "cache_prompt": False,
-            "logit_bias": [[token, False] for token in banned],
+            **settings,
         }
         answer = self._post("completion", body)
         rows = [
@@ -81,14 +93,14 @@ class LlamaCpp:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
 
 
 def _params(xllamacpp: Any, path: Path, n_ctx: int, n_threads: int) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
-    params.n_ctx, params.n_parallel, params.n_gpu_layers = n_ctx, 1, 0
+    params.n_ctx, params.n_gpu_layers = n_ctx, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = n_threads
     params.warmup = params.fit_params = params.ctx_shift = params.cache_prompt = False
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
