@@ -267,10 +267,15 @@ class Emitter:
         name = f"llvm.masked.store.v{kind.count}f32.p0"
         self.call(name, VOID, value, pointer, self.const(I32, 4), mask)
 
-    def prefetch(self, address: Value) -> None:
+    def prefetch(self, address: Value, level: int = 2) -> None:
+        """Into the first or the second level of the cache."""
         pointer = Value(self.builder, self.builder.inttoptr(address.v, POINTER))
-        hints = [self.const(I32, hint) for hint in (0, 2, 1)]  # read, into L2, data
+        hints = [self.const(I32, hint) for hint in (0, 4 - level, 1)]  # read, level, data
         self.call("llvm.prefetch.p0", VOID, pointer, *hints)
+
+    def barrier(self) -> None:
+        """No instruction; but no load moves across, so that fewer registers are needed at once."""
+        self.builder.fence("acq_rel", "singlethread")
 
     def words(self, address: Value, n: int) -> list[Value]:
         """The n int64 words of an argument block."""

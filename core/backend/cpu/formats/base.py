@@ -30,8 +30,10 @@ class Record:
     VALUES = 0  # 32 x int8
     SCALE = 32  # float32: what one step of int8 is worth
     MINIMUM = 36  # float32: -scale * sum(values), meets the minima of a format
-    SUM = 40  # int32: -128 * sum(values), meets the zero point of a format
-    HALF_SUMS = (44, 48)  # int32: the same of the first and second 16 values
+    SUMS: ClassVar[dict[int, int]] = {128: 40, 8: 44}  # int32: -zero * sum(values), by zero point
+    HALF_SUMS = (48, 52)  # int32: -HALF_ZERO * sum of the first and second 16 values
+    HALF_MINIMA = (56, 60)  # float32: as MINIMUM, of the first and second 16 values
+    HALF_ZERO = 32
     BLOCK = 32
 
 
@@ -46,15 +48,16 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """32 weights of each row: scale * (unsigned - zero) - minimum."""
+    """32 weights of each row: scale * (unsigned - zero) - minimum.
+
+    The groups of a span lie one after the other, so that they are read in the order of memory.
+    """
 
     block: Value  # which group of 32 of the span
     vector: Callable[[int], Value]  # unsigned bytes of elements 4 v … 4 v + 3, (64 x i8)
     scales: tuple[Value, ...]  # float32, one, or one for each half
     zero: int = 0  # 0, or a power of two up to 128
-    multipliers: tuple[Value, Value] | None = None  # int32 scale of each half
-    minimum: Value | None = None  # float32
-    half_minima: tuple[Value, Value, Value] | None = None  # int32 of each half; float32 / 128
+    minima: tuple[Value, ...] = ()  # float32, likewise one or two
 
 
 class TileFormat(ABC):
@@ -63,6 +66,8 @@ class TileFormat(ABC):
     quant_bytes: ClassVar[int]  # of 16 rows and one span
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
+    # How far ahead of their use, and into which level of the cache, weights are fetched.
+    ahead: ClassVar[tuple[int, int]] = (4096, 1)
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

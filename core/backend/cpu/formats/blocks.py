@@ -60,7 +60,7 @@ class Q4_1(_Nibbles):
             e.index(0),
             lambda v: self.nibbles(e, quants, v),
             (load_half(e, scales),),
-            minimum=e.const(F32X16, 0.0) - load_half(e, scales + 2 * ROWS),
+            minima=(e.const(F32X16, 0.0) - load_half(e, scales + 2 * ROWS),),
         )
 
 
@@ -142,5 +142,5 @@ class Q5_1(_FiveBits):
             e.index(0),
             lambda v: self.five(e, quants, v),
             (load_half(e, scales),),
-            minimum=e.const(F32X16, 0.0) - load_half(e, scales + 2 * ROWS),
+            minima=(e.const(F32X16, 0.0) - load_half(e, scales + 2 * ROWS),),
         )

@@ -24,12 +24,14 @@ from .unpack import (
     load_i8,
     load_u8,
     low,
+    raise_bit,
 )
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 HALF = 2 * ROWS  # bytes of one half float of each row
+FAR_AHEAD = (8192, 2)  # where lines are read several times, for other bits: faster so
 
 
 def six_bit_pairs(scales: Bytes) -> tuple[Bytes, Bytes]:
@@ -66,7 +68,7 @@ class Q4K(TileFormat):
                     packed = load64(e, at + 64 * v)
                     return high(packed) if upper else low(packed)
 
-                yield Group(block, nibble, (scale,), minimum=minimum)
+                yield Group(block, nibble, (scale,), minima=(minimum,))
 
     @staticmethod
     def scale_and_minimum(e: Emitter, scales: Value, block: Value) -> tuple[Value, Value]:
@@ -77,76 +79,106 @@ class Q4K(TileFormat):
 
 
 class Q5K(Q4K):
+    """Each half of a super-block has its fifth bits before its nibbles, see `top_bits`."""
+
     name = "Q5_K"
     quant_bytes = 160 * ROWS
+    ahead = FAR_AHEAD
 
-    quant_moves = (Move(52, 128, 4), Move(20, 32, 4))
+    quant_moves = (Move(20, 16, 4), Move(52, 64, 4), Move(36, 16, 4), Move(116, 64, 4))
+
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        prepared = super().prepare(blocks, type_name)
+        prepared[..., 20:52] = regroup_top_bits(prepared[..., 20:52])
+        return prepared
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
-        with e.range(0, 4) as chunk:
-            at = quants + chunk * (32 * ROWS)
-            for upper in (0, 1):
-                block = chunk * 2 + upper
+        with e.range(0, 2) as half:
+            fifths = quants + half * (80 * ROWS)
+            for g in range(4):
+                block = half * 4 + g
                 scale, minimum = self.scale_and_minimum(e, scales, block)
-                shift = e.splat(block.narrow(I32), 16)
 
-                def five(v: int, at: Value = at, upper: int = upper, shift: Value = shift) -> Value:
-                    packed = load64(e, at + 64 * v)
-                    fifth = load64(e, quants + (128 * ROWS + 64 * v)).bits(I32X16) >> shift
-                    bit = ((fifth & 0x01010101) << 4).bits(I8X64)
-                    return (high(packed) if upper else low(packed)) | bit
+                def five(v: int, g: int = g, fifths: Value = fifths) -> Value:
+                    packed = load64(e, fifths + (16 * ROWS + 32 * ROWS * (g // 2) + 64 * v))
+                    nibble = high(packed) if g % 2 else low(packed)
+                    return nibble | top_bits(e, fifths, g, v, 4)
 
-                yield Group(block, five, (scale,), minimum=minimum)
+                yield Group(block, five, (scale,), minima=(minimum,))
+
+
+def regroup_top_bits(bits: Bytes) -> Bytes:
+    """32 bytes whose bit b belongs to block b, as 16 bytes for each half of the super-block.
+
+    Bits 0 to 3 of such a byte are those of element j in the half's blocks, 4 to 7 of element
+    j + 16: what is shifted by how much is known when a kernel is written.
+    """
+    halves = [bits & 15, bits >> 4]
+    return np.concatenate([x[..., :16] | (x[..., 16:] << 4) for x in halves], axis=-1)
+
+
+def top_bits(e: Emitter, address: Value, g: int, v: int, to: int) -> Value:
+    """Of vector v of a half's block g, moved to bit `to`, all others 0."""
+    return raise_bit(load64(e, address + 64 * (v % 4)), g if v < 4 else 4 + g, to)
 
 
 class Q6K(TileFormat):
+    """Of each half of a super-block: 32 bytes of nibbles, the upper bits, 32 bytes of nibbles."""
+
     name = "Q6_K"
     span, quant_bytes, scale_bytes = 256, 192 * ROWS, HALF + 16 * ROWS
+    ahead = FAR_AHEAD
 
-    quant_moves = (Move(0, 128, 4), Move(128, 64, 4))
+    quant_moves = (
+        Move(0, 32, 4), Move(128, 32, 4), Move(32, 32, 4),
+        Move(64, 32, 4), Move(160, 32, 4), Move(96, 32, 4),
+    )  # fmt: skip
     scale_moves = (Move(208, 2, 2), Move(192, 16, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)
         with e.range(0, 2) as half:
+            at = quants + half * (96 * ROWS)
             for g in range(4):
-                lows = quants + half * (64 * ROWS) + 32 * ROWS * (g & 1)
-                highs = quants + 128 * ROWS + half * (32 * ROWS)
                 block = half * 4 + g
 
-                def six(v: int, g: int = g, lows: Value = lows, highs: Value = highs) -> Value:
-                    base = load64(e, lows + 64 * v)
-                    top = field(load64(e, highs + 64 * v), 2 * g, 3)
+                def six(v: int, g: int = g, at: Value = at) -> Value:
+                    base = load64(e, at + (64 * ROWS * (g % 2) + 64 * v))
+                    top = field(load64(e, at + (32 * ROWS + 64 * v)), 2 * g, 3)
                     top = (top.bits(I16X32) << 4).bits(I8X64)
                     return (high(base) if g > 1 else low(base)) | top
 
-                at = scales + HALF + block * (2 * ROWS)
-                multipliers = (load_i8(e, at), load_i8(e, at + ROWS))
-                yield Group(block, six, (d,), zero=32, multipliers=multipliers)
+                first = scales + HALF + block * (2 * ROWS)
+                factors = (load_i8(e, first + ROWS * i).to_float(F32X16) for i in (0, 1))
+                yield Group(block, six, tuple(d * factor for factor in factors), zero=32)
 
 
 class Q3K(TileFormat):
+    """Each half of a super-block has its third bits before the other two, see `top_bits`."""
+
     name = "Q3_K"
     span, quant_bytes, scale_bytes = 256, 96 * ROWS, HALF + 12 * ROWS
+    ahead = FAR_AHEAD
 
-    quant_moves = (Move(32, 64, 4), Move(0, 32, 4))
+    quant_moves = (Move(0, 16, 4), Move(32, 32, 4), Move(16, 16, 4), Move(64, 32, 4))
     scale_moves = (Move(108, 2, 2), Move(96, 12, 1))
+
+    def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
+        return np.concatenate([regroup_top_bits(blocks[..., :32]), blocks[..., 32:]], axis=-1)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)
         with e.range(0, 2) as half:
+            thirds = quants + half * (48 * ROWS)
             for g in range(4):
-                block = half * 4 + g
-                twos = quants + half * (32 * ROWS)
-                shift = e.splat(block.narrow(I32), 16)
 
-                def three(v: int, g: int = g, twos: Value = twos, shift: Value = shift) -> Value:
-                    base = field(load64(e, twos + 64 * v), 2 * g, 3)
-                    masks = load64(e, quants + (64 * ROWS + 64 * v)).bits(I32X16) >> shift
-                    return base | ((masks & 0x01010101) << 2).bits(I8X64)
+                def three(v: int, g: int = g, thirds: Value = thirds) -> Value:
+                    base = field(load64(e, thirds + (16 * ROWS + 64 * v)), 2 * g, 3)
+                    return base | top_bits(e, thirds, g, v, 2)
 
-                first, second = (self._scale(e, scales, half, 2 * g + i) for i in (0, 1))
-                yield Group(block, three, (d,), zero=4, multipliers=(first, second))
+                factors = (self._scale(e, scales, half, 2 * g + i) for i in (0, 1))
+                both = tuple(d * factor.to_float(F32X16) for factor in factors)
+                yield Group(half * 4 + g, three, both, zero=4)
 
     @staticmethod
     def _scale(e: Emitter, scales: Value, half: Value, s: int) -> Value:
@@ -162,12 +194,13 @@ class Q3K(TileFormat):
 class Q2K(TileFormat):
     name = "Q2_K"
     span, quant_bytes, scale_bytes = 256, 64 * ROWS, 2 * HALF + 16 * ROWS
+    ahead = FAR_AHEAD
 
     quant_moves = (Move(16, 64, 4),)
     scale_moves = (Move(80, 4, 2), Move(0, 16, 1))
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
-        d, d_min = load_half(e, scales), load_half(e, scales + HALF) * (1 / 128)
+        d, d_min = load_half(e, scales), load_half(e, scales + HALF)
         with e.range(0, 2) as half:
             for g in range(4):
                 block = half * 4 + g
@@ -179,13 +212,9 @@ class Q2K(TileFormat):
                 packed = [
                     load_u8(e, scales + 2 * HALF + block * (2 * ROWS) + ROWS * i) for i in (0, 1)
                 ]
-                yield Group(
-                    block,
-                    two,
-                    (d,),
-                    multipliers=(packed[0] & 15, packed[1] & 15),
-                    half_minima=(packed[0] >> 4, packed[1] >> 4, d_min),
-                )
+                factors = tuple(d * (both & 15).to_float(F32X16) for both in packed)
+                minima = tuple(d_min * (both >> 4).to_float(F32X16) for both in packed)
+                yield Group(block, two, factors, minima=minima)
 
 
 class Iq4Xs(TileFormat):

@@ -32,9 +32,11 @@ def pack_block(e: Emitter, first: Value, second: Value, record: Value) -> None:
     total = sums[0] + sums[1]
     e.store(scale, record + Record.SCALE)
     e.store(0.0 - scale * total.to_float(F32), record + Record.MINIMUM)
-    e.store(total * -128, record + Record.SUM)
-    for value, at in zip(sums, Record.HALF_SUMS, strict=True):
-        e.store(value * -128, record + at)
+    for zero_point, at in Record.SUMS.items():
+        e.store(total * -zero_point, record + at)
+    for value, at, minimum_at in zip(sums, Record.HALF_SUMS, Record.HALF_MINIMA, strict=True):
+        e.store(value * -Record.HALF_ZERO, record + at)
+        e.store(0.0 - scale * value.to_float(F32), record + minimum_at)
 
 
 class RowSet:

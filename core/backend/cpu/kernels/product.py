@@ -102,13 +102,8 @@ def _unpack_lane(
             half = v // 4
             scale = e.lane(group.scales[half if len(group.scales) == 2 else 0], at_lane)
             minimum = e.const(F32, 0.0)
-            if group.minimum is not None:
-                minimum = e.lane(group.minimum, at_lane)
-            if group.half_minima is not None:
-                step = e.lane(group.half_minima[2], at_lane) * 128.0
-                minimum = e.lane(group.half_minima[half], at_lane).to_float(F32) * step
-            if group.multipliers is not None:
-                scale = scale * e.lane(group.multipliers[half], at_lane).to_float(F32)
+            if group.minima:
+                minimum = e.lane(group.minima[half if len(group.minima) == 2 else 0], at_lane)
             e.store(group.vector(v), scratch, 64)
             for byte in range(4):
                 unsigned = e.load(ir.IntType(8), scratch + lane * 4 + byte, 1).widen(word)

@@ -18,7 +18,7 @@ from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
 WIDTHS = (1, 4, 8, 16)  # activation rows that have a kernel of their own
-PREFETCH_BYTES = 4096  # how far ahead of the weights in use
+AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 
 
 def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
@@ -26,44 +26,46 @@ def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
     with e.range(0, n_spans) as i:
         at = quants + i * form.quant_bytes
-        for line in range(0, form.quant_bytes, 64):
-            e.prefetch(at + (PREFETCH_BYTES + line))
         records = x + i * (form.span // Record.BLOCK * m * Record.SIZE)
+        group_bytes = form.quant_bytes * Record.BLOCK // form.span
         for group in form.groups(e, at, scales + i * form.scale_bytes):
-            _add_group(e, group, records + group.block * (m * Record.SIZE), totals)
+            _prefetch(e, form, at + group.block * group_bytes, group_bytes)
+            rows = [records + (group.block * m + row) * Record.SIZE for row in range(m)]
+            for first in range(0, m, AT_ONCE):
+                if m >= AT_ONCE:
+                    e.barrier()  # or LLVM mixes groups, and their sums go to memory
+                some = slice(first, first + AT_ONCE)
+                _add_group(e, group, rows[some], totals[some])
     _store(e, [total.get() for total in totals])
     e.finish()
 
 
-def _add_group(e: Emitter, group: Group, records: Value, totals: list[Variable]) -> None:
-    rows = [records + Record.SIZE * m for m in range(len(totals))]
-    halves = group.multipliers is not None or len(group.scales) == 2
+def _prefetch(e: Emitter, form: TileFormat, address: Value, n_bytes: int) -> None:
+    """Group by group: the lines of a whole super-block at a time would wait for each other."""
+    distance, level = form.ahead
+    for line in range(0, n_bytes, 64):
+        e.prefetch(address + (distance + line), level)
+
+
+def _add_group(e: Emitter, group: Group, rows: list[Value], totals: list[Variable]) -> None:
+    halves = len(group.scales) == 2
     spans = [(0, 4), (4, 8)] if halves else [(0, 8)]
-    sums = Record.HALF_SUMS if halves else (Record.SUM,)
-    dots = [_dots(e, group, rows, span, at) for span, at in zip(spans, sums, strict=True)]
-    if group.multipliers is not None:
-        a, b = group.multipliers
-        dots = [[x * a + y * b for x, y in zip(*dots, strict=True)]]
+    dots = [_dots(e, group, rows, span) for span in spans]
+    minima_at = Record.HALF_MINIMA if len(group.minima) == 2 else (Record.MINIMUM,)
     for m, row in enumerate(rows):
-        scale_x = e.splat(e.load(F32, row + Record.SCALE))
-        total = totals[m].get()
-        for dot, scale in zip(dots, group.scales, strict=True):
-            total = e.fma(dot[m].to_float(F32X16) * scale, scale_x, total)
-        if group.minimum is not None:
-            total = e.fma(group.minimum, e.splat(e.load(F32, row + Record.MINIMUM)), total)
-        if group.half_minima is not None:
-            a, b, scale = group.half_minima
-            first, second = (e.splat(e.load(I32, row + at)) for at in Record.HALF_SUMS)
-            total = e.fma((first * a + second * b).to_float(F32X16) * scale, scale_x, total)
+        products = dots[0][m].to_float(F32X16) * group.scales[0]
+        if halves:
+            products = e.fma(dots[1][m].to_float(F32X16), group.scales[1], products)
+        total = e.fma(products, e.splat(e.load(F32, row + Record.SCALE)), totals[m].get())
+        for minimum, at in zip(group.minima, minima_at, strict=False):
+            total = e.fma(minimum, e.splat(e.load(F32, row + at)), total)
         totals[m].set(total)
 
 
-def _dots(
-    e: Emitter, group: Group, rows: list[Value], span: tuple[int, int], sum_at: int
-) -> list[Value]:
+def _dots(e: Emitter, group: Group, rows: list[Value], span: tuple[int, int]) -> list[Value]:
     """Integer products of some vectors of the group with each row, zero point included."""
     signed = group.zero == 128 and e.simd.takes_signed
-    starts = [_start(e, 0 if signed else group.zero, row + sum_at) for row in rows]
+    starts = [_start(e, 0 if signed else group.zero, row, span) for row in rows]
 
     def terms() -> Iterator[tuple[Value, list[Value]]]:
         for v in range(*span):
@@ -79,12 +81,18 @@ def weight_bits(group: Group) -> int:
     return group.zero.bit_length() or 5
 
 
-def _start(e: Emitter, zero: int, address: Value) -> Value:
-    """-zero * sum(x): the record holds it for 128."""
+def _start(e: Emitter, zero: int, row: Value, span: tuple[int, int]) -> Value:
+    """-zero * sum(x) of a span; the record holds it for the zero points that are met most."""
     if not zero:
         return e.const(I32X16, 0)
-    shift = 7 - (zero.bit_length() - 1)
-    return e.splat(e.load(I32, address)).shift_signed(shift)
+    if span == (0, 8):
+        held = zero if zero in Record.SUMS else max(Record.SUMS)
+        at = Record.SUMS[held]
+    else:
+        held, at = Record.HALF_ZERO, Record.HALF_SUMS[span[0] // 4]
+    value = e.splat(e.load(I32, row + at))
+    shift = zero.bit_length() - held.bit_length()
+    return value << shift if shift > 0 else value.shift_signed(-shift) if shift else value
 
 
 def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
@@ -100,7 +108,7 @@ def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
 
     even = n_elements - n_elements % 2
     with e.range(0, even, 2) as i:
-        e.prefetch(quants + i * form.quant_bytes + PREFETCH_BYTES)
+        _prefetch(e, form, quants + i * form.quant_bytes, 2 * form.quant_bytes)
         add(i, 0)
         add(i + 1, 1)
     with e.when(n_elements > even):

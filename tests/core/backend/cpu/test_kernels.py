@@ -122,8 +122,10 @@ def test_packing_rounds_to_the_nearest_step(n: int, set_name: str) -> None:
     np.testing.assert_allclose(scale, np.abs(rows.reshape(n, 3, 32)).max(-1) / 127, rtol=1e-6)
     q = records[..., :32].view(np.int8).astype(np.int32)
     ints = records.view(np.int32)
-    assert np.array_equal(ints[..., Record.SUM // 4], -128 * q.sum(-1))
-    assert np.array_equal(ints[..., Record.HALF_SUMS[1] // 4], -128 * q[..., 16:].sum(-1))
+    for zero, at in Record.SUMS.items():
+        assert np.array_equal(ints[..., at // 4], -zero * q.sum(-1))
+    second = -Record.HALF_ZERO * q[..., 16:].sum(-1)
+    assert np.array_equal(ints[..., Record.HALF_SUMS[1] // 4], second)
     minimum = records.view(np.float32)[..., Record.MINIMUM // 4]
     np.testing.assert_allclose(minimum, -scale * q.sum(-1), rtol=1e-6, atol=1e-7)
 

@@ -400,9 +400,12 @@ def pack(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float64]
     records[..., : Record.BLOCK] = q.astype(np.int8).transpose(1, 0, 2).view(np.uint8)
     floats[..., Record.SCALE // 4] = scale.T
     floats[..., Record.MINIMUM // 4] = (-scale * q.sum(-1)).T
-    ints[..., Record.SUM // 4] = -128 * q.sum(-1).T
-    for half, at in enumerate(Record.HALF_SUMS):
-        ints[..., at // 4] = -128 * q[..., 16 * half :][..., :16].sum(-1).T
+    for zero, at in Record.SUMS.items():
+        ints[..., at // 4] = -zero * q.sum(-1).T
+    halves = zip(Record.HALF_SUMS, Record.HALF_MINIMA, (q[..., :16], q[..., 16:]), strict=True)
+    for sum_at, minimum_at, half in halves:
+        ints[..., sum_at // 4] = -Record.HALF_ZERO * half.sum(-1).T
+        floats[..., minimum_at // 4] = (-scale * half.sum(-1)).T
     return records, (q * scale[..., None].astype(np.float64)).reshape(x.shape)
 
 

@@ -58,9 +58,13 @@ def pack(x: Any) -> tuple[Any, Any]:
     wide = q.astype(np.int32)
     floats[..., Record.SCALE // 4] = scale.T
     floats[..., Record.MINIMUM // 4] = (-scale * wide.sum(-1)).T
-    ints[..., Record.SUM // 4] = -128 * wide.sum(-1).T
-    for half, at in enumerate(Record.HALF_SUMS):
-        ints[..., at // 4] = -128 * wide[..., 16 * half : 16 * half + 16].sum(-1).T
+    for zero, at in Record.SUMS.items():
+        ints[..., at // 4] = -zero * wide.sum(-1).T
+    sides = wide[..., :16], wide[..., 16:]
+    halves = zip(Record.HALF_SUMS, Record.HALF_MINIMA, sides, strict=True)
+    for sum_at, minimum_at, half in halves:
+        ints[..., sum_at // 4] = -Record.HALF_ZERO * half.sum(-1).T
+        floats[..., minimum_at // 4] = (-scale * half.sum(-1)).T
     return records, (q * scale[..., None]).reshape(x.shape).astype(np.float64)
 
 
