@@ -49,7 +49,7 @@ def write_random_qwen35(path: Path, recipe: str, sizes: Sizes = QWEN35_800M, see
 def _write(path: Path, sizes: Sizes, shapes: Shapes, kinds: dict[str, str], seed: int) -> Path:
     rng = np.random.default_rng(seed)
     tensors = [_tensor(rng, name, shape, kinds[name]) for name, shape in shapes.items()]
-    write_gguf(path, model_keys(sizes) | _vocabulary(sizes.n_vocab), tensors, overwrite=True)
+    write_gguf(path, model_keys(sizes) | vocabulary(sizes.n_vocab), tensors, overwrite=True)
     return path
 
 
@@ -89,7 +89,7 @@ def _small_tensor(
 
 
 @cache
-def _vocabulary(n: int, seed: int = 1) -> dict[str, Any]:
+def vocabulary(n: int, seed: int = 1) -> dict[str, Any]:
     """Bytes, then merges of random earlier tokens, as many as a real vocabulary has."""
     rng = np.random.default_rng(seed)
     tokens = byte_characters()

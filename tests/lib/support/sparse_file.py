@@ -11,7 +11,9 @@ from specdec.core.gguf.quants import find_format
 from specdec.core.gguf.tensors import align
 from specdec.core.gguf.writer import TensorData, _head
 
-from .random_file import Sizes, _kind, _metadata, _shapes
+from .llama_quantize import is_float
+from .random_file import vocabulary
+from .random_shapes import Sizes, model_keys, tensor_shapes
 
 HUGE = Sizes(
     n_layers=64, n_embd=8192, n_ff=49152, n_vocab=4096,
@@ -21,11 +23,11 @@ HUGE = Sizes(
 
 def write_sparse_qwen35(path: Path, recipe: str, sizes: Sizes = HUGE) -> Path:
     """All numbers are zero, and none of them is stored."""
-    tensors = [
-        TensorData(name, shape, find_format(_kind(name, shape, recipe)), b"")
-        for name, shape in _shapes(sizes).items()
-    ]
-    head = _head(exact_types(_metadata(sizes)), [tensors], 0, DEFAULT_ALIGNMENT)
+    shapes = tensor_shapes(sizes)
+    kinds = {name: "F32" if is_float(name, shape) else recipe for name, shape in shapes.items()}
+    tensors = [TensorData(n, shape, find_format(kinds[n]), b"") for n, shape in shapes.items()]
+    metadata = model_keys(sizes) | vocabulary(sizes.n_vocab)
+    head = _head(exact_types(metadata), [tensors], 0, DEFAULT_ALIGNMENT)
     path.write_bytes(head)
     size = sum(align(tensor.n_bytes, DEFAULT_ALIGNMENT) for tensor in tensors)
     os.truncate(path, len(head) + size)
