@@ -23,7 +23,7 @@ from ..layers import (
 from ..step import Step
 from . import ops
 from .compile import Kernels
-from .formats import EXPANDED
+from .formats import FORMATS
 from .inputs import StepInputs
 from .matrix import CpuMatrix, Repacker, TileMatrix, count_bytes
 from .memory import aligned
@@ -60,10 +60,10 @@ class CpuBackend(Backend):
         return CpuMatrix(made)
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:
-        if tiles.form is EXPANDED and name not in self._expanded:
+        if tiles.form is not FORMATS.get(name) and name not in self._expanded:
             self._expanded.add(name)
             logger.warning(
-                "%s tensors have no kernel of their own: expanded to int8 with exact scales, "
+                "%s tensors have no kernel of their own here: expanded to int8 with exact scales, "
                 "%.1f times their size in the file",
                 name,
                 tiles.n_bytes / stored_bytes,

@@ -65,7 +65,8 @@ class Repacker:
 
     def repack(self, part: MatrixPart) -> TileMatrix:
         """Every tile of every expert; rows that fill up the last tile are zero."""
-        stored, form = part.tensor, find_tile_format(part.tensor.format.name)
+        stored = part.tensor
+        form = find_tile_format(stored.format.name, self._kernels.simd)
         *stack, n_out, n_in = stored.shape
         n_expert = stack[0] if stack else 1
         n_tiles, n_spans = -(-n_out // ROWS), n_in // form.span
