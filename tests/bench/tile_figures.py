@@ -11,7 +11,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from specdec.core.backend.cpu.compile import Kernels
 from specdec.core.backend.cpu.emit import Emitter
-from specdec.core.backend.cpu.formats import EXPANDED, FORMATS
+from specdec.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
 from specdec.core.backend.cpu.formats.base import ROWS, Record, TileFormat
 from specdec.core.backend.cpu.formats.floats import _Floats
 from specdec.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
@@ -124,8 +124,10 @@ def figures(
     """Of the instruction sets that this CPU has."""
     chosen = [s for s in SETS if SETS[s].is_available()] if sets is None else list(sets)
     made = {name: Kernels(SETS[name]()) for name in chosen}
-    cases = [build(made[s], ALL_FORMATS[f], m) for f in formats for m in rows for s in chosen]
-    return list(measure(cases))
+    keys = [(f, m, s) for f in formats for m in rows for s in chosen]
+    # As the loader would: a set may have its own form of a format.
+    cases = [build(made[s], find_tile_format(f, made[s].simd), m) for f, m, s in keys]
+    return [replace(x, format=f) for x, (f, _, _) in zip(measure(cases), keys, strict=True)]
 
 
 def as_records(found: list[Figure]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from ..layers import (
 from ..step import Step
 from . import ops
 from .compile import Kernels
-from .formats import EXPANDED
+from .formats import FORMATS
 from .inputs import StepInputs
 from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
 from .memory import Arena, aligned
@@ -61,11 +61,11 @@ class CpuBackend(Backend):
         self._recording: Recording | None = None
         self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
-        self._cache = RepackCache(self.n_threads) if repack_cache else None
+        self._cache = RepackCache(self.n_threads, simd) if repack_cache else None
         self._store: Store | None = None  # while weights are prepared
 
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
-        return sum(map(tile_bytes, parts))
+        return sum(tile_bytes(part, self.kernels.simd) for part in parts)
 
     def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         n_bytes = sum(map(self.matrix_bytes, matrices))
@@ -91,10 +91,10 @@ class CpuBackend(Backend):
         return CpuMatrix(made)
 
     def _say_if_expanded(self, name: str, stored_bytes: int, tiles: TileMatrix) -> None:
-        if tiles.form is EXPANDED and name not in self._expanded:
+        if tiles.form is not FORMATS.get(name) and name not in self._expanded:
             self._expanded.add(name)
             logger.warning(
-                "%s tensors have no kernel of their own: expanded to int8 with exact scales, "
+                "%s tensors have no kernel of their own here: expanded to int8 with exact scales, "
                 "%.1f times their size in the file",
                 name,
                 tiles.n_bytes / stored_bytes,

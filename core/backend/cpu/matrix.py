@@ -17,6 +17,7 @@ from .formats import find_tile_format
 from .formats.base import ROWS, TileFormat
 from .kernels.repack import write_repack
 from .memory import Arena, Bytes, padded
+from .simd import Simd
 
 PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-level cache
 
@@ -74,7 +75,8 @@ class Repacker:
 
     def repack(self, part: MatrixPart, store: Store | None = None) -> TileMatrix:
         """Every tile of every expert; rows that fill up the last tile are zero."""
-        made = _carve(part, store or Arena(tile_bytes(part)))
+        simd = self._kernels.simd
+        made = _carve(part, store or Arena(tile_bytes(part, simd)), simd)
         if store is None or not store.is_filled:
             self._fill(made, part)
         return made
@@ -119,24 +121,24 @@ def _call(function: Any, piece: Bytes, n_spans: int, quants: Bytes, scales: Byte
     function(words.ctypes.data, 0, 1)
 
 
-def tile_bytes(part: MatrixPart) -> int:
+def tile_bytes(part: MatrixPart, simd: Simd) -> int:
     """What the tiles of a matrix take of a store."""
-    return sum(padded(n * width) for n, width in _sizes(part))
+    form = find_tile_format(part.tensor.format.name, simd)
+    return sum(padded(n * width) for n, width in _sizes(part, form))
 
 
-def _sizes(part: MatrixPart) -> tuple[tuple[int, int], tuple[int, int]]:
+def _sizes(part: MatrixPart, form: TileFormat) -> tuple[tuple[int, int], tuple[int, int]]:
     """(tiles, bytes of one) of the quants and of the scales."""
-    form = find_tile_format(part.tensor.format.name)
     *stack, n_out, n_in = part.tensor.shape
     n, n_spans = (stack[0] if stack else 1) * -(-n_out // ROWS), n_in // form.span
     return (n, n_spans * form.quant_bytes), (n, n_spans * form.scale_bytes)
 
 
-def _carve(part: MatrixPart, store: Store) -> TileMatrix:
+def _carve(part: MatrixPart, store: Store, simd: Simd) -> TileMatrix:
     """The matrix, as far as it is known without its numbers."""
     *stack, n_out, n_in = part.tensor.shape
-    quants, scales = (store.take(n * width).reshape(n, width) for n, width in _sizes(part))
-    form, bias = find_tile_format(part.tensor.format.name), _padded_bias(part)
+    form, bias = find_tile_format(part.tensor.format.name, simd), _padded_bias(part)
+    quants, scales = (store.take(n * width).reshape(n, width) for n, width in _sizes(part, form))
     return TileMatrix(form, stack[0] if stack else 1, n_out, n_in, quants, scales, bias)
 
 

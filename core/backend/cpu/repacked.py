@@ -34,6 +34,7 @@ from ...gguf.reader import GgufFile
 from ..layers import MatrixPart
 from .compile import cache_folder
 from .memory import Arena, Bytes, padded
+from .simd import Simd
 
 logger = logging.getLogger(__name__)
 
@@ -59,14 +60,16 @@ def repack_folder() -> Path:
 class RepackCache:
     """The entries of one folder. `find` before repacking, `keep` after it."""
 
-    def __init__(self, n_threads: int, folder: Path | None = None) -> None:
+    def __init__(self, n_threads: int, simd: Simd, folder: Path | None = None) -> None:
+        self._simd = simd  # which of several layouts a format has, may depend on it
         self.folder = repack_folder() if folder is None else folder
         self._n_threads = n_threads
         self.path = self.folder  # the entry that `find` looked for
 
     def find(self, file: GgufFile, matrices: Matrices, n_bytes: int) -> MappedTiles | None:
         content = self._content(file)
-        key = _digest(content, _plan(matrices), _layout(), sys.byteorder)
+        kinds = f"{sys.byteorder} {self._simd.looks_up}"
+        key = _digest(content, _plan(matrices), _layout(), kinds)
         self.path = self.folder / f"{content[:20]}-{key[:40]}{ENTRY}"
         try:
             return MappedTiles(self.path, n_bytes)
@@ -205,7 +208,7 @@ def _plan(matrices: Matrices) -> str:
 
 @cache
 def _layout() -> str:
-    """All sources that decide how tiles look. The instruction set is not among them."""
+    """All sources that decide how tiles look."""
     here, gguf = Path(__file__).parent, Path(__file__).parents[2] / "gguf"
     names = ("matrix.py", "memory.py", "emit.py", "formats/*.py", "kernels/repack.py")
     paths = [path for name in names for path in sorted(here.glob(name))]

@@ -67,7 +67,7 @@ class TileFormat(ABC):
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
     # How far ahead of their use, and into which level of the cache, weights are fetched.
-    ahead: ClassVar[tuple[int, int]] = (4096, 1)
+    ahead: ClassVar[tuple[int, int]] = (4096, 2)
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

@@ -94,11 +94,15 @@ class Mxfp4(_Table):
     quant_moves, scale_moves = (Move(1, 16, 4),), (Move(0, 1, 1),)
     values = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
-    def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
+    @staticmethod
+    def scale(e: Emitter, scales: Value) -> Value:
         exponent = load_u8(e, scales)
         # 2^(exponent - 128): subnormal for 0 and 1.
         small = e.const(I32X16, 0x00200000) << exponent
-        scale = (exponent < 2).select(small, (exponent - 1) << 23).bits(F32X16)
+        return (exponent < 2).select(small, (exponent - 1) << 23).bits(F32X16)
+
+    def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
+        scale = self.scale(e, scales)
         yield Group(e.index(0), lambda v: self.entry(e, quants, v), (scale,), zero=128)
 
 

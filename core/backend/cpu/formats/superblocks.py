@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 HALF = 2 * ROWS  # bytes of one half float of each row
-FAR_AHEAD = (8192, 2)  # where lines are read several times, for other bits: faster so
+FAR_AHEAD = (8192, 2)  # a super-block is 2 or 3 KB of which some lines are read several times
 
 
 def six_bit_pairs(scales: Bytes) -> tuple[Bytes, Bytes]:
@@ -47,6 +47,7 @@ class Q4K(TileFormat):
 
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
+    ahead = FAR_AHEAD
 
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(20, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
@@ -83,7 +84,6 @@ class Q5K(Q4K):
 
     name = "Q5_K"
     quant_bytes = 160 * ROWS
-    ahead = FAR_AHEAD
 
     quant_moves = (Move(20, 16, 4), Move(52, 64, 4), Move(36, 16, 4), Move(116, 64, 4))
 
@@ -227,13 +227,11 @@ class Iq4Xs(TileFormat):
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         d = load_half(e, scales)
         high_bits = e.load(I16X16, scales + HALF, 2).widen(I32X16)
-        table = [value + 128 for value in IQ4_VALUES]
         with e.range(0, 8) as block:
-            at = quants + block * (16 * ROWS)
+            at = quants + block * (self.quant_bytes // 8)
 
             def entry(v: int, at: Value = at) -> Value:
-                packed = load64(e, at + 64 * (v % 4))
-                return e.simd.lookup(e, table, low(packed) if v < 4 else high(packed))
+                return self.entry(e, at, v)
 
             j = block.narrow(I32)
             byte = load_u8(e, scales + 2 * HALF + (block // 2) * ROWS)
@@ -241,3 +239,9 @@ class Iq4Xs(TileFormat):
             top = (high_bits >> e.splat(j * 2)) & 3
             scale = d * ((nibble | (top << 4)) - 32).to_float(F32X16)
             yield Group(block, entry, (scale,), zero=128)
+
+    @staticmethod
+    def entry(e: Emitter, at: Value, v: int) -> Value:
+        packed = load64(e, at + 64 * (v % 4))
+        table = [value + 128 for value in IQ4_VALUES]
+        return e.simd.lookup(e, table, low(packed) if v < 4 else high(packed))

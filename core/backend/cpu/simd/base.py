@@ -31,6 +31,8 @@ class Simd(ABC):
     # How weights of a whole byte come, whose zero point is 128: as they are stored beside it (0 to
     # 255, the kernel begins its sums at -128 * sum(x)), or as signed bytes.
     takes_signed: ClassVar[bool] = True
+    # Whether `lookup` is worth its time in a product; where not, tables are met when loading.
+    looks_up: ClassVar[bool] = True
 
     @classmethod
     def is_available(cls) -> bool:

@@ -19,6 +19,7 @@ I16X32, I32X4 = ir.VectorType(I16, 32), ir.VectorType(I32, 4)
 class Generic(Simd):
     name, architecture = "generic", ""
     features = ()
+    looks_up = False
 
     def cpu(self) -> str:
         return "x86-64" if platform.machine().lower() in ("x86_64", "amd64") else "generic"

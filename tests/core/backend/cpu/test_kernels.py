@@ -185,18 +185,18 @@ def test_half_floats_round_like_numpy(set_name: str) -> None:
 @pytest.mark.parametrize("set_name", SET_NAMES)
 @pytest.mark.parametrize("type_name", FORMATS)
 def test_embedding_rows_are_the_dequantised_ones(type_name: str, set_name: str) -> None:
-    form, stored, width, n = FORMATS[type_name], find_format(type_name), 512, 48
+    stored, width, n = find_format(type_name), 512, 48
     raw = random_blocks(type_name, n, width)
     want = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(n, width)
     tensor = Tensor("t", (n, width), stored, np.ascontiguousarray(raw).reshape(-1))
     made = Repacker(kernels(set_name), 1).repack(MatrixPart(tensor))
-    quants, scales = made.quants, made.scales
+    form, quants, scales = made.form, made.quants, made.scales
     tokens = np.array([47, 0, 16, 15, 33], np.int64)
     out = np.zeros((5, width), np.float32)
     count = RowCount()
     count.set(5)
     run(
-        set_name, f"embed_{type_name}_{width}", lambda e: write_embed(e, form, width),
+        set_name, f"embed_{form.name}_{width}", lambda e: write_embed(e, form, width),
         count.address, tokens.ctypes.data, quants.ctypes.data, quants.shape[1],
         scales.ctypes.data, scales.shape[1], out.ctypes.data,
     )  # fmt: skip

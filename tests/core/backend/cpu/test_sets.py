@@ -26,7 +26,7 @@ from support.tiny_models import TinyModel
 from specdec.core.backend.cpu.backend import CpuBackend
 from specdec.core.backend.cpu.compile import Kernels, optimised, target_machine
 from specdec.core.backend.cpu.emit import F32, I8, I16, I32, KERNEL, Emitter, vector
-from specdec.core.backend.cpu.formats import FORMATS
+from specdec.core.backend.cpu.formats import FORMATS, find_tile_format
 from specdec.core.backend.cpu.formats.base import Record, TileFormat
 from specdec.core.backend.cpu.kernels.tile import TILE, weight_bits, write_tile
 from specdec.core.backend.cpu.matrix import Repacker
@@ -416,19 +416,21 @@ def test_products_on_aarch64_equal_dequantised_weights(
     simd: Simd, form: TileFormat, tmp_path: Path
 ) -> None:
     stored, m, n_in = find_format(form.name), 4, 512
+    held = find_tile_format(form.name, simd)
     raw = random_blocks(form.name, 16, n_in)
     weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, n_in)
     tensor = Tensor("t", (16, n_in), stored, np.ascontiguousarray(raw).reshape(-1))
-    tiles = Repacker(Kernels(Generic(), tmp_path), 1).repack(MatrixPart(tensor))
+    host = type("Host", (Generic,), {"looks_up": simd.looks_up})()
+    tiles = Repacker(Kernels(host, tmp_path), 1).repack(MatrixPart(tensor))
     x = np.random.default_rng(8).standard_normal((m, n_in)).astype(np.float32)
     records, values = pack(x)
     body = f"""
         int64_t y = (int64_t)aligned_alloc(64, {64 * m});
-        kernel(load("quants"), load("scales"), {n_in // form.span}, load("x"), 0, y, 64, 16, 0, 0);
+        kernel(load("quants"), load("scales"), {n_in // held.span}, load("x"), 0, y, 64, 16, 0, 0);
         save(y, {64 * m});
     """
     out = run_in_qemu(
-        tmp_path, simd, partial(write_tile, form=form, m=m), TILE, body,
+        tmp_path, simd, partial(write_tile, form=held, m=m), TILE, body,
         quants=tiles.quants, scales=tiles.scales, x=records,
     )  # fmt: skip
     want = values @ weights.T.astype(np.float64)

@@ -78,7 +78,7 @@ def repack(set_name: str, type_name: str, raw: Any) -> tuple[Any, Any]:
 
 def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) -> tuple[Any, Any]:
     """(computed, exact) outputs of 16 weight rows and m activation rows."""
-    form, stored = find_tile_format(type_name), find_format(type_name)
+    stored, form = find_format(type_name), find_tile_format(type_name, SETS[set_name]())
     raw = random_blocks(type_name, 16, N_IN)
     weights = stored.dequantize(raw.reshape(-1, stored.block_bytes)).reshape(16, N_IN)
     quants, scales = repack(set_name, type_name, raw)
@@ -128,4 +128,8 @@ def test_repacked_bytes_are_close_to_the_files(type_name: str) -> None:
 
 
 def test_expanded_is_for_the_rest() -> None:
-    assert find_tile_format("IQ2_XS") is EXPANDED
+    for made in SETS.values():
+        assert find_tile_format("IQ2_XS", made()) is EXPANDED
+        assert find_tile_format("Q4_0", made()) is FORMATS["Q4_0"]
+        looks_up = find_tile_format("IQ4_NL", made()) is FORMATS["IQ4_NL"]
+        assert looks_up == (made is not SETS["generic"])
