@@ -71,6 +71,11 @@ class Backend(ABC):
     prepared_bytes: int = 0
     report: Report = staticmethod(_silent)
 
+    @property
+    def state_format(self) -> str:
+        """How a state lies in memory: what was saved under one name fits no other."""
+        return self.name
+
     # weights, once per load
 
     @abstractmethod

@@ -14,12 +14,13 @@ from .emit import LANES
 from .formats.base import Record
 from .formats.floats import _Floats
 from .kernels import delta as delta_kernels
-from .kernels.attention import AttentionShape, write_append, write_attend
+from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
+from .kernels.attention import AttentionShape, write_append
 from .kernels.product import ProductWords, write_embed, write_product
 from .kernels.rows import write_copy, write_gated, write_gather, write_maxima, write_norm
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
 from .matrix import CpuMatrix, TileMatrix
-from .memory import aligned
+from .memory import Buffer, aligned
 from .program import FloatRows, PackedRows, Recording, RowSetLike, Words
 from .state import CpuState
 
@@ -150,7 +151,8 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
         raise ConfigError(
             f"attention heads of {a.value_dim} values: the CPU backend needs at least {LANES}"
         )
-    shape, inputs, kv = AttentionShape.of(a, state.page_len), r.inputs, state.kv[a.layer]
+    shape, inputs = AttentionShape.of(a, state.page_len, state.kv_types), r.inputs
+    kv = state.kv[a.layer]
     rope = 0
     if a.rope is not None:
         table = inputs.rope_table(a.rope, state.n_pages * state.page_len + inputs.max_rows)
@@ -164,11 +166,17 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
     )
     out = FloatRows(r, a.n_heads * a.value_dim, qkv.row_set)
     sinks = 0 if a.sinks is None else a.sinks.ctypes.data
+    partials = Buffer(r.row_pool, SHARED_BYTES)  # all layers share it, one after the other
+    counters = np.zeros(MAX_SHARED_UNITS, np.int64)
+    r.held.append(counters)
     r.add(
         name_of("attend", shape),
         lambda e: write_attend(e, shape),
-        [inputs.address, qkv.address, keys, values, sinks, out.address],
-    )
+        [
+            inputs.address, qkv.address, keys, values, sinks, out.address,
+            partials.address, counters.ctypes.data,
+        ],
+    )  # fmt: skip
     return PackedRows(r, out.width, out.row_set, rows=out)
 
 

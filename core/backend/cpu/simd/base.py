@@ -31,6 +31,8 @@ class Simd(ABC):
     # How weights of a whole byte come, whose zero point is 128: as they are stored beside it (0 to
     # 255, the kernel begins its sums at -128 * sum(x)), or as signed bytes.
     takes_signed: ClassVar[bool] = True
+    # Vectors of 16 lanes that sums may fill, beside what else has to be in registers.
+    sums_at_once: ClassVar[int] = 8
 
     @classmethod
     def is_available(cls) -> bool:
