@@ -42,6 +42,8 @@ def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
             place.device,
             n_ctx=place.ctx_size or None,
             threads=place.threads,
+            cache_type_k=place.cache_type_k,
+            cache_type_v=place.cache_type_v,
             progress=output.progress,
         )
     except ConfigError as error:  # before there is a model, only a flag can be at fault

@@ -79,6 +79,17 @@ class PlaceOptions:
             help="Threads of --device cpu; as many as there are cores unless given.",
         ),
     ] = None  # fmt: skip
+    cache_type_k: Annotated[
+        str,
+        typer.Option(
+            "--cache-type-k", "-ctk", metavar="TYPE",
+            help="How --device cpu keeps keys of the context: f16, or q8_0 in half the memory.",
+        ),
+    ] = "f16"  # fmt: skip
+    cache_type_v: Annotated[
+        str,
+        typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="The same for values."),
+    ] = "f16"
 
 
 @dataclass(frozen=True, slots=True)

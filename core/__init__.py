@@ -21,9 +21,22 @@ def load(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
-    """A model from a GGUF file, on `auto`, `torch` or `torch:<torch device>`."""
+    """A model from a GGUF file, on `auto`, `torch` or `torch:<torch device>`.
+
+    On the CPU, cached keys and values may be of type f16 or q8_0.
+    """
     from .runtime import load_runtime
 
-    return load_runtime(path, device, n_ctx=n_ctx, threads=threads, progress=progress)
+    return load_runtime(
+        path,
+        device,
+        n_ctx=n_ctx,
+        threads=threads,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        progress=progress,
+    )
