@@ -44,6 +44,8 @@ def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
             n_ctx=place.ctx_size or None,
             threads=place.threads,
             repack_cache=place.repack_cache or _asked_for_by_environment(place.device),
+            cache_type_k=place.cache_type_k,
+            cache_type_v=place.cache_type_v,
             progress=output.progress,
         )
     except ConfigError as error:  # before there is a model, only a flag can be at fault

@@ -87,6 +87,17 @@ class PlaceOptions:
             "repack nothing (or set SPEC_REPACK_CACHE=1).",
         ),
     ] = False  # fmt: skip
+    cache_type_k: Annotated[
+        str,
+        typer.Option(
+            "--cache-type-k", "-ctk", metavar="TYPE",
+            help="How --device cpu keeps keys of the context: f16, or q8_0 in half the memory.",
+        ),
+    ] = "f16"  # fmt: skip
+    cache_type_v: Annotated[
+        str,
+        typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="The same for values."),
+    ] = "f16"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,25 @@ def load(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
     repack_cache: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
     """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
 
-    With `repack_cache`, the CPU's form of the weights is kept on disk and mapped the next time.
+    On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
+    the weights is kept on disk and mapped the next time.
     """
     from .runtime import load_runtime
 
     return load_runtime(
-        path, device, n_ctx=n_ctx, threads=threads, repack_cache=repack_cache, progress=progress
+        path,
+        device,
+        n_ctx=n_ctx,
+        threads=threads,
+        cache_type_k=cache_type_k,
+        cache_type_v=cache_type_v,
+        repack_cache=repack_cache,
+        progress=progress,
     )

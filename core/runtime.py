@@ -13,7 +13,7 @@ import numpy as np
 
 from .backend import create_backend
 from .backend.interface import Backend
-from .backend.layers import Floats
+from .backend.layers import Floats, KvTypes
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.drafting import Drafter
@@ -46,12 +46,15 @@ def load_runtime(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
     repack_cache: bool = False,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
     start = time.perf_counter()
-    backend = create_backend(device, threads=threads, repack_cache=repack_cache)
+    kv_types = KvTypes.parse(cache_type_k, cache_type_v)
+    backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
     if progress is not None:
         backend.report = progress
     file = open_gguf(path)

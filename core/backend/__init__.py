@@ -6,12 +6,17 @@ import os
 
 from ..errors import ConfigError, MissingDependencyError
 from .interface import Backend
+from .layers import HALF_FLOATS, KvTypes
 
 CPU_SET_VARIABLE = "SPEC_CPU_SET"  # the name of a set in cpu/simd, instead of the best
 
 
 def create_backend(
-    device: str, threads: int | None = None, *, repack_cache: bool = False
+    device: str,
+    threads: int | None = None,
+    kv_types: KvTypes = HALF_FLOATS,
+    *,
+    repack_cache: bool = False,
 ) -> Backend:
     """A backend by its command-line name: `cpu`, `torch`, `torch:mps`, `torch:cuda:1`, `auto`.
 
@@ -23,11 +28,14 @@ def create_backend(
     if kind == "cpu" and not name:
         from .cpu.backend import CpuBackend
 
-        return CpuBackend(threads, os.environ.get(CPU_SET_VARIABLE), repack_cache=repack_cache)
+        set_name = os.environ.get(CPU_SET_VARIABLE)
+        return CpuBackend(threads, set_name, kv_types, repack_cache=repack_cache)
     if kind != "torch":
         raise ConfigError(
             f"--device {device}: unknown device; choose cpu, torch or torch:<torch device>"
         )
+    if kv_types != HALF_FLOATS:
+        raise ConfigError(f"--cache-type-k and --cache-type-v are for --device cpu, not {device}")
     try:
         from .reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:

@@ -78,6 +78,11 @@ class Backend(ABC):
     repacked_path: Path | None = None  # the file that keeps them as this backend wants them
     report: Report = staticmethod(_silent)
 
+    @property
+    def state_format(self) -> str:
+        """How a state lies in memory: what was saved under one name fits no other."""
+        return self.name
+
     # weights, once per load
 
     @abstractmethod

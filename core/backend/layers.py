@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ConfigError
 from ..gguf.reader import Tensor
+from ..gguf.shown import shown
 
 Matrix = Any  # one or several weight matrices, prepared by `Backend.matrix`
 Vector = Any  # a small float32 array, prepared by `Backend.vector`
@@ -169,6 +171,36 @@ class Moe:
     probs_bias: Vector | None = None  # added for the choice only
     activation: Activation = Activation.SILU
     shared: SharedExpert | None = None
+
+
+class KvType(Enum):
+    """How cached keys or values are kept; the names are llama.cpp's."""
+
+    F16 = "f16"
+    Q8_0 = "q8_0"  # int8, and one half-float scale for 32 elements of a head
+
+
+@dataclass(frozen=True, slots=True)
+class KvTypes:
+    keys: KvType = KvType.F16
+    values: KvType = KvType.F16
+
+    @classmethod
+    def parse(cls, keys: str, values: str) -> KvTypes:
+        """From the values of the command line's flags."""
+        for flag, name in (("-k", keys), ("-v", values)):
+            if name not in {kind.value for kind in KvType}:
+                choice = " or ".join(kind.value for kind in KvType)
+                raise ConfigError(
+                    f"--cache-type{flag} {shown(name)}: unknown type; choose {choice}"
+                )
+        return cls(KvType(keys), KvType(values))
+
+    def __str__(self) -> str:
+        return f"{self.keys.value} keys, {self.values.value} values"
+
+
+HALF_FLOATS = KvTypes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Engine:
         )
         self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
-        self._origin = saving.Origin(model_id, backend.name, config.sizes.window)
+        self._origin = saving.Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
         self._news: list[Event] = []  # what happened between two steps
         self._is_amid_step = False

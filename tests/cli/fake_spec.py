@@ -130,6 +130,8 @@ def fake_load(
     *,
     n_ctx: int | None = None,
     threads: int | None = None,
+    cache_type_k: str = "f16",
+    cache_type_v: str = "f16",
     repack_cache: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Any:
@@ -144,7 +146,13 @@ def fake_load(
     template = SCRIPT.get("template")
     return FakeRuntime(
         stats=Stats(load_ms=12.0),
-        load={"path": str(path), "device": device, "n_ctx": n_ctx, "threads": threads}
+        load={
+            "path": str(path),
+            "device": device,
+            "n_ctx": n_ctx,
+            "threads": threads,
+            "cache": [cache_type_k, cache_type_v],
+        }
         | ({"repack_cache": True} if repack_cache else {}),
         name="fake\x1b[2J model",
         architecture="llama",

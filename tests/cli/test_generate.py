@@ -17,6 +17,9 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 GENERATE = ("generate", "-m", "m.gguf")
+DEFAULTS = {
+    "path": "m.gguf", "device": "cpu", "n_ctx": None, "threads": None, "cache": ["f16", "f16"],
+}  # fmt: skip
 
 
 def asked(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -116,21 +119,25 @@ def test_an_argument_that_is_not_utf8_is_refused(
 
 
 def test_flags_reach_the_runtime(spec: Run) -> None:
-    flags = "-n 5 -c 128 -t 3 -s 18446744073709551615 -r A --stop B --ignore-eos"
+    flags = (
+        "-n 5 -c 128 -t 3 -ctk q8_0 --cache-type-v q8_0 -s 18446744073709551615 -r A --stop B "
+        "--ignore-eos"
+    )
     request = asked(spec(*GENERATE, *flags.split(), "hi", script={"echo": True}))
-    assert request["load"] == {"path": "m.gguf", "device": "cpu", "n_ctx": 128, "threads": 3}
+    loaded = {"path": "m.gguf", "device": "cpu", "n_ctx": 128, "threads": 3}
+    assert request["load"] == loaded | {"cache": ["q8_0", "q8_0"]}
     params = request["params"]
     assert (params["max_tokens"], params["stop"], params["ignore_eos"]) == (5, ["A", "B"], True)
     assert params["sampling"]["seed"] == 2**64 - 1
     device = asked(spec(*GENERATE, "--device", "torch:cpu", "hi", script={"echo": True}))["load"]
-    assert device == {"path": "m.gguf", "device": "torch:cpu", "n_ctx": None, "threads": None}
+    assert device == DEFAULTS | {"device": "torch:cpu"}
 
 
 def test_defaults_are_those_of_the_library(spec: Run) -> None:
     from specdec.core.generation import GenerateParams
 
     request = asked(spec(*GENERATE, "-s", "0", "hi", script={"echo": True}))
-    assert request["load"] == {"path": "m.gguf", "device": "cpu", "n_ctx": None, "threads": None}
+    assert request["load"] == DEFAULTS
     assert request["params"] == json.loads(json.dumps(asdict(GenerateParams())))
 
 

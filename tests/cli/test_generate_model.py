@@ -124,3 +124,13 @@ def test_a_device_that_does_not_exist_is_one_line(
     assert done.stderr.count("\n") == 1
     assert device in done.stderr
     assert "internal error" not in done.stderr
+
+
+def test_a_cache_of_int8_keeps_the_beginning_of_a_greedy_text(
+    generate: Callable[..., tuple[int, str, str]],
+) -> None:
+    _, text, error = generate("--temp", "0", "-n", "2", "-v")
+    code, other, noted = generate("--temp", "0", "-n", "2", "-v", "-ctk", "q8_0", "-ctv", "q8_0")
+    assert (code, other) == (0, text)
+    assert "q8_0 keys, q8_0 values" in noted
+    assert "q8_0" not in error

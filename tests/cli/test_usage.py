@@ -101,6 +101,10 @@ WRONG = {
         """--chat-template-kwargs must be a JSON object, such as '{"enable_thinking": false}'"""
     ),
     "generate -m m.gguf -t 2 --device torch hi": "--threads is for --device cpu, not torch",
+    "generate -m m.gguf -ctk q9 hi": "--cache-type-k 'q9': unknown type; choose f16 or q8_0",
+    "generate -m m.gguf -ctv q8_0 --device torch hi": (
+        "--cache-type-k and --cache-type-v are for --device cpu, not torch"
+    ),
     "generate -m m.gguf -s -2 hi": "seed must be between 0 and 2^64-1, got -2",
     "generate -m m.gguf -s 18446744073709551616 hi": (
         "seed must be between 0 and 2^64-1, got 18446744073709551616"

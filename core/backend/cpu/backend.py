@@ -12,10 +12,12 @@ from ...errors import ConfigError
 from ...gguf.reader import GgufFile
 from ..interface import Backend, Forward, Run, SlotImage, Taps
 from ..layers import (
+    HALF_FLOATS,
     Activation,
     Attention,
     DeltaRule,
     Floats,
+    KvTypes,
     MatrixPart,
     Moe,
     Norm,
@@ -47,6 +49,7 @@ class CpuBackend(Backend):
         self,
         threads: int | None = None,
         instruction_set: str | None = None,
+        kv_types: KvTypes = HALF_FLOATS,
         *,
         repack_cache: bool = False,
     ) -> None:
@@ -54,7 +57,11 @@ class CpuBackend(Backend):
         self.n_threads = default_threads() if threads is None else threads
         if self.n_threads < 1:
             raise ConfigError(f"the number of threads must be at least 1, got {threads}")
-        self.name, self.details = "cpu", f"{simd.name}, {self.n_threads} threads"
+        self.name = "cpu"
+        self.details = f"{simd.name}, {self.n_threads} threads"
+        self.kv_types = kv_types
+        if kv_types != HALF_FLOATS:
+            self.details += f", {kv_types}"
         self.kernels = Kernels(simd)
         self.team = Team(self.kernels, self.n_threads)
         self._expanded: set[str] = set()  # types that were spoken of
@@ -79,6 +86,10 @@ class CpuBackend(Backend):
         self.repacked_path = self._cache.path
         if isinstance(store, Arena):
             self.repacked_path = self._cache.keep(file, store, self.report)
+
+    @property
+    def state_format(self) -> str:
+        return self.name if self.kv_types == HALF_FLOATS else f"{self.name} with {self.kv_types}"
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CpuMatrix:
         made = tuple(self._repacker.repack(part, self._store) for part in parts)
@@ -187,10 +198,13 @@ class CpuBackend(Backend):
     def new_state(
         self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
     ) -> CpuState:
-        return CpuState(shape, n_pages, page_len, n_slots, window)
+        return CpuState(
+            shape, self.kv_types,
+            n_pages=n_pages, page_len=page_len, n_slots=n_slots, window=window,
+        )  # fmt: skip
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
-        return count_state_bytes(shape, page_len, window)
+        return count_state_bytes(shape, self.kv_types, page_len, window)
 
     def copy_pages(self, state: CpuState, sources: Sequence[int], targets: Sequence[int]) -> None:
         state.copy_pages(sources, targets)

@@ -13,7 +13,8 @@ from ..layers import Activation, Attention, DeltaRule, Norm
 from .emit import LANES
 from .formats.base import Record
 from .formats.floats import _Floats
-from .kernels.attention import AttentionShape, write_append, write_attend
+from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
+from .kernels.attention import AttentionShape, write_append
 from .kernels.delta import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product
@@ -28,7 +29,7 @@ from .kernels.rows import (
 )
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
 from .matrix import CpuMatrix, TileMatrix
-from .memory import aligned
+from .memory import Buffer, aligned
 from .program import FloatRows, PackedRows, Recording, RowSetLike, Words
 from .state import CpuState
 
@@ -42,6 +43,7 @@ def name_of(*parts: object) -> str:
 def embed(r: Recording, table: TileMatrix) -> FloatRows:
     out = FloatRows(r, table.n_in, r.inputs.rows)
     form = table.form
+    r.held.append(table)
     r.add(
         name_of("embed", form.name, table.n_in),
         lambda e: write_embed(e, form, table.n_in),
@@ -143,6 +145,7 @@ def _product(
 
 def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix) -> None:
     form = part.form
+    r.held.append(part)  # the program reads it for as long as it runs
     for i, width in enumerate(WIDTHS):
         write: Callable[..., None]
         if isinstance(form, _Floats):
@@ -200,7 +203,8 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
         raise ConfigError(
             f"attention heads of {a.value_dim} values: the CPU backend needs at least {LANES}"
         )
-    shape, inputs, kv = AttentionShape.of(a, state.page_len), r.inputs, state.kv[a.layer]
+    shape, inputs = AttentionShape.of(a, state.page_len, state.kv_types), r.inputs
+    kv = state.kv[a.layer]
     rope = 0
     if a.rope is not None:
         table = inputs.rope_table(a.rope, state.n_pages * state.page_len + inputs.max_rows)
@@ -214,11 +218,17 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
     )
     out = FloatRows(r, a.n_heads * a.value_dim, qkv.row_set)
     sinks = 0 if a.sinks is None else a.sinks.ctypes.data
+    partials = Buffer(r.row_pool, SHARED_BYTES)  # all layers share it, one after the other
+    counters = np.zeros(MAX_SHARED_UNITS, np.int64)
+    r.held.append(counters)
     r.add(
         name_of("attend", shape),
         lambda e: write_attend(e, shape),
-        [inputs.address, qkv.address, keys, values, sinks, out.address],
-    )
+        [
+            inputs.address, qkv.address, keys, values, sinks, out.address,
+            partials.address, counters.ctypes.data,
+        ],
+    )  # fmt: skip
     return PackedRows(r, out.width, out.row_set, rows=out)
 
 

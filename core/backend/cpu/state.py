@@ -11,15 +11,20 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError
 from ..interface import SlotImage
-from ..layers import DeltaShape, KvShape, StateShape
+from ..layers import DeltaShape, KvShape, KvTypes, StateShape
 from .emit import LANES
+from .kernels.cells import Cells, Keys, Values, make_keys, make_values
 from .memory import aligned
 
 
 @dataclass(slots=True)
 class KvLayer:
-    keys: NDArray[np.uint16]  # (pages, Hkv, page_len / 16, Dk, 16) half floats
-    values: NDArray[np.uint16]  # (pages, Hkv, page_len, Dv)
+    """Pages as their types lay them out, see kernels/cells.py."""
+
+    keys: NDArray[Any]  # (pages, Hkv, …)
+    values: NDArray[Any]
+    key_cells: Keys
+    value_cells: Values
 
 
 @dataclass(slots=True)
@@ -42,12 +47,20 @@ class DeltaLayer:
 
 class CpuState:
     def __init__(
-        self, shape: StateShape, n_pages: int, page_len: int, n_slots: int, window: int
+        self,
+        shape: StateShape,
+        kv_types: KvTypes,
+        *,
+        n_pages: int,
+        page_len: int,
+        n_slots: int,
+        window: int,
     ) -> None:
         if page_len % LANES:
             raise ConfigError(f"pages of {page_len} cells: the CPU needs a multiple of {LANES}")
         self.n_pages, self.page_len, self.n_slots, self.window = n_pages, page_len, n_slots, window
-        self.kv = [_kv_layer(s, n_pages, page_len) for s in shape.kv]
+        self.kv_types = kv_types
+        self.kv = [_kv_layer(s, kv_types, n_pages, page_len) for s in shape.kv]
         self.delta = [_delta_layer(s, n_slots, window) for s in shape.delta]
 
     def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
@@ -57,8 +70,8 @@ class CpuState:
         for i, kv in enumerate(self.kv):
             keys, values = kv.keys[used], kv.values[used]
             for cell in dead:  # may hold what a rejected draft or another text left there
-                keys[-1:, :, cell // LANES, :, cell % LANES] = 0
-                values[-1:, :, cell] = 0
+                kv.key_cells.clear(keys[-1:], cell)
+                kv.value_cells.clear(values[-1:], cell)
             image[f"kv.{i}.keys"], image[f"kv.{i}.values"] = keys, values
         for i, delta in enumerate(self.delta):
             for name, part in delta.parts(slot, n_pending).items():
@@ -86,9 +99,15 @@ class CpuState:
             kv.values[list(targets)] = kv.values[list(sources)]
 
 
-def count_state_bytes(shape: StateShape, page_len: int, window: int) -> tuple[int, int]:
+def count_state_bytes(
+    shape: StateShape, kv_types: KvTypes, page_len: int, window: int
+) -> tuple[int, int]:
     """Bytes of a page of all layers, and of a slot."""
-    page = sum(2 * page_len * s.n_kv_heads * (s.key_dim + s.value_dim) for s in shape.kv)
+    page = sum(
+        s.n_kv_heads * cells.head_bytes
+        for s in shape.kv
+        for cells in _cells_of(s, kv_types, page_len)
+    )
     slot = 0
     for s in shape.delta:
         ring = (s.kernel - 1 + window) * s.channels
@@ -103,11 +122,18 @@ def _zeros(kind: Any, *shape: int) -> NDArray[Any]:
     return made
 
 
-def _kv_layer(s: KvShape, n_pages: int, page_len: int) -> KvLayer:
-    return KvLayer(
-        keys=_zeros(np.uint16, n_pages, s.n_kv_heads, page_len // LANES, s.key_dim, LANES),
-        values=_zeros(np.uint16, n_pages, s.n_kv_heads, page_len, s.value_dim),
-    )
+def _cells_of(s: KvShape, kv_types: KvTypes, page_len: int) -> tuple[Keys, Values]:
+    keys = make_keys(kv_types.keys, page_len, s.key_dim)
+    return keys, make_values(kv_types.values, page_len, s.value_dim)
+
+
+def _kv_layer(s: KvShape, kv_types: KvTypes, n_pages: int, page_len: int) -> KvLayer:
+    def pages(cells: Cells) -> NDArray[Any]:
+        kind, shape = cells.array_shape()
+        return _zeros(kind, n_pages, s.n_kv_heads, *shape)
+
+    keys, values = _cells_of(s, kv_types, page_len)
+    return KvLayer(pages(keys), pages(values), keys, values)
 
 
 def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:

@@ -18,6 +18,7 @@ from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.drafting import Drafter
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence
+from specdec.core.errors import ConfigError
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.sampling.params import SamplingParams
@@ -28,9 +29,9 @@ from specdec.core.state.snapshot import SequenceSnapshot
 from specdec.core.tokenizer import load_tokenizer
 
 Tiny = Callable[..., TinyModel]
-DEVICES = ("torch", "cpu")
+DEVICES = ("torch", "cpu", "cpu q8_0")
 # Whether a row's numbers are the same bits whatever else is in the step.
-EXACT = {"torch": False, "cpu": True}
+EXACT = {"torch": False, "cpu": True, "cpu q8_0": True}
 SIZES = StateSizes(96, n_slots=3, n_checkpoints=3, page_len=16, window=5)
 PROMPT = random_tokens(21, seed=3, n_vocab=256)
 PARAMS = GenerateParams(SamplingParams(temperature=0.0), max_tokens=14, logprobs=3, ignore_eos=True)
@@ -233,3 +234,18 @@ def test_what_the_backend_picks_is_what_python_picks(
     assert_same_text(got, want, device)
     assert (sequence.stats.draft_n > 0) is has_drafts
     assert bool(in_python) is (device == "torch")
+
+
+def test_another_type_of_cache_is_refused(tiny: Tiny) -> None:
+    """The same model with the same device."""
+    path = tiny("qwen3").path
+    tokenizer = load_tokenizer(open_gguf(path).metadata)
+    loaded = [load(path, device) for device in ("cpu q8_0", "cpu")]
+    engines = [
+        Engine(*each, tokenizer, EngineConfig(SIZES, chunk=16), model_id="tiny") for each in loaded
+    ]
+    for saving, other in (engines, engines[::-1]):
+        sequence = saving.add(PROMPT, PARAMS)
+        saving.step()
+        with pytest.raises(ConfigError, match=r"another backend: .*q8_0 keys, q8_0 values"):
+            other.restore(saving.snapshot(sequence))

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.core.backend import create_backend
 from specdec.core.backend.interface import Backend, HostOutput, SlotImage, State
-from specdec.core.backend.layers import Floats
+from specdec.core.backend.layers import Floats, KvTypes
 from specdec.core.backend.step import Piece, Step, build_step, replay_after
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
@@ -89,7 +89,9 @@ class Running:
 
 
 def load(path: Path, device: str = "torch", threads: int | None = None) -> tuple[Model, Backend]:
-    backend = create_backend(device, threads)
+    """`device` may name a type of the cache, too: "cpu q8_0"."""
+    device, _, kind = device.partition(" ")
+    backend = create_backend(device, threads, KvTypes.parse(kind or "f16", kind or "f16"))
     return build_model(open_gguf(path), backend), backend
 
 

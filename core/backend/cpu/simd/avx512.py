@@ -16,6 +16,7 @@ class Avx512Vnni(Simd):
     name, architecture = "avx512-vnni", "x86_64"
     features = ("avx512f", "avx512bw", "avx512vl", "avx512vnni", "fma", "f16c")
     takes_signed = False
+    sums_at_once = 16
 
     def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
         # LLVM 21 and later give the intrinsic byte vectors.

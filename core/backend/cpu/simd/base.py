@@ -33,6 +33,8 @@ class Simd(ABC):
     takes_signed: ClassVar[bool] = True
     # Whether `lookup` is worth its time in a product; where not, tables are met when loading.
     looks_up: ClassVar[bool] = True
+    # Vectors of 16 lanes that sums may fill, beside what else has to be in registers.
+    sums_at_once: ClassVar[int] = 8
 
     @classmethod
     def is_available(cls) -> bool:

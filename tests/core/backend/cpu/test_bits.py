@@ -19,8 +19,10 @@ LENGTH = 60
 
 
 @cache
-def machine(tiny: Tiny, name: str, threads: int, quantise: str = "F32") -> Machine:
-    return Machine(*load(tiny(name, quantise=quantise).path, "cpu", threads), window=8)
+def machine(
+    tiny: Tiny, name: str, threads: int, quantise: str = "F32", device: str = "cpu"
+) -> Machine:
+    return Machine(*load(tiny(name, quantise=quantise).path, device, threads), window=8)
 
 
 def cuts(draw: st.DrawFn, n: int) -> list[int]:
@@ -33,23 +35,25 @@ def cuts(draw: st.DrawFn, n: int) -> list[int]:
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[str, str, list[int], list[int], int]:
+def plans(draw: st.DrawFn) -> tuple[str, str, str, list[int], list[int], int]:
     family = draw(st.sampled_from(sorted(FAMILIES)))
     quantise = draw(st.sampled_from(["F32", "Q8_0", "Q4_0"]))
-    return family, quantise, cuts(draw, LENGTH), cuts(draw, LENGTH), draw(st.integers(1, 2))
+    device = draw(st.sampled_from(["cpu", "cpu q8_0"]))
+    threads = draw(st.integers(1, 3))
+    return family, quantise, device, cuts(draw, LENGTH), cuts(draw, LENGTH), threads
 
 
 @settings(max_examples=30, deadline=None)
 @given(plans())
 def test_any_cut_beside_any_company_on_any_threads(
-    tiny: Tiny, plan: tuple[str, str, list[int], list[int], int]
+    tiny: Tiny, plan: tuple[str, str, str, list[int], list[int], int]
 ) -> None:
     """Two texts in steps of any lengths, side by side; against token by token on one thread."""
-    family, quantise, *lengths, threads = plan
+    family, quantise, device, *lengths, threads = plan
     texts = [random_tokens(LENGTH, seed=seed) for seed in (3, 4)]
-    lone = machine(tiny, family, 1, quantise)
+    lone = machine(tiny, family, 1, quantise, device)
     want = [Running(lone).append_cut(text, [1] * LENGTH) for text in texts]
-    shared = machine(tiny, family, threads, quantise)
+    shared = machine(tiny, family, threads, quantise, device)
     runs = [Running(shared, 2, [9, 4, 5, 20]), Running(shared, 0, [3, 0, 8, 1])]
     got: list[list[np.ndarray]] = [[], []]
     left = [list(cut) for cut in lengths]
