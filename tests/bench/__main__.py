@@ -27,6 +27,7 @@ SECTIONS: dict[str, Section] = {
     "bandwidth": bandwidth.share,
     "neighbour": neighbour.beside_a_neighbour,
     "together": together.eight,
+    "together-peer": together.eight_in_llama_cpp,
     "context": context.long_context,
     "small": command.small_file,
     "dispatch": starts.dispatch,
