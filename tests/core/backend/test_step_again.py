@@ -9,7 +9,7 @@ import pytest
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.step import Piece, build_step
+from specdec.core.backend.step import Piece, build_step, replay_after
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
@@ -23,9 +23,11 @@ def test_one_step_for_a_whole_text(
     want = Running(machine, slot=1, pages=range(16, 32))
     other = Running(machine, slot=2, pages=range(32, 48))
     step, got = build_step([Piece(tokens[:1], 0, PAGES)]), []
+    replay = 0
     for i, token in enumerate(tokens):
         step.tokens[0], step.positions[0], step.past[0] = token, i, i
-        step.replay[0] = int(i > 0)
+        step.replay[0] = replay
+        replay = replay_after(replay, 1, 1, machine.window)
         got.append(machine.run(step).logits[0].copy())
         if i % 7 == 3:
             other.append(tokens[: 1 + i % 3])

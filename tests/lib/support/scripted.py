@@ -73,7 +73,7 @@ class ScriptedState:
 class ScriptedBackend:
     """What the engine uses of a `Backend`. `poison`: tokens after which logits are NaN."""
 
-    name = "scripted"
+    name = state_format = "scripted"
 
     def __init__(self, *, hybrid: bool = False, poison: frozenset[int] = frozenset()) -> None:
         self.hybrid, self.poison = hybrid, poison

@@ -69,7 +69,7 @@ def write_norm(e: Emitter, width: int, eps: float) -> None:
     arguments, part, parts = e.parameters
     row_set, out, records, rows, weight = e.words(arguments, 5)
     n_rows, n_blocks = e.load(I64, row_set, 8), width // Record.BLOCK
-    pieces = e.minimum(e.maximum(parts // n_rows, 1), n_blocks)
+    pieces = e.minimum(e.maximum(parts // e.maximum(n_rows, 1), 1), n_blocks)
     first, last = e.share(n_rows * pieces, part, parts)
     with e.range(first, last) as unit:
         row = unit // pieces
