@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from . import bandwidth, command, context, decode, neighbour, starts, together, widths
+from . import bandwidth, command, context, decode, neighbour, starts, tiles, together, widths
 from .figures import Figure, summary, table
 from .provenance import Moment, provenance
 from .record import Record
@@ -30,6 +30,8 @@ SECTIONS: dict[str, Section] = {
     "together-peer": together.eight_in_llama_cpp,
     "context": context.long_context,
     "small": command.small_file,
+    "tiles": tiles.every_format,
+    "generic": tiles.generic,
     "dispatch": starts.dispatch,
     "start": starts.starts,
 }

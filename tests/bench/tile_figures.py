@@ -1,6 +1,6 @@
 """How fast the tile kernels are by themselves: one thread, weights in the second-level cache.
 
-`python tests/bench/tile_figures.py [--sets a,b] [--formats x,y] [--rows 1,4]` prints a table. GB/s
+`python -m bench.tile_figures [--sets a,b] [--formats x,y] [--rows 1,4]` prints a table. GB/s
 are of repacked weights; Gdot/s are 64 products of bytes each, so that formats can be compared.
 """
 
@@ -11,7 +11,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -130,8 +130,8 @@ def figures(
     return [replace(x, format=f) for x, (f, _, _) in zip(measure(cases), keys, strict=True)]
 
 
-def as_records(found: list[Figure]) -> list[dict[str, Any]]:
-    return [asdict(figure) for figure in found]
+def best_set() -> str:
+    return next(name for name, made in SETS.items() if made.is_available())
 
 
 def table(found: list[Figure]) -> str:
