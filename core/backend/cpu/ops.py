@@ -221,15 +221,16 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
     partials = Buffer(r.row_pool, SHARED_BYTES)  # all layers share it, one after the other
     counters = np.zeros(MAX_SHARED_UNITS, np.int64)
     r.held.append(counters)
-    r.add(
+    words = r.add(
         name_of("attend", shape),
         lambda e: write_attend(e, shape),
         [
             inputs.address, qkv.address, keys, values, sinks, out.address,
-            partials.address, counters.ctypes.data,
+            partials.address, counters.ctypes.data, 0,
         ],
     )  # fmt: skip
-    return PackedRows(r, out.width, out.row_set, rows=out)
+    producer = words if shape.packs else None
+    return PackedRows(r, out.width, out.row_set, rows=out, producer=producer, words=(5, 8))
 
 
 def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedRows:

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..emit import I64, Emitter, Value
+from ..formats.base import Record
 from .attention import AttentionShape, StepWords
+from .mathematics import F32X16
+from .pack import RowSet, pack_block
 from .spans import LINE, Bundle, Places, Range, SpanWork
 
 HEADS_AT_ONCE = 8  # query heads that share a pass over keys
@@ -49,9 +52,9 @@ class Block:
 
 def write_attend(e: Emitter, s: AttentionShape) -> None:
     """Arguments: step, qkv rows, key pages, value pages, sinks or 0, rows out, room for partials,
-    counters (zero)."""
+    counters (zero), records or 0."""
     arguments, part, parts = e.parameters
-    words = e.words(arguments, 8)
+    words = e.words(arguments, 9)
     work = _Attend(e, s, words)
     plan = work.plan(parts)
     first, last = e.share(plan.n_spans, part, parts)
@@ -95,7 +98,7 @@ class _Attend:
     def __init__(self, e: Emitter, s: AttentionShape, words: list[Value]) -> None:
         self.e, self.s = e, s
         step_at, self.qkv, self.keys, self.values, self.sinks, self.out = words[:6]
-        self.partials, self.counters = words[6:]
+        self.partials, self.counters, self.records = words[6:]
         self.step = e.words(step_at, StepWords.COUNT)
         self.passes = -(-s.group // HEADS_AT_ONCE)
         self.heads = -(-s.group // self.passes)
@@ -264,3 +267,16 @@ class _Attend:
         s, head = self.s, unit.head + head
         target = self.out + row * (4 * s.n_heads * s.value_dim) + head * (4 * s.value_dim)
         self.work.finish(partial, self._query(row, head), target, self.sinks + head * 4)
+        if s.packs:
+            with self.e.when(self.records > 0):
+                self._pack(row, head, target)
+
+    def _pack(self, row: Value, head: Value, source: Value) -> None:
+        e, in_head = self.e, self.s.value_dim // Record.BLOCK
+        row_set, n_blocks = self.step[StepWords.ROW_SET], self.s.n_heads * in_head
+        start, stride = RowSet.record(e, row_set, row, n_blocks)
+        with e.range(0, in_head) as block:
+            at = source + block * (4 * Record.BLOCK)
+            halves = [e.load(F32X16, at + LINE * k) for k in (0, 1)]
+            record = self.records + start + (head * in_head + block) * stride
+            pack_block(e, halves[0], halves[1], record)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...layers import Attention, KvType, KvTypes, RopePairs
 from ..emit import F32, I64, LANES, Emitter, Value
+from ..formats.base import Record
 from .cells import Keys, Values, make_keys, make_values
 from .mathematics import F32X16
 from .rows import norm_row
@@ -47,6 +48,11 @@ class AttentionShape:
     @property
     def group(self) -> int:
         return self.n_heads // self.n_kv_heads
+
+    @property
+    def packs(self) -> bool:
+        """Blocks of 32 outputs lie within a head."""
+        return self.value_dim % Record.BLOCK == 0
 
     @property
     def q_head(self) -> int:
