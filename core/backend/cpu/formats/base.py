@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Bytes = NDArray[np.uint8]
 ROWS = 16  # output rows of a tile
+NEAR = (4096, 2)  # see `TileFormat.ahead`; what suits bytes that are hardly unpacked, or not at all
 
 
 class Record:
@@ -67,7 +68,8 @@ class TileFormat(ABC):
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
     # How far ahead of their use, and into which level of the cache, weights are fetched.
-    ahead: ClassVar[tuple[int, int]] = (4096, 2)
+    ahead: ClassVar[tuple[int, int]] = (8192, 2)
+    ahead_of_one: ClassVar[tuple[int, int]] = (8192, 2)  # the same for a single row
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

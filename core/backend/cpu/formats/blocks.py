@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .base import ROWS, Bytes, Group, Move, TileFormat
+from .base import NEAR, ROWS, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, I32X16, high, load64, load_half, load_u8, low, raise_bit
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 class Q8_0(TileFormat):
     name = "Q8_0"
+    ahead_of_one = NEAR
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 2 * ROWS
 
     quant_moves, scale_moves = (Move(2, 32, 4),), (Move(0, 2, 2),)

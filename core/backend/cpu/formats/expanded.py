@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import ROWS, Bytes, Group, Move, TileFormat
+from .base import NEAR, ROWS, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, load64
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 class Expanded(TileFormat):
     name = "I8_S16"
+    ahead_of_one = NEAR
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS
 
     quant_moves, scale_moves = (Move(8, 32, 4),), (Move(0, 8, 4),)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 HALF = 2 * ROWS  # bytes of one half float of each row
-FAR_AHEAD = (8192, 2)  # a super-block is 2 or 3 KB of which some lines are read several times
 
 
 def six_bit_pairs(scales: Bytes) -> tuple[Bytes, Bytes]:
@@ -47,7 +46,6 @@ class Q4K(TileFormat):
 
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
-    ahead = FAR_AHEAD
 
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(20, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
@@ -127,7 +125,6 @@ class Q6K(TileFormat):
 
     name = "Q6_K"
     span, quant_bytes, scale_bytes = 256, 192 * ROWS, HALF + 16 * ROWS
-    ahead = FAR_AHEAD
 
     quant_moves = (
         Move(0, 32, 4), Move(128, 32, 4), Move(32, 32, 4),
@@ -158,7 +155,6 @@ class Q3K(TileFormat):
 
     name = "Q3_K"
     span, quant_bytes, scale_bytes = 256, 96 * ROWS, HALF + 12 * ROWS
-    ahead = FAR_AHEAD
 
     quant_moves = (Move(0, 16, 4), Move(32, 32, 4), Move(16, 16, 4), Move(64, 32, 4))
     scale_moves = (Move(108, 2, 2), Move(96, 12, 1))
@@ -194,7 +190,6 @@ class Q3K(TileFormat):
 class Q2K(TileFormat):
     name = "Q2_K"
     span, quant_bytes, scale_bytes = 256, 64 * ROWS, 2 * HALF + 16 * ROWS
-    ahead = FAR_AHEAD
 
     quant_moves = (Move(16, 64, 4),)
     scale_moves = (Move(80, 4, 2), Move(0, 16, 1))

@@ -24,12 +24,13 @@ AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     quants, scales, n_spans, x, _, _, _, _, _, _ = e.parameters
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
+    ahead = form.ahead if m > 1 else form.ahead_of_one
     with e.range(0, n_spans) as i:
         at = quants + i * form.quant_bytes
         records = x + i * (form.span // Record.BLOCK * m * Record.SIZE)
         group_bytes = form.quant_bytes * Record.BLOCK // form.span
         for group in form.groups(e, at, scales + i * form.scale_bytes):
-            _prefetch(e, form, at + group.block * group_bytes, group_bytes)
+            _prefetch(e, ahead, at + group.block * group_bytes, group_bytes)
             rows = [records + (group.block * m + row) * Record.SIZE for row in range(m)]
             for first in range(0, m, AT_ONCE):
                 if m >= AT_ONCE:
@@ -40,9 +41,9 @@ def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     e.finish()
 
 
-def _prefetch(e: Emitter, form: TileFormat, address: Value, n_bytes: int) -> None:
+def _prefetch(e: Emitter, ahead: tuple[int, int], address: Value, n_bytes: int) -> None:
     """Group by group: the lines of a whole super-block at a time would wait for each other."""
-    distance, level = form.ahead
+    distance, level = ahead
     for line in range(0, n_bytes, 64):
         e.prefetch(address + (distance + line), level)
 
@@ -108,7 +109,7 @@ def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
 
     even = n_elements - n_elements % 2
     with e.range(0, even, 2) as i:
-        _prefetch(e, form, quants + i * form.quant_bytes, 2 * form.quant_bytes)
+        _prefetch(e, form.ahead, quants + i * form.quant_bytes, 2 * form.quant_bytes)
         add(i, 0)
         add(i + 1, 1)
     with e.when(n_elements > even):
