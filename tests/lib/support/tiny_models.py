@@ -1,7 +1,8 @@
 """Tiny random models of every family: a `transformers` model and the GGUF file of the same weights.
 
 Everything is randomised (norms, biases, decays): default initialisation would leave the +1 of norm
-weights and most biases untested. Files are written with the `gguf` package, names mapped here.
+weights and most biases untested. Files are written with the `gguf` package, names and orders
+are mapped by `convert`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .vocab import N_VOCAB, tokenizer_metadata
+from specdec.convert.hf_tensors import Rules, Tensors, llama3_factors, map_tensors
 
-Tensors = dict[str, NDArray[np.float32]]
+from .vocab import N_VOCAB, tokenizer_metadata
 
 COMMON: dict[str, Any] = {
     "vocab_size": N_VOCAB,
@@ -165,9 +166,7 @@ def build_tiny(
     hf = getattr(transformers, family.hf_class)(config).eval().float()
     _randomise(hf, family)
     head = _build_mtp(hf, family) if mtp else None
-    tensors = _map_tensors(hf.state_dict(), family, config)
-    if head is not None:
-        tensors |= _map_mtp(head.state_dict(), family, config)
+    tensors = _map_tensors(hf, head, family, config)
     keys = _keys(family, config, n_nextn=int(mtp))
     if edit is not None:
         edit(keys, tensors)
@@ -217,157 +216,35 @@ def _build_mtp(hf: Any, family: Family) -> Any:
     return head
 
 
-# Names -------------------------------------------------------------------------------------------
+# Tensors -----------------------------------------------------------------------------------------
 
-GLOBAL = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-IN_BLOCK = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.in_proj_ba": "ssm_ba",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-}
-MTP_GLOBAL = {
-    "eh_proj.weight": "nextn.eh_proj.weight",
-    "enorm.weight": "nextn.enorm.weight",
-    "hnorm.weight": "nextn.hnorm.weight",
-    "post_norm.weight": "nextn.shared_head_norm.weight",
+MTP_NAMES = {
+    "layers.0.eh_proj.": "mtp.fc.",
+    "layers.0.enorm.": "mtp.pre_fc_norm_embedding.",
+    "layers.0.hnorm.": "mtp.pre_fc_norm_hidden.",
+    "layers.0.post_norm.": "mtp.norm.",
+    "layers.0.mtp_block.": "mtp.layers.0.",
 }
 
 
-def _map_tensors(state: dict[str, torch.Tensor], family: Family, config: Any) -> Tensors:
-    out: Tensors = {}
-    for name, value in state.items():
-        array = value.detach().float().numpy()
-        if name in GLOBAL:
-            out[GLOBAL[name]] = array + (family.plus_one_norms and "norm" in name)
-        elif name.startswith("model.layers."):
-            _, _, layer, rest = name.split(".", 3)
-            for stem, mapped in _map_block(rest, array, family, config).items():
-                out[f"blk.{layer}.{stem}"] = mapped
+def _map_tensors(hf: Any, head: Any, family: Family, config: Any) -> Tensors:
+    rules = Rules(
+        family.architecture,
+        config.num_hidden_layers,
+        getattr(config, "head_dim", None) or 0,
+        getattr(config, "linear_num_key_heads", 0),
+        getattr(config, "linear_num_value_heads", 0),
+        getattr(config, "linear_value_head_dim", 0),
+    )
+    state = dict(hf.state_dict())
+    for name, value in (head.state_dict() if head is not None else {}).items():
+        for old, new in MTP_NAMES.items():
+            if name.startswith(old):
+                state[new + name.removeprefix(old)] = value
+    out = map_tensors(((n, v.detach().float().numpy()) for n, v in state.items()), rules)
     if config.rope_parameters["rope_type"] == "llama3":
-        out["rope_freqs.weight"] = _llama3_factors(config)
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in out.items()}
-
-
-def _map_mtp(state: dict[str, torch.Tensor], family: Family, config: Any) -> Tensors:
-    out: Tensors = {}
-    prefix = f"blk.{config.num_hidden_layers}."
-    for name, value in state.items():
-        if not name.startswith("layers.0."):
-            continue
-        rest, array = name.removeprefix("layers.0."), value.detach().float().numpy()
-        if rest in MTP_GLOBAL:
-            out[prefix + MTP_GLOBAL[rest]] = array + (family.plus_one_norms and "norm" in rest)
-        elif rest.startswith("mtp_block."):
-            for stem, mapped in _map_block(
-                rest.removeprefix("mtp_block."), array, family, config
-            ).items():
-                out[prefix + stem] = mapped
-    return {name: np.ascontiguousarray(array, np.float32) for name, array in out.items()}
-
-
-def _map_block(rest: str, array: NDArray[np.float32], family: Family, config: Any) -> Tensors:
-    """One tensor of a block under its GGUF name, reordered as llama.cpp's converter does."""
-    if rest.endswith("mlp.experts.gate_up_proj"):
-        gate, up = np.split(array, 2, axis=1)
-        return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
-    if rest.endswith("mlp.experts.down_proj"):
-        return {"ffn_down_exps.weight": array}
-    tiled = family.architecture in ("qwen35", "qwen35moe")
-    if rest == "linear_attn.A_log":
-        return {"ssm_a": _tile(-np.exp(array), config, 1, tiled)}
-    if rest == "linear_attn.dt_bias":
-        return {"ssm_dt.bias": _tile(array, config, 1, tiled)}
-    if rest == "linear_attn.in_proj_qkvz.weight":
-        return _split_qkvz(array, config)
-    stem, _, kind = rest.rpartition(".")
-    mapped = IN_BLOCK[stem]
-    if mapped == "ffn_norm" and family.hybrid:
-        mapped = "post_attention_norm"
-    if family.plus_one_norms and mapped.endswith("norm") and mapped != "ssm_norm":
-        array = array + 1
-    if family.architecture == "llama" and mapped in ("attn_q", "attn_k"):
-        array = _neighbours(array, config.head_dim)
-    if mapped in ("attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha", "ssm_conv1d", "ssm_out"):
-        array = _tile_matrix(mapped, array, config, tiled)
-    return {f"{mapped}.{kind}": array}
-
-
-def _neighbours(array: NDArray[np.float32], head_dim: int) -> NDArray[np.float32]:
-    """Rows of each head from halves to neighbours: what lets rope turn (2i, 2i + 1)."""
-    heads = array.reshape(-1, 2, head_dim // 2, *array.shape[1:])
-    return heads.swapaxes(1, 2).reshape(array.shape)
-
-
-def _tile(array: NDArray[np.float32], config: Any, width: int, tiled: bool) -> NDArray[np.float32]:
-    """Value heads along the first axis, from grouped by key head to tiled."""
-    if not tiled:
-        return array
-    n_key = config.linear_num_key_heads
-    share = config.linear_num_value_heads // n_key
-    heads = array.reshape(n_key, share, width, *array.shape[1:])
-    return heads.swapaxes(0, 1).reshape(array.shape)
-
-
-def _tile_matrix(
-    stem: str, array: NDArray[np.float32], config: Any, tiled: bool
-) -> NDArray[np.float32]:
-    dim = config.linear_value_head_dim
-    n_keys = 2 * config.linear_num_key_heads * config.linear_key_head_dim
-    if stem == "ssm_conv1d":
-        array = array[:, 0, :]
-    if stem in ("attn_qkv", "ssm_conv1d"):
-        return np.concatenate([array[:n_keys], _tile(array[n_keys:], config, dim, tiled)])
-    if stem == "ssm_out":
-        return _tile(array.T, config, dim, tiled).T
-    return _tile(array, config, dim if stem == "attn_gate" else 1, tiled)
-
-
-def _split_qkvz(array: NDArray[np.float32], config: Any) -> Tensors:
-    """Rows per key head [q, k, v.., z..] to [all q, all k, all v] and [all z]."""
-    n_key, dim = config.linear_num_key_heads, config.linear_key_head_dim
-    share = config.linear_num_value_heads // n_key
-    groups = array.reshape(n_key, -1, array.shape[1])
-    q, k, v, z = np.split(groups, np.cumsum([dim, dim, share * dim]), axis=1)
-    flat = [part.reshape(-1, array.shape[1]) for part in (q, k, v, z)]
-    return {"attn_qkv.weight": np.concatenate(flat[:3]), "attn_gate.weight": flat[3]}
-
-
-def _llama3_factors(config: Any) -> NDArray[np.float32]:
-    """The divisors that llama.cpp's converter stores for llama3 rope scaling."""
-    rope = config.rope_parameters
-    i = np.arange(0, config.head_dim, 2)
-    turn = 2 * np.pi * rope["rope_theta"] ** (i / config.head_dim)
-    context, factor = rope["original_max_position_embeddings"], rope["factor"]
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    smooth = (context / turn - low) / (high - low)
-    mixed = 1 / ((1 - smooth) / factor + smooth)
-    out = np.where(turn < context / high, 1.0, np.where(turn > context / low, factor, mixed))
-    return out.astype(np.float32)
+        out["rope_freqs.weight"] = llama3_factors(config.rope_parameters, config.head_dim)
+    return out
 
 
 # Keys and file -----------------------------------------------------------------------------------
