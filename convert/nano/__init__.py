@@ -1,0 +1,1 @@
+"""The recipe of the bundled model: corpus, tokenizer, training, file, figures. Needs `[train]`."""

@@ -1,0 +1,124 @@
+"""A trained network as a GGUF file: names by `hf_tensors`, matrices as Q8_0, llama.cpp's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import ConfigError
+from ...core.gguf.quants import find_format
+from ...core.gguf.writer import TensorData, write_gguf
+from ..hf_tensors import Floats, Rules, map_tensors
+from .network import Network
+from .shapes import Shape
+from .vocabulary import Vocabulary
+
+FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}  # general.file_type
+LICENSE = "PSF-2.0"
+DESCRIPTION = (
+    "A small model of Python, trained on the sources of Python's standard library, "
+    "Copyright (c) Python Software Foundation; licensed under the PSF License Agreement."
+)
+# Small, and read as float by the kernels: the convolution and the two rows per value head.
+_KEPT = ("norm", "ssm_conv1d", "ssm_alpha", "ssm_beta")
+
+
+def write_model(path: Path, network: Network, vocabulary: Vocabulary, kind: str = "Q8_0") -> None:
+    if kind not in FILE_TYPES:
+        raise ConfigError(f"matrices can be {', '.join(FILE_TYPES)}, not {kind}")
+    shape = network.shape
+    metadata = general(shape, kind) | keys(shape) | vocabulary.metadata()
+    mapped = map_tensors(_arrays(network), rules(shape))
+    tensors = [encode(name, array, kind) for name, array in mapped.items()]
+    write_gguf(path, metadata, tensors, overwrite=True)
+
+
+def _arrays(network: Network) -> Iterator[tuple[str, Floats]]:
+    for name, value in network.state_dict().items():
+        if name != "lm_head.weight" or not network.shape.tie_word_embeddings:
+            yield name, value.detach().float().cpu().numpy()
+
+
+def architecture(shape: Shape) -> str:
+    return "qwen35" if shape.is_hybrid else "qwen3"
+
+
+def rules(shape: Shape) -> Rules:
+    return Rules(
+        architecture(shape),
+        shape.num_hidden_layers,
+        shape.head_dim,
+        shape.linear_num_key_heads,
+        shape.linear_num_value_heads,
+        shape.linear_head_dim,
+    )
+
+
+def general(shape: Shape, kind: str) -> dict[str, Any]:
+    return {
+        "general.architecture": architecture(shape),
+        "general.type": "model",
+        "general.name": "specdec nano" if shape.is_hybrid else "specdec nano draft",
+        "general.description": DESCRIPTION,
+        "general.license": LICENSE,
+        "general.file_type": FILE_TYPES[kind],
+        "general.quantization_version": 2,
+    }
+
+
+def keys(shape: Shape) -> dict[str, Any]:
+    s = shape
+    own: dict[str, Any] = {
+        "context_length": s.max_position_embeddings,
+        "embedding_length": s.hidden_size,
+        "block_count": s.num_hidden_layers + s.num_mtp_layers,
+        "feed_forward_length": s.intermediate_size,
+        "attention.head_count": s.num_attention_heads,
+        "attention.head_count_kv": s.num_key_value_heads,
+        "attention.key_length": s.head_dim,
+        "attention.value_length": s.head_dim,
+        "attention.layer_norm_rms_epsilon": s.rms_norm_eps,
+        "rope.freq_base": s.rope_theta,
+        "rope.dimension_count": s.rotary_dim,
+    }
+    if s.is_hybrid:
+        pairs = s.rotary_dim // 2  # over time, height, width; all the same for text
+        own |= {
+            "rope.dimension_sections": [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3, 0],
+            "ssm.conv_kernel": s.linear_conv_kernel_dim,
+            "ssm.state_size": s.linear_head_dim,
+            "ssm.group_count": s.linear_num_key_heads,
+            "ssm.time_step_rank": s.linear_num_value_heads,
+            "ssm.inner_size": s.linear_width,
+            "full_attention_interval": s.full_attention_interval,
+        }
+    if s.num_mtp_layers:
+        own["nextn_predict_layers"] = s.num_mtp_layers
+    return {f"{architecture(shape)}.{key}": value for key, value in own.items()}
+
+
+def encode(name: str, array: Floats, kind: str) -> TensorData:
+    small = array.ndim < 2 or any(part in name for part in _KEPT)
+    fmt = find_format("F32" if small else kind)
+    data: NDArray[Any] = array
+    if fmt.name == "F16":
+        data = array.astype(np.float16)
+    elif fmt.name == "Q8_0":
+        data = to_q8_0(array)
+    return TensorData(name, array.shape, fmt, data)
+
+
+def to_q8_0(array: Floats) -> NDArray[np.uint8]:
+    """Blocks of 32: a half-precision scale, then bytes. Rounds as ggml does, halves away from 0."""
+    if array.shape[-1] % 32:
+        raise ConfigError(f"a row of {array.shape[-1]} numbers is not whole blocks of 32")
+    blocks = array.reshape(-1, 32).astype(np.float32)
+    scale = np.abs(blocks).max(1, keepdims=True) / np.float32(127)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    scaled = blocks * inverse
+    codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
+    return np.concatenate([scale.astype("<f2").view(np.uint8), codes.view(np.uint8)], axis=1)

@@ -1,0 +1,92 @@
+"""Muon for the matrices of the blocks, Adam for everything else.
+
+Muon moves a matrix by the orthogonal factor of its momentum, found by a few Newton-Schulz steps;
+matrices of one shape go through these together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MOMENTUM = 0.95
+MATRIX_RATE, EMBED_RATE, HEAD_RATE, REST_RATE = 0.015, 0.015, 0.003, 0.004
+DECAY = 0.05  # of matrices, times the rate
+BETAS, EPS = (0.8, 0.95), 1e-10
+# Coefficients of Muon's authors: fast rather than exact, singular values end near 1.
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_STEPS = 5
+
+
+class Optimiser:
+    def __init__(self, model: nn.Module) -> None:
+        groups: dict[str, list[Tensor]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            groups[_kind(name, parameter)].append(parameter)
+        self.matrices = groups.pop("matrix", [])
+        self.momenta = [torch.zeros_like(p) for p in self.matrices]
+        rates = {"embed": EMBED_RATE, "head": HEAD_RATE, "rest": REST_RATE}
+        self.adam = torch.optim.Adam(
+            [{"params": ps, "base": rates[kind]} for kind, ps in sorted(groups.items())],
+            betas=BETAS,
+            eps=EPS,
+        )
+
+    def step(self, scale: float) -> None:
+        """`scale` is the schedule's factor of all rates. Leaves no gradients."""
+        for group in self.adam.param_groups:
+            group["lr"] = group["base"] * scale
+        self.adam.step()
+        self.adam.zero_grad()
+        self._step_matrices(MATRIX_RATE * scale)
+
+    @torch.no_grad()
+    def _step_matrices(self, rate: float) -> None:
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        for parameter, momentum in zip(self.matrices, self.momenta, strict=True):
+            if parameter.grad is None:  # frozen
+                continue
+            momentum.lerp_(parameter.grad, 1 - MOMENTUM)
+            ahead = parameter.grad.lerp(momentum, MOMENTUM)
+            by_shape[parameter.shape].append((parameter, ahead))
+            parameter.grad = None
+        for (n_out, n_in), pairs in by_shape.items():
+            moves = orthogonalise(torch.stack([ahead for _, ahead in pairs]))
+            for (parameter, _), move in zip(pairs, moves, strict=True):
+                parameter.mul_(1 - rate * DECAY)
+                parameter.add_(move, alpha=-rate * max(1.0, n_out / n_in) ** 0.5)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"momenta": self.momenta, "adam": self.adam.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for own, saved in zip(self.momenta, state["momenta"], strict=True):
+            own.copy_(saved)
+        self.adam.load_state_dict(state["adam"])
+
+
+def orthogonalise(stack: Tensor) -> Tensor:
+    """(N, rows, columns) to matrices with the same singular vectors and values near 1."""
+    a, b, c = _QUINTIC
+    tall = stack.shape[-2] > stack.shape[-1]
+    x = (stack.mT if tall else stack).bfloat16()
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(_STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    moved: Tensor = x.mT if tall else x
+    return moved.float()
+
+
+def _kind(name: str, parameter: Tensor) -> str:
+    if name.endswith("embed_tokens.weight"):
+        return "embed"
+    if name.endswith("lm_head.weight"):
+        return "head"
+    # Projections to one number per head are rows of their own, not a matrix that mixes.
+    if parameter.ndim == 2 and not name.endswith(("in_proj_a.weight", "in_proj_b.weight")):
+        return "matrix"
+    return "rest"

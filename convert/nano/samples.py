@@ -1,0 +1,145 @@
+"""What the model reads: files whole, and small shares of functions alone, fill-in, and chat.
+
+Files are most of it. Functions alone teach it to begin with a header and to end after the body;
+fill-in and chat examples are few, enough to answer in form.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .vocabulary import (
+    END_OF_TEXT,
+    FIM_MIDDLE,
+    FIM_PREFIX,
+    FIM_SUFFIX,
+    IM_END,
+    IM_START,
+    SPECIALS,
+    Vocabulary,
+)
+
+Tokens = NDArray[np.uint16]
+
+FUNCTION_SHARE, FIM_SHARE, CHAT_SHARE = 0.06, 0.05, 0.04  # of the files' tokens
+FUNCTION_CHARS = (60, 2500)
+FIM_CHARS = 1500  # of a piece of a file that is to be filled in
+BATCH = 256  # texts that are encoded at once
+
+_REQUESTS = (
+    "Write a function `{name}`: {summary}",
+    "Write a Python function. {summary}",
+    "Implement `{name}`. {summary}",
+)
+_QUESTIONS = ("What does `{name}` do?", "Explain `{name}`.")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    name: str
+    source: str
+    summary: str  # first line of the docstring, or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """All there is to sample from."""
+
+    files: list[str]
+    topics: list[str]
+    functions: list[Function]
+
+    @classmethod
+    def of(cls, files: Sequence[str], topics: Sequence[str] = ()) -> Library:
+        readable = [text for text in files if not any(token in text for token in SPECIALS)]
+        found = {f.source: f for text in readable for f in functions_of(text)}
+        return cls(readable, list(topics), list(found.values()))
+
+
+def functions_of(text: str) -> Iterator[Function]:
+    """Functions and methods, moved to the left margin; none of a file that does not parse."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    lines = text.splitlines(keepends=True)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            source = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
+            if FUNCTION_CHARS[0] <= len(source) <= FUNCTION_CHARS[1]:
+                docstring = (ast.get_docstring(node) or "").strip()
+                yield Function(node.name, source.rstrip() + "\n", docstring.split("\n")[0])
+
+
+def epoch(library: Library, vocabulary: Vocabulary, files: list[Tokens], seed: str) -> Tokens:
+    """Everything once, in an order of its own: documents with an end token after each."""
+    rng = random.Random(seed)
+    documents = [*files, *encode(vocabulary, library.topics)]
+    n_file_tokens = sum(map(len, files))
+    makers: list[tuple[float, Callable[[random.Random, Library], str]]] = [
+        (FUNCTION_SHARE, lone_function),
+        (FIM_SHARE, fill_in),
+        (CHAT_SHARE, chat),
+    ]
+    for share, make in makers:
+        documents += _fill(library, vocabulary, make, rng, int(share * n_file_tokens))
+    rng.shuffle(documents)
+    end = np.array([vocabulary.id_of(END_OF_TEXT)], np.uint16)
+    return np.concatenate([part for document in documents for part in (document, end)])
+
+
+def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Tokens]:
+    return [np.array(ids, np.uint16) for ids in vocabulary.encode(texts)]
+
+
+def _fill(
+    library: Library,
+    vocabulary: Vocabulary,
+    make: Callable[[random.Random, Library], str],
+    rng: random.Random,
+    n_tokens: int,
+) -> list[Tokens]:
+    made: list[Tokens] = []
+    while library.functions and n_tokens > 0:
+        for tokens in encode(vocabulary, [make(rng, library) for _ in range(BATCH)]):
+            if n_tokens > 0:
+                made.append(tokens)
+            n_tokens -= len(tokens)
+    return made
+
+
+def lone_function(rng: random.Random, library: Library) -> str:
+    return rng.choice(library.functions).source
+
+
+def fill_in(rng: random.Random, library: Library) -> str:
+    """Prefix, suffix, then the middle, cut at any three characters of a piece of a file."""
+    text = rng.choice(library.files)
+    start = rng.randrange(max(1, len(text) - FIM_CHARS // 2))
+    piece = text[start : start + FIM_CHARS]
+    a, b = sorted(rng.randrange(len(piece) + 1) for _ in range(2))
+    b = min(b, a + FIM_CHARS // 3)
+    prefix, middle, suffix = piece[:a], piece[a:b], piece[b:]
+    return f"{FIM_PREFIX}{prefix}{FIM_SUFFIX}{suffix}{FIM_MIDDLE}{middle}"
+
+
+def chat(rng: random.Random, library: Library) -> str:
+    function = rng.choice(library.functions)
+    while not function.summary:
+        function = rng.choice(library.functions)
+    if rng.random() < 0.6:
+        question, answer = rng.choice(_REQUESTS), function.source.rstrip()
+    else:
+        question, answer = rng.choice(_QUESTIONS), function.summary
+    return as_chat(question.format(name=function.name, summary=function.summary), answer)
+
+
+def as_chat(question: str, answer: str) -> str:
+    return f"{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n{answer}{IM_END}\n"

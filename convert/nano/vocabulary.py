@@ -1,0 +1,104 @@
+"""A byte-level BPE of 4096 entries, trained on the corpus.
+
+The text is cut as GPT-2 does: a newline goes with the indentation after it, never with the
+punctuation before it. A prompt such as `def f(x):` thus ends where a token ends, and what the model
+has to say next is a token that it has seen there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PRE = "gpt-2"  # tokenizer.ggml.pre, known here and to llama.cpp
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
+SPECIALS = (END_OF_TEXT, IM_START, IM_END, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE)
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Special tokens come last, as in Qwen's vocabularies."""
+
+    engine: Any  # tokenizers.Tokenizer
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> Vocabulary:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        engine = Tokenizer(models.BPE())
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        engine.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size - len(SPECIALS),
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        engine.train_from_iterator(texts, trainer)
+        engine.add_special_tokens(list(SPECIALS))
+        return cls(engine)
+
+    @classmethod
+    def load(cls, path: Path) -> Vocabulary:
+        from tokenizers import Tokenizer
+
+        return cls(Tokenizer.from_file(str(path)))
+
+    def save(self, path: Path) -> None:
+        self.engine.save(str(path))
+
+    def __len__(self) -> int:
+        return int(self.engine.get_vocab_size())
+
+    def id_of(self, special: str) -> int:
+        return int(self.engine.token_to_id(special))
+
+    def encode(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Spelled-out special tokens count as such: for texts that `samples.py` has made."""
+        for encoding in self.engine.encode_batch(list(texts)):
+            yield encoding.ids
+
+    def tokens(self) -> list[str]:
+        by_text = self.engine.get_vocab()
+        return sorted(by_text, key=by_text.__getitem__)
+
+    def merges(self) -> list[str]:
+        import json
+
+        merges = json.loads(self.engine.to_str())["model"]["merges"]
+        return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+
+    def metadata(self) -> dict[str, Any]:
+        """GGUF keys."""
+        tokens = self.tokens()
+        kinds = [3 if token in SPECIALS else 1 for token in tokens]  # control, normal
+        # A text begins as documents do in training: behind the end of another.
+        ids = {
+            "bos": END_OF_TEXT,
+            "eos": END_OF_TEXT,
+            "eot": IM_END,
+            "padding": END_OF_TEXT,
+            "fim_pre": FIM_PREFIX,
+            "fim_suf": FIM_SUFFIX,
+            "fim_mid": FIM_MIDDLE,
+        }
+        keys: dict[str, Any] = {
+            "model": "gpt2",
+            "pre": PRE,
+            "tokens": tokens,
+            "token_type": kinds,
+            "merges": self.merges(),
+            "add_bos_token": True,
+        }
+        keys |= {f"{name}_token_id": self.id_of(text) for name, text in ids.items()}
+        return {f"tokenizer.ggml.{name}": value for name, value in keys.items()} | {
+            "tokenizer.chat_template": CHAT_TEMPLATE
+        }

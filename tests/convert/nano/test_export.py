@@ -1,0 +1,142 @@
+"""The file says what the network says: in F32 to 1e-3, in Q8_0 nearly; MTP rows as well."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from support.running import PAGES, Machine, Running, load
+
+from specdec import core
+from specdec.convert.nano.acceptance import HeadRuns
+from specdec.convert.nano.export import to_q8_0, write_model
+from specdec.convert.nano.layers import Past
+from specdec.convert.nano.network import Network
+from specdec.convert.nano.shapes import Shape
+from specdec.convert.nano.vocabulary import Vocabulary
+from specdec.core.backend.layers import Floats
+from specdec.core.backend.step import Piece, build_step
+from specdec.core.errors import ConfigError
+from specdec.core.models.mtp import H_NEXTN
+
+from .hf import randomise
+from .test_network import SMALL_DRAFT, SMALL_NANO
+
+LENGTH = 100
+TEXT = "def f(x):\n    return x\n" * 40
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary.train([TEXT], 300)
+
+
+def network(shape: Shape, vocabulary: Vocabulary) -> Network:
+    return randomise(Network(dataclasses.replace(shape, vocab_size=len(vocabulary))))
+
+
+@pytest.mark.parametrize("device", ["torch", "cpu"])
+@pytest.mark.parametrize("shape", [SMALL_NANO, SMALL_DRAFT], ids=["hybrid", "plain"])
+def test_logits_of_the_file(
+    shape: Shape, device: str, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    made = network(shape, vocabulary)
+    ids = torch.randint(0, len(vocabulary), (1, LENGTH))
+    with torch.no_grad():
+        want = made(ids)[0].numpy()
+    write_model(tmp_path / "f32.gguf", made, vocabulary, "F32")
+    with core.load(tmp_path / "f32.gguf", device) as runtime:
+        got = runtime.logits(ids[0].tolist())
+    if device == "torch":
+        assert np.abs(got - want).max() <= 1e-3
+    else:  # activations become int8; how near that is, is tested with the kernels
+        assert _near(got, want, 0.1 * want.std())
+
+
+def _near(got: Floats, want: Floats, bound: float) -> bool:
+    return bool(np.sqrt(np.square(got - want).mean()) <= bound)
+
+
+def test_mtp_rows_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    made = network(SMALL_NANO, vocabulary)
+    ids = torch.randint(0, len(vocabulary), (1, LENGTH))
+    with torch.no_grad():
+        hidden = made.model(ids)
+        want = made.draft_rows(ids[:, 1:], hidden[:, :-1])[0].numpy()
+    write_model(tmp_path / "f32.gguf", made, vocabulary, "F32")
+    model, backend = load(tmp_path / "f32.gguf")
+    trunk = Running(Machine(model, backend, taps=frozenset({H_NEXTN})))
+    tapped = trunk.forward(ids[0].tolist()).taps[H_NEXTN]
+    assert np.abs(tapped - hidden[0].numpy()).max() <= 1e-3
+    (head,) = model.nextn
+    state = backend.new_state(head.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
+    piece = Piece(ids[0, 1:].tolist(), 0, PAGES, first_position=1, n_out=LENGTH - 1)
+    got = run(build_step([piece], tapped[:-1])).taps[H_NEXTN]
+    assert np.abs(got - want).max() <= 1e-3
+
+
+def test_training_drafts_as_the_runtime_does(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    """Chained steps in training see what a draft sees: true rows before it, then its own."""
+    made = network(SMALL_NANO, vocabulary)
+    ids = torch.randint(0, len(vocabulary), (1, 40))
+    past: Past = []
+    with torch.no_grad():
+        hidden = made.model(ids)[:, :30]
+        rows = [hidden]
+        for i in range(3):
+            rows.append(made.draft_rows(ids[:, i + 1 : i + 31], rows[-1], past))
+    write_model(tmp_path / "f32.gguf", made, vocabulary, "F32")
+    model, backend = load(tmp_path / "f32.gguf")
+    for start in (0, 11, 29):
+        head = HeadRuns(model.nextn[0], backend, 64)
+        head.read(ids[0, 1 : start + 1].tolist(), hidden[0, :start].numpy(), 1)
+        row = hidden[0, start : start + 1].numpy()
+        for i in range(3):
+            token = int(ids[0, start + 1 + i])
+            _, row = head.step([token], row, start + 1 + i)
+            assert np.abs(row - rows[i + 1][0, start].numpy()).max() <= 1e-3
+
+
+def test_q8_0_as_the_gguf_package_writes_it() -> None:
+    array = np.random.default_rng(0).normal(size=(7, 96)).astype(np.float32)
+    array[2, :32] = 0
+    want = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
+    assert np.array_equal(to_q8_0(array).reshape(7, -1), want)
+    with pytest.raises(ConfigError, match="blocks of 32"):
+        to_q8_0(np.zeros((2, 33), np.float32))
+
+
+def test_quantised_is_near(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    made = network(SMALL_NANO, vocabulary)
+    ids = torch.randint(0, len(vocabulary), (1, LENGTH))
+    with torch.no_grad():
+        want = made(ids)[0].numpy()
+    write_model(tmp_path / "q8.gguf", made, vocabulary)
+    with core.load(tmp_path / "q8.gguf", "torch") as runtime:
+        assert _near(runtime.logits(ids[0].tolist()), want, 0.05 * want.std())
+
+
+def test_the_tokenizer_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    write_model(tmp_path / "f32.gguf", network(SMALL_DRAFT, vocabulary), vocabulary, "F32")
+    text = "def g(y):\n\n    return  12 + 'é'\t# <|fim_prefix|> \r\n"
+    with core.load(tmp_path / "f32.gguf", "torch") as runtime:
+        (want,) = vocabulary.encode([text])
+        end = vocabulary.id_of("<|endoftext|>")
+        assert runtime.tokenizer.encode(text) == [end, *want]
+        assert runtime.tokenizer.decode(want, show_special=True) == text
+        assert vocabulary.id_of("<|im_end|>") in runtime.tokenizer.eog_ids
+
+
+def test_an_end_of_a_header_is_an_end_of_a_token(vocabulary: Vocabulary) -> None:
+    """Else the newline that a prompt lacks would be half a token that never comes."""
+    (whole,) = vocabulary.encode([TEXT])
+    for end in ("def f(x):", "def f(x):\n    return x"):
+        (cut,) = vocabulary.encode([end])
+        assert whole[: len(cut)] == cut
+    assert all(a < b for a, b in pairwise([0, len(whole)]))

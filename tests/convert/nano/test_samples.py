@@ -1,0 +1,109 @@
+"""Documents, epochs and batches: what they hold, and that a seed repeats them."""
+
+from __future__ import annotations
+
+import ast
+import random
+
+import numpy as np
+import pytest
+
+from specdec.convert.nano import samples
+from specdec.convert.nano.batches import Batches, Position
+from specdec.convert.nano.samples import Library
+from specdec.convert.nano.vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, Vocabulary
+
+FILE = '''"""A module."""
+
+class A:
+    def method(self, value):
+        """Return the value, doubled."""
+        return value + value + self.offset
+
+
+def plain(first, second):
+    """Add two numbers.
+
+    Nothing else.
+    """
+    return first + second + 0 + 0 + 0 + 0
+'''
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library.of([FILE, FILE.replace("value", "number")], ["A topic.\n"])
+
+
+@pytest.fixture(scope="module")
+def vocabulary(library: Library) -> Vocabulary:
+    return Vocabulary.train(library.files, 320)
+
+
+def test_functions_stand_at_the_margin(library: Library) -> None:
+    assert {f.name for f in library.functions} == {"method", "plain"}
+    assert len(library.functions) == 3  # `plain` is in both files
+    for function in library.functions:
+        assert isinstance(ast.parse(function.source).body[0], ast.FunctionDef)
+    assert {f.summary for f in library.functions} >= {"Add two numbers."}
+
+
+def test_texts_that_spell_control_tokens_are_left_out() -> None:
+    assert Library.of([FILE + "x = '<|im_end|>'\n"]).files == []
+
+
+def test_fill_in_can_be_put_together_again(library: Library) -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        made = samples.fill_in(rng, library)
+        prefix, _, rest = made.removeprefix(FIM_PREFIX).partition("<|fim_suffix|>")
+        suffix, _, middle = rest.partition(FIM_MIDDLE)
+        assert any(prefix + middle + suffix in text for text in library.files)
+
+
+def test_chat_is_what_the_template_makes(library: Library) -> None:
+    from specdec.convert.nano.vocabulary import CHAT_TEMPLATE
+    from specdec.core.tokenizer.chat import ChatTemplate
+
+    made = samples.as_chat("Why?", "Because.")
+    template = ChatTemplate(CHAT_TEMPLATE)
+    messages = [{"role": "user", "content": "Why?"}]
+    prompt = template.render(messages, add_generation_prompt=True)
+    assert made == prompt + "Because.<|im_end|>\n"
+
+
+def test_an_epoch_repeats_and_the_next_differs(library: Library, vocabulary: Vocabulary) -> None:
+    files = samples.encode(vocabulary, library.files)
+    first = samples.epoch(library, vocabulary, files, "1 0")
+    assert np.array_equal(first, samples.epoch(library, vocabulary, files, "1 0"))
+    other = samples.epoch(library, vocabulary, files, "1 1")
+    assert len(first) != len(other) or (first != other).any()
+    assert first[-1] == vocabulary.id_of(END_OF_TEXT)
+    text = vocabulary.engine.decode(first.tolist(), skip_special_tokens=False)
+    assert all(part in text for part in (*library.files, "A topic."))
+
+
+def test_batches_cover_an_epoch_once_and_continue_anywhere() -> None:
+    def make(number: int) -> samples.Tokens:
+        return np.arange(103, dtype=np.uint16) + 1000 * number
+
+    def batches(position: Position | None = None) -> Batches:
+        return Batches(make, length=10, ahead=3, rows=2, seed=7, position=position)
+
+    one = batches()
+    rows = iter(one)
+    epoch = [next(rows) for _ in range(5)]
+    firsts = sorted(int(row[0]) for batch in epoch for row in batch)
+    assert firsts == list(range(0, 100, 10))
+    assert all(row.tolist() == list(range(row[0], row[0] + 13)) for batch in epoch for row in batch)
+    following = [next(rows).tolist() for _ in range(3)]
+    assert following[0][0][0] >= 1000
+    again = iter(batches(Position(0, 8)))
+    assert next(again).tolist() == epoch[4].tolist()
+    assert [next(again).tolist() for _ in range(3)] == following
+
+
+def test_too_little_text_is_refused() -> None:
+    small = Batches(lambda _: np.zeros(20, np.uint16), length=10, ahead=3, rows=2, seed=0)
+    with pytest.raises(ValueError, match="too few"):
+        next(iter(small))
