@@ -11,7 +11,7 @@ from .answer import make_answer
 from .chat import read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params
-from .loading import open_runtime, warm_up
+from .loading import bundled_model, open_runtime, warm_up
 from .options import (
     ChatOptions,
     ModelOptions,
@@ -52,8 +52,7 @@ def generate(
     The text goes to stdout, progress and a summary to stderr.
     """
     # Everything that can be wrong with the command line comes before anything slow.
-    if models.model is None:
-        raise typer.BadParameter("no model: give one with -m model.gguf")
+    model = models.model or bundled_model()
     check_results(results)
     params = build_params(texts, sampling, results)
     setup = read_chat(chats)
@@ -67,8 +66,8 @@ def generate(
     if setup is not None:
         start_renderer()
 
-    with open_runtime(models.model, place, output) as runtime:
-        printer = make_printer(results, output, runtime, models.model)
+    with open_runtime(model, place, output) as runtime:
+        printer = make_printer(results, output, runtime, model)
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)
         if talks and conversation is not None:

@@ -31,6 +31,12 @@ class _Remarks(logging.Handler):
         self.output.remark(record.getMessage())
 
 
+def bundled_model() -> Path:
+    from ..core import nano
+
+    return nano.path()
+
+
 def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
     from .. import core
 

@@ -43,8 +43,11 @@ class ModelOptions:
 
     model: Annotated[
         Path | None,
-        typer.Option("--model", "-m", metavar="FILE", help="The model: a GGUF file."),
-    ] = None
+        typer.Option(
+            "--model", "-m", metavar="FILE",
+            help="The model: a GGUF file. Without it, a small one of Python code that is bundled.",
+        ),
+    ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ WRONG = {
     "generate -m": "option '-m' requires an argument",
     "generate -m m.gguf --quiet=1 hi": "option '--quiet' does not take a value",
     "generate -m m.gguf a b": "got unexpected extra argument(s) (b)",
-    "generate hi": "no model: give one with -m model.gguf",
     "generate -m m.gguf -q -v hi": "--quiet and --verbose exclude each other",
     "generate -m m.gguf -p a b": "more than one prompt: PROMPT and --prompt; give one",
     "generate -m m.gguf -p a -f b": "more than one prompt: --prompt and --file; give one",
