@@ -26,7 +26,9 @@ BEGIN = ir.FunctionType(VOID, [I64])
 RUN = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, program, entries, parts)
 
 LINE = 64
-SPINS = 2000  # polls before the first yield, about 20 us
+# Polls before the first yield, about 200 us: who yields beside a busy process may wait for the whole
+# of its time slice, some milliseconds, and every meeting of a step is an occasion.
+SPINS = 20_000
 YIELDS_BEFORE_SLEEP = 2000  # some milliseconds
 
 
