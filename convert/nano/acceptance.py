@@ -87,12 +87,11 @@ class HeadRuns:
 
     def __init__(self, head: MtpHead, backend: Backend, n_tokens: int) -> None:
         self.pages = range(-(-n_tokens // PAGE_LEN))
-        # Kept: a compiled run knows the state's addresses, but does not own it.
-        self.state = backend.new_state(
+        state = backend.new_state(
             head.state_shape, n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1
         )
         self.run = backend.compile(
-            head.forward, self.state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN})
+            head.forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN})
         )
 
     def read(self, tokens: Sequence[int], hidden: Floats, position: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.errors import ConfigError
 from .samples import Tokens
 
 
@@ -65,6 +66,6 @@ class Batches:
         self._tokens = self._make_epoch(epoch)
         n_rows = (len(self._tokens) - self._ahead) // self._length
         if n_rows < self._rows:
-            raise ValueError(f"{len(self._tokens)} tokens are too few for one batch")
+            raise ConfigError(f"{len(self._tokens)} tokens are too few for one batch")
         self._order = np.random.default_rng([self._seed, epoch]).permutation(n_rows)
         self._loaded = epoch

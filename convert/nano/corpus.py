@@ -65,6 +65,10 @@ def gather(libraries: Sequence[Path], is_held_out: Callable[[str], bool] | None 
     return Corpus([file for file in train if overlap(file.text, lines) <= MAX_OVERLAP], held_out)
 
 
+def newest(libraries: Sequence[Path]) -> Path:
+    return max(libraries, key=_version_of)
+
+
 def _divide(
     libraries: Sequence[Path], is_held_out: Callable[[str], bool]
 ) -> tuple[list[SourceFile], list[SourceFile], list[SourceFile]]:

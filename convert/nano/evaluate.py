@@ -20,6 +20,7 @@ from ...core.sampling.params import SamplingParams
 from . import held_out
 from .acceptance import Acceptance, measure
 from .corpus import SourceFile, default_libraries
+from .failures import in_one_line
 
 WINDOW, STRIDE = 1024, 512  # tokens; all but a file's first have at least STRIDE before them
 N_PROMPTS, N_WRITTEN = 20, 128
@@ -155,4 +156,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line("python -m specdec.convert.nano.evaluate", main)

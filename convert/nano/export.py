@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from ...core.errors import ConfigError
@@ -104,21 +105,13 @@ def keys(shape: Shape) -> dict[str, Any]:
 def encode(name: str, array: Floats, kind: str) -> TensorData:
     small = array.ndim < 2 or any(part in name for part in _KEPT)
     fmt = find_format("F32" if small else kind)
+    if array.shape[-1] % fmt.block_size:
+        raise ConfigError(
+            f"{name}: a row of {array.shape[-1]} numbers is not whole blocks of {fmt.block_size}"
+        )
     data: NDArray[Any] = array
     if fmt.name == "F16":
         data = array.astype(np.float16)
     elif fmt.name == "Q8_0":
-        data = to_q8_0(array)
+        data = quants.quantize(array, GGMLQuantizationType.Q8_0)
     return TensorData(name, array.shape, fmt, data)
-
-
-def to_q8_0(array: Floats) -> NDArray[np.uint8]:
-    """Blocks of 32: a half-precision scale, then bytes. Rounds as ggml does, halves away from 0."""
-    if array.shape[-1] % 32:
-        raise ConfigError(f"a row of {array.shape[-1]} numbers is not whole blocks of 32")
-    blocks = array.reshape(-1, 32).astype(np.float32)
-    scale = np.abs(blocks).max(1, keepdims=True) / np.float32(127)
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-    scaled = blocks * inverse
-    codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8)
-    return np.concatenate([scale.astype("<f2").view(np.uint8), codes.view(np.uint8)], axis=1)

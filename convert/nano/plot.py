@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .failures import in_one_line
+
 WIDTH, HEIGHT, MARGIN = 720, 360, 48
 SMOOTH = 20  # steps that a point is the mean of
 COLOURS = {"trunk": "#1f77b4", "mtp": "#ff7f0e", "held_out": "#2ca02c"}
@@ -78,4 +80,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_one_line("python -m specdec.convert.nano.plot", main)

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...core.errors import ConfigError
 from . import samples
-from .corpus import Corpus, gather, help_topics
+from .corpus import Corpus, gather, help_topics, newest
 from .samples import Library, Tokens
 from .vocabulary import END_OF_TEXT, Vocabulary
 
@@ -28,7 +29,11 @@ class Prepared:
 
     @classmethod
     def of(cls, libraries: Sequence[Path], n_vocab: int) -> Prepared:
-        return cls.of_corpus(gather(libraries), help_topics(max(libraries)), n_vocab)
+        corpus = gather(libraries)
+        if not corpus.train or not corpus.held_out:
+            names = ", ".join(map(str, libraries))
+            raise ConfigError(f"{names}: no sources to train on; give lib/pythonX.Y as --library")
+        return cls.of_corpus(corpus, help_topics(newest(libraries)), n_vocab)
 
     @classmethod
     def of_corpus(cls, corpus: Corpus, topics: Sequence[str], n_vocab: int) -> Prepared:
@@ -45,7 +50,10 @@ class Prepared:
         texts = samples.encode(self.vocabulary, [file.text for file in self.corpus.held_out])
         whole = np.concatenate([part for text in texts for part in (text, end)])
         if len(whole) < width:
-            raise ValueError(f"{len(whole)} held-out tokens do not fill a row of {width}")
+            raise ConfigError(
+                f"{len(whole)} held-out tokens do not fill a row of {width}; "
+                "give another --library or a smaller --length"
+            )
         starts = np.linspace(0, len(whole) - width, MEASURED_ROWS).astype(int)
         return torch.from_numpy(np.stack([whole[a : a + width] for a in starts]).astype(np.int64))
 

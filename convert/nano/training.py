@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.errors import ConfigError
 from . import losses
 from .batches import Batches, Position
 from .network import Network
@@ -71,7 +72,9 @@ class Checkpoint:
     def read(self, device: str) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
         if state["fingerprint"] != self.fingerprint:
-            raise ValueError(f"{self.path} belongs to another corpus, shape or seed")
+            raise ConfigError(
+                f"{self.path} belongs to another corpus, shape or seed; give another --work"
+            )
         return state
 
 

@@ -26,8 +26,8 @@ BEGIN = ir.FunctionType(VOID, [I64])
 RUN = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, program, entries, parts)
 
 LINE = 64
-# Polls before the first yield, about 200 us: who yields beside a busy process may wait for the whole
-# of its time slice, some milliseconds, and every meeting of a step is an occasion.
+# Polls before the first yield, about 200 us: who yields beside a busy process may wait for the
+# whole of its time slice, some milliseconds, and every meeting of a step is an occasion.
 SPINS = 20_000
 YIELDS_BEFORE_SLEEP = 2000  # some milliseconds
 

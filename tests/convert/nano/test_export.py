@@ -14,7 +14,7 @@ from support.running import PAGES, Machine, Running, load
 
 from specdec import core
 from specdec.convert.nano.acceptance import HeadRuns
-from specdec.convert.nano.export import to_q8_0, write_model
+from specdec.convert.nano.export import encode, write_model
 from specdec.convert.nano.layers import Past
 from specdec.convert.nano.network import Network
 from specdec.convert.nano.shapes import Shape
@@ -107,9 +107,10 @@ def test_q8_0_as_the_gguf_package_writes_it() -> None:
     array = np.random.default_rng(0).normal(size=(7, 96)).astype(np.float32)
     array[2, :32] = 0
     want = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
-    assert np.array_equal(to_q8_0(array).reshape(7, -1), want)
+    made = np.asarray(encode("blk.0.ffn_up.weight", array, "Q8_0").data)
+    assert np.array_equal(made, want)
     with pytest.raises(ConfigError, match="blocks of 32"):
-        to_q8_0(np.zeros((2, 33), np.float32))
+        encode("blk.0.ffn_up.weight", np.zeros((2, 33), np.float32), "Q8_0")
 
 
 def test_quantised_is_near(vocabulary: Vocabulary, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from specdec.convert.nano import samples
 from specdec.convert.nano.batches import Batches, Position
 from specdec.convert.nano.samples import Library
 from specdec.convert.nano.vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, Vocabulary
+from specdec.core.errors import ConfigError
 
 FILE = '''"""A module."""
 
@@ -105,5 +106,5 @@ def test_batches_cover_an_epoch_once_and_continue_anywhere() -> None:
 
 def test_too_little_text_is_refused() -> None:
     small = Batches(lambda _: np.zeros(20, np.uint16), length=10, ahead=3, rows=2, seed=0)
-    with pytest.raises(ValueError, match="too few"):
+    with pytest.raises(ConfigError, match="too few"):
         next(iter(small))

@@ -17,6 +17,7 @@ from specdec.convert.nano.recipe import Prepared
 from specdec.convert.nano.schedule import HEAD_PART, STALL, Budget, Clock, moment
 from specdec.convert.nano.shapes import Shape
 from specdec.convert.nano.training import Checkpoint, Trainer
+from specdec.core.errors import ConfigError
 
 from .test_network import SMALL_DRAFT, SMALL_NANO
 
@@ -93,7 +94,7 @@ def test_the_end_trains_the_head_alone(prepared: Prepared, tmp_path: Path) -> No
 
 def test_a_foreign_checkpoint_is_refused(prepared: Prepared, tmp_path: Path) -> None:
     trainer(prepared, tmp_path / "a.pt", Budget(tokens=1)).save()
-    with pytest.raises(ValueError, match="another corpus"):
+    with pytest.raises(ConfigError, match="another corpus"):
         trainer(prepared, tmp_path / "a.pt", Budget(tokens=1), SMALL_DRAFT)
 
 

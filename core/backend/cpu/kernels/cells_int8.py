@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,15 @@ class _Int8(Cells):
         if whole < self.n_blocks:
             store(e.index(whole), 1)
 
+    @abstractmethod
     def scale_at(self, block: Value, inside: Value) -> Value:
-        raise NotImplementedError
+        """Where the scale of a block of a cell is, in bytes behind the quants."""
 
+    @abstractmethod
     def store_quants(
         self, e: Emitter, values: Value, head: Value, element: Value, inside: Value
     ) -> None:
-        raise NotImplementedError
+        """Put 16 elements of a cell, from `element` on, where they belong."""
 
 
 def _round(e: Emitter, halves: list[Value]) -> tuple[Value, list[Value]]:

@@ -1,0 +1,119 @@
+"""The command that makes the bundled model: `python -m specdec.convert.nano --out FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from ...core.backend.cpu.threads import default_threads
+from ...core.errors import ConfigError
+from . import losses
+from .batches import Batches
+from .corpus import default_libraries
+from .export import FILE_TYPES, write_model
+from .network import Network
+from .recipe import Prepared
+from .schedule import Budget
+from .shapes import SHAPES
+from .threads import Threads
+from .training import Checkpoint, Trainer, keep_freed_memory
+
+LENGTH, ROWS = 1024, 4
+Number = TypeVar("Number", int, float)
+
+_log = logging.getLogger("specdec.convert.nano")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m specdec.convert.nano", description=__doc__)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the GGUF file to write")
+    add("--work", type=Path, help="folder of checkpoints; default: beside --out")
+    add("--model", choices=sorted(SHAPES), default="nano")
+    add("--library", type=Path, action="append", help="lib/pythonX.Y; may be given several times")
+    add("--seed", type=int, default=1)
+    add("--minutes", type=_positive(float), default=0.0, help="of training; its schedule ends then")
+    add(
+        "--tokens",
+        type=_positive(int),
+        default=0,
+        help="to train on; default without --minutes: 20 million",
+    )
+    add("--device", default="cpu")
+    add("--threads", type=_positive(int), default=default_threads())
+    add("--length", type=_positive(int), default=LENGTH, help="tokens of a row")
+    add("--rows", type=_positive(int), default=ROWS, help="rows of a batch")
+    add("--type", choices=sorted(FILE_TYPES), default="Q8_0", help="of the matrices in the file")
+    return parser.parse_args(arguments)
+
+
+def _positive(kind: Callable[[str], Number]) -> Callable[[str], Number]:
+    def read(text: str) -> Number:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
+        return value
+
+    return read
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    options = parse(arguments)
+    keep_freed_memory()
+    options.out.parent.mkdir(parents=True, exist_ok=True)  # not after an hour of training
+    if options.out.is_dir():
+        raise ConfigError(f"--out {options.out} is a folder; give the file to write")
+    trainer, prepared = prepare(options)
+    trainer.run()
+    write_model(options.out, trainer.network, prepared.vocabulary, options.type)
+
+
+def prepare(options: argparse.Namespace) -> tuple[Trainer, Prepared]:
+    shape = SHAPES[options.model]
+    libraries = options.library or default_libraries()
+    _log.info("reading %s", ", ".join(map(str, libraries)))
+    prepared = Prepared.of(libraries, shape.vocab_size)
+    work: Path = options.work or options.out.parent / f"{options.out.stem}.work"
+    work.mkdir(parents=True, exist_ok=True)
+    prepared.vocabulary.save(work / "tokenizer.json")
+    names = [file.label for file in prepared.corpus.held_out]
+    (work / "held_out.json").write_text(json.dumps(names, indent=0) + "\n")
+    torch.manual_seed(options.seed)
+    budget = Budget(options.tokens, options.minutes)
+    if budget == Budget():
+        budget = Budget(tokens=20_000_000)
+    trainer = Trainer(
+        Network(shape),
+        Batches(
+            lambda number: prepared.epoch(options.seed, number),
+            length=options.length,
+            ahead=losses.AHEAD,
+            rows=options.rows,
+            seed=options.seed,
+        ),
+        budget,
+        Checkpoint(
+            work / f"{options.model}.pt",
+            prepared.fingerprint(shape, options.seed, options.length, options.rows),
+        ),
+        held_out=prepared.held_out_rows(options.length + losses.AHEAD),
+        device=options.device,
+        threads=Threads(options.threads),
+        report=_log.info,
+    )
+    _log.info(
+        "%d files, %d held out, %.1f million tokens, %.2f million weights",
+        len(prepared.files),
+        len(names),
+        sum(map(len, prepared.files)) / 1e6,
+        sum(p.numel() for p in trainer.network.parameters()) / 1e6,
+    )
+    return trainer, prepared
