@@ -29,6 +29,7 @@ class GenerateParams:
     ignore_eos: bool = False  # go on when the model ends the text
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
+    owner: str = ""  # whose text it is: what one owner wrote is not drafted for another
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

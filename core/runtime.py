@@ -16,7 +16,6 @@ from .backend.interface import Backend
 from .backend.layers import Floats, KvTypes
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
-from .engine.drafting import Drafter
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import Sequence as Text
 from .errors import ConfigError, ModelError
@@ -26,6 +25,7 @@ from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
+from .speculation.interface import Speculator
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
@@ -107,7 +107,7 @@ class Runtime:
             available = max(0, available - self.backend.mapped_bytes)
         return make_budget(self.backend, self.model.state_shape, sizes, available)
 
-    def new_engine(self, budget: Budget, drafter: Drafter | None = None) -> Engine:
+    def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
         return Engine(
             self.model,

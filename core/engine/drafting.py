@@ -1,67 +1,80 @@
-"""What the engine and whoever drafts for it say to each other.
-
-A drafter may propose anything: what the target would not have written is dropped, and leaves no
-trace in text, logprobs or state. Sequences are named by `Sequence.id`.
-"""
+"""The engine's side of speculation: who is asked, and who is told what became of it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
+from ..speculation.interface import Ask, Opening, Seen, Speculator
+from ..state.store import StateStore
+from . import saving
+
+if TYPE_CHECKING:
+    from .scheduler import Part
+    from .sequence import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One sequence that could use a draft."""
+class Drafting:
+    """One speculator, or many as one; or none, and then nothing here does anything."""
 
-    sequence: int
-    tokens: Sequence[int]  # prompt and text so far, newest last; not to be kept or changed
-    max_draft: int  # longer drafts are cut
+    def __init__(self, speculator: Speculator | None, store: StateStore) -> None:
+        self._speculator = speculator
+        if speculator is not None:
+            speculator.attach(store)
 
+    @property
+    def taps(self) -> Taps:
+        return self._speculator.taps if self._speculator is not None else frozenset()
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    tokens: Sequence[int] = ()  # empty: no opinion
-    sources: Sequence[str] = ()  # who proposed each of them
-    ms: dict[str, float] = field(default_factory=dict)  # what it cost, by source
+    def draft(self, parts: Many[Part]) -> None:
+        """Let every sequence that can use a draft have one."""
+        speculator = self._speculator
+        if speculator is None:
+            return
+        for part in parts:
+            if not part.sequence.is_known_to_drafter:
+                self._begin(speculator, part)
+        able = [part for part in parts if part.max_draft > 0]
+        if not able:
+            return
+        asks = [
+            Ask(part.sequence.id, part.sequence.tokens, part.max_draft, part.sequence.sampler)
+            for part in able
+        ]
+        for part, draft in zip(able, speculator.propose(asks), strict=True):
+            part.add_draft(draft)
 
-
-NO_DRAFT = Draft()
-
-
-class Drafter(ABC):
-    """Only `propose` is required: one without state inherits the rest."""
-
-    taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
-
-    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
-        """A new text, before its first row runs."""
-
-    @abstractmethod
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        """One draft for each ask, in their order."""
-
-    def observe(
-        self, step: Step, output: HostOutput, sequences: Sequence[int], n_true: Sequence[int]
+    def tell(
+        self, step: Step, output: HostOutput, parts: Many[Part], n_true: Many[int], ms: float
     ) -> None:
-        """The target ran; of the b-th sequence's rows the first `n_true[b]` hold.
+        speculator = self._speculator
+        if speculator is None:
+            return
+        speculator.observe(Seen(step, output, [part.sequence.id for part in parts], n_true, ms))
+        for part, n in zip(parts, n_true, strict=True):
+            if part.draft.tokens:
+                speculator.settle(part.sequence.id, n - 1, mine=True)
 
-        After every step, prompts included. `output` is valid only during the call.
-        """
+    def end(self, sequence: Sequence) -> None:
+        if self._speculator is not None and sequence.is_known_to_drafter:
+            self._speculator.end(sequence.id)
 
-    def settle(self, sequence: int, n_accepted: int) -> None:
-        """How many tokens of the last draft the target kept."""
+    def save(self, sequence: Sequence) -> dict[str, bytes]:
+        if self._speculator is not None and sequence.is_known_to_drafter:
+            return self._speculator.save(sequence.id)
+        return {} if sequence.saved is None else saving.drafter_blobs(sequence.saved)
 
-    def end(self, sequence: int) -> None:
-        """The text is finished or given up."""
-
-    def save(self, sequence: int) -> dict[str, bytes]:
-        """What `load` needs to go on elsewhere, by names of the drafter's own."""
+    def carry(self, sequence: Sequence) -> dict[str, bytes]:
+        """What goes with a checkpoint of its state."""
+        if self._speculator is not None and sequence.is_known_to_drafter:
+            return self._speculator.carry(sequence.id)
         return {}
 
-    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
-        """Called after `begin` for a sequence that was saved."""
+    def _begin(self, speculator: Speculator, part: Part) -> None:
+        sequence = part.sequence
+        sequence.is_known_to_drafter = True
+        speculator.begin(Opening(sequence.id, sequence.tokens, part.state, sequence.params.owner))
+        if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
+            speculator.load(sequence.id, blobs)

@@ -7,17 +7,17 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 
 from ..backend.interface import Backend, HostOutput
-from ..backend.step import Step
 from ..errors import ConfigError, NonFiniteError
 from ..generation import CANCELLED, ERROR, TARGET, Event, GenerateParams
 from ..models.base import Model
+from ..speculation.interface import Speculator
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from ..tokenizer import Tokenizer
 from . import saving
 from .batch import Batch
 from .config import EngineConfig
-from .drafting import Ask, Drafter
+from .drafting import Drafting
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
@@ -33,21 +33,22 @@ class Engine:
         tokenizer: Tokenizer,
         config: EngineConfig,
         *,
-        drafter: Drafter | None = None,
+        drafter: Speculator | None = None,
         model_id: str = "",
     ) -> None:
         """`model_id`: a `model_fingerprint`, by which snapshots know their model."""
-        self.config, self.drafter = config, drafter
+        self.config = config
         self.store = StateStore(
             backend, model.state_shape, config.sizes, chunk=config.chunk, any_cut=config.any_cut
         )
+        self._drafting = Drafting(drafter, self.store)
         self._scheduler = Scheduler(self.store, config)
         self._batch = Batch(config, self.store.tables)
         self._run = backend.compile(
             model.forward,
             self.store.state,
             max_rows=config.max_rows,
-            taps=drafter.taps if drafter else frozenset(),
+            taps=self._drafting.taps,
         )
         self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
@@ -76,9 +77,9 @@ class Engine:
         self._is_amid_step = True
         events: list[Event] = []
         if parts := self._scheduler.plan():
-            if self.drafter is not None:
-                self._draft(self.drafter, parts)
+            self._drafting.draft(parts)
             step = self._batch.build(parts)
+            began_at = time.perf_counter()
             output = self._run(step)
             ran_at = time.perf_counter()
             first, n_true = 0, []
@@ -89,8 +90,7 @@ class Engine:
                 part.state.advance(len(part.tokens), n_true[-1])
                 if part.n_out:
                     part.sequence.count(ran_at, n_made, part.draft)
-            if self.drafter is not None:
-                self._tell(self.drafter, step, output, parts, n_true)
+            self._drafting.tell(step, output, parts, n_true, 1000 * (ran_at - began_at))
             for part in parts:
                 self._settle(part)
         self._is_amid_step = False
@@ -110,13 +110,10 @@ class Engine:
         self._recover()
         if sequence.stop_reason is not None:
             raise ConfigError(f"sequence {sequence.id} has ended: nothing is left to save")
-        state, blobs = sequence.state, dict[str, bytes]()
+        state = sequence.state
         if state is None or not state.n_cells:
             return sequence.saved or saving.take(self._origin, sequence, {}, {})
-        if self.drafter is not None and sequence.is_known_to_drafter:
-            blobs = self.drafter.save(sequence.id)
-        elif sequence.saved is not None:
-            blobs = saving.drafter_blobs(sequence.saved)
+        blobs = self._drafting.save(sequence)
         return saving.take(self._origin, sequence, self.store.save(state), blobs)
 
     def restore(self, snapshot: SequenceSnapshot, params: GenerateParams | None = None) -> Sequence:
@@ -152,15 +149,6 @@ class Engine:
 
     # the parts of a step
 
-    def _draft(self, drafter: Drafter, parts: list[Part]) -> None:
-        for part in parts:
-            if not part.sequence.is_known_to_drafter:
-                self._begin(drafter, part.sequence)
-        able = [part for part in parts if part.max_draft > 0]
-        asks = [Ask(p.sequence.id, p.sequence.tokens, p.max_draft) for p in able]
-        for part, draft in zip(able, drafter.propose(asks) if asks else (), strict=True):
-            part.add_draft(draft)
-
     def _accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         """Emit what the model says, and with it as much of the draft as it says too; how many
         tokens that are, 1 to the draft's length + 1.
@@ -191,7 +179,7 @@ class Engine:
             self._close(sequence, is_sound=sequence.stop_reason != ERROR)
             return
         if state.n_cells in state.wanted:
-            self.store.checkpoint(state)
+            self.store.checkpoint(state, self._drafting.carry(sequence))
         if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):
             self.store.publish(state, self._reusable(sequence, state.n_cells))
         self._scheduler.move_on(part)
@@ -201,9 +189,9 @@ class Engine:
         if state is None:
             return
         is_sound &= self._is_reusable(sequence)
-        self.store.close(state, self._reusable(sequence, state.n_cells) if is_sound else ())
-        if self.drafter is not None and sequence.is_known_to_drafter:
-            self.drafter.end(sequence.id)
+        carry = self._drafting.carry(sequence) if is_sound else {}
+        self._drafting.end(sequence)
+        self.store.close(state, self._reusable(sequence, state.n_cells) if is_sound else (), carry)
 
     def _recover(self) -> None:
         """An interrupt (Ctrl-C) ended the last step anywhere: what ran in it cannot go on."""
@@ -214,8 +202,7 @@ class Engine:
                 self._news.append(sequence.end(CANCELLED))
             self._scheduler.remove(sequence)
             sequence.state = None
-            if self.drafter is not None and sequence.is_known_to_drafter:
-                self.drafter.end(sequence.id)
+            self._drafting.end(sequence)
         self.store.reset()
         self._is_amid_step = False
 
@@ -227,27 +214,6 @@ class Engine:
         if not self.config.any_cut:
             n_cells = min(n_cells, sequence.n_prompt) // self.config.chunk * self.config.chunk
         return sequence.tokens[:n_cells]
-
-    # the drafter
-
-    def _begin(self, drafter: Drafter, sequence: Sequence) -> None:
-        sequence.is_known_to_drafter = True
-        drafter.begin(sequence.id, sequence.tokens)
-        if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
-            drafter.load(sequence.id, blobs)
-
-    def _tell(
-        self,
-        drafter: Drafter,
-        step: Step,
-        output: HostOutput,
-        parts: list[Part],
-        n_true: list[int],
-    ) -> None:
-        drafter.observe(step, output, [part.sequence.id for part in parts], n_true)
-        for part, n in zip(parts, n_true, strict=True):
-            if part.draft.tokens:
-                drafter.settle(part.sequence.id, n - 1)
 
 
 def check_tokens(tokens: Tokens[int], n_vocab: int) -> None:

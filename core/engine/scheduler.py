@@ -9,11 +9,11 @@ so nothing that runs has to be thrown out again.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
 from .config import EngineConfig
-from .drafting import NO_DRAFT, Draft
 from .sequence import Sequence
 
 
@@ -26,13 +26,13 @@ class Part:
     tokens: list[int]
     n_out: int  # logits wanted, of the last so many rows
     max_draft: int = 0
-    draft: Draft = NO_DRAFT
+    draft: Draft = field(default_factory=Draft)
 
     def add_draft(self, draft: Draft) -> None:
         """Behind the last token, as far as there is room."""
         if len(draft.tokens) > self.max_draft:
             n = self.max_draft
-            draft = Draft(draft.tokens[:n], draft.sources[:n], draft.ms)
+            draft = Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n])
         self.draft = draft
         self.tokens += draft.tokens
         self.n_out += len(draft.tokens)

@@ -21,10 +21,10 @@ from ..generation import (
 )
 from ..sampling.logprobs import token_logprob, top_logprobs
 from ..sampling.sampler import Sampler
+from ..speculation.interface import Draft
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
-from .drafting import Draft
 from .stops import StopFinder
 
 

@@ -7,7 +7,7 @@ Only models with recurrent layers need any: KV pages can be cut at every token, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -18,6 +18,7 @@ class Checkpoint:
     replay: int  # pending factors of the slot that belong to those tokens
     home: Any = None  # where the prefix cache has put it; None while its sequence still runs
     is_alive: bool = True
+    carry: dict[str, bytes] = field(default_factory=dict)  # what drafters need to go on from it
 
 
 class SlotPool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from .prefix import Match, PrefixCache
 from .sizes import StateSizes
 from .slots import Checkpoint, SlotPool
 
+_NOTHING: Final[dict[str, bytes]] = {}
+
 
 @dataclass(eq=False, slots=True)
 class SequenceState:
@@ -31,6 +34,7 @@ class SequenceState:
     n_cells: int = 0  # tokens that the model has seen
     replay: int = 0  # pending recurrent factors that hold, see `Backend.delta_rule`
     n_reused: int = 0  # tokens whose state another text had left
+    carry: dict[str, bytes] = field(default_factory=dict)  # of drafters, left with that state
     wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
     checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
 
@@ -115,11 +119,12 @@ class StateStore:
             self.state, sequence.slot, pages, sequence.n_cells, sequence.replay
         )
 
-    def checkpoint(self, sequence: SequenceState) -> None:
+    def checkpoint(self, sequence: SequenceState, carry: dict[str, bytes]) -> None:
         """Keep the state as it is now for other texts, if there is a slot to keep it in."""
         sequence.wanted.discard(sequence.n_cells)
         made = self.slots.take_for_checkpoint(sequence.n_cells, sequence.replay)
         if made is not None:
+            made.carry = carry
             self.backend.copy_slot(self.state, sequence.slot, made.slot, sequence.replay)
             sequence.checkpoints.append(made)
 
@@ -128,12 +133,17 @@ class StateStore:
         self.prefixes.publish(tokens, sequence.table, sequence.checkpoints)
         sequence.checkpoints.clear()
 
-    def close(self, sequence: SequenceState, tokens: Sequence[int] = ()) -> None:
+    def close(
+        self,
+        sequence: SequenceState,
+        tokens: Sequence[int] = (),
+        carry: dict[str, bytes] = _NOTHING,
+    ) -> None:
         """Give everything back; the state of `tokens`, if any, is left for other texts."""
         slot: int | None = sequence.slot
         if len(tokens):
             if self.is_recurrent and len(tokens) == sequence.n_cells and self.any_cut:
-                slot = self._leave_slot(sequence)
+                slot = self._leave_slot(sequence, carry)
             self.prefixes.publish(
                 tokens, sequence.table, sequence.checkpoints, is_final=self.any_cut
             )
@@ -144,11 +154,12 @@ class StateStore:
         if slot is not None:
             self.slots.release(slot)
 
-    def _leave_slot(self, sequence: SequenceState) -> int | None:
+    def _leave_slot(self, sequence: SequenceState, carry: dict[str, bytes]) -> int | None:
         """The slot becomes a checkpoint as it is; returns it if it does not."""
         made = self.slots.turn_into_checkpoint(sequence.slot, sequence.n_cells, sequence.replay)
         if made is None:
             return sequence.slot
+        made.carry = carry
         sequence.checkpoints.append(made)
         return None
 
@@ -171,7 +182,7 @@ class StateStore:
         if checkpoint is not None:
             self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
             self.slots.touch(checkpoint)
-            opened.replay = checkpoint.replay
+            opened.replay, opened.carry = checkpoint.replay, checkpoint.carry
         return opened
 
 

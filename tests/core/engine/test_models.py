@@ -15,7 +15,7 @@ from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
 from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.drafting import Drafter
+from specdec.core.speculation.interface import Speculator
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence
 from specdec.core.errors import ConfigError
@@ -50,7 +50,7 @@ def make(request: pytest.FixtureRequest, tiny: Tiny, device: str) -> Callable[..
     model, backend = load(path, device)
     tokenizer = load_tokenizer(open_gguf(path).metadata)
 
-    def make(drafter: Drafter | None = None, **config: Any) -> Engine:
+    def make(drafter: Speculator | None = None, **config: Any) -> Engine:
         settings = EngineConfig(SIZES, **{"chunk": 16} | config)
         return Engine(model, backend, tokenizer, settings, drafter=drafter, model_id="tiny")
 

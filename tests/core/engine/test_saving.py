@@ -17,7 +17,7 @@ from support.scripted import (
     text_of,
 )
 
-from specdec.core.engine.drafting import Ask, Draft
+from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.errors import ConfigError, FileFormatError
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.sampling.params import SamplingParams
@@ -41,8 +41,8 @@ class Noted(Oracle):
         super().__init__(lambda number, place: int(place == number % 4), length=4)
         self.notes: dict[int, bytes] = {}
 
-    def begin(self, sequence: int, prompt: Any) -> None:
-        self.notes[sequence] = b"fresh"
+    def begin(self, opening: Opening) -> None:
+        self.notes[opening.sequence] = b"fresh"
 
     def propose(self, asks: Any) -> list[Draft]:
         for ask in asks:

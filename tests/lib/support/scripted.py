@@ -19,7 +19,6 @@ from specdec.core.backend.interface import Backend, HostOutput, SlotImage
 from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
 from specdec.core.backend.step import Step, n_kept
 from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.drafting import Ask, Draft, Drafter
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence as Text
 from specdec.core.generation import Event, GenerateParams
@@ -27,6 +26,7 @@ from specdec.core.models.base import Model
 from specdec.core.sampling.logprobs import token_logprob
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.interface import Ask, Draft, Speculator
 from specdec.core.state.sizes import StateSizes
 from specdec.core.tokenizer import StreamDecoder, Tokenizer
 
@@ -196,7 +196,7 @@ def make_engine(
     *,
     hybrid: bool = False,
     sizes: StateSizes = SMALL,
-    drafter: Drafter | None = None,
+    drafter: Speculator | None = None,
     backend: ScriptedBackend | None = None,
     **config: Any,
 ) -> Engine:
@@ -248,7 +248,7 @@ def drain(engine: Engine) -> list[Event]:
     return events
 
 
-class Oracle(Drafter):
+class Oracle(Speculator):
     """Drafts the text that it was told, with the faults that it was told to make."""
 
     def __init__(self, spoil: Callable[[int, int], int] | None = None, length: int = 64) -> None:
@@ -262,7 +262,7 @@ class Oracle(Drafter):
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def settle(self, sequence: int, n_accepted: int) -> None:
+    def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         self.settled.append((sequence, n_accepted))
 
     def end(self, sequence: int) -> None:

@@ -1,0 +1,97 @@
+"""What the engine and whoever drafts for it say to each other.
+
+A speculator may propose anything: what the target would not have written is dropped, and leaves
+no trace in text, logprobs or state. Sequences are named by `Sequence.id`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..backend.interface import HostOutput, Taps
+from ..backend.step import Step
+from ..sampling.sampler import Sampler
+from ..state.store import SequenceState, StateStore
+
+
+class Opening(NamedTuple):
+    """A text, before its first row runs here."""
+
+    sequence: int
+    tokens: Sequence[int]  # the prompt; more if the text was saved and goes on
+    state: SequenceState  # `n_reused` of its cells were there already
+    owner: str = ""  # whose it is: what one owner wrote is not drafted for another
+
+    @property
+    def carry(self) -> dict[str, bytes]:
+        """What another text had left with the state that is reused."""
+        return self.state.carry
+
+
+class Ask(NamedTuple):
+    """One sequence that could use a draft."""
+
+    sequence: int
+    tokens: Sequence[int]  # prompt and text so far, newest last; not to be kept or changed
+    max_draft: int  # at least 1; longer drafts are cut
+    sampler: Sampler  # of the target, for the next token; to be copied, not changed
+
+
+@dataclass(slots=True)
+class Draft:
+    tokens: list[int] = field(default_factory=list)  # empty: no opinion
+    sources: list[str] = field(default_factory=list)  # who proposed each of them
+    ms: dict[str, float] = field(default_factory=dict)  # what it cost, by source
+    # What the speculator believes of each token: the probability that the target agrees.
+    chances: list[float] = field(default_factory=list)
+
+
+class Seen(NamedTuple):
+    """A step that the target ran, prompts included. Arrays are valid only during the call."""
+
+    step: Step
+    output: HostOutput
+    sequences: Sequence[int]  # of the step, in its order
+    n_true: Sequence[int]  # so many of each sequence's rows hold, from the first
+    ms: float = 0.0  # what it took
+
+
+class Speculator(ABC):
+    """Only `propose` is required: one without state inherits the rest."""
+
+    name: str = ""  # the source of its tokens
+    taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
+
+    def attach(self, store: StateStore) -> None:
+        """Once, before anything else: where the target keeps its state."""
+
+    def begin(self, opening: Opening) -> None:
+        """A new text, before its first row runs."""
+
+    @abstractmethod
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        """One draft for each ask, in their order."""
+
+    def observe(self, seen: Seen) -> None:
+        """The target ran. Called after every step, whoever drafted."""
+
+    def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
+        """How many tokens of the last draft the target kept; `mine`: some of them were proposed
+        by this speculator."""
+
+    def end(self, sequence: int) -> None:
+        """The text is finished or given up. Its state is still there."""
+
+    def carry(self, sequence: int) -> dict[str, bytes]:
+        """What a text that begins alike needs besides the state as it is now (`Opening.carry`)."""
+        return {}
+
+    def save(self, sequence: int) -> dict[str, bytes]:
+        """What `load` needs to go on elsewhere, by names of the speculator's own."""
+        return {}
+
+    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        """Called after `begin` for a sequence that was saved."""
