@@ -1,0 +1,140 @@
+"""`SpecOptions`: what a user may say about speculation. Names and defaults are llama.cpp's.
+
+Imports nothing heavy, on purpose: the command line reads it before anything else is loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+from ..errors import ConfigError
+
+NONE: Final = "none"
+AUTO: Final = "auto"  # every drafter that the file offers, and n-grams
+MTP, DRAFT = "mtp", "draft"
+NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V = "ngram-simple", "ngram-map-k", "ngram-map-k4v"
+NGRAM_MOD, NGRAM_CACHE = "ngram-mod", "ngram-cache"
+# In the order of precedence: who comes first is heard first.
+TYPES: Final = (NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V, NGRAM_MOD, NGRAM_CACHE, DRAFT, MTP)
+ALIASES: Final = {"draft-mtp": MTP, "nextn": MTP, "draft-simple": DRAFT, "draft-model": DRAFT}
+
+MAX_DRAFT: Final = 64  # tokens; with the one before them, the window of a recurrent state
+DRAFT_N_MAX: Final = 3  # of models, unless said otherwise and unless the controller decides
+CONTROLLED_N_MAX: Final = 16  # how far it may go
+
+
+@dataclass(frozen=True, slots=True)
+class NgramSizes:
+    """Of ngram-simple and the two maps."""
+
+    size_n: int = 12  # tokens that have to match
+    size_m: int = 48  # tokens that are drafted
+    min_hits: int = 1  # times that a match has been seen before it is believed
+
+
+@dataclass(frozen=True, slots=True)
+class NgramModSizes:
+    n_match: int = 24
+    n_min: int = 48  # shorter drafts are not offered
+    n_max: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SpecOptions:
+    """Validated once, here; every later reader may trust the ranges."""
+
+    types: tuple[str, ...] = (AUTO,)  # none, auto, or names of `TYPES`
+    draft_n_max: int | None = None  # None: the controller's choice, or 3 without one
+    draft_n_min: int = 0  # shorter drafts of models are dropped
+    draft_p_min: float = 0.0  # models stop drafting below this probability of their own
+    fixed: bool = False  # always the longest draft: no controller
+    costs: str | None = None  # a file of frozen costs
+    trace: str | None = None  # a file for the controller's decisions, JSONL
+    draft_vocab: str = "auto"  # auto, full, a number of tokens, or a file of token ids
+    mtp_prefill: int = -1  # MTP reads so many tokens of a prompt, the last ones; -1: all
+    ngram_simple: NgramSizes = field(default_factory=NgramSizes)
+    ngram_map_k: NgramSizes = field(default_factory=NgramSizes)
+    ngram_map_k4v: NgramSizes = field(default_factory=NgramSizes)
+    ngram_mod: NgramModSizes = field(default_factory=NgramModSizes)
+    lookup_cache_static: str | None = None
+    lookup_cache_dynamic: str | None = None
+    accept: str = "match"  # match, ratio or relaxed[:top_n[,delta]]
+    synth_len: float | None = None  # acceptance for benchmarks, see `synthetic.py`
+    synth_rates: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", parse_types(self.types))
+        _check_range("spec-draft-n-max", self.draft_n_max or 0, 0, MAX_DRAFT)
+        _check_range("spec-draft-n-min", self.draft_n_min, 0, MAX_DRAFT)
+        _check_range("spec-mtp-prefill", self.mtp_prefill, -1, None)
+        if self.draft_n_max is not None and self.draft_n_min > self.draft_n_max:
+            raise ConfigError(
+                f"spec-draft-n-min is {self.draft_n_min}, more than spec-draft-n-max, "
+                f"{self.draft_n_max}: no draft could ever be long enough"
+            )
+        if not (math.isfinite(self.draft_p_min) and 0 <= self.draft_p_min <= 1):
+            raise ConfigError(
+                f"spec-draft-p-min must be a probability, 0 to 1, got {self.draft_p_min}"
+            )
+        for name, sizes in (
+            (NGRAM_SIMPLE, self.ngram_simple),
+            (NGRAM_MAP_K, self.ngram_map_k),
+            (NGRAM_MAP_K4V, self.ngram_map_k4v),
+        ):
+            _check_range(f"spec-{name}-size-n", sizes.size_n, 1, 1024)
+            _check_range(f"spec-{name}-size-m", sizes.size_m, 1, 1024)
+            _check_range(f"spec-{name}-min-hits", sizes.min_hits, 1, 65535)
+        mod = self.ngram_mod
+        _check_range("spec-ngram-mod-n-match", mod.n_match, 1, 1024)
+        _check_range("spec-ngram-mod-n-max", mod.n_max, 0, 1024)
+        _check_range("spec-ngram-mod-n-min", mod.n_min, 0, 1024)
+        if mod.n_min > mod.n_max:
+            raise ConfigError(
+                f"spec-ngram-mod-n-min is {mod.n_min}, more than spec-ngram-mod-n-max, {mod.n_max}"
+            )
+        if self.synth_len is not None and self.synth_rates:
+            raise ConfigError("spec-synth-len and spec-synth-rates exclude each other")
+
+    @property
+    def n_max(self) -> int:
+        """The longest draft of a model."""
+        if self.draft_n_max is not None:
+            return self.draft_n_max
+        return DRAFT_N_MAX if self.fixed else CONTROLLED_N_MAX
+
+
+NO_SPECULATION: Final = SpecOptions(types=(NONE,))
+
+
+def parse_types(names: Sequence[str]) -> tuple[str, ...]:
+    """Canonical names in the order of precedence. `none` and `auto` stand alone."""
+    found = set()
+    for given in names:
+        name = given.strip().lower()
+        name = ALIASES.get(name, name)
+        if name not in (*TYPES, NONE, AUTO):
+            raise ConfigError(_unknown(given.strip()))
+        found.add(name)
+    if not found:
+        raise ConfigError(f"spec-type names no type; known: {', '.join((*TYPES, AUTO, NONE))}")
+    for name in (NONE, AUTO):
+        if name in found and len(found) > 1:
+            raise ConfigError(f"spec-type: {name} cannot be combined with other types")
+    return tuple(name for name in (NONE, AUTO, *TYPES) if name in found)
+
+
+def _unknown(name: str) -> str:
+    known = (*TYPES, AUTO, NONE)
+    near = get_close_matches(name, (*known, *ALIASES), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"spec-type {name!r} is unknown{hint} (known: {', '.join(known)})"
+
+
+def _check_range(name: str, value: int, low: int, high: int | None) -> None:
+    if value < low or (high is not None and value > high):
+        bound = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ConfigError(f"{name} must be {bound}, got {value}")
