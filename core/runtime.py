@@ -25,7 +25,10 @@ from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
+from .speculation.build import build_speculator
 from .speculation.interface import Speculator
+from .speculation.options import AUTO, MTP, NO_SPECULATION, SpecOptions
+from .speculation.table import LoadedModel, Setting
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
@@ -49,6 +52,7 @@ def load_runtime(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
+    spec: SpecOptions = SpecOptions(),  # noqa: B008 - frozen
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
@@ -64,18 +68,25 @@ def load_runtime(
     def check(demand: Demand) -> None:
         _refuse_what_does_not_fit(file, demand, backend, _context_length(demand.model, n_ctx))
 
-    model = build_model(file, backend, check)
-    runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx))
+    with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
+    model = build_model(file, backend, check, with_nextn=with_nextn)
+    runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx), spec)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
 
 class Runtime:
     def __init__(
-        self, file: GgufFile, model: Model, backend: Backend, tokenizer: Tokenizer, n_ctx: int
+        self,
+        file: GgufFile,
+        model: Model,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        n_ctx: int,
+        spec: SpecOptions = NO_SPECULATION,
     ) -> None:
         """Refused with a ConfigError if the state of one sequence does not fit into memory."""
-        self.file, self.model, self.backend = file, model, backend
+        self.file, self.model, self.backend, self.spec = file, model, backend, spec
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
@@ -109,6 +120,8 @@ class Runtime:
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
+        if drafter is None:
+            drafter = build_speculator(self._setting(budget))
         return Engine(
             self.model,
             self.backend,
@@ -117,6 +130,11 @@ class Runtime:
             drafter=drafter,
             model_id=model_fingerprint(self.file),
         )
+
+    def _setting(self, budget: Budget) -> Setting:
+        target = LoadedModel(self.file, self.model, self.tokenizer)
+        sizes = budget.sizes
+        return Setting(self.spec, target, self.backend, sizes.n_slots, sizes.n_ctx)
 
     def warm_up(self) -> Engine:
         """Make the engine now, with all kernels compiled, instead of at the first generation."""

@@ -88,6 +88,11 @@ class Sampler:
             self.grammar or self._has_window or self._reads_history or self._steering is not None
         )
 
+    @property
+    def request_address(self) -> int:
+        """Of the native form of these parameters, see `backend/picking.py`; 0 if there is none."""
+        return 0 if self._request is None else self._request.address
+
     def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:
         """Once, before the first pick; the penalties see the prompt, the grammar does not."""
         self._n_seen += len(prompt)

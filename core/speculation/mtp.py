@@ -1,0 +1,202 @@
+"""`mtp`: the model's own multi-token head drafts, from the hidden rows that the target leaves.
+
+Rows that turn out true are read by the head with the target's hidden rows: those of a prompt at
+once, those of the text together with the next draft's first row, so that a draft of n tokens costs
+n runs of the head. What the head wrote while it drafted is overwritten by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ..backend.chain import ChainPlan, DraftAsk, DraftRun
+from ..backend.interface import Backend
+from ..backend.step import Step
+from ..errors import ConfigError
+from ..models.mtp import H_NEXTN, MtpHead
+from ..state.store import StateStore
+from .choosing import SamplerChooser
+from .interface import Ask, Draft, Opening, Seen, Speculator
+from .mtp_text import MAX_WAITING, MtpText
+from .options import MTP
+from .table import Setting
+
+WAITING_ENOUGH: Final = 32  # rows of a text that is not drafted for; then the head reads them
+
+
+class MtpSpeculator(Speculator):
+    name = MTP
+    taps = frozenset({H_NEXTN})
+
+    def __init__(self, head: MtpHead, backend: Backend, setting: Setting) -> None:
+        self._head, self._backend = head, backend
+        options = setting.options
+        self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
+        self._n_min, self._n_max = options.draft_n_min, options.n_max
+        self._n_vocab = setting.target.model.hparams.n_vocab
+        self._stops = setting.target.tokenizer.eog_ids
+        self._max_rows = max(MAX_WAITING + 1, (WAITING_ENOUGH + 1) * setting.n_slots)
+        self._texts: dict[int, MtpText] = {}
+        self._asks: dict[int, DraftAsk] = {}
+        self._rows = _Rows(self._max_rows, head.n_embd)
+
+    def attach(self, store: StateStore) -> None:
+        self._store = store
+        store.reruns_last = True
+        plan = ChainPlan(
+            self._max_rows, max(self._n_max, 1), self._n_vocab, tap=H_NEXTN, stops=self._stops
+        )
+        self._run: DraftRun = self._backend.compile_chain(self._head.forward, store.state, plan)
+
+    def begin(self, opening: Opening) -> None:
+        store, state = self._store, opening.state
+        text = MtpText(state, len(opening.tokens), store.sizes.page_len, self._head.n_embd)
+        text.start(
+            opening.tokens,
+            opening.carry.get(self.name, b""),
+            self._prefill,
+            store.pool.n_drafter_cells,
+            runs_again=not store.is_recurrent and state.n_cells > 0,
+        )
+        self._texts[opening.sequence] = text
+        self._asks[opening.sequence] = DraftAsk(SamplerChooser(), 0, self._p_min)
+
+    def observe(self, seen: Seen) -> None:
+        step, rows = seen.step, seen.output.taps[H_NEXTN]
+        for b, sequence in enumerate(seen.sequences):
+            text = self._texts.get(sequence)
+            n = seen.n_true[b]
+            if text is None or not n:
+                continue
+            first = int(step.starts[b])
+            position = int(step.positions[first])
+            if n > text.room:
+                self._catch_up(text)
+            text.add(step.tokens[first : first + n], rows[first : first + n], position)
+            if text.n_tokens >= WAITING_ENOUGH or position + n <= text.n_prompt:
+                self._catch_up(text)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        began = time.perf_counter()
+        rows, wanted, texts = self._rows, [], []
+        rows.clear()
+        for ask in asks:
+            text, draft_ask = self._texts[ask.sequence], self._asks[ask.sequence]
+            draft_ask.length = min(ask.max_draft, self._n_max)
+            draft_ask.chooser.begin(ask)  # type: ignore[attr-defined]
+            text.tokens[text.n_tokens] = ask.tokens[-1]
+            text.n_tokens += 1
+            end = text.n_done + text.n_tokens
+            text.state.table.reserve(end - 1, end + draft_ask.length)
+            rows.add(text, self._store)
+            wanted.append(draft_ask)
+            texts.append(text)
+        drafts = self._run(rows.step(), wanted)
+        marks = self._store.pool.n_drafter_cells
+        for text in texts:
+            text.read(text.n_tokens, marks)
+        share = 1000 * (time.perf_counter() - began) / len(asks)
+        return [
+            self._draft(tokens, chances, share)
+            for tokens, chances in zip(drafts.tokens, drafts.chances, strict=True)
+        ]
+
+    def end(self, sequence: int) -> None:
+        self._texts.pop(sequence, None)
+        self._asks.pop(sequence, None)
+
+    def carry(self, sequence: int) -> dict[str, bytes]:
+        text = self._texts[sequence]
+        self._catch_up(text)
+        return {self.name: text.hidden[: text.n_hidden].tobytes()}
+
+    def save(self, sequence: int) -> dict[str, bytes]:
+        row = self.carry(sequence)[self.name]
+        text = self._texts[sequence]
+        return {"mtp": np.array([text.first, text.n_done], "<i8").tobytes() + row}
+
+    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        if self.name in blobs:
+            self._texts[sequence].resume(blobs[self.name])
+
+    def _draft(self, tokens: list[int], chances: list[float], ms: float) -> Draft:
+        if len(tokens) < self._n_min:
+            tokens, chances = [], []
+        return Draft(tokens, [self.name] * len(tokens), {self.name: ms}, chances)
+
+    def _catch_up(self, text: MtpText) -> None:
+        """Read all that waits and is complete, without drafting."""
+        n = min(text.n_tokens, text.n_hidden)
+        if not n:
+            return
+        rows = self._rows
+        rows.clear()
+        rows.add(text, self._store, n)
+        self._run(rows.step(), [_NOTHING])
+        text.read(n, self._store.pool.n_drafter_cells)
+
+
+_NOTHING: Final = DraftAsk(SamplerChooser(), 0)
+
+
+class _Rows:
+    """Arrays for the head's steps, made once."""
+
+    def __init__(self, max_rows: int, width: int) -> None:
+        self._tokens, self._positions = (np.zeros(max_rows, np.int32) for _ in range(2))
+        self._hidden = np.zeros((max_rows, width), np.float32)
+        self._numbers = np.arange(1 << 20, dtype=np.int32)
+        self.clear()
+
+    def clear(self) -> None:
+        self._n = 0
+        self._starts, self._slots, self._past = [0], list[int](), list[int]()
+        self._pages: list[np.ndarray] = []
+
+    def add(self, text: MtpText, store: StateStore, n: int | None = None) -> None:
+        n = text.n_tokens if n is None else n
+        row, end = self._n, self._n + n
+        self._tokens[row:end] = text.tokens[:n]
+        self._positions[row:end] = self._numbers[text.n_done : text.n_done + n]
+        self._hidden[row:end] = text.hidden[:n]
+        self._starts.append(end)
+        self._slots.append(text.state.slot)
+        self._past.append(text.past)
+        self._pages.append(store.tables[text.state.slot, text.first // text.page_len :])
+        self._n = end
+
+    def step(self) -> Step:
+        n, n_sequences = self._n, len(self._slots)
+        pages = self._pages[0][None]
+        if n_sequences > 1:
+            pages = np.zeros((n_sequences, max(map(len, self._pages))), np.int32)
+            for b, row in enumerate(self._pages):
+                pages[b, : len(row)] = row
+        return Step(
+            tokens=self._tokens[:n],
+            positions=self._positions[:n],
+            starts=np.array(self._starts, np.int32),
+            slots=np.array(self._slots, np.int32),
+            past=np.array(self._past, np.int32),
+            replay=np.zeros(n_sequences, np.int32),
+            pages=pages,
+            out_rows=_NO_ROWS,
+            hidden=self._hidden[:n],
+        )
+
+
+_NO_ROWS: Final = np.zeros(0, np.int32)
+
+
+def make(setting: Setting) -> MtpSpeculator:
+    heads = setting.target.model.nextn
+    if not heads:
+        raise ConfigError(
+            f"--spec-type mtp: {setting.target.file.label} has no MTP head; give one with -md, or "
+            "attach it with `spec convert attach`"
+        )
+    return MtpSpeculator(heads[0], setting.backend, setting)

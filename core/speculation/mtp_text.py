@@ -1,0 +1,136 @@
+"""What an MTP head knows of one text, and what is waiting to be read by it.
+
+The row for position p takes the token at p and the trunk's hidden row of p - 1. It writes cell p of
+the head's keys and values, which lie in the pages of the text itself: so they are shared, copied
+and saved with it. `PagePool.n_drafter_cells` tells which cells of a page another text has filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..backend.layers import Floats
+from ..backend.step import Ints
+from ..errors import FileFormatError
+from ..state.store import SequenceState
+
+MAX_WAITING = 256  # rows: a piece of a prompt
+
+
+class MtpText:
+    __slots__ = (
+        "first", "hidden", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len", "state",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, state: SequenceState, n_prompt: int, page_len: int, width: int) -> None:
+        self.state, self.n_prompt, self.page_len = state, n_prompt, page_len
+        self.first = 0  # the first cell that the head sees, at the beginning of a page
+        self.n_done = 0  # cells below this are filled, from `first` on
+        # Waiting: tokens from position `n_done` on, and the hidden rows that go with them.
+        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
+        self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
+        self.n_tokens = self.n_hidden = 0
+
+    @property
+    def past(self) -> int:
+        """Cells before the waiting ones, as the head counts them."""
+        return self.n_done - self.first
+
+    @property
+    def room(self) -> int:
+        return MAX_WAITING - self.n_tokens
+
+    def start(
+        self,
+        tokens: Sequence[int],
+        carry: bytes,
+        prefill: int,
+        marks: list[int],
+        *,
+        runs_again: bool,
+    ) -> None:
+        """Find what is there of the cells that the text already has.
+
+        Where hidden rows are lost, zeros take their place, as before the first token. That costs
+        a little acceptance, and only where a text was not drafted for all the way.
+        """
+        n_cells, page_len = self.state.n_cells, self.page_len
+        self._find_filled(n_cells + runs_again, marks)
+        if prefill >= 0:
+            begin = max(0, self.n_prompt - prefill) // page_len * page_len
+            if begin > self.n_done:
+                self.first = self.n_done = begin
+        if n_cells > self.n_done:
+            missing = tokens[self.n_done : n_cells]
+            self.tokens[: len(missing)] = missing
+            self.hidden[: len(missing)] = 0
+            self.n_tokens = self.n_hidden = len(missing)
+        if self.n_done + self.n_hidden == n_cells:
+            row = np.frombuffer(carry, np.float32)
+            if len(row) == self.hidden.shape[1]:
+                self._append_hidden(row[None])
+            elif not n_cells:
+                self._append_hidden(np.zeros((1, self.hidden.shape[1]), np.float32))
+
+    def _find_filled(self, limit: int, marks: list[int]) -> None:
+        """Filled cells below `limit`, as many of the last ones as follow each other."""
+        page_len, pages = self.page_len, self.state.table.pages
+        last = min(limit // page_len, len(pages))
+        n_tail = marks[pages[last]] if last < len(pages) else 0
+        first_page = last
+        while first_page and marks[pages[first_page - 1]] >= page_len:
+            first_page -= 1
+        self.first = first_page * page_len
+        self.n_done = last * page_len + min(n_tail, limit - last * page_len)
+
+    def add(self, tokens: Ints, hidden: Floats, position: int) -> None:
+        """Rows of the target that hold, the first of them at `position`."""
+        known = self.n_done + self.n_tokens - position
+        fresh = tokens[known:] if known > 0 else tokens
+        end = self.n_tokens + len(fresh)
+        self.tokens[self.n_tokens : end] = fresh
+        self.n_tokens = end
+        skipped = self.n_done + self.n_hidden - (position + 1)
+        if skipped < 0:
+            self._append_hidden(np.zeros((-skipped, hidden.shape[1]), np.float32))
+        self._append_hidden(hidden[skipped:] if skipped > 0 else hidden)
+
+    def _append_hidden(self, rows: Floats) -> None:
+        end = self.n_hidden + len(rows)
+        self.hidden[self.n_hidden : end] = rows
+        self.n_hidden = end
+
+    def resume(self, blob: bytes) -> None:
+        """Go on where a text was saved; its cells are there."""
+        first, n_done = np.frombuffer(blob[:16], "<i8").tolist()
+        row = np.frombuffer(blob[16:], np.float32)
+        width = self.hidden.shape[1]
+        if len(row) != width or not 0 <= first <= n_done <= self.state.n_cells:
+            raise FileFormatError("the saved sequence's MTP state does not fit this model")
+        self.first, self.n_done = first // self.page_len * self.page_len, n_done
+        self.n_tokens = self.n_hidden = 0
+        self._append_hidden(row[None])
+
+    def read(self, n_rows: int, marks: list[int]) -> None:
+        """The head has run the first `n_rows` that were waiting."""
+        self._mark(n_rows, marks)
+        self.n_done += n_rows
+        self.n_tokens -= n_rows
+        self.n_hidden -= n_rows
+        if self.n_tokens:
+            self.tokens[: self.n_tokens] = self.tokens[n_rows : n_rows + self.n_tokens]
+        if self.n_hidden:
+            self.hidden[: self.n_hidden] = self.hidden[n_rows : n_rows + self.n_hidden]
+
+    def _mark(self, n_rows: int, marks: list[int]) -> None:
+        page_len, pages = self.page_len, self.state.table.pages
+        cell, end = self.n_done, self.n_done + n_rows
+        while cell < end:
+            page, offset = pages[cell // page_len], cell % page_len
+            n = min(end - cell, page_len - offset)
+            if marks[page] == offset:
+                marks[page] = offset + n
+            cell += n
