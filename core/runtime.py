@@ -27,7 +27,7 @@ from .models.base import Model
 from .models.weights import Demand
 from .speculation.build import build_speculator
 from .speculation.interface import Speculator
-from .speculation.options import AUTO, MTP, NO_SPECULATION, SpecOptions
+from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
@@ -43,7 +43,7 @@ _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process'
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
 
-def load_runtime(
+def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     path: str | Path,
     device: str = "auto",
     *,
@@ -52,7 +52,7 @@ def load_runtime(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
-    spec: SpecOptions = SpecOptions(),  # noqa: B008 - frozen
+    spec: SpecOptions = BY_DEFAULT,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""

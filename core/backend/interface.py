@@ -8,10 +8,10 @@ State are the backend's own; models only pass them on.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,10 @@ from .layers import (
     StateShape,
     Vector,
 )
-from .step import Step
+from .step import Ints, Step
+
+if TYPE_CHECKING:
+    from .chain import DraftRun
 
 Rows = Any  # float rows (T, width): the residual stream, projections
 Packed = Any  # rows in the form that this backend's matmul eats
@@ -123,6 +126,29 @@ class Backend(ABC):
             return HostOutput(self.to_host(output.logits), rows)
 
         return run
+
+    def compile_chain(
+        self,
+        forward: Forward,
+        state: State,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        taken: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftRun:
+        """Drafts of up to `max_draft` tokens by `forward`, see `DraftRun` in `chain.py`.
+
+        `max_rows` rows at most are caught up on at once. Choosers see `n_vocab` logits; `tap` names
+        the rows that a next row's `step.hidden` is, None for a model without. `taken`: the head
+        is short, and its logit i is that of token taken[i]. A draft ends before a token of `stops`.
+        """
+        from .chain import ChainPlan, HostChain
+
+        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        return HostChain(self, forward, state, plan)
 
     # rows
 

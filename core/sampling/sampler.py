@@ -77,6 +77,11 @@ class Sampler:
         self._picked: tuple[int, float] | None = None
 
     @property
+    def request(self) -> int:
+        """Address of what a backend needs to pick by itself, as long as this lives; 0: nothing."""
+        return 0 if self._request is None else self._request.address
+
+    @property
     def is_greedy(self) -> bool:
         """The pick is the argmax of the logits, whatever seed, history and state."""
         return self.grammar is None and self._chain.is_greedy
@@ -89,9 +94,9 @@ class Sampler:
         )
 
     @property
-    def request_address(self) -> int:
-        """Of the native form of these parameters, see `backend/picking.py`; 0 if there is none."""
-        return 0 if self._request is None else self._request.address
+    def reads_history(self) -> bool:
+        """`pick` wants the text so far."""
+        return self._reads_history
 
     def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:
         """Once, before the first pick; the penalties see the prompt, the grammar does not."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .interface import Ask, Draft, Opening, Seen, Speculator
 from ..state.store import StateStore
+from .interface import Ask, Draft, Opening, Seen, Speculator
 
 
 class Chain(Speculator):

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.chain import ChainPlan, DraftAsk, DraftRun
-from ..backend.interface import Backend
+from ..backend.chain import Chooser, DraftAsk, DraftRun
+from ..backend.interface import Backend, HostOutput
 from ..backend.step import Step
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
+from ..sampling.choosing import DraftSampler
 from ..state.store import StateStore
-from .choosing import SamplerChooser
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_text import MAX_WAITING, MtpText
 from .options import MTP
@@ -41,16 +41,21 @@ class MtpSpeculator(Speculator):
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = max(MAX_WAITING + 1, (WAITING_ENOUGH + 1) * setting.n_slots)
         self._texts: dict[int, MtpText] = {}
-        self._asks: dict[int, DraftAsk] = {}
+        self._choosers: dict[int, DraftSampler] = {}
         self._rows = _Rows(self._max_rows, head.n_embd)
 
     def attach(self, store: StateStore) -> None:
         self._store = store
         store.reruns_last = True
-        plan = ChainPlan(
-            self._max_rows, max(self._n_max, 1), self._n_vocab, tap=H_NEXTN, stops=self._stops
+        self._run: DraftRun = self._backend.compile_chain(
+            self._head.forward,
+            store.state,
+            max_rows=self._max_rows,
+            max_draft=max(self._n_max, 1),
+            n_vocab=self._n_vocab,
+            tap=H_NEXTN,
+            stops=self._stops,
         )
-        self._run: DraftRun = self._backend.compile_chain(self._head.forward, store.state, plan)
 
     def begin(self, opening: Opening) -> None:
         store, state = self._store, opening.state
@@ -63,7 +68,6 @@ class MtpSpeculator(Speculator):
             runs_again=not store.is_recurrent and state.n_cells > 0,
         )
         self._texts[opening.sequence] = text
-        self._asks[opening.sequence] = DraftAsk(SamplerChooser(), 0, self._p_min)
 
     def observe(self, seen: Seen) -> None:
         step, rows = seen.step, seen.output.taps[H_NEXTN]
@@ -85,15 +89,14 @@ class MtpSpeculator(Speculator):
         rows, wanted, texts = self._rows, [], []
         rows.clear()
         for ask in asks:
-            text, draft_ask = self._texts[ask.sequence], self._asks[ask.sequence]
-            draft_ask.length = min(ask.max_draft, self._n_max)
-            draft_ask.chooser.begin(ask)  # type: ignore[attr-defined]
+            text = self._texts[ask.sequence]
+            length = min(ask.max_draft, self._n_max)
             text.tokens[text.n_tokens] = ask.tokens[-1]
             text.n_tokens += 1
             end = text.n_done + text.n_tokens
-            text.state.table.reserve(end - 1, end + draft_ask.length)
+            text.state.table.reserve(end - 1, end + length)
             rows.add(text, self._store)
-            wanted.append(draft_ask)
+            wanted.append(DraftAsk(self._chooser(ask), length, self._p_min))
             texts.append(text)
         drafts = self._run(rows.step(), wanted)
         marks = self._store.pool.n_drafter_cells
@@ -107,7 +110,7 @@ class MtpSpeculator(Speculator):
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
-        self._asks.pop(sequence, None)
+        self._choosers.pop(sequence, None)
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
@@ -122,6 +125,13 @@ class MtpSpeculator(Speculator):
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         if self.name in blobs:
             self._texts[sequence].resume(blobs[self.name])
+
+    def _chooser(self, ask: Ask) -> DraftSampler:
+        chooser = self._choosers.get(ask.sequence)
+        if chooser is None:
+            chooser = self._choosers[ask.sequence] = DraftSampler(ask.sampler)
+        chooser.restart(ask.tokens)
+        return chooser
 
     def _draft(self, tokens: list[int], chances: list[float], ms: float) -> Draft:
         if len(tokens) < self._n_min:
@@ -140,7 +150,17 @@ class MtpSpeculator(Speculator):
         text.read(n, self._store.pool.n_drafter_cells)
 
 
-_NOTHING: Final = DraftAsk(SamplerChooser(), 0)
+class _Nobody(Chooser):
+    request = 0
+
+    def pick(self, output: HostOutput, row: int, position: int) -> int:
+        raise AssertionError("nothing is drafted")
+
+    def accept(self, token: int) -> None:
+        raise AssertionError("nothing is drafted")
+
+
+_NOTHING: Final = DraftAsk(_Nobody(), 0)
 
 
 class _Rows:

@@ -1,0 +1,200 @@
+"""Drafting several tokens in one call: a model continues from its own picks.
+
+The host loop here defines what that means; a backend may do the same without Python in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from ..errors import NonFiniteError
+from .interface import HostOutput
+from .picking import UNSURE
+from .step import Ints, Step, replay_after
+
+if TYPE_CHECKING:
+    from .interface import Backend, Forward, Run, State, Taps
+    from .layers import Floats
+
+NO_REQUEST: Final = 0
+
+
+class Chooser(Protocol):
+    """Who picks the tokens of one sequence's draft."""
+
+    # Address of a request as `picking.py` lays it out, which has to stay there; `NO_REQUEST` if
+    # only `pick` will do. Where there is one, a backend may leave out `pick` and `accept`.
+    request: int
+
+    def pick(self, output: HostOutput, row: int, position: int) -> int:
+        """The token at `position`, its index in the text, from a row of logits (n_vocab,).
+        `UNSURE` ends the draft."""
+
+    def accept(self, token: int) -> None:
+        """The token has become part of the draft."""
+
+
+@dataclass(slots=True)
+class DraftAsk:
+    """What is wanted of one sequence. Made once, changed from round to round."""
+
+    chooser: Chooser
+    length: int  # tokens at most; 0: its rows are run, and that is all
+    p_min: float = 0.0  # the draft ends before a token less probable than this
+
+
+@dataclass(slots=True)
+class Drafts:
+    """What came out, by sequence of the step."""
+
+    tokens: list[list[int]]
+    # The drafter's own probability of each token: softmax at temperature 1 over all its logits.
+    chances: list[list[float]]
+
+
+class DraftRun(Protocol):
+    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+        """Run the rows of `step`, then draft from the last row of each sequence.
+
+        The token picked from a row of position p is the text's token p + 1. It becomes a row of
+        its own, with the `tap` row of the row before it as hidden row, until the draft is long
+        enough or ends before a token: one of `stops`, one less probable than `p_min`, or one out
+        of broken numbers. The last token drafted is not run.
+
+        `step.out_rows` is not looked at. Page tables must have cells for all rows, those of the
+        draft included; what is in these cells afterwards is nobody's. A recurrent state moves on
+        with every row: who may have to take a draft back runs it on a copy of the slot.
+
+        The same `Step` object may be run again with other tokens, positions, past, replay and
+        hidden rows, written in place, and with nothing else changed: that is quicker.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """What is known of all calls of a chain."""
+
+    max_rows: int  # of a step, catching up included
+    max_draft: int
+    n_vocab: int  # of the text: rows of logits that choosers see
+    tap: str | None = None  # the hidden rows that the next row's `step.hidden` is; None: none
+    taken: Ints | None = None  # logit i is that of token taken[i], ascending; None: of token i
+    stops: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        taken = self.taken
+        if taken is not None and not (
+            len(taken) and taken[0] >= 0 and taken[-1] < self.n_vocab and (np.diff(taken) > 0).all()
+        ):
+            raise ValueError("the tokens of a short head must ascend, within the vocabulary")
+
+
+@dataclass(slots=True)
+class _Line:
+    """One sequence."""
+
+    ask: DraftAsk
+    place: int  # in the step that runs
+    tokens: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+
+class HostChain:
+    """The definition, over what `Backend.compile` returns."""
+
+    def __init__(self, backend: Backend, forward: Forward, state: State, plan: ChainPlan) -> None:
+        self._plan, self._window = plan, state.window
+        taps: Taps = frozenset() if plan.tap is None else frozenset({plan.tap})
+        self._run: Run = backend.compile(forward, state, max_rows=plan.max_rows, taps=taps)
+
+    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+        lines = [_Line(ask, place) for place, ask in enumerate(asks)]
+        live = [line for line in lines if self._length(line) > 0]
+        step = replace(step, out_rows=_last_rows(step, live))
+        output = self._run(step)
+        while live := self._choose(live, step, output):
+            step = self._follow(live, step, output)
+            output = self._run(step)
+        return Drafts([line.tokens for line in lines], [line.chances for line in lines])
+
+    def _choose(self, live: list[_Line], step: Step, output: HostOutput) -> list[_Line]:
+        """One more token for each of them; returns those that want another."""
+        output = self._of_all_tokens(output)
+        positions = step.positions[step.out_rows] + 1
+        return [
+            line
+            for row, line in enumerate(live)
+            if self._extend(line, output, row, int(positions[row]))
+            and len(line.tokens) < self._length(line)
+        ]
+
+    def _length(self, line: _Line) -> int:
+        return min(line.ask.length, self._plan.max_draft)
+
+    def _extend(self, line: _Line, output: HostOutput, row: int, position: int) -> bool:
+        """By a token, if the draft does not end here."""
+        chooser = line.ask.chooser
+        try:
+            token = chooser.pick(output, row, position)
+        except NonFiniteError:
+            return False
+        if token == UNSURE or token in self._plan.stops:
+            return False
+        chance = chance_of(output.logits[row], token)
+        if not chance >= line.ask.p_min:
+            return False
+        chooser.accept(token)
+        line.tokens.append(token)
+        line.chances.append(chance)
+        return True
+
+    def _of_all_tokens(self, output: HostOutput) -> HostOutput:
+        """Rows as wide as the text's vocabulary; what the head does not know is impossible."""
+        logits, taken, n_vocab = output.logits, self._plan.taken, self._plan.n_vocab
+        n = logits.shape[1]
+        if taken is None and n == n_vocab:
+            return output
+        rows = np.full((len(logits), n_vocab), -np.inf, np.float32)
+        if taken is None:
+            rows[:, :n] = logits[:, :n_vocab]
+        else:
+            rows[:, taken] = logits
+        return HostOutput(rows, output.taps)
+
+    def _follow(self, live: list[_Line], step: Step, output: HostOutput) -> Step:
+        """The step of the tokens just picked, one row of each sequence that goes on."""
+        places = [line.place for line in live]
+        rows = _last_rows(step, live)
+        n_rows, replay = np.diff(step.starts)[places], step.replay[places]
+        moved = [
+            replay_after(before, n, n, self._window)
+            for before, n in zip(replay.tolist(), n_rows.tolist(), strict=True)
+        ]
+        for place, line in enumerate(live):
+            line.place = place
+        numbers = np.arange(len(live) + 1, dtype=np.int32)
+        return Step(
+            tokens=np.array([line.tokens[-1] for line in live], np.int32),
+            positions=step.positions[rows] + 1,
+            starts=numbers,
+            slots=step.slots[places],
+            past=step.past[places] + n_rows,
+            replay=np.array(moved, np.int32),
+            pages=step.pages[places],
+            out_rows=numbers[:-1],
+            hidden=None if self._plan.tap is None else output.taps[self._plan.tap][rows].copy(),
+        )
+
+
+def _last_rows(step: Step, lines: Sequence[_Line]) -> Ints:
+    return step.starts[1:][[line.place for line in lines]] - 1
+
+
+def chance_of(logits: Floats, token: int) -> float:
+    """Softmax at temperature 1."""
+    best = logits.max()
+    return float(np.exp(logits[token] - best) / np.exp(logits - best).sum())
