@@ -113,7 +113,9 @@ class StepInputs:
         self.out_rows.set(len(step.out_rows))
         self.pages[:b, : step.pages.shape[1]] = step.pages
         self._fill_rows(step, n, b)
-        self._fill_ropes(int(self.positions[:n].max()) + 1)
+        # Positions of a sequence ascend; of several the last rows are looked at.
+        last = step.positions[n - 1] if b == 1 else step.positions[step.starts[1:] - 1].max()
+        self._fill_ropes(int(last) + 1)
         arrays = (step.tokens, step.positions, step.past, step.replay)
         self._sources = tuple(array.data for array in arrays) if n == 1 else ()
 
@@ -136,4 +138,4 @@ class StepInputs:
         self.words[StepWords.N_SEQUENCES] = b
         self.starts[: b + 1] = step.starts
         self.slots[:b], self.past[:b], self.replay[:b] = step.slots, step.past, step.replay
-        self.sequence_of[:n] = np.repeat(np.arange(b), np.diff(step.starts))
+        self.sequence_of[:n] = 0 if b == 1 else np.repeat(np.arange(b), np.diff(step.starts))

@@ -28,6 +28,7 @@ class Runner:
         self._logits, self._maxima = output.logits.array(), maxima.array()
         self._tapped = {name: rows.array() for name, rows in output.taps.items()}
         self._picker = Picker(kernels, self._logits, self._maxima)
+        self._outputs: dict[tuple[int, int], HostOutput] = {}  # views of so many rows
         self._output = self._output_of(0, 0)
         self._single: Step | None = None  # the latest step, if it was one row
 
@@ -39,7 +40,11 @@ class Runner:
             self._single = None
             n = len(step.tokens)
             self._inputs.fill(step)
-            self._output = self._output_of(n, len(step.out_rows))
+            shape = n, len(step.out_rows)
+            output = self._outputs.get(shape)
+            if output is None:
+                output = self._outputs[shape] = self._output_of(*shape)
+            self._output = output
             self._single = step if n == 1 else None
         if self._given is not None:
             self._given[:n] = step.hidden
