@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+    from .speculation.options import SpecOptions
 
 
 def load(
@@ -24,14 +25,17 @@ def load(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
+    spec: SpecOptions | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
     """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
 
     On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
-    the weights is kept on disk and mapped the next time.
+    the weights is kept on disk and mapped the next time. `spec`: how to speculate; without it,
+    with every drafter that the file offers.
     """
     from .runtime import load_runtime
+    from .speculation.options import BY_DEFAULT
 
     return load_runtime(
         path,
@@ -41,5 +45,6 @@ def load(
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
         repack_cache=repack_cache,
+        spec=spec or BY_DEFAULT,
         progress=progress,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,6 +30,7 @@ from .speculation.build import build_speculator
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting
+from .speculation.token_counts import TokenCounts
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
@@ -98,6 +100,15 @@ class Runtime:
     def name(self) -> str:
         return self.file.metadata.str("general.name", "") or self.file.path.name
 
+    @cached_property
+    def fingerprint(self) -> str:
+        return model_fingerprint(self.file)
+
+    @cached_property
+    def token_counts(self) -> TokenCounts:
+        """Of what this model writes; kept between runs when this is closed."""
+        return TokenCounts(self.fingerprint, self.n_vocab)
+
     @property
     def architecture(self) -> str:
         return self.model.hparams.architecture
@@ -128,7 +139,7 @@ class Runtime:
             self.tokenizer,
             EngineConfig(budget.sizes),
             drafter=drafter,
-            model_id=model_fingerprint(self.file),
+            model_id=self.fingerprint,
         )
 
     def _setting(self, budget: Budget) -> Setting:
@@ -168,6 +179,7 @@ class Runtime:
         return self._generate(tokens, params or GenerateParams())
 
     def close(self) -> None:
+        self.token_counts.save()
         self.file.close()
 
     def __enter__(self) -> Self:
@@ -199,6 +211,7 @@ class Runtime:
                 yield event
         finally:
             engine.cancel(sequence)
+            self.token_counts.add(sequence.tokens[sequence.n_prompt :])
             del self._inboxes[sequence.id]
 
     def _report_prompt(self, sequence: Text) -> None:

@@ -34,7 +34,7 @@ LEVELS = [
     {"state"},
     {"backend"},
     {"gguf", "tokenizer"},
-    {"errors"},
+    {"errors", "folders"},
 ]
 TOP = LEVELS[1]
 MAX_FILE = 500

@@ -49,7 +49,7 @@ def measure(
     head = HeadRuns(model, backend, len(tokens) + n_draft)
     counts = [0] * n_draft
     drafts, last = 0, len(prompt)  # the last token that is certain: the prompt's reply has begun
-    head.read(tokens[1:last], hidden[: last - 1], 1)
+    head.read(tokens[:last], np.concatenate([np.zeros_like(hidden[:1]), hidden[: last - 1]]), 0)
     while last + n_draft < len(tokens):
         draft = head.draft(tokens[last], hidden[last - 1], last, n_draft)
         right = _n_right(draft, tokens[last + 1 :])
@@ -83,9 +83,10 @@ def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
 
 
 class HeadRuns:
-    """One MTP head over one text. Cell c belongs to the token at position c + 1."""
+    """One MTP head over one text, from position `first` on; at 0 the hidden row is zero."""
 
-    def __init__(self, model: Model, backend: Backend, n_tokens: int) -> None:
+    def __init__(self, model: Model, backend: Backend, n_tokens: int, first: int = 0) -> None:
+        self.first = first
         self.pages = range(-(-n_tokens // PAGE_LEN))
         state = backend.new_state(
             model.state_shape, n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1
@@ -108,6 +109,6 @@ class HeadRuns:
         return drafted
 
     def step(self, tokens: Sequence[int], hidden: Floats, position: int) -> tuple[int, Floats]:
-        piece = Piece(tokens, position - 1, self.pages, first_position=position)
+        piece = Piece(tokens, position - self.first, self.pages, first_position=position)
         out = self.run(build_step([piece], hidden))
         return int(out.logits[-1].argmax()), out.taps[H_NEXTN][-1:].copy()

@@ -23,6 +23,7 @@ from specdec.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GeneratePa
 from specdec.core.runtime import Runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.options import NO_SPECULATION
 
 GREEDY = SamplingParams(temperature=0.0)
 N_CTX = 64
@@ -235,6 +236,22 @@ def test_a_runtime_that_is_dropped_is_gone(family: str, tiny: Tiny) -> None:
         assert [part() for part in parts] == [None] * len(parts)
     finally:
         gc.enable()
+
+
+def test_an_engine_keeps_what_it_runs_on(tiny: Tiny) -> None:
+    loaded = specdec.core.load(tiny("qwen35").path, "cpu", n_ctx=N_CTX, spec=NO_SPECULATION)
+    want = [
+        event.token for event in loaded.generate([1, 2, 3], GenerateParams(GREEDY, max_tokens=9))
+    ]
+    engine = loaded.warm_up()
+    loaded.close()
+    del loaded
+    junk = [np.full(64, np.nan, np.float32) for _ in range(10_000)]  # where weights had been
+    sequence = engine.add([1, 2, 3], GenerateParams(GREEDY, max_tokens=9))
+    while engine.has_work:
+        engine.step()
+    assert sequence.tokens[3:] == want
+    assert len(junk) == 10_000
 
 
 def test_mapped_weights_are_not_free_memory(

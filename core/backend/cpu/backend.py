@@ -130,7 +130,7 @@ class CpuBackend(Backend):
             best = ops.maxima(recording, output.logits)
         finally:
             self._recording = self._state = None
-        recording.held.append(state)  # the program reads and writes its arrays
+        recording.held += [state, forward]  # the program reads and writes their arrays
         Picker.add_to(recording)
         program = recording.finish(self.kernels, self._report_compiling)
         return Runner(self.team, self.kernels, program, recording, output, best)

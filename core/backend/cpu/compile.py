@@ -21,6 +21,7 @@ from typing import Any
 import llvmlite
 from llvmlite import binding, ir
 
+from ...folders import cache_root
 from .emit import KERNEL, Emitter
 from .simd import Simd
 
@@ -117,16 +118,7 @@ def optimised(name: str, write: Writer, machine: Any, simd: Simd, kind: Any = KE
 
 
 def cache_folder() -> Path:
-    root = os.environ.get("SPEC_CACHE_DIR")
-    if root:
-        return Path(root) / "kernels"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "specdec" / "kernels"
+    return cache_root() / "kernels"
 
 
 @cache

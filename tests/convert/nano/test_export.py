@@ -94,7 +94,7 @@ def test_training_drafts_as_the_runtime_does(vocabulary: Vocabulary, tmp_path: P
     write_model(tmp_path / "f32.gguf", made, vocabulary, "F32")
     model, backend = load(tmp_path / "f32.gguf")
     for start in (0, 11, 29):
-        head = HeadRuns(model, backend, 64)
+        head = HeadRuns(model, backend, 64, first=1)
         head.read(ids[0, 1 : start + 1].tolist(), hidden[0, :start].numpy(), 1)
         row = hidden[0, start : start + 1].numpy()
         for i in range(3):

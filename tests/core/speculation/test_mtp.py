@@ -1,0 +1,206 @@
+"""The bundled model's own head: what it drafts depends on the text alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.scripted import drain
+
+from specdec.convert.nano.acceptance import measure
+from specdec.core import nano
+from specdec.core.engine.engine import Engine
+from specdec.core.engine.sequence import Sequence as Text
+from specdec.core.errors import ConfigError
+from specdec.core.generation import GenerateParams
+from specdec.core.runtime import Runtime, load_runtime
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.interface import Ask, Draft
+from specdec.core.speculation.mtp import WAITING_ENOUGH, MtpSpeculator, make
+from specdec.core.speculation.options import SpecOptions
+from specdec.core.speculation.table import LoadedModel, Setting
+from specdec.core.state.snapshot import SequenceSnapshot
+
+PROMPTS = json.loads((Path(__file__).parents[2] / "data/nano-prompts.json").read_text())["prompts"]
+GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=48, ignore_eos=True)
+SAMPLED = replace(GREEDY, sampling=SamplingParams(seed=11))
+SPEC = SpecOptions(types=("mtp",), draft_n_max=3)
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Runtime]:
+    with load_runtime(nano.path(), "cpu", n_ctx=1024, spec=SPEC) as loaded:
+        yield loaded
+
+
+class Noted(MtpSpeculator):
+    """Notes every draft, by the number of tokens before it; drafts only while it may."""
+
+    may_draft = True
+    hands_over = True  # False: it drafts at every token, and nobody gets to see it
+    drafts: dict[int, list[int]]
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        if not self.may_draft:
+            return [Draft() for _ in asks]
+        made = super().propose(asks)
+        for ask, draft in zip(asks, made, strict=True):
+            self.drafts[len(ask.tokens)] = list(draft.tokens)
+        return made if self.hands_over else [Draft() for _ in asks]
+
+
+def make_engine(runtime: Runtime, n_slots: int = 1, **options: int) -> tuple[Engine, Noted]:
+    target = LoadedModel(runtime.file, runtime.model, runtime.tokenizer)
+    spec = replace(SPEC, **options)  # type: ignore[arg-type]
+    setting = Setting(spec, target, runtime.backend, n_slots, runtime.n_ctx)
+    speculator = Noted(runtime.model.nextn[0], runtime.backend, setting)
+    speculator.drafts = {}
+    return runtime.new_engine(runtime.plan(n_slots), speculator), speculator
+
+
+def prompt(runtime: Runtime, i: int = 0, n: int | None = None) -> list[int]:
+    return runtime.tokenizer.encode(PROMPTS[i])[:n]
+
+
+def write(engine: Engine, tokens: list[int], params: GenerateParams = GREEDY) -> Text:
+    sequence = engine.add(tokens, params)
+    drain(engine)
+    return sequence
+
+
+@pytest.fixture(scope="module")
+def plain(runtime: Runtime) -> Engine:
+    with load_runtime(nano.path(), "cpu", n_ctx=1024, spec=SpecOptions(types=("none",))) as other:
+        return other.new_engine(other.plan(1))
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+def test_drafts_are_those_of_a_run_over_the_finished_text(
+    runtime: Runtime, params: GenerateParams
+) -> None:
+    """Acceptance measured afterwards, from the whole text in one pass, is what the engine had."""
+    engine, _ = make_engine(runtime)
+    tokens = prompt(runtime)
+    text = write(engine, tokens, replace(GREEDY, max_tokens=120))
+    found = measure(runtime.model, runtime.backend, tokens, text.tokens[len(tokens) :])
+    stats = text.stats
+    assert stats.draft_n_accepted > 40
+    # The last drafts are shorter, because the text ends: they are not measured afterwards.
+    for i, n in enumerate(found.accepted):
+        assert n <= stats.accept_per_pos[i] <= n + 3
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+def test_the_text_is_that_of_plain_decoding(
+    runtime: Runtime, plain: Engine, params: GenerateParams
+) -> None:
+    for i in range(4):
+        engine, noted = make_engine(runtime)
+        tokens = prompt(runtime, i)
+        assert write(engine, tokens, params).tokens == write(plain, tokens, params).tokens
+        assert noted.drafts
+
+
+def test_catching_up_in_one_batch_changes_no_draft(runtime: Runtime) -> None:
+    """Tokens that nobody drafted for are read later: some before the next draft, some because
+    too many wait."""
+    engine, always = make_engine(runtime)
+    always.hands_over = False
+    tokens = prompt(runtime)
+    params = replace(GREEDY, max_tokens=3 * WAITING_ENOUGH)
+    want = write(engine, tokens, params)
+    engine, noted = make_engine(runtime)
+    sequence = engine.add(tokens, params)
+    while engine.has_work:
+        n = len(sequence.tokens) - len(tokens)
+        noted.may_draft = n not in range(4, 4 + 2 * WAITING_ENOUGH + 5)
+        engine.step()
+    assert sequence.tokens == want.tokens
+    shared = noted.drafts.keys() & always.drafts.keys()
+    assert max(shared) > len(tokens) + 2 * WAITING_ENOUGH
+    for n in shared:
+        assert noted.drafts[n] == always.drafts[n]
+
+
+@pytest.mark.parametrize("cut", [64, 100, 256, 300, 330])
+def test_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, cut: int) -> None:
+    """At checkpoints, and where one turn ends and the next begins."""
+    whole = (prompt(runtime, 0) * 8)[:400]
+    warm, noted = make_engine(runtime)
+    first = write(warm, whole[:cut], replace(GREEDY, max_tokens=20))
+    second = [*first.tokens, *whole[cut:]]
+    noted.drafts.clear()
+    reused = write(warm, second)
+    cold, cold_noted = make_engine(runtime)
+    write(cold, second)
+    assert reused.stats.cached_n >= cut
+    assert noted.drafts == cold_noted.drafts
+
+
+@pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 9])
+def test_drafts_after_a_restore_are_those_without_it(
+    runtime: Runtime, n_steps: int, tmp_path: Path
+) -> None:
+    tokens = prompt(runtime, 1, 300)
+    whole, want = make_engine(runtime)
+    text = write(whole, tokens, SAMPLED)
+    first, noted = make_engine(runtime)
+    sequence = first.add(tokens, SAMPLED)
+    for _ in range(n_steps):
+        first.step()
+    first.snapshot(sequence).save(tmp_path / "saved")
+    second, other = make_engine(runtime)
+    write(second, prompt(runtime, 2), GREEDY)  # leaves cells of its own
+    other.drafts.clear()
+    again = second.restore(SequenceSnapshot.load(tmp_path / "saved"))
+    drain(second)
+    assert again.tokens == text.tokens
+    assert noted.drafts | other.drafts == want.drafts
+
+
+def test_several_texts_at_once_draft_as_each_alone(runtime: Runtime) -> None:
+    prompts = [prompt(runtime, i, 40 + 90 * i) for i in range(3)]
+    engine, _ = make_engine(runtime, 3)
+    together = [engine.add(tokens, SAMPLED) for tokens in prompts]
+    drain(engine)
+    for tokens, text in zip(prompts, together, strict=True):
+        lone, _ = make_engine(runtime)
+        alone = write(lone, tokens, SAMPLED)
+        assert text.tokens == alone.tokens
+        assert text.stats.accept_per_pos == alone.stats.accept_per_pos
+
+
+@pytest.mark.parametrize("n", [0, 1, 64, 200])
+def test_a_prompt_read_in_part(runtime: Runtime, plain: Engine, n: int) -> None:
+    tokens = (prompt(runtime, 0) * 4)[:300]
+    engine, noted = make_engine(runtime, mtp_prefill=n)
+    text = write(engine, tokens)
+    assert text.tokens == write(plain, tokens).tokens
+    assert text.stats.draft_n_accepted > 0
+    again = write(engine, [*text.tokens, *tokens[:9]])  # over cells that were never read
+    assert again.stats.cached_n > 300
+    assert again.tokens == write(plain, [*text.tokens, *tokens[:9]]).tokens
+    assert noted.drafts
+
+
+def test_short_drafts_are_dropped(runtime: Runtime) -> None:
+    engine, noted = make_engine(runtime, draft_n_min=3)
+    write(engine, prompt(runtime))
+    assert {len(draft) for draft in noted.drafts.values()} <= {0, 3}
+
+
+def test_a_file_without_a_head() -> None:
+    draft = Path(__file__).parents[2] / "data/nano-draft.gguf"
+    with load_runtime(draft, "cpu", n_ctx=64, spec=SPEC) as runtime:
+        setting = Setting(
+            SPEC,
+            LoadedModel(runtime.file, runtime.model, runtime.tokenizer),
+            runtime.backend,
+            1,
+            64,
+        )
+        with pytest.raises(ConfigError, match=r"nano-draft.gguf has no MTP head.*-md"):
+            make(setting)
