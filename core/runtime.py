@@ -179,7 +179,9 @@ class Runtime:
         return self._generate(tokens, params or GenerateParams())
 
     def close(self) -> None:
-        self.token_counts.save()
+        if self._engine is not None:
+            self._engine.close()
+            self.token_counts.save()
         self.file.close()
 
     def __enter__(self) -> Self:

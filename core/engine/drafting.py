@@ -72,6 +72,10 @@ class Drafting:
             return self._speculator.carry(sequence.id)
         return {}
 
+    def close(self) -> None:
+        if self._speculator is not None:
+            self._speculator.close()
+
     def _begin(self, speculator: Speculator, part: Part) -> None:
         sequence = part.sequence
         sequence.is_known_to_drafter = True

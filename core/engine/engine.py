@@ -134,6 +134,10 @@ class Engine:
         self._scheduler.waiting.append(sequence)
         return sequence
 
+    def close(self) -> None:
+        """No more steps: what drafters keep in files is written."""
+        self._drafting.close()
+
     def _new_sequence(self, prompt: Tokens[int], params: GenerateParams, index: int) -> Sequence:
         sampler = self._samplers.make(params, index)
         sampler.begin(prompt)

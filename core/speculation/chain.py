@@ -1,44 +1,89 @@
-"""Several speculators as one: who is asked, how their proposals become one draft.
+"""Several speculators as one: who is asked, and how their proposals become one draft.
 
-N-grams cost next to nothing and are asked first; then the controller says for whom a model drafts,
-and how far; then the splice joins what there is.
+N-grams cost next to nothing and are asked first; then the policy says for whom a model drafts and
+how far; then the splice joins what there is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from ..state.store import StateStore
 from .interface import Ask, Draft, Opening, Seen, Speculator
+from .plans import AskInfo, ModelOffer, Plan, Policy
+from .splice import shortened, splice
 
 
 class Chain(Speculator):
-    def __init__(self, speculators: Sequence[Speculator]) -> None:
-        self._all = list(speculators)
+    def __init__(self, speculators: Sequence[Speculator], policy: Policy) -> None:
+        """`speculators` in the order of their precedence."""
+        self._all, self._policy = list(speculators), policy
+        self._cheap = [each for each in speculators if not each.is_model]
+        self._models = [each for each in speculators if each.is_model]
         self.taps = frozenset().union(*(each.taps for each in self._all))
+        self._drafts: dict[int, Draft] = {}  # the latest of each sequence
 
     def attach(self, store: StateStore) -> None:
         for each in self._all:
             each.attach(store)
 
     def begin(self, opening: Opening) -> None:
+        self._policy.begin(opening.sequence)
         for each in self._all:
             each.begin(opening)
 
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        return self._all[-1].propose(asks)
+        cheap = self._ask_cheap(asks)
+        models = self._models
+        plans = self._policy.plan(
+            [
+                AskInfo(
+                    ask.sequence,
+                    ask.tokens,
+                    ask.max_draft,
+                    [drafts[i] for drafts in cheap],
+                    [
+                        ModelOffer(each.name, each.longest, each.n_pending(ask.sequence))
+                        for each in models
+                    ],
+                )
+                for i, ask in enumerate(asks)
+            ]
+        )
+        drafts = [self._cheap_part(cheap, i, plan) for i, plan in enumerate(plans)]
+        for each in models:
+            self._ask_model(each, asks, plans, drafts)
+        for i, n in enumerate(self._policy.cut(drafts)):
+            drafts[i] = shortened(drafts[i], n)
+        for ask, draft in zip(asks, drafts, strict=True):
+            self._drafts[ask.sequence] = draft
+        return drafts
 
     def observe(self, seen: Seen) -> None:
         for each in self._all:
             each.observe(seen)
+        step = seen.step
+        if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
+            n_cells = int(step.past[0]) if len(step.past) == 1 else int(step.past.sum())
+            self._policy.observe_step(len(step.tokens), n_cells, seen.ms)
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
+        draft = self._drafts[sequence]
+        self._policy.settle(sequence, draft, n_accepted)
         for each in self._all:
-            each.settle(sequence, n_accepted, mine=mine)
+            each.settle(sequence, n_accepted, mine=each.name in draft.sources)
 
     def end(self, sequence: int) -> None:
+        self._policy.end(sequence)
+        self._drafts.pop(sequence, None)
         for each in self._all:
             each.end(sequence)
+
+    def close(self) -> None:
+        self._policy.close()
+        for each in self._all:
+            each.close()
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         return {k: v for each in self._all for k, v in each.carry(sequence).items()}
@@ -52,3 +97,40 @@ class Chain(Speculator):
             own = {k.removeprefix(prefix): v for k, v in blobs.items() if k.startswith(prefix)}
             if own:
                 each.load(sequence, own)
+
+    # the parts of a draft
+
+    def _ask_cheap(self, asks: Sequence[Ask]) -> list[Sequence[Draft]]:
+        """By speculator, then by ask."""
+        made = []
+        for each in self._cheap:
+            began = perf_counter()
+            drafts = each.propose(asks)
+            ms = 1000 * (perf_counter() - began) / len(asks)
+            for draft in drafts:
+                draft.ms[each.name] = ms
+            made.append(drafts)
+        return made
+
+    def _cheap_part(self, cheap: list[Sequence[Draft]], i: int, plan: Plan) -> Draft:
+        draft = shortened(cheap[plan.cheap][i], plan.n_cheap) if plan.n_cheap else Draft()
+        for drafts in cheap:  # everybody was asked
+            draft.ms.update(drafts[i].ms)
+        return draft
+
+    def _ask_model(
+        self, model: Speculator, asks: Sequence[Ask], plans: Sequence[Plan], drafts: list[Draft]
+    ) -> None:
+        chosen = [i for i, plan in enumerate(plans) if plan.model == model.name]
+        if not chosen:
+            return
+        wanted = [asks[i]._replace(max_draft=plans[i].n_model) for i in chosen]
+        n_pending = sum(model.n_pending(ask.sequence) for ask in wanted)
+        began = perf_counter()
+        made = model.propose(wanted)
+        ms = 1000 * (perf_counter() - began)
+        longest = max(plans[i].n_model for i in chosen)
+        self._policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
+        for i, draft in zip(chosen, made, strict=True):
+            draft.ms[model.name] = ms / len(chosen)
+            drafts[i] = splice(drafts[i], draft, asks[i].max_draft)

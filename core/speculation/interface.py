@@ -63,6 +63,8 @@ class Speculator(ABC):
     """Only `propose` is required: one without state inherits the rest."""
 
     name: str = ""  # the source of its tokens
+    is_model: bool = False  # its drafts take time: it is asked only if they seem worth it
+    longest: int = 64  # tokens that it drafts at most
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
 
     def attach(self, store: StateStore) -> None:
@@ -74,6 +76,10 @@ class Speculator(ABC):
     @abstractmethod
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         """One draft for each ask, in their order."""
+
+    def n_pending(self, sequence: int) -> int:
+        """Rows that it has to catch up on before it can draft."""
+        return 0
 
     def observe(self, seen: Seen) -> None:
         """The target ran. Called after every step, whoever drafted."""
@@ -95,3 +101,6 @@ class Speculator(ABC):
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """Called after `begin` for a sequence that was saved."""
+
+    def close(self) -> None:
+        """No more texts: what is kept in files is written."""

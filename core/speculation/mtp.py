@@ -7,7 +7,6 @@ n runs of the head. What the head wrote while it drafted is overwritten by then.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,13 +29,14 @@ WAITING_ENOUGH: Final = 32  # rows of a text that is not drafted for; then the h
 
 class MtpSpeculator(Speculator):
     name = MTP
+    is_model = True
     taps = frozenset({H_NEXTN})
 
     def __init__(self, head: MtpHead, backend: Backend, setting: Setting) -> None:
         self._head, self._backend = head, backend
         options = setting.options
         self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
-        self._n_min, self._n_max = options.draft_n_min, options.n_max
+        self._n_min, self.longest = options.draft_n_min, options.n_max
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = max(MAX_WAITING + 1, (WAITING_ENOUGH + 1) * setting.n_slots)
@@ -51,7 +51,7 @@ class MtpSpeculator(Speculator):
             self._head.forward,
             store.state,
             max_rows=self._max_rows,
-            max_draft=max(self._n_max, 1),
+            max_draft=max(self.longest, 1),
             n_vocab=self._n_vocab,
             tap=H_NEXTN,
             stops=self._stops,
@@ -84,13 +84,15 @@ class MtpSpeculator(Speculator):
             if text.n_tokens >= WAITING_ENOUGH or position + n <= text.n_prompt:
                 self._catch_up(text)
 
+    def n_pending(self, sequence: int) -> int:
+        return self._texts[sequence].n_tokens
+
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        began = time.perf_counter()
         rows, wanted, texts = self._rows, [], []
         rows.clear()
         for ask in asks:
             text = self._texts[ask.sequence]
-            length = min(ask.max_draft, self._n_max)
+            length = min(ask.max_draft, self.longest)
             text.tokens[text.n_tokens] = ask.tokens[-1]
             text.n_tokens += 1
             end = text.n_done + text.n_tokens
@@ -102,9 +104,8 @@ class MtpSpeculator(Speculator):
         marks = self._store.pool.n_drafter_cells
         for text in texts:
             text.read(text.n_tokens, marks)
-        share = 1000 * (time.perf_counter() - began) / len(asks)
         return [
-            self._draft(tokens, chances, share)
+            self._draft(tokens, chances)
             for tokens, chances in zip(drafts.tokens, drafts.chances, strict=True)
         ]
 
@@ -133,10 +134,10 @@ class MtpSpeculator(Speculator):
         chooser.restart(ask.tokens)
         return chooser
 
-    def _draft(self, tokens: list[int], chances: list[float], ms: float) -> Draft:
+    def _draft(self, tokens: list[int], chances: list[float]) -> Draft:
         if len(tokens) < self._n_min:
             tokens, chances = [], []
-        return Draft(tokens, [self.name] * len(tokens), {self.name: ms}, chances)
+        return Draft(tokens, [self.name] * len(tokens), chances=chances)
 
     def _catch_up(self, text: MtpText) -> None:
         """Read all that waits and is complete, without drafting."""
