@@ -1,0 +1,203 @@
+"""`CostModel`: what a round costs, as measured while running: a step of the target by its rows and
+its context, a drafter by the tokens it drafts. Knows no clock: times come in through `observe_…`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ..errors import ConfigError
+from .curve import Curve
+
+FORMAT: Final = "specdec-costs"
+_MAX_COUNT: Final = 4096
+_ROW: Final = 0.06  # of a plain step: one more row, until it was measured
+_DRAFTED: Final = 0.12  # of a plain step: one drafted token, until it was measured
+_TOKEN: Final = 0.9  # of the first drafted token: each one more
+_CAUGHT_UP: Final = 0.1  # of a drafted token: each row that a drafter has to catch up on
+
+
+class CostModel:
+    """`is_frozen`: read from a file, learns nothing more, so that decisions repeat exactly."""
+
+    def __init__(self) -> None:
+        self.is_frozen = False
+        self._steps = Curve(_ROW)
+        self._drafts: dict[str, dict[int, Curve]] = {}  # source, sequences
+        self._catching_up: dict[str, float] = {}  # ms per row
+
+    @property
+    def version(self) -> int:
+        """Moves when something was measured that was hardly known before."""
+        return self._steps.version
+
+    # What is measured
+
+    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
+        """A step of the target over so many rows, of texts that are so long together. Not to be
+        called for steps that held pieces of prompts."""
+        if not self.is_frozen and ms > 0:
+            self._steps.add(n_rows, ms, n_ctx_total)
+
+    def observe_draft(
+        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
+    ) -> None:
+        """One call of a drafter: `n_tokens` of the longest draft, for `n_sequences` at once;
+        before it, the drafter caught up on `n_pending` rows."""
+        if self.is_frozen or not ms > 0 or n_tokens < 1:
+            return
+        if n_pending:
+            self._observe_catching_up(
+                source, n_pending, ms - self._draft(source, n_sequences, n_tokens)
+            )
+            return
+        curves = self._drafts.setdefault(source, {})
+        curve = curves.get(n_sequences)
+        if curve is None:
+            curve = curves[n_sequences] = Curve(_TOKEN)
+        curve.add(n_tokens, ms)
+
+    def _observe_catching_up(self, source: str, n_pending: int, ms: float) -> None:
+        measured, before = max(ms, 0.0) / n_pending, self._catching_up.get(source)
+        # Timings that took too long are believed slowly.
+        share = 1.0 if before is None else 0.3 if measured < before else 0.1
+        self._catching_up[source] = (before or 0.0) * (1 - share) + measured * share
+
+    # What is believed
+
+    def n_timings(self, n_rows: int) -> int:
+        """Of steps with so many rows; of a file, more than anybody would ask for."""
+        cell = self._steps.cells.get(n_rows)
+        return _MAX_COUNT if self.is_frozen else len(cell.samples) if cell is not None else 0
+
+    def steps(self, n_max: int, n_ctx_total: int) -> tuple[list[float], list[float]]:
+        """(believed, hoped) ms of a step with 0 … `n_max` rows, see `Curve.tables`."""
+        return self._steps.tables(n_max, float(max(n_ctx_total, 1)))
+
+    def drafts(self, source: str, n_sequences: int, n_max: int) -> list[float]:
+        """ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
+        curves = self._drafts.get(source)
+        if not curves:
+            plain = self._steps.tables(1)[0][1]
+            return [plain * _DRAFTED * n * (1 + _ROW * (n_sequences - 1)) for n in range(n_max + 1)]
+        near = min(curves, key=lambda n: (abs(n - n_sequences), n))
+        scale = (1 + _ROW * n_sequences) / (1 + _ROW * near)
+        table = curves[near].tables(n_max)[0]
+        return table if near == n_sequences else [scale * ms for ms in table]
+
+    def catching_up(self, source: str, n_rows: int) -> float:
+        """ms before the first token, if the drafter has so many rows to read."""
+        if not n_rows:
+            return 0.0
+        per_row = self._catching_up.get(source)
+        if per_row is None:
+            per_row = _CAUGHT_UP * self._draft(source, 1, 1)
+        return per_row * n_rows
+
+    def _draft(self, source: str, n_sequences: int, n_tokens: int) -> float:
+        return self.drafts(source, n_sequences, n_tokens)[n_tokens]
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """For `load`. What was never measured is not in it."""
+        steps, slope = self._steps, self._steps.slope()
+        content = {
+            "format": FORMAT,
+            "step": {
+                "context_ms": slope,  # per token of context
+                "rows": {
+                    str(count): {
+                        "ms": cell.level(cell.mean_context, slope),
+                        "n_ctx": cell.mean_context,
+                    }
+                    for count, cell in sorted(steps.cells.items())
+                },
+            },
+            "draft": {
+                source: {
+                    str(n): {
+                        str(k): cell.level(0.0, 0.0) for k, cell in sorted(curve.cells.items())
+                    }
+                    for n, curve in sorted(curves.items())
+                }
+                for source, curves in sorted(self._drafts.items())
+            },
+            "catch_up": dict(sorted(self._catching_up.items())),
+        }
+        try:
+            Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Frozen."""
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path}: is not JSON: {error}") from error
+        except RecursionError:
+            raise ConfigError(f"{path}: is not JSON that anybody wrote: too deep") from None
+        read = _Reader(str(path))
+        if read.table(content, "the file").get("format") != FORMAT:
+            raise ConfigError(f'{path}: is not a file of costs (no "format": "{FORMAT}")')
+        model = cls()
+        model.is_frozen = True
+        step = read.table(content.get("step"), "step")
+        model._steps.given_slope = read.number(step.get("context_ms", 0), "step.context_ms")
+        for count, cell in read.counted(step.get("rows"), "step.rows"):
+            place = f"step.rows.{count}"
+            entry = read.table(cell, place)
+            ms = read.time(entry.get("ms"), f"{place}.ms")
+            model._steps.give(count, ms, read.number(entry.get("n_ctx", 0), f"{place}.n_ctx"))
+        if not model._steps.cells:
+            raise ConfigError(f"{path}: step.rows is empty: no cost of a step is given")
+        for source, curves in read.table(content.get("draft", {}), "draft").items():
+            of_source = model._drafts[source] = {}
+            for n, cells in read.counted(curves, f"draft.{source}"):
+                curve = of_source[n] = Curve(_TOKEN)
+                for count, ms in read.counted(cells, f"draft.{source}.{n}"):
+                    curve.give(count, read.time(ms, f"draft.{source}.{n}.{count}"), 0.0)
+        for source, ms in read.table(content.get("catch_up", {}), "catch_up").items():
+            model._catching_up[source] = read.number(ms, f"catch_up.{source}")
+        return model
+
+
+class _Reader:
+    """Values of a file that may hold anything; the first that cannot be one is said."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def table(self, value: Any, place: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self._path}: {place} must be an object of names and values")
+        return value
+
+    def counted(self, value: Any, place: str) -> list[tuple[int, Any]]:
+        found = []
+        for name, entry in self.table(value, place).items():
+            if not (name.isascii() and name.isdigit() and 1 <= int(name[:9]) <= _MAX_COUNT):
+                raise ConfigError(
+                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} belongs"
+                )
+            found.append((int(name), entry))
+        return found
+
+    def number(self, value: Any, place: str) -> float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and math.isfinite(value) and 0 <= value < 1e9):
+            raise ConfigError(f"{self._path}: {place} must be a number from 0 on, got {value!r}")
+        return float(value)
+
+    def time(self, value: Any, place: str) -> float:
+        ms = self.number(value, place)
+        if not ms:
+            raise ConfigError(f"{self._path}: {place} is 0 ms, which nothing takes")
+        return ms

@@ -1,0 +1,134 @@
+"""`Curve`: a time that depends on a small count, learned from noisy timings.
+
+A busy neighbour, a page fault or a first call only ever make a timing longer. So of the last few
+timings of each count a low quantile is believed, and more of something never costs less of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_N_KEPT: Final = 9  # timings of one count; older ones are forgotten
+_QUANTILE: Final = 0.4
+_SURE: Final = 2  # timings that make a count known
+_STALE: Final = 400  # timings of other counts after which one is no longer sure
+_OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
+_LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
+_FORGET: Final = 0.99
+
+
+class Cell:
+    """Timings of one count, and how they went with the context."""
+
+    __slots__ = ("covariance", "is_given", "last", "mean_context", "mean_ms", "samples", "variance")
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, float]] = []  # (ms, context), newest last
+        self.last = 0  # when, in timings of the whole curve
+        self.is_given = False  # read from a file: known for good
+        self.mean_ms = self.mean_context = 0.0
+        self.variance = self.covariance = 0.0
+
+    def add(self, ms: float, context: float, now: int) -> None:
+        samples = self.samples
+        if not samples:
+            self.mean_ms, self.mean_context = ms, context
+        elif ms < self.mean_ms * _OUTLIER:
+            far, off = context - self.mean_context, ms - self.mean_ms
+            self.mean_context += 0.1 * far
+            self.mean_ms += 0.1 * off
+            self.variance = _FORGET * self.variance + far * far
+            self.covariance = _FORGET * self.covariance + far * off
+        samples.append((ms, context))
+        if len(samples) > _N_KEPT:
+            del samples[0]
+        self.last = now
+
+    def level(self, context: float, slope: float) -> float:
+        """What is believed at this context."""
+        found = sorted([ms + slope * (context - at) for ms, at in self.samples])
+        return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
+
+    def is_sure(self, now: int) -> bool:
+        return self.is_given or (len(self.samples) >= _SURE and now - self.last < _STALE)
+
+
+class Curve:
+    """`row`: what one more is assumed to take, as a part of what the first takes, until known."""
+
+    __slots__ = ("_row", "cells", "given_slope", "now", "version")
+
+    def __init__(self, row: float) -> None:
+        self._row = row
+        self.cells: dict[int, Cell] = {}
+        self.given_slope: float | None = None  # from a file
+        self.now = 0
+        self.version = 0  # moves when it may be worth reading again
+
+    def add(self, count: int, ms: float, context: float = 0.0) -> None:
+        self.now += 1
+        cell = self.cells.get(count)
+        if cell is None:
+            cell = self.cells[count] = Cell()
+        cell.add(ms, context, self.now)
+        if len(cell.samples) <= _SURE:
+            self.version += 1
+
+    def give(self, count: int, ms: float, context: float) -> None:
+        """What a file says, which stays."""
+        cell = self.cells[count] = Cell()
+        cell.add(ms, context, 0)
+        cell.is_given = True
+
+    def slope(self) -> float:
+        """Milliseconds per token of context, over all counts."""
+        if self.given_slope is not None:
+            return self.given_slope
+        covariance = sum(cell.covariance for cell in self.cells.values())
+        variance = sum(cell.variance for cell in self.cells.values())
+        return max(covariance, 0.0) / (variance + _LEVER)
+
+    def tables(self, n_max: int, context: float = 0.0) -> tuple[list[float], list[float]]:
+        """(believed, hoped): times of 0 … `n_max`, neither ever falling. What is hoped differs
+        where too little was measured: there it is the least that it could be."""
+        known = self._known(context)
+        if not known:
+            known = [(1, 1.0, False)]
+        believed, hoped = [0.0] * (n_max + 1), [0.0] * (n_max + 1)
+        row = self._outer_slope(known)
+        x0, y0, _ = known[0]
+        sure = max(y0 * (1 + self._row) / (1 + x0 * self._row), 0.0)
+        segment = 0
+        for x in range(1, n_max + 1):
+            while segment < len(known) and known[segment][0] < x:
+                segment += 1
+            is_sure = False
+            if segment < len(known) and known[segment][0] == x:
+                _, y, is_sure = known[segment]
+            elif segment == 0:  # below all that was measured
+                y = y0 * (1 + x * self._row) / (1 + x0 * self._row)
+            elif segment == len(known):
+                y = known[-1][1] + row * (x - known[-1][0])
+            else:
+                (xa, ya, _), (xb, yb, _) = known[segment - 1], known[segment]
+                y = ya + (yb - ya) * (x - xa) / (xb - xa)
+            believed[x] = y
+            sure = y if is_sure else min(sure, y)
+            hoped[x] = sure
+        return believed, hoped
+
+    def _outer_slope(self, known: list[tuple[int, float, bool]]) -> float:
+        (first, low, _), (last, high, _) = known[0], known[-1]
+        least = self._row * low / (1 + first * self._row)
+        return max((high - low) / (last - first), 0.3 * least) if last > first else least
+
+    def _known(self, context: float) -> list[tuple[int, float, bool]]:
+        """(count, level, is sure), rising: what takes longer than a larger count was disturbed."""
+        slope = self.slope() if context else 0.0
+        found, least = [], float("inf")
+        for count in sorted(self.cells, reverse=True):
+            cell = self.cells[count]
+            least = min(least, cell.level(context, slope))
+            found.append((count, least, cell.is_sure(self.now)))
+        found.reverse()
+        return found

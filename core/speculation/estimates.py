@@ -1,0 +1,191 @@
+"""How often the target takes what a source proposes: by the place in the draft, given that all
+before it was taken, and by what the source itself believes. Per text, leaning on all texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+N_PLACES: Final = 64
+# Places that share an estimate: the first eight have their own.
+_EDGES: Final = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48)
+_PLACE: Final = tuple(
+    max(i for i, edge in enumerate(_EDGES) if edge <= place) for place in range(N_PLACES)
+)
+_LAST: Final = len(_EDGES) - 1
+# Upper ends of the ranges of chance that are looked at together.
+_CHANCES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98, 2.0)
+
+_FIRST_GUESS: Final = 0.6  # before anything was seen of a source
+_FIRST_WEIGHT: Final = 2.0  # of that guess, in tokens
+_SHARED_WEIGHT: Final = 3.0  # of what other texts have shown
+_CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
+_SHARED_FORGET: Final = 0.99
+_FORGET: Final = 0.97
+# Residuals of the last rounds. So many times their variance: the text has changed character.
+_RECENT: Final = 0.85
+_SURPRISE: Final = 7.0
+_AFTER_SURPRISE: Final = 3.0  # tokens that the past still weighs
+_LOW, _HIGH = 0.005, 0.995
+
+
+class Shared:
+    """What all texts together have shown of one source."""
+
+    __slots__ = ("chance_hits", "chance_seen", "hits", "seen")
+
+    def __init__(self) -> None:
+        self.hits, self.seen = [0.0] * len(_EDGES), [0.0] * len(_EDGES)
+        self.chance_hits, self.chance_seen = [0.0] * len(_CHANCES), [0.0] * len(_CHANCES)
+
+    def rates(self) -> list[float]:
+        rate, weight, found = _FIRST_GUESS, _FIRST_WEIGHT, []
+        for hits, seen in zip(self.hits, self.seen, strict=True):
+            rate = (hits + weight * rate) / (seen + weight)
+            found.append(rate)
+            weight = _CHAIN_WEIGHT
+        return found
+
+
+class Track:
+    """One source in one text."""
+
+    __slots__ = (
+        "_chance_hits", "_chance_seen", "_hits", "_is_stale", "_loss_chance", "_loss_place",
+        "_rates", "_seen", "_shared", "_surprise", "_variance", "version",
+    )  # fmt: skip
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._hits, self._seen = [0.0] * len(_EDGES), [0.0] * len(_EDGES)
+        self._chance_hits, self._chance_seen = [0.0] * len(_CHANCES), [0.0] * len(_CHANCES)
+        self._loss_place = self._loss_chance = 0.0  # squared errors of both ways to guess
+        self._surprise = self._variance = 0.0
+        self._rates: list[float] = []
+        self._is_stale = True
+        self.version = 0  # moves when the text changed character
+
+    # What is believed
+
+    def rates(self) -> list[float]:
+        """Of each group of places."""
+        if self._is_stale:
+            rates, shift = [], 0.0
+            for hits, seen, shared in zip(
+                self._hits, self._seen, self._shared.rates(), strict=True
+            ):
+                guess = min(max(shared + shift, _LOW), _HIGH)
+                rate = (hits + _SHARED_WEIGHT * guess) / (seen + _SHARED_WEIGHT)
+                rate = min(max(rate, _LOW), _HIGH)
+                shift = rate - shared
+                rates.append(rate)
+            self._rates, self._is_stale = rates, False
+        return self._rates
+
+    def places(self, n: int) -> list[float]:
+        """Chance of each of the first `n` places, given the ones before it."""
+        rates = self.rates()
+        return [rates[_PLACE[i]] for i in range(min(n, N_PLACES))] + [rates[-1]] * (n - N_PLACES)
+
+    def seen(self, place: int) -> float:
+        """How much this text has shown of a place lately, in tokens."""
+        return self._seen[_PLACE[place] if place < N_PLACES else _LAST]
+
+    def trusts_chances(self) -> bool:
+        """The source's own beliefs, calibrated, have told more than places did."""
+        return self._loss_chance <= self._loss_place
+
+    def of_chance(self, chance: float) -> float:
+        """How often a token of this chance is taken."""
+        i = 0
+        while chance > _CHANCES[i]:
+            i += 1
+        return self._calibrated(i, chance)
+
+    def least_chance(self, rate: float) -> float:
+        """Tokens below this chance are taken less often than `rate`; 0 if chances tell little."""
+        least = 0.0
+        if self.trusts_chances():
+            for i, high in enumerate(_CHANCES[:-1]):
+                if self._chance_seen[i] < _FIRST_WEIGHT or self._calibrated(i, high) >= rate:
+                    break
+                least = high
+        return least
+
+    def of_tokens(self, first: int, chances: Sequence[float], n: int) -> list[float]:
+        """Chance of each of `n` tokens from place `first` on. `chances` may be empty."""
+        if chances and chances[0] >= 0.0 and self.trusts_chances():
+            return [self.of_chance(chance) for chance in chances[:n]]
+        return self.places(first + n)[first:]
+
+    def _calibrated(self, i: int, chance: float) -> float:
+        shared = self._shared
+        guess = (shared.chance_hits[i] + _FIRST_WEIGHT * chance) / (
+            shared.chance_seen[i] + _FIRST_WEIGHT
+        )
+        rate = (self._chance_hits[i] + _SHARED_WEIGHT * guess) / (
+            self._chance_seen[i] + _SHARED_WEIGHT
+        )
+        return min(max(rate, _LOW), _HIGH)
+
+    # What is seen
+
+    def observe(self, first: int, n_hits: int, is_miss: bool, chances: Sequence[float]) -> None:
+        """From place `first` on so many tokens were taken; then, if `is_miss`, one was not.
+        `chances`: of these tokens, if the source gave any."""
+        rates = self.rates()
+        n = n_hits + is_miss
+        for i in range(n):
+            place = first + i
+            group = _PLACE[place] if place < N_PLACES else _LAST
+            self._count(group, 1.0 if i < n_hits else 0.0, rates[group])
+        for i in range(min(n, len(chances)) if chances and chances[0] >= 0.0 else 0):
+            place = first + i
+            group = _PLACE[place] if place < N_PLACES else _LAST
+            self._count_chance(chances[i], 1.0 if i < n_hits else 0.0, rates[group])
+        self._is_stale = True
+        self._notice()
+
+    def impute(self, place: int, rate: float) -> None:
+        """A token that was drafted and not shown to the target, for its chance was too low: left
+        out altogether, places would look better than they are."""
+        group = _PLACE[place] if place < N_PLACES else _LAST
+        self._count(group, rate, rate)
+        self._is_stale = True
+
+    def _count(self, group: int, hit: float, rate: float) -> None:
+        self._hits[group] = _FORGET * self._hits[group] + hit
+        self._seen[group] = _FORGET * self._seen[group] + 1.0
+        shared = self._shared
+        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + hit
+        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + 1.0
+        self._surprise += hit - rate
+        self._variance += rate * (1.0 - rate)
+
+    def _count_chance(self, chance: float, hit: float, rate: float) -> None:
+        i = 0
+        while chance > _CHANCES[i]:
+            i += 1
+        error, error_by_place = hit - self._calibrated(i, chance), hit - rate
+        self._loss_chance = _FORGET * self._loss_chance + error * error
+        self._loss_place = _FORGET * self._loss_place + error_by_place * error_by_place
+        self._chance_hits[i] = _FORGET * self._chance_hits[i] + hit
+        self._chance_seen[i] = _FORGET * self._chance_seen[i] + 1.0
+        shared = self._shared
+        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + hit
+        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + 1.0
+
+    def _notice(self) -> None:
+        """Let the past weigh little if the last rounds do not look like it."""
+        surprise = self._surprise
+        if surprise * surprise > _SURPRISE * self._variance and abs(surprise) > 1.5:
+            for i, seen in enumerate(self._seen):
+                if seen > _AFTER_SURPRISE:
+                    self._hits[i] *= _AFTER_SURPRISE / seen
+                    self._seen[i] = _AFTER_SURPRISE
+            self._surprise = self._variance = 0.0
+            self.version += 1
+        else:
+            self._surprise = _RECENT * surprise
+            self._variance *= _RECENT

@@ -1,0 +1,109 @@
+"""What a policy is asked and what it answers, once per round; and the policy without a choice."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from .interface import Draft
+
+NOTHING: Final = -1
+
+
+class ModelOffer(NamedTuple):
+    """A source that takes time to draft."""
+
+    source: str
+    max_draft: int
+    n_pending: int = 0  # rows that it has to read before it can draft
+
+
+class AskInfo(NamedTuple):
+    """One sequence that could use a draft."""
+
+    sequence: int
+    tokens: Sequence[int]  # prompt and text so far: its length is the context; never kept
+    max_draft: int  # at least 1
+    cheap: Sequence[Draft] = ()  # what n-grams propose, in the order of precedence; may be empty
+    models: Sequence[ModelOffer] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to draft for one ask. Valid until the next call of `plan`.
+
+    Without a model: the first `n_cheap` tokens of `ask.cheap[cheap]`. With one: it drafts
+    `n_model` tokens, and `splice` joins both. If `cheap` is `NOTHING` too, there is no draft.
+    """
+
+    cheap: int = NOTHING  # index into `ask.cheap`
+    n_cheap: int = 0
+    model: str = ""  # a source; empty: none drafts
+    n_model: int = 0
+    stop_below: float = 0.0  # a drafted token of less chance is not worth going on
+    is_probe: bool = False  # to learn, not to gain
+
+
+class Policy(ABC):
+    """Per round: `plan`, then the drafters run, then `cut`, the step, `settle` for every draft
+    that was not empty. `observe_draft` and `observe_step` say what things took."""
+
+    @abstractmethod
+    def begin(self, sequence: int) -> None:
+        """A new text."""
+
+    @abstractmethod
+    def end(self, sequence: int) -> None:
+        """It is finished or given up."""
+
+    @abstractmethod
+    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+        """One plan for each ask, in their order."""
+
+    @abstractmethod
+    def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
+        """So many tokens of each draft, in the order of the asks, are worth verifying."""
+
+    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
+        """A step of the target without pieces of prompts; contexts of its sequences added up."""
+
+    def observe_draft(
+        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
+    ) -> None:
+        """A call of a model drafter: `n_tokens` of the longest draft; rows it caught up on."""
+
+    def settle(self, sequence: int, draft: Draft, n_accepted: int) -> None:
+        """What became of the draft that was verified."""
+
+    def close(self) -> None:
+        """No more rounds."""
+
+
+class FixedPolicy(Policy):
+    """Always the longest draft of every source (`--spec-fixed`)."""
+
+    def begin(self, sequence: int) -> None:
+        pass
+
+    def end(self, sequence: int) -> None:
+        pass
+
+    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+        return [self._plan(ask) for ask in asks]
+
+    def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
+        return [len(draft.tokens) for draft in drafts]
+
+    def _plan(self, ask: AskInfo) -> Plan:
+        plan = Plan()
+        for i, draft in enumerate(ask.cheap):
+            if draft.tokens:
+                plan.cheap, plan.n_cheap = i, min(len(draft.tokens), ask.max_draft)
+                break
+        if ask.models:
+            plan.model = ask.models[0].source
+            plan.n_model = min(ask.models[0].max_draft, ask.max_draft)
+        return plan

@@ -1,0 +1,54 @@
+"""`Prices`: tables of the cost model, read again when it pays."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .costs import CostModel
+
+_MOST_ROWS: Final = 320
+_LONGEST: Final = 64
+_KEPT_FOR: Final = 24  # readings
+
+
+class Prices:
+    def __init__(self, costs: CostModel) -> None:
+        self.costs = costs
+        self.steps: list[float] = []  # ms by rows; never falling
+        self.hoped: list[float] = []  # the same, where unknown as little as it could be
+        self._drafts: dict[tuple[str, int], list[float]] = {}
+        self._n_sequences = self._n_ctx = self._version = self._n_left = 0
+
+    def read(self, n_sequences: int, n_ctx: int) -> None:
+        """Make the tables fit a step of so many sequences with so much context together."""
+        self._n_left -= 1
+        if (
+            self._n_left > 0
+            and n_sequences == self._n_sequences
+            and self._version == self.costs.version
+            and 8 * abs(n_ctx - self._n_ctx) <= self._n_ctx
+        ):
+            return
+        n_rows = n_sequences + min(_LONGEST * n_sequences, _MOST_ROWS)
+        self.steps, self.hoped = self.costs.steps(n_rows, n_ctx)
+        self._drafts.clear()
+        self._n_sequences, self._n_ctx = n_sequences, n_ctx
+        self._version = self.costs.version
+        self._n_left = _KEPT_FOR
+
+    def drafts(self, source: str, n_sequences: int) -> list[float]:
+        """ms of drafting 0 … tokens for so many sequences at once."""
+        key = (source, n_sequences)
+        table = self._drafts.get(key)
+        if table is None:
+            table = self._drafts[key] = self.costs.drafts(source, n_sequences, _LONGEST)
+        return table
+
+    def row(self, n_sequences: int) -> float:
+        """What one more row takes where rows are cheapest."""
+        steps = self.steps
+        start = steps[n_sequences]
+        return min(
+            (steps[n] - start) / (n - n_sequences)
+            for n in range(n_sequences + 1, min(len(steps), 4 * n_sequences + 16))
+        )

@@ -1,0 +1,43 @@
+"""What may be spent on learning: a budget of time, and patience with sources that disappoint."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SHARE: Final = 0.01  # of all time
+_CREDIT: Final = 1.0  # plain steps that may be spent before any time has passed
+_SOON, _LATE = 4, 64  # rounds between two probes of a source
+
+
+class Budget:
+    """In plain steps, as the cost model believes them to take."""
+
+    __slots__ = ("spent", "total")
+
+    def __init__(self) -> None:
+        self.spent = self.total = 0.0
+
+    def allows(self, loss: float) -> bool:
+        return self.spent + loss <= _CREDIT + _SHARE * self.total
+
+    def spend(self, loss: float) -> None:
+        self.spent += loss if loss > 0 else 0.0
+
+
+class Patience:
+    """When a source that is not used is tried again: later and later, until it is taken once."""
+
+    __slots__ = ("due", "wait")
+
+    def __init__(self, now: int) -> None:
+        self.wait = _SOON
+        self.due = now + _SOON
+
+    def tried(self, now: int, *, taken: bool) -> None:
+        self.wait = 1 if taken else min(2 * max(self.wait, _SOON // 2), _LATE)
+        self.due = now + self.wait
+
+    def used(self, now: int) -> None:
+        """Not to be probed while it is in use."""
+        self.wait = _SOON
+        self.due = now + _SOON

@@ -1,0 +1,49 @@
+"""Joining what several sources propose into one draft, every token with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .interface import Draft
+
+UNKNOWN: Final = -1.0  # the chance of a token whose source has no belief
+
+
+def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
+    """The model's draft; where the cheap one begins with all of it, the rest of that behind it.
+    If the model has no opinion, the cheap one."""
+    n = len(model.tokens)
+    if not cheap.tokens:
+        return shortened(model, max_draft)
+    if len(cheap.tokens) <= n or cheap.tokens[:n] != model.tokens:
+        joined = Draft(model.tokens, model.sources, dict(model.ms), model.chances)
+    else:
+        joined = Draft(
+            cheap.tokens, model.sources + cheap.sources[n:], dict(model.ms), _chances(cheap, model)
+        )
+    for source, ms in cheap.ms.items():
+        joined.ms[source] = joined.ms.get(source, 0.0) + ms
+    return shortened(joined, max_draft)
+
+
+def first_with_tokens(drafts: Sequence[Draft]) -> int:
+    """Of drafts in the order of precedence: the first that says something; -1: none does."""
+    for i, draft in enumerate(drafts):
+        if draft.tokens:
+            return i
+    return -1
+
+
+def shortened(draft: Draft, n: int) -> Draft:
+    if len(draft.tokens) <= n:
+        return draft
+    return Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n])
+
+
+def _chances(cheap: Draft, model: Draft) -> list[float]:
+    n = len(model.tokens)
+    if not model.chances and not cheap.chances:
+        return []
+    first = model.chances or [UNKNOWN] * n
+    return first + (cheap.chances[n:] or [UNKNOWN] * (len(cheap.tokens) - n))

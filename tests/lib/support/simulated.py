@@ -1,0 +1,255 @@
+"""Texts with known acceptance and machines with known costs, for policies that choose drafts.
+
+A text is its tokens 0, 1, 2, …; bits say at which of them a model's draft is right, and where an
+n-gram draft begins and how far it is right. So every policy meets the same text.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from specdec.core.speculation.interface import Draft
+from specdec.core.speculation.plans import AskInfo, ModelOffer, Plan, Policy
+from specdec.core.speculation.splice import shortened, splice
+
+MODEL, NGRAM = "mtp", "ngram-mod"
+N_MAX = 16
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Times in plain steps."""
+
+    name: str
+    step: Callable[[int], float]
+    per_token: float
+    per_call: float = 0.0
+    per_context: float = 0.0  # of a plain step, per token
+
+    def step_ms(self, n_rows: int, n_ctx: int) -> float:
+        return self.step(n_rows) * (1 + self.per_context * n_ctx)
+
+    def draft_ms(self, n_tokens: int, n_sequences: int) -> float:
+        wide = 1 + 0.05 * (n_sequences - 1)
+        return (self.per_call + self.per_token * n_tokens) * wide if n_tokens else 0.0
+
+
+def staircase(n_rows: int) -> float:
+    """A CPU whose kernels have 1, 4, 8 and 16 rows."""
+    whole, left = divmod(n_rows, 16)
+    ms = (
+        0.0 if left == 0 else 1.0 if left == 1 else 1.25 if left <= 4 else 2.2 if left <= 8 else 4.3
+    )
+    return 4.3 * whole + ms if n_rows > 16 else ms or 4.3
+
+
+CPU = Machine("cpu", staircase, 0.14)
+GPU = Machine("gpu", lambda n: 1 + 0.015 * (n - 1), 0.06, 0.04)
+MOE = Machine("moe", lambda n: 1 + 0.6 * (n - 1), 0.14)
+MACHINES = (CPU, GPU, MOE)
+
+
+@dataclass
+class SimText:
+    """`right[i]`: a model's draft has token i right. `echo[i]`: an n-gram draft made at i is
+    right for so many tokens; -1: there is none. `chances[i]`: what the model believes of token i."""
+
+    right: list[bool]
+    echo: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    echo_length: int = 24
+
+    def model_draft(self, at: int, n: int) -> Draft:
+        tokens = [i if self.right[i] else -1 - i for i in range(at, at + n)]
+        return Draft(tokens, [MODEL] * n, chances=self.chances[at : at + n])
+
+    def cheap_draft(self, at: int) -> Draft:
+        if not self.echo or self.echo[at] < 0:
+            return Draft()
+        n = self.echo[at]
+        tokens = [i if i < at + n else -100_000 - i for i in range(at, at + self.echo_length)]
+        return Draft(tokens, [NGRAM] * len(tokens))
+
+
+Process = Callable[[random.Random, int], SimText]
+
+
+def iid(p: float) -> Process:
+    return lambda noise, n: SimText([noise.random() < p for _ in range(n)])
+
+
+def bursts(p_in: float, p_out: float, stay: float) -> Process:
+    def make(noise: random.Random, n: int) -> SimText:
+        right, inside = [], False
+        for _ in range(n):
+            if noise.random() > stay:
+                inside = not inside
+            right.append(noise.random() < (p_in if inside else p_out))
+        return SimText(right)
+
+    return make
+
+
+def phases(rates: Sequence[float], length: int) -> Process:
+    return lambda noise, n: SimText(
+        [noise.random() < rates[i // length % len(rates)] for i in range(n)]
+    )
+
+
+def with_chances(spread: float = 0.3, mean: float = 0.6) -> Process:
+    """The model knows where it may be wrong."""
+
+    def make(noise: random.Random, n: int) -> SimText:
+        chances = [min(max(noise.gauss(mean, spread), 0.02), 0.98) for _ in range(n)]
+        return SimText([noise.random() < c for c in chances], chances=chances)
+
+    return make
+
+
+def echoes(p: float, every: int, length: int, false_rate: float = 0.1) -> Process:
+    """Stretches that an n-gram knows, and wrong proposals elsewhere."""
+
+    def make(noise: random.Random, n: int) -> SimText:
+        right = [noise.random() < p for _ in range(n)]
+        echo, end = [], 0
+        for i in range(n):
+            if i >= end and i >= every and i % every == 0:
+                end = i + length + noise.randrange(length)
+            if i < end:
+                echo.append(end - i)
+            else:
+                echo.append(0 if noise.random() < false_rate else -1)
+        return SimText(right, echo)
+
+    return make
+
+
+@dataclass
+class Run:
+    tokens: int = 0
+    ms: float = 0.0
+    rounds: int = 0
+    drafted: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.ms
+
+
+class Simulation:
+    """Rounds of one or more texts under a policy. Timings may be disturbed; what counts is not."""
+
+    def __init__(self, machine: Machine, texts: Sequence[SimText], *, outliers: float = 0.0,
+                 jitter: float = 0.02, seed: int = 0, uses_model: bool = True) -> None:  # fmt: skip
+        self.machine, self.texts = machine, texts
+        self._noise = random.Random(seed)
+        self._outliers, self._jitter, self._uses_model = outliers, jitter, uses_model
+
+    def run(self, policy: Policy, n_tokens: int) -> Run:
+        """Until the texts together have so many tokens; none ends before."""
+        run = Run()
+        at = [0] * len(self.texts)
+        for i in range(len(at)):
+            policy.begin(i)
+        pending = [0] * len(at)
+        active = list(range(len(at)))
+        while run.tokens < n_tokens:
+            self._round(policy, active, at, pending, run)
+        return run
+
+    def _round(
+        self, policy: Policy, active: list[int], at: list[int], pending: list[int], run: Run
+    ) -> None:
+        models = (N_MAX,) if self._uses_model else ()
+        asks = [
+            AskInfo(i, range(at[i]), 64, [self.texts[i].cheap_draft(at[i])],
+                    [ModelOffer(MODEL, n, pending[i]) for n in models])
+            for i in active
+        ]  # fmt: skip
+        plans = policy.plan(asks)
+        drafts = [
+            self._draft(i, at[i], plan, ask)
+            for i, plan, ask in zip(active, plans, asks, strict=True)
+        ]
+        ms = self._draft_time(policy, active, plans, pending)
+        lengths = policy.cut(drafts)
+        drafts = [shortened(draft, n) for draft, n in zip(drafts, lengths, strict=True)]
+        n_rows = len(active) + sum(len(draft.tokens) for draft in drafts)
+        n_ctx = sum(at[i] for i in active)
+        step = self.machine.step_ms(n_rows, n_ctx)
+        policy.observe_step(n_rows, n_ctx, self._disturbed(step))
+        run.ms += ms + step
+        run.rounds += 1
+        for i, draft in zip(active, drafts, strict=True):
+            n = 0
+            while n < len(draft.tokens) and draft.tokens[n] == at[i] + n:
+                n += 1
+            if draft.tokens:
+                policy.settle(i, draft, n)
+            at[i] += n + 1
+            run.tokens += n + 1
+            run.drafted += len(draft.tokens)
+
+    def _draft(self, i: int, at: int, plan: Plan, ask: AskInfo) -> Draft:
+        cheap = shortened(ask.cheap[plan.cheap], plan.n_cheap) if plan.cheap >= 0 else Draft()
+        if not plan.model:
+            return cheap
+        return splice(cheap, self.texts[i].model_draft(at, plan.n_model), ask.max_draft)
+
+    def _draft_time(
+        self, policy: Policy, active: list[int], plans: Sequence[Plan], pending: list[int]
+    ) -> float:
+        lengths = [plan.n_model if plan.model else 0 for plan in plans]
+        count, depth = sum(n > 0 for n in lengths), max(lengths)
+        caught_up = 0
+        for i, n in zip(active, lengths, strict=True):
+            caught_up += pending[i] if n else 0
+            pending[i] = 0 if n else pending[i] + 1
+        ms = self.machine.draft_ms(depth, count) + 0.1 * self.machine.per_token * caught_up
+        if depth:
+            policy.observe_draft(MODEL, depth, count, self._disturbed(ms), caught_up)
+        return ms
+
+    def _disturbed(self, ms: float) -> float:
+        ms *= 1 + self._jitter * self._noise.random()
+        return 3 * ms if self._noise.random() < self._outliers else ms
+
+
+class FixedLengths(Policy):
+    """Always so many tokens: cheap ones if there are any, else a model's."""
+
+    def __init__(self, n_model: int, n_cheap: int = 0) -> None:
+        self.n_model, self.n_cheap = n_model, n_cheap
+
+    def begin(self, sequence: int) -> None:
+        pass
+
+    def end(self, sequence: int) -> None:
+        pass
+
+    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+        plans = []
+        for ask in asks:
+            n = min(self.n_cheap, len(ask.cheap[0].tokens)) if ask.cheap else 0
+            if n:
+                plans.append(Plan(cheap=0, n_cheap=n))
+            elif self.n_model and ask.models:
+                plans.append(Plan(model=MODEL, n_model=self.n_model))
+            else:
+                plans.append(Plan())
+        return plans
+
+    def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
+        return [len(draft.tokens) for draft in drafts]
+
+
+def best_fixed(
+    simulation: Simulation, n_tokens: int, cheap: Sequence[int] = (0,)
+) -> tuple[Run, str]:
+    found = []
+    for n_cheap in cheap:
+        for n in range(N_MAX + 1):
+            found.append((simulation.run(FixedLengths(n, n_cheap), n_tokens), f"{n}/{n_cheap}"))
+    return max(found, key=lambda entry: entry[0].rate)
