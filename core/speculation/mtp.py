@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backend.chain import Chooser, DraftAsk, DraftRun
 from ..backend.interface import Backend, HostOutput
-from ..backend.step import Step
+from ..backend.step import Ints, Step
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
 from ..sampling.choosing import DraftSampler
@@ -42,10 +42,9 @@ class MtpSpeculator(Speculator):
         self._max_rows = max(MAX_WAITING + 1, (WAITING_ENOUGH + 1) * setting.n_slots)
         self._texts: dict[int, MtpText] = {}
         self._choosers: dict[int, DraftSampler] = {}
-        self._rows = _Rows(self._max_rows, head.n_embd)
 
     def attach(self, store: StateStore) -> None:
-        self._store = store
+        self._store, self._rows = store, _Rows(store)
         store.reruns_last = True
         self._run: DraftRun = self._backend.compile_chain(
             self._head.forward,
@@ -80,6 +79,10 @@ class MtpSpeculator(Speculator):
             position = int(step.positions[first])
             if n > text.room:
                 self._catch_up(text)
+            if n == 1 and text.add_next(int(step.tokens[first]), rows[first], position):
+                if text.n_tokens >= WAITING_ENOUGH:
+                    self._catch_up(text)
+                continue
             text.add(step.tokens[first : first + n], rows[first : first + n], position)
             if text.n_tokens >= WAITING_ENOUGH or position + n <= text.n_prompt:
                 self._catch_up(text)
@@ -88,19 +91,15 @@ class MtpSpeculator(Speculator):
         return self._texts[sequence].n_tokens
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        rows, wanted, texts = self._rows, [], []
-        rows.clear()
+        wanted, texts = [], []
         for ask in asks:
             text = self._texts[ask.sequence]
             length = min(ask.max_draft, self.longest)
-            text.tokens[text.n_tokens] = ask.tokens[-1]
-            text.n_tokens += 1
-            end = text.n_done + text.n_tokens
+            end = text.add_last(ask.tokens[-1])
             text.state.table.reserve(end - 1, end + length)
-            rows.add(text, self._store)
             wanted.append(DraftAsk(self._chooser(ask), length, self._p_min))
             texts.append(text)
-        drafts = self._run(rows.step(), wanted)
+        drafts = self._run(self._rows.of(texts), wanted)
         marks = self._store.pool.n_drafter_cells
         for text in texts:
             text.read(text.n_tokens, marks)
@@ -140,15 +139,10 @@ class MtpSpeculator(Speculator):
         return Draft(tokens, [self.name] * len(tokens), chances=chances)
 
     def _catch_up(self, text: MtpText) -> None:
-        """Read all that waits and is complete, without drafting."""
-        n = min(text.n_tokens, text.n_hidden)
-        if not n:
-            return
-        rows = self._rows
-        rows.clear()
-        rows.add(text, self._store, n)
-        self._run(rows.step(), [_NOTHING])
-        text.read(n, self._store.pool.n_drafter_cells)
+        """Read all that waits, without drafting."""
+        if text.n_tokens:
+            self._run(self._rows.of([text]), [_NOTHING])
+            text.read(text.n_tokens, self._store.pool.n_drafter_cells)
 
 
 class _Nobody(Chooser):
@@ -165,49 +159,52 @@ _NOTHING: Final = DraftAsk(_Nobody(), 0)
 
 
 class _Rows:
-    """Arrays for the head's steps, made once."""
+    """Steps of the head over what waits in texts."""
 
-    def __init__(self, max_rows: int, width: int) -> None:
-        self._tokens, self._positions = (np.zeros(max_rows, np.int32) for _ in range(2))
-        self._hidden = np.zeros((max_rows, width), np.float32)
-        self._numbers = np.arange(1 << 20, dtype=np.int32)
-        self.clear()
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._numbers = np.arange(store.sizes.n_ctx + 1, dtype=np.int32)
+        self._one_replay = np.zeros(1, np.int32)
 
-    def clear(self) -> None:
-        self._n = 0
-        self._starts, self._slots, self._past = [0], list[int](), list[int]()
-        self._pages: list[np.ndarray] = []
-
-    def add(self, text: MtpText, store: StateStore, n: int | None = None) -> None:
-        n = text.n_tokens if n is None else n
-        row, end = self._n, self._n + n
-        self._tokens[row:end] = text.tokens[:n]
-        self._positions[row:end] = self._numbers[text.n_done : text.n_done + n]
-        self._hidden[row:end] = text.hidden[:n]
-        self._starts.append(end)
-        self._slots.append(text.state.slot)
-        self._past.append(text.past)
-        self._pages.append(store.tables[text.state.slot, text.first // text.page_len :])
-        self._n = end
-
-    def step(self) -> Step:
-        n, n_sequences = self._n, len(self._slots)
-        pages = self._pages[0][None]
-        if n_sequences > 1:
-            pages = np.zeros((n_sequences, max(map(len, self._pages))), np.int32)
-            for b, row in enumerate(self._pages):
-                pages[b, : len(row)] = row
+    def of(self, texts: Sequence[MtpText]) -> Step:
+        """All tokens that wait; one row of each text has to be there."""
+        if len(texts) == 1:
+            return self._of_one(texts[0], texts[0].n_tokens)
+        counts = [text.n_tokens for text in texts]
+        longest = max(len(self._pages(text)) for text in texts)
+        pages = np.zeros((len(texts), longest), np.int32)
+        for row, text in zip(pages, texts, strict=True):
+            own = self._pages(text)
+            row[: len(own)] = own
+        parts = [(text, slice(text.n_done, text.n_done + text.n_tokens)) for text in texts]
         return Step(
-            tokens=self._tokens[:n],
-            positions=self._positions[:n],
-            starts=np.array(self._starts, np.int32),
-            slots=np.array(self._slots, np.int32),
-            past=np.array(self._past, np.int32),
-            replay=np.zeros(n_sequences, np.int32),
+            tokens=np.concatenate([text.tokens[: text.n_tokens] for text in texts]),
+            positions=np.concatenate([self._numbers[part] for _, part in parts]),
+            starts=np.cumsum([0, *counts], dtype=np.int32),
+            slots=np.array([text.state.slot for text in texts], np.int32),
+            past=np.array([text.past for text in texts], np.int32),
+            replay=np.zeros(len(texts), np.int32),
             pages=pages,
             out_rows=_NO_ROWS,
-            hidden=self._hidden[:n],
+            hidden=np.concatenate([text.hidden[: text.n_tokens] for text in texts]),
         )
+
+    def _of_one(self, text: MtpText, n: int) -> Step:
+        return Step(
+            tokens=text.tokens[:n],
+            positions=self._numbers[text.n_done : text.n_done + n],
+            starts=np.array((0, n), np.int32),
+            slots=np.array((text.state.slot,), np.int32),
+            past=np.array((text.past,), np.int32),
+            replay=self._one_replay,
+            pages=self._pages(text)[None],
+            out_rows=_NO_ROWS,
+            hidden=text.hidden[:n],
+        )
+
+    def _pages(self, text: MtpText) -> Ints:
+        pages: Ints = self._store.tables[text.state.slot, text.first // text.page_len :]
+        return pages
 
 
 _NO_ROWS: Final = np.zeros(0, np.int32)

@@ -98,6 +98,24 @@ class MtpText:
             self._append_hidden(np.zeros((-skipped, hidden.shape[1]), np.float32))
         self._append_hidden(hidden[skipped:] if skipped > 0 else hidden)
 
+    def add_next(self, token: int, hidden: Floats, position: int) -> bool:
+        """The same for one row in the middle of a text, where nothing is special; else False."""
+        n, n_hidden = self.n_tokens, self.n_hidden
+        is_next = self.n_done + n == position and n_hidden == n + 1 and position >= self.n_prompt
+        if is_next:
+            self.tokens[n] = token
+            self.hidden[n_hidden] = hidden
+            self.n_tokens, self.n_hidden = n + 1, n_hidden + 1
+        return is_next
+
+    def add_last(self, token: int) -> int:
+        """The text's last token, which the target has not run yet; returns its position + 1."""
+        self.tokens[self.n_tokens] = token
+        self.n_tokens += 1
+        if self.n_hidden < self.n_tokens:  # restored from where nobody had drafted like this
+            self._append_hidden(np.zeros((1, self.hidden.shape[1]), np.float32))
+        return self.n_done + self.n_tokens
+
     def _append_hidden(self, rows: Floats) -> None:
         end = self.n_hidden + len(rows)
         self.hidden[self.n_hidden : end] = rows
