@@ -27,17 +27,17 @@ class Place(NamedTuple):
     position: int
 
 
-def draw(candidates: Candidates, place: Place) -> int:
+def draw(candidates: Candidates, place: Place, purpose: int = PICK_TOKEN) -> int:
     """The row of the token; of equals the lower id."""
     if candidates.ids.size == 1:
         return 0
     rows = None
     if candidates.ids.size > _FEW:  # most cannot win, whatever their noise
         head = candidates.take(best_rows(candidates.logits, _FEW), ranked=True)
-        sure = _rough_scores(head, random_words(*place, PICK_TOKEN, head.ids)).max()
+        sure = _rough_scores(head, random_words(*place, purpose, head.ids)).max()
         rows = np.flatnonzero(candidates.logits >= sure - MAX_GUMBEL)
         candidates = candidates.take(rows, candidates.ranked)
-    words = random_words(*place, PICK_TOKEN, candidates.ids)
+    words = random_words(*place, purpose, candidates.ids)
     # The frozen noise takes sixty array operations; the library's logarithm tells in three
     # which candidates are so close to the best that it matters.
     rough = _rough_scores(candidates, words)

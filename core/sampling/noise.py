@@ -27,6 +27,9 @@ from numpy.typing import ArrayLike, NDArray
 # Purposes keep the draws of one position apart. Never renumber; append only.
 PICK_TOKEN: Final = 0  # Gumbel noise of the token choice, of every kind of sampler
 XTC_COIN: Final = 1  # one uniform number, of token id 0: below xtc_probability, XTC applies
+ACCEPT_COIN: Final = 2  # one uniform number, of token id 0: below some chance, a draft token holds
+RESIDUAL: Final = 3  # Gumbel noise of what the target draws itself, where it throws that coin
+DRAFT_TOKEN: Final = 4  # Gumbel noise of a drafter that draws from a law of its own
 
 _ROUNDS: Final = 10
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))

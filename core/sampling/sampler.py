@@ -20,12 +20,14 @@ from ..backend.picking import UNSURE
 from ..errors import ConfigError, FileFormatError
 from .adaptive import AdaptiveP, Mirostat
 from .candidates import Candidates, by_id
-from .chain import Moment, build_chain
+from .chain import Chain, Moment, build_chain
 from .draw import Place, draw
 from .dry import NO_BREAKERS, Breakers
 from .finite import best_token, check_finite, check_row
+from .law import Law, as_candidates, law_of
 from .logprobs import logprobs, top_logprobs
 from .native import make_request
+from .noise import coin
 from .params import SamplingParams
 from .penalties import Window
 from .snapshot import SamplerState, dump_state, parse_state
@@ -87,6 +89,16 @@ class Sampler:
         return self.grammar is None and self._chain.is_greedy
 
     @property
+    def is_certain(self) -> bool:
+        """One token only can come next: the temperature is 0."""
+        return "greedy" in self._chain.names
+
+    @property
+    def has_law(self) -> bool:
+        """See `law`."""
+        return self._steering is None
+
+    @property
     def is_stateless(self) -> bool:
         """Nothing accepted changes a later pick: `accept` may be skipped."""
         return not (
@@ -140,12 +152,41 @@ class Sampler:
             best = best_token(logits, maxima)
             if self.grammar is None or self.grammar.allowed(best):
                 return best
-        check_row(logits, maxima)
-        if self.grammar is not None:
-            logits, maxima = self.grammar.mask(logits), None
-        place = Place(self.params.seed, self.sequence, position)
-        moment = Moment(place, self._recent(history), self._window, self._breakers)
-        return self._choose(self._chain.run(logits, moment, maxima), place)
+        candidates = self._run(self._chain, logits, history, position, maxima)
+        return self._choose(candidates, self._place(position))
+
+    def law(
+        self,
+        logits: NDArray[np.float32],
+        history: Sequence[int] | NDArray[np.int64] = (),
+        position: int = 0,
+        maxima: NDArray[np.float32] | None = None,
+    ) -> Law:
+        """What `pick` draws from, grammar, penalties, filters and temperature included."""
+        if not self.has_law:
+            raise ConfigError(
+                "mirostat and adaptive-p move with every pick, so that their tokens have no law "
+                "of their own: --spec-accept ratio cannot be used with them"
+            )
+        return law_of(self._run(self._chain, logits, history, position, maxima))
+
+    def allowed(
+        self,
+        logits: NDArray[np.float32],
+        history: Sequence[int] | NDArray[np.int64] = (),
+        position: int = 0,
+    ) -> Candidates:
+        """What grammar, bans, biases and penalties leave, before any filter and temperature."""
+        unfiltered = self._chain._replace(best=0, steps=())
+        return self._run(unfiltered, logits, history, position, None)
+
+    def draw(self, law: Law, position: int, purpose: int) -> int:
+        """A token of that law, with the noise of a purpose of `noise`."""
+        return int(law.ids[draw(as_candidates(law), self._place(position), purpose)])
+
+    def coin(self, position: int, purpose: int) -> float:
+        """A number between 0 and 1, neither of them included."""
+        return coin(*self._place(position), purpose)
 
     def accept(self, token: int) -> None:
         """Mirostat and adaptive-p move by the probability that the latest pick gave the token;
@@ -188,6 +229,24 @@ class Sampler:
             self.grammar = self.grammar.restart(state.grammar)
         self._window, self._steering = window, steering
         self._n_seen, self._picked = state.n_seen, None
+
+    def _place(self, position: int) -> Place:
+        return Place(self.params.seed, self.sequence, position)
+
+    def _run(
+        self,
+        chain: Chain,
+        logits: NDArray[np.float32],
+        history: Sequence[int] | NDArray[np.int64],
+        position: int,
+        maxima: NDArray[np.float32] | None,
+    ) -> Candidates:
+        check_row(logits, maxima)
+        if self.grammar is not None:
+            logits, maxima = self.grammar.mask(logits), None
+        recent = self._recent(history)
+        moment = Moment(self._place(position), recent, self._window, self._breakers)
+        return chain.run(logits, moment, maxima)
 
     def _recent(self, history: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """What DRY may look at; nothing where it is off."""

@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from ..errors import ConfigError
+from .acceptance import MATCH, SYNTHETIC, Acceptance, parse_accept
+from .synthetic import chances_of, check_length, check_rates, rates_for_length
 
 NONE: Final = "none"
 AUTO: Final = "auto"  # every drafter that the file offers, and n-grams
@@ -25,6 +27,7 @@ ALIASES: Final = {"draft-mtp": MTP, "nextn": MTP, "draft-simple": DRAFT, "draft-
 MAX_DRAFT: Final = 64  # tokens; with the one before them, the window of a recurrent state
 DRAFT_N_MAX: Final = 3  # of models, unless said otherwise and unless the controller decides
 CONTROLLED_N_MAX: Final = 16  # how far it may go
+NGRAM_CACHE_MAX: Final = 8  # of ngram-cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class SpecOptions:
     ngram_mod: NgramModSizes = field(default_factory=NgramModSizes)
     lookup_cache_static: str | None = None
     lookup_cache_dynamic: str | None = None
-    accept: str = "match"  # match, ratio or relaxed[:top_n[,delta]]
+    accept: str = MATCH  # match, ratio or relaxed[:top_n[,delta]]
     synth_len: float | None = None  # acceptance for benchmarks, see `synthetic.py`
     synth_rates: tuple[float, ...] = ()
 
@@ -96,8 +99,48 @@ class SpecOptions:
             raise ConfigError(
                 f"spec-ngram-mod-n-min is {mod.n_min}, more than spec-ngram-mod-n-max, {mod.n_max}"
             )
+        self._check_acceptance()
+
+    @property
+    def is_synthetic(self) -> bool:
+        return self.synth_len is not None or bool(self.synth_rates)
+
+    def longest_draft(self, types: Sequence[str]) -> int:
+        """Tokens, of these types: what `resolve_types` makes of `types`."""
+        of_each = {
+            NGRAM_SIMPLE: self.ngram_simple.size_m,
+            NGRAM_MAP_K: self.ngram_map_k.size_m,
+            NGRAM_MAP_K4V: self.ngram_map_k4v.size_m,
+            NGRAM_MOD: self.ngram_mod.n_max,
+            NGRAM_CACHE: NGRAM_CACHE_MAX,
+        }
+        return min(MAX_DRAFT, max((of_each.get(name, self.n_max) for name in types), default=0))
+
+    def acceptance(self, types: Sequence[str]) -> Acceptance:
+        """Which draft tokens are kept where these types draft."""
+        if not self.is_synthetic:
+            return parse_accept(self.accept)
+        n_places = self.longest_draft(types)
+        if not n_places:
+            raise ConfigError("synthetic acceptance needs drafts, but no speculation is on")
+        rates = self.synth_rates
+        if self.synth_len is not None:
+            rates = rates_for_length(self.synth_len, n_places)
+        check_rates(rates, n_places)
+        return Acceptance(SYNTHETIC, chances=chances_of(rates))
+
+    def _check_acceptance(self) -> None:
+        """What can be said before the types are known."""
+        accept = parse_accept(self.accept)
         if self.synth_len is not None and self.synth_rates:
             raise ConfigError("spec-synth-len and spec-synth-rates exclude each other")
+        if self.is_synthetic and accept.mode != MATCH:
+            raise ConfigError(
+                f"spec-accept {self.accept} and synthetic acceptance exclude each other"
+            )
+        if self.synth_len is not None:
+            check_length(self.synth_len)
+        check_rates(self.synth_rates)
 
     @property
     def n_max(self) -> int:

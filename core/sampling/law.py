@@ -1,0 +1,70 @@
+"""The law of a token: which ones may come, and how likely each of them is.
+
+What acceptance by p/q is made of (Leviathan et al., ICML 2023; Chen et al., 2023), as pure
+functions. A token x was drawn from a drafter's law q; the target's law is p. x holds with
+probability min(1, p(x) / q(x)); otherwise the token is drawn from max(0, p - q), normalised. The
+outcome then has the law p, whatever q is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .candidates import Candidates, by_id, weights
+
+
+class Law(NamedTuple):
+    ids: NDArray[np.int64]  # ascending, each once
+    probabilities: NDArray[np.float64]  # each above 0, together 1
+
+    def __call__(self, token: int) -> float:
+        """The probability of a token."""
+        row = int(self.ids.searchsorted(token))
+        is_known = row < self.ids.size and self.ids[row] == token
+        return float(self.probabilities[row]) if is_known else 0.0
+
+
+def law_of(candidates: Candidates) -> Law:
+    """The softmax of the candidates' logits."""
+    candidates = by_id(candidates)
+    scaled = weights(candidates)
+    return _normalised(candidates.ids, scaled)
+
+
+def as_candidates(law: Law) -> Candidates:
+    """Whose softmax the law is."""
+    return Candidates(law.ids, np.log(law.probabilities))
+
+
+def chance(target: Law, drafter: Law | None, token: int) -> float:
+    """That a drafted token holds. Without a law the drafter had no choice: it was this token.
+
+    The same where the law rules the token out, since it cannot have been drawn from it then.
+    """
+    drawn_with = 1.0 if drafter is None else drafter(token) or 1.0
+    return min(1.0, target(token) / drawn_with)
+
+
+def residual(target: Law, drafter: Law | None, token: int) -> Law:
+    """What to draw from where the drafted token did not hold."""
+    ids, left = target
+    if drafter is None or not drafter(token):
+        left = np.where(ids == token, 0.0, left)
+    else:
+        rows = drafter.ids.searchsorted(ids)
+        is_known = drafter.ids.take(rows, mode="clip") == ids
+        left = left - np.where(is_known, drafter.probabilities.take(rows, mode="clip"), 0.0)
+    if not (left > 0).any():
+        return target  # the laws are equal but for the last bits
+    return _normalised(ids, left)
+
+
+def _normalised(ids: NDArray[np.int64], shares: NDArray[np.float64]) -> Law:
+    """Proportional to the shares; what has none is left out."""
+    if shares.min() <= 0:
+        keep = shares > 0
+        ids, shares = ids[keep], shares[keep]
+    return Law(ids, shares / shares.sum())

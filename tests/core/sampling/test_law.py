@@ -1,0 +1,230 @@
+"""Acceptance by p/q, computed and drawn: whatever the drafter's law, the target's comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec.core.errors import ConfigError, NonFiniteError
+from specdec.core.sampling.candidates import Candidates
+from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual
+from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
+
+N_VOCAB = 9
+
+Chance = Callable[[Law, "Law | None", int], float]
+Residual = Callable[[Law, "Law | None", int], Law]
+
+
+def make_law(shares: dict[int, float]) -> Law:
+    ids = np.array(sorted(shares), np.int64)
+    values = np.array([shares[token] for token in sorted(shares)])
+    return Law(ids, values / values.sum())
+
+
+def dense(law: Law) -> Any:
+    row = np.zeros(N_VOCAB)
+    row[law.ids] = law.probabilities
+    return row
+
+
+LAWS = st.dictionaries(
+    st.integers(0, N_VOCAB - 1), st.floats(1e-9, 1.0), min_size=1, max_size=N_VOCAB
+).map(make_law)
+POINTS = st.integers(0, N_VOCAB - 1).map(lambda token: make_law({token: 1.0}))
+
+
+def outcome(p: Law, q: Law, chance: Chance = chance, residual: Residual = residual) -> Any:
+    """The law of the token that comes out, added up over all that may happen."""
+    found = np.zeros(N_VOCAB)
+    for token, drawn in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
+        held = chance(p, q, token)
+        found[token] += drawn * held
+        if held < 1:
+            found += drawn * (1 - held) * dense(residual(p, q, token))
+    return found
+
+
+@given(st.one_of(LAWS, POINTS), st.one_of(LAWS, POINTS))
+def test_the_law_is_that_of_the_target(p: Law, q: Law) -> None:
+    assert outcome(p, q) == pytest.approx(dense(p), abs=1e-12)
+
+
+@given(st.one_of(LAWS, POINTS), st.integers(0, N_VOCAB - 1))
+def test_without_a_choice_of_the_drafter(p: Law, token: int) -> None:
+    held = chance(p, None, token)
+    assert held == p(token)
+    found = held * np.eye(N_VOCAB)[token]
+    if held < 1:
+        found += (1 - held) * dense(residual(p, None, token))
+    assert found == pytest.approx(dense(p), abs=1e-12)
+
+
+@given(LAWS, LAWS)
+def test_a_token_that_the_law_rules_out_counts_as_certain(p: Law, q: Law) -> None:
+    for token in set(range(N_VOCAB)) - set(q.ids.tolist()):
+        assert chance(p, q, token) == chance(p, None, token)
+        assert residual(p, q, token).ids.tolist() == residual(p, None, token).ids.tolist()
+
+
+@given(LAWS, LAWS)
+def test_laws_add_up_and_hold_no_zero(p: Law, q: Law) -> None:
+    for token in q.ids.tolist():
+        left = residual(p, q, token)
+        assert left.probabilities.sum() == pytest.approx(1)
+        assert (left.probabilities > 0).all()
+        assert (np.diff(left.ids) > 0).all()
+        assert set(left.ids.tolist()) <= set(p.ids.tolist())
+
+
+@given(LAWS)
+def test_equal_laws_always_hold(p: Law) -> None:
+    assert all(chance(p, p, token) == 1 for token in p.ids.tolist())
+    assert residual(p, p, int(p.ids[0])).ids.size  # never asked for, and still no empty law
+
+
+WRONG: dict[str, tuple[Chance, Residual]] = {
+    "everything holds": (lambda p, q, token: 1.0, residual),
+    "nothing is taken away": (chance, lambda p, q, token: p),
+    "the token is taken away instead of the law": (
+        chance,
+        lambda p, q, token: residual(p, None, token),
+    ),
+    "q/p": (lambda p, q, token: chance(q or p, p, token), residual),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_rules_are_seen(name: str) -> None:
+    """The comparison of the first test, with rules that are wrong."""
+    p, q = make_law({0: 5, 1: 3, 2: 1, 4: 1}), make_law({0: 2, 1: 6, 3: 2, 4: 1})
+    assert outcome(p, q) == pytest.approx(dense(p), abs=1e-12)
+    assert outcome(p, q, *WRONG[name]) != pytest.approx(dense(p), abs=0.02)
+
+
+@given(LAWS, LAWS)
+def test_a_law_that_is_not_told_costs_acceptance_only(p: Law, q: Law) -> None:
+    def untold_chance(p: Law, _q: Law | None, token: int) -> float:
+        return chance(p, None, token)
+
+    def untold_residual(p: Law, _q: Law | None, token: int) -> Law:
+        return residual(p, None, token)
+
+    assert outcome(p, q, untold_chance, untold_residual) == pytest.approx(dense(p), abs=1e-12)
+    assert all(chance(p, None, token) <= chance(p, q, token) for token in q.ids.tolist())
+
+
+def test_what_is_left_has_to_be_normalised() -> None:
+    """A residual whose probabilities do not add up to 1 loses text."""
+
+    def bare(p: Law, q: Law | None, token: int) -> Law:
+        left = np.maximum(dense(p) - dense(q or p), 0)
+        return Law(np.arange(N_VOCAB), left)
+
+    p, q = make_law({0: 5, 1: 3, 2: 1, 4: 1}), make_law({0: 2, 1: 6, 3: 2, 4: 1})
+    assert outcome(p, q, chance, bare).sum() < 0.9
+
+
+# The law that a sampler has --------------------------------------------------------------------
+
+LOGITS = np.array([2.0, -1.0, 0.5, 1.5, -np.inf, 0.0, 1.0, 0.7, -3.0], np.float32)
+CHAINS = [
+    SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+    SamplingParams(temperature=0.6, top_k=5, top_p=0.9),
+    SamplingParams(temperature=1.3, top_k=4, logit_bias=((0, -1.0), (3, -np.inf))),
+    SamplingParams(temperature=1.0, top_k=0, repeat_penalty=1.5, presence_penalty=0.5),
+    SamplingParams(temperature=1.0, dynatemp_range=0.5, typical_p=0.8),
+    SamplingParams(temperature=0.0),
+]
+
+
+def frequencies(draws: list[int]) -> Any:
+    return np.bincount(draws, minlength=N_VOCAB) / len(draws)
+
+
+@pytest.mark.parametrize("params", CHAINS)
+def test_it_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
+    picks, laws = [], []
+    for sequence in range(3000):
+        sampler = Sampler(params, n_vocab=N_VOCAB, sequence=sequence)
+        sampler.begin([0, 3, 3])
+        laws.append(sampler.law(LOGITS, (), 3))
+        picks.append(sampler.pick(LOGITS, (), 3))
+    assert all(law.ids.tolist() == laws[0].ids.tolist() for law in laws)
+    assert frequencies(picks) == pytest.approx(dense(laws[0]), abs=0.03)
+    assert set(picks) <= set(laws[0].ids.tolist())
+
+
+@settings(max_examples=20)
+@given(LAWS, st.sampled_from([PICK_TOKEN, RESIDUAL, DRAFT_TOKEN]))
+def test_draws_have_the_law(law: Law, purpose: int) -> None:
+    sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)
+    draws = [sampler.draw(law, position, purpose) for position in range(1500)]
+    assert frequencies(draws) == pytest.approx(dense(law), abs=0.06)
+
+
+def test_purposes_do_not_share_noise() -> None:
+    sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)
+    law = make_law(dict.fromkeys(range(N_VOCAB), 1.0))
+    drawn = [
+        [sampler.draw(law, position, purpose) for position in range(900)]
+        for purpose in (PICK_TOKEN, RESIDUAL, DRAFT_TOKEN)
+    ]
+    for i in range(3):
+        same = sum(a == b for a, b in zip(drawn[i], drawn[i - 1], strict=True))
+        assert 60 < same < 150  # 100 of 900 by chance
+
+
+def test_a_draw_from_the_law_of_a_pick_is_the_pick() -> None:
+    for seed in range(200):
+        sampler = Sampler(SamplingParams(seed=seed), n_vocab=N_VOCAB)
+        law = sampler.law(LOGITS, (), 7)
+        assert sampler.draw(law, 7, PICK_TOKEN) == sampler.pick(LOGITS, (), 7)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(mirostat=2),
+        SamplingParams(adaptive_target=0.5, samplers=("top_k", "adaptive_p")),
+    ],
+)
+def test_samplers_that_steer_have_none(params: SamplingParams) -> None:
+    sampler = Sampler(params, n_vocab=N_VOCAB)
+    assert not sampler.has_law
+    with pytest.raises(ConfigError, match="mirostat and adaptive-p"):
+        sampler.law(LOGITS)
+
+
+def test_broken_logits_have_none() -> None:
+    with pytest.raises(NonFiniteError):
+        Sampler(SamplingParams(), n_vocab=N_VOCAB).law(LOGITS * np.float32("nan"))
+
+
+def test_candidates_and_back() -> None:
+    law = law_of(Candidates(np.array([5, 2, 7]), np.array([3.0, 1.0, 0.5]), ranked=True))
+    assert law.ids.tolist() == [2, 5, 7]
+    again = law_of(as_candidates(law))
+    assert again.probabilities == pytest.approx(law.probabilities)
+
+
+def test_what_cannot_come_is_no_part_of_it() -> None:
+    law = law_of(Candidates(np.array([1, 2]), np.array([0.0, 1000.0])))
+    assert law.ids.tolist() == [2]
+    assert law.probabilities.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("params", CHAINS)
+def test_what_is_allowed_before_filters(params: SamplingParams) -> None:
+    sampler = Sampler(params, n_vocab=N_VOCAB)
+    sampler.begin([0, 3, 3])
+    allowed = sampler.allowed(LOGITS, (), 3)
+    banned = {token for token, bias in params.logit_bias if bias == -np.inf}
+    assert set(allowed.ids.tolist()) == set(range(N_VOCAB)) - {4} - banned
