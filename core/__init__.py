@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .runtime import Runtime
+    from .speculation.options import SpecOptions
 
 
-def load(
+def load(  # noqa: PLR0913 - options by name
     path: str | Path,
     device: str = "auto",
     *,
@@ -24,12 +25,15 @@ def load(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
+    spec: SpecOptions | None = None,
+    draft: str | Path | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
     """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
 
     On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
-    the weights is kept on disk and mapped the next time.
+    the weights is kept on disk and mapped the next time. `spec` says who drafts (nobody, unless
+    given), `draft` is the file of a draft model: neither changes the text.
     """
     from .runtime import load_runtime
 
@@ -41,5 +45,7 @@ def load(
         cache_type_k=cache_type_k,
         cache_type_v=cache_type_v,
         repack_cache=repack_cache,
+        spec=spec,
+        draft=draft,
         progress=progress,
     )

@@ -17,6 +17,7 @@ from .backend.layers import Floats, KvTypes
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
+from .engine.sequence import RowObserver
 from .engine.sequence import Sequence as Text
 from .errors import ConfigError, ModelError
 from .generation import Event, GenerateParams, Stats
@@ -25,7 +26,10 @@ from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
+from .speculation.build import build_speculator, spec_types
 from .speculation.interface import Speculator
+from .speculation.options import NO_SPECULATION, SpecOptions
+from .speculation.table import LoadedModel, Setting
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
@@ -40,7 +44,7 @@ _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process'
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
 
-def load_runtime(
+def load_runtime(  # noqa: PLR0913 - options by name
     path: str | Path,
     device: str = "auto",
     *,
@@ -49,6 +53,8 @@ def load_runtime(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
+    spec: SpecOptions | None = None,
+    draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
@@ -66,6 +72,8 @@ def load_runtime(
 
     model = build_model(file, backend, check)
     runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx))
+    runtime.spec = spec or NO_SPECULATION
+    runtime.draft = None if draft is None else _load_draft(draft, backend)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
@@ -78,6 +86,8 @@ class Runtime:
         self.file, self.model, self.backend = file, model, backend
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
+        self.spec = NO_SPECULATION  # what drafts for the engine that is made next
+        self.draft: LoadedModel | None = None
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
@@ -98,6 +108,16 @@ class Runtime:
     @property
     def n_vocab(self) -> int:
         return self.model.hparams.n_vocab
+
+    @property
+    def spec_types(self) -> tuple[str, ...]:
+        """Who drafts, in the order of precedence."""
+        return spec_types(self.setting(1))
+
+    def setting(self, n_slots: int) -> Setting:
+        """What speculators for `n_slots` sequences at once are made from."""
+        target = LoadedModel(self.file, self.model, self.tokenizer)
+        return Setting(self.spec, target, self.backend, n_slots, self.n_ctx, self.draft)
 
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""
@@ -121,7 +141,8 @@ class Runtime:
     def warm_up(self) -> Engine:
         """Make the engine now, with all kernels compiled, instead of at the first generation."""
         if self._engine is None:
-            self._engine = self.new_engine(self.budget)
+            n_slots = self.budget.sizes.n_slots
+            self._engine = self.new_engine(self.budget, build_speculator(self.setting(n_slots)))
         return self._engine
 
     def logits(self, token_ids: Sequence[int]) -> Floats:
@@ -142,15 +163,26 @@ class Runtime:
         return np.concatenate(rows)
 
     def generate(
-        self, prompt: str | Sequence[int], params: GenerateParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: GenerateParams | None = None,
+        *,
+        plainly: bool = False,
+        on_row: RowObserver | None = None,
     ) -> Iterator[Event]:
-        """Tokens as they are made. Closing the iterator ends the generation."""
+        """Tokens as they are made. Closing the iterator ends the generation.
+
+        `plainly`: without speculation and with nothing reused; other texts must have ended, for
+        their state is given up. `on_row` is shown the logits of every token.
+        """
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(tokens, self.n_vocab, self.n_ctx)
-        return self._generate(tokens, params or GenerateParams())
+        return self._generate(tokens, params or GenerateParams(), plainly, on_row)
 
     def close(self) -> None:
         self.file.close()
+        if self.draft is not None:
+            self.draft.file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -163,9 +195,18 @@ class Runtime:
     ) -> None:
         self.close()
 
-    def _generate(self, prompt: list[int], params: GenerateParams) -> Iterator[Event]:
-        engine = self.warm_up()
+    def _generate(
+        self,
+        prompt: list[int],
+        params: GenerateParams,
+        plainly: bool,
+        on_row: RowObserver | None,
+    ) -> Iterator[Event]:
+        if plainly:
+            self._engine = None  # one state at a time is what the memory was planned for
+        engine = self.new_engine(self.budget) if plainly else self.warm_up()
         sequence = engine.add(prompt, params)
+        sequence.on_row = on_row
         self.stats = sequence.stats
         self.stats.load_ms = self.load_ms
         inbox = self._inboxes[sequence.id] = deque()
@@ -193,6 +234,12 @@ class Runtime:
         for event in engine.step():
             if event.sequence in self._inboxes:
                 self._inboxes[event.sequence].append(event)
+
+
+def _load_draft(path: str | Path, backend: Backend) -> LoadedModel:
+    file = open_gguf(path)
+    check_vocabulary(file)
+    return LoadedModel(file, build_model(file, backend), load_tokenizer(file.metadata))
 
 
 def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
