@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .speculation.options import SpecOptions
 
 
-def load(
+def load(  # noqa: PLR0913 - options by name
     path: str | Path,
     device: str = "auto",
     *,
@@ -26,13 +26,14 @@ def load(
     cache_type_v: str = "f16",
     repack_cache: bool = False,
     spec: SpecOptions | None = None,
+    draft: str | Path | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
     """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
 
     On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
-    the weights is kept on disk and mapped the next time. `spec`: how to speculate; without it,
-    with every drafter that the file offers.
+    the weights is kept on disk and mapped the next time. `spec` says who drafts (without it, every
+    drafter that the files offer), `draft` is the file of a draft model: neither changes the text.
     """
     from .runtime import load_runtime
     from .speculation.options import BY_DEFAULT
@@ -46,5 +47,6 @@ def load(
         cache_type_v=cache_type_v,
         repack_cache=repack_cache,
         spec=spec or BY_DEFAULT,
+        draft=draft,
         progress=progress,
     )

@@ -86,6 +86,7 @@ class Stats:
     draft_n: int = 0
     draft_n_accepted: int = 0
     accept_per_pos: list[int] = field(default_factory=list)  # accepted, by place in the draft
+    draft_per_pos: list[int] = field(default_factory=list)  # drafted, by place
     by_source: dict[str, SourceStats] = field(default_factory=dict)
 
     @property
@@ -108,7 +109,8 @@ class Stats:
             for name, s in self.by_source.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in _PRINTED}
-        return values | {"accept_per_pos": list(self.accept_per_pos), "by_source": sources}
+        places = {name: list(getattr(self, name)) for name in ("accept_per_pos", "draft_per_pos")}
+        return values | places | {"by_source": sources}
 
 
 _PRINTED: Final = (

@@ -18,6 +18,7 @@ from .backend.layers import Floats, KvTypes
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
+from .engine.sequence import RowObserver
 from .engine.sequence import Sequence as Text
 from .errors import ConfigError, ModelError
 from .generation import Event, GenerateParams, Stats
@@ -29,7 +30,7 @@ from .models.weights import Demand
 from .speculation.build import build_speculator
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
-from .speculation.table import LoadedModel, Setting
+from .speculation.table import LoadedModel, Setting, resolve_types
 from .speculation.token_counts import TokenCounts
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
@@ -55,6 +56,7 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     cache_type_v: str = "f16",
     repack_cache: bool = False,
     spec: SpecOptions = BY_DEFAULT,
+    draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
     """Open, check and prepare a GGUF file. `device` as on the command line."""
@@ -73,6 +75,7 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     model = build_model(file, backend, check, with_nextn=with_nextn)
     runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx), spec)
+    runtime.draft = None if draft is None else _load_draft(draft, backend)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
@@ -91,6 +94,7 @@ class Runtime:
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
+        self.draft: LoadedModel | None = None
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
@@ -121,6 +125,16 @@ class Runtime:
     def n_vocab(self) -> int:
         return self.model.hparams.n_vocab
 
+    @property
+    def spec_types(self) -> tuple[str, ...]:
+        """Who drafts, in the order of precedence."""
+        return resolve_types(self.setting(1))
+
+    def setting(self, n_slots: int) -> Setting:
+        """What speculators for `n_slots` sequences at once are made from."""
+        target = LoadedModel(self.file, self.model, self.tokenizer)
+        return Setting(self.spec, target, self.backend, n_slots, self.n_ctx, self.draft)
+
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""
         sizes = _sizes(self.n_ctx, n_slots)
@@ -131,8 +145,6 @@ class Runtime:
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
-        if drafter is None:
-            drafter = build_speculator(self._setting(budget))
         return Engine(
             self.model,
             self.backend,
@@ -142,15 +154,11 @@ class Runtime:
             model_id=self.fingerprint,
         )
 
-    def _setting(self, budget: Budget) -> Setting:
-        target = LoadedModel(self.file, self.model, self.tokenizer)
-        sizes = budget.sizes
-        return Setting(self.spec, target, self.backend, sizes.n_slots, sizes.n_ctx)
-
     def warm_up(self) -> Engine:
         """Make the engine now, with all kernels compiled, instead of at the first generation."""
         if self._engine is None:
-            self._engine = self.new_engine(self.budget)
+            n_slots = self.budget.sizes.n_slots
+            self._engine = self.new_engine(self.budget, build_speculator(self.setting(n_slots)))
         return self._engine
 
     def logits(self, token_ids: Sequence[int]) -> Floats:
@@ -171,18 +179,27 @@ class Runtime:
         return np.concatenate(rows)
 
     def generate(
-        self, prompt: str | Sequence[int], params: GenerateParams | None = None
+        self,
+        prompt: str | Sequence[int],
+        params: GenerateParams | None = None,
+        *,
+        plainly: bool = False,
+        on_row: RowObserver | None = None,
     ) -> Iterator[Event]:
-        """Tokens as they are made. Closing the iterator ends the generation."""
+        """Tokens as they are made. Closing the iterator ends the generation.
+
+        `plainly`: without speculation and with nothing reused; other texts must have ended, for
+        their state is given up. `on_row` is shown the logits of every token.
+        """
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(tokens, self.n_vocab, self.n_ctx)
-        return self._generate(tokens, params or GenerateParams())
+        return self._generate(tokens, params or GenerateParams(), plainly, on_row)
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
-            self.token_counts.save()
+        self._drop_engine()
         self.file.close()
+        if self.draft is not None:
+            self.draft.file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -195,9 +212,18 @@ class Runtime:
     ) -> None:
         self.close()
 
-    def _generate(self, prompt: list[int], params: GenerateParams) -> Iterator[Event]:
-        engine = self.warm_up()
+    def _generate(
+        self,
+        prompt: list[int],
+        params: GenerateParams,
+        plainly: bool,
+        on_row: RowObserver | None,
+    ) -> Iterator[Event]:
+        if plainly:
+            self._drop_engine()  # one state at a time is what the memory was planned for
+        engine = self.new_engine(self.budget) if plainly else self.warm_up()
         sequence = engine.add(prompt, params)
+        sequence.on_row = on_row
         self.stats = sequence.stats
         self.stats.load_ms = self.load_ms
         inbox = self._inboxes[sequence.id] = deque()
@@ -216,6 +242,12 @@ class Runtime:
             self.token_counts.add(sequence.tokens[sequence.n_prompt :])
             del self._inboxes[sequence.id]
 
+    def _drop_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+            self.token_counts.save()
+
     def _report_prompt(self, sequence: Text) -> None:
         if sequence.state is not None and sequence.n_prompt > PREFILL_CHUNK:
             fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
@@ -226,6 +258,12 @@ class Runtime:
         for event in engine.step():
             if event.sequence in self._inboxes:
                 self._inboxes[event.sequence].append(event)
+
+
+def _load_draft(path: str | Path, backend: Backend) -> LoadedModel:
+    file = open_gguf(path)
+    check_vocabulary(file)
+    return LoadedModel(file, build_model(file, backend), load_tokenizer(file.metadata))
 
 
 def _sizes(n_ctx: int, n_slots: int) -> StateSizes:

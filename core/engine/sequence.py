@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 
 from ..backend.interface import HostOutput
@@ -26,6 +27,9 @@ from ..state.snapshot import SequenceSnapshot
 from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
 from .stops import StopFinder
+
+# Told of each token of the text: its source, and where the row is that it was picked from.
+RowObserver = Callable[[int, str, HostOutput, int], None]
 
 
 class Sequence:
@@ -52,6 +56,7 @@ class Sequence:
         self.state: SequenceState | None = None  # None while it waits and when it has ended
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
         self.is_known_to_drafter = False
+        self.on_row: RowObserver | None = None
         self._is_stateless = sampler.is_stateless
         self._limit = LIMIT if params.max_tokens is not None and asked <= n_ctx else CONTEXT
         self._eog_ids = eog_ids
@@ -72,6 +77,8 @@ class Sequence:
         self.tokens.append(token)
         if not self._is_stateless:
             self.sampler.accept(token)
+        if self.on_row is not None:
+            self.on_row(token, source, output, row)
         text, reason = self._show(token)
         own: float | None = None
         best: tuple[tuple[int, float], ...] = ()
@@ -137,12 +144,15 @@ class Sequence:
         stats.draft_n += len(draft.tokens)
         stats.draft_n_accepted += sum(hits)
         missing = len(draft.tokens) - len(stats.accept_per_pos)
-        stats.accept_per_pos += [0] * missing
+        if missing > 0:
+            stats.accept_per_pos += [0] * missing
+            stats.draft_per_pos += [0] * missing
         for i, source in enumerate(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
             is_accepted = i < len(hits) and hits[i]
             counts.drafted += 1
             counts.accepted += is_accepted
             stats.accept_per_pos[i] += is_accepted
+            stats.draft_per_pos[i] += 1
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms

@@ -11,12 +11,14 @@ from .table import Setting, make_speculator, resolve_types
 
 
 def build_speculator(setting: Setting) -> Speculator | None:
-    """None: no speculation."""
-    types = resolve_types(setting)
-    if not types:
-        return None
-    speculators = [make_speculator(name, setting) for name in types]
-    return Chain(speculators, make_policy(setting.options))
+    """None: nothing drafts. A ConfigError says which type cannot work with these files."""
+    made = make_speculators(setting)
+    return Chain(made, make_policy(setting.options)) if made else None
+
+
+def make_speculators(setting: Setting) -> list[Speculator]:
+    """In the order of precedence."""
+    return [make_speculator(name, setting) for name in resolve_types(setting)]
 
 
 def make_policy(options: SpecOptions) -> Policy:
