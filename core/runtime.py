@@ -133,7 +133,9 @@ class Runtime:
     def setting(self, n_slots: int) -> Setting:
         """What speculators for `n_slots` sequences at once are made from."""
         target = LoadedModel(self.file, self.model, self.tokenizer)
-        return Setting(self.spec, target, self.backend, n_slots, self.n_ctx, self.draft)
+        return Setting(
+            self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts
+        )
 
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""

@@ -17,7 +17,7 @@ from .picking import UNSURE
 from .step import Ints, Step, replay_after
 
 if TYPE_CHECKING:
-    from .interface import Backend, Forward, Run, State, Taps
+    from .interface import Run, Taps
     from .layers import Floats
 
 NO_REQUEST: Final = 0
@@ -85,6 +85,10 @@ class ChainPlan:
     taken: Ints | None = None  # logit i is that of token taken[i], ascending; None: of token i
     stops: Collection[int] = ()
 
+    @property
+    def taps(self) -> Taps:
+        return frozenset() if self.tap is None else frozenset({self.tap})
+
     def __post_init__(self) -> None:
         taken = self.taken
         if taken is not None and not (
@@ -106,10 +110,8 @@ class _Line:
 class HostChain:
     """The definition, over what `Backend.compile` returns."""
 
-    def __init__(self, backend: Backend, forward: Forward, state: State, plan: ChainPlan) -> None:
-        self._plan, self._window = plan, state.window
-        taps: Taps = frozenset() if plan.tap is None else frozenset({plan.tap})
-        self._run: Run = backend.compile(forward, state, max_rows=plan.max_rows, taps=taps)
+    def __init__(self, run: Run, plan: ChainPlan, window: int) -> None:
+        self._run, self._plan, self._window = run, plan, window
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         lines = [_Line(ask, place) for place, ask in enumerate(asks)]

@@ -148,7 +148,8 @@ class Backend(ABC):
         from .chain import ChainPlan, HostChain
 
         plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
-        return HostChain(self, forward, state, plan)
+        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        return HostChain(run, plan, state.window)
 
     # rows
 

@@ -7,15 +7,16 @@ from the hidden row that the head itself returns.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from ..backend.interface import Output, Taps
+from .weights import Weights, choose_rows
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend, State
-    from ..backend.step import Step
+    from ..backend.step import Ints, Step
     from .base import Block, Model
-    from .weights import Weights
 
 
 H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the trunk's or its own
@@ -34,6 +35,11 @@ class MtpHead:
         if weights.has("nextn.embed_tokens"):
             self.embed_tokens = weights.matrix(h.n_embd, {"nextn.embed_tokens": h.n_vocab})
         self.shared_head_head = trunk.output
+        # Where its rows are stored, for `shortened`.
+        self._file, self._n_vocab = weights.file, h.n_vocab
+        stems = (f"{weights.prefix}nextn.shared_head_head", "output")
+        stored = (stem for stem in stems if f"{stem}.weight" in weights.file.tensors)
+        self._head_stem = next(stored, "token_embd")
         if weights.has("nextn.shared_head_head"):
             self.shared_head_head = weights.matrix(h.n_embd, {"nextn.shared_head_head": h.n_vocab})
         self.shared_head_norm = trunk.output_norm
@@ -41,6 +47,18 @@ class MtpHead:
             if weights.has(name):
                 self.shared_head_norm = weights.norm(name, h.n_embd, h.eps)
                 break
+
+    def shortened(self, backend: Backend, taken: Ints) -> MtpHead:
+        """With logits of these tokens only, ascending; a copy of their rows is all that it adds.
+
+        A model says most of what it says with few tokens, and the head is most of what a drafted
+        token costs. What comes out is for `compile_chain(..., taken=taken)`.
+        """
+        part = Weights(self._file, backend).part(self._head_stem, self._n_vocab, self.n_embd)
+        assert part is not None, "the file was checked when it was loaded"
+        twin = copy(self)
+        twin.shared_head_head = backend.matrix([choose_rows(part, taken)])
+        return twin
 
     def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
         """`step.hidden` (T, D) belongs to the position before each token of the step."""

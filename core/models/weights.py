@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,12 +130,18 @@ class Weights:
         """Matrices by stem and height, one under the other; their biases come along."""
         parts, orders = [], row_orders or {}
         for stem, height in n_out.items():
-            tensor = self._take(f"{stem}.weight", (height, n_in))
-            bias = self._optional(f"{stem}.bias", (height,), needed=needs_bias)
-            if tensor is not None:
-                scale = self._scale(stem, tensor, 1)
-                parts.append(MatrixPart(tensor, bias, scale, orders.get(stem)))
+            part = self.part(stem, height, n_in, needs_bias=needs_bias)
+            if part is not None:
+                parts.append(replace(part, row_order=orders.get(stem)))
         return self.backend.matrix(parts) if parts else None
+
+    def part(
+        self, stem: str, n_out: int, n_in: int, *, needs_bias: bool = False
+    ) -> MatrixPart | None:
+        """A stored matrix with what belongs to it."""
+        tensor = self._take(f"{stem}.weight", (n_out, n_in))
+        bias = self._optional(f"{stem}.bias", (n_out,), needed=needs_bias)
+        return None if tensor is None else MatrixPart(tensor, bias, self._scale(stem, tensor, 1))
 
     def experts(self, n_expert: int, n_in: int, n_out: Mapping[str, int]) -> Matrix:
         """Stacks of matrices, (n_expert, n_out, n_in)."""
@@ -191,6 +197,16 @@ class Weights:
                 f"{path}: architecture {self.file.metadata.architecture} does not use tensors "
                 f"{_listing(unused)}; leaving them out would change the text"
             )
+
+
+def choose_rows(part: MatrixPart, rows: NDArray[np.integer[Any]]) -> MatrixPart:
+    """A copy of some rows of a matrix, their blocks as they are stored."""
+    tensor = part.tensor
+    n_out, n_in = tensor.shape
+    data = tensor.data.reshape(n_out, -1)[rows].reshape(-1)
+    tensor.release()
+    bias = None if part.bias is None else part.bias[rows]
+    return MatrixPart(replace(tensor, shape=(len(rows), n_in), data=data), bias, part.scale)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

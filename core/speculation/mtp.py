@@ -19,6 +19,7 @@ from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
 from ..sampling.choosing import DraftSampler
 from ..state.store import StateStore
+from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_text import MAX_WAITING, MtpText
 from .options import MTP
@@ -33,8 +34,10 @@ class MtpSpeculator(Speculator):
     taps = frozenset({H_NEXTN})
 
     def __init__(self, head: MtpHead, backend: Backend, setting: Setting) -> None:
-        self._head, self._backend = head, backend
         options = setting.options
+        self._taken = _tokens_of_head(setting)
+        self._head = head if self._taken is None else head.shortened(backend, self._taken)
+        self._backend = backend
         self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
         self._n_min, self.longest = options.draft_n_min, options.n_max
         self._n_vocab = setting.target.model.hparams.n_vocab
@@ -53,6 +56,7 @@ class MtpSpeculator(Speculator):
             max_draft=max(self.longest, 1),
             n_vocab=self._n_vocab,
             tap=H_NEXTN,
+            taken=self._taken,
             stops=self._stops,
         )
 
@@ -208,6 +212,12 @@ class _Rows:
 
 
 _NO_ROWS: Final = np.zeros(0, np.int32)
+
+
+def _tokens_of_head(setting: Setting) -> Ints | None:
+    n_vocab, counted = setting.target.model.hparams.n_vocab, setting.token_counts
+    counts = np.zeros(n_vocab, np.int64) if counted is None else counted.read()
+    return choose_tokens(setting.options.draft_vocab, n_vocab, counts)
 
 
 def make(setting: Setting) -> MtpSpeculator:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..gguf.reader import GgufFile
     from ..models.base import Model
     from ..tokenizer import Tokenizer
+    from .token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Setting:
     n_slots: int  # sequences at once
     n_ctx: int  # tokens of each
     draft: LoadedModel | None = None  # the model of -md, if it is a whole one
+    token_counts: TokenCounts | None = None  # of what the target has written
 
 
 # Each module has `make(setting) -> Speculator`, which says with a ConfigError why it cannot.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import ConfigError
 from ...gguf.reader import GgufFile
-from ..interface import Backend, Forward, Run, SlotImage, Taps
+from ..chain import ChainPlan, DraftRun
+from ..interface import Backend, Forward, Output, Run, SlotImage, Taps
 from ..layers import (
     HALF_FLOATS,
     Activation,
@@ -23,8 +24,9 @@ from ..layers import (
     Norm,
     StateShape,
 )
-from ..step import Step
+from ..step import Ints, Step
 from . import ops
+from .chain import NativeChain, record_chain
 from .compile import Kernels
 from .formats import FORMATS
 from .inputs import StepInputs
@@ -122,18 +124,41 @@ class CpuBackend(Backend):
     def compile(
         self, forward: Forward, state: CpuState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        inputs = StepInputs(max_rows, min(max_rows, state.n_slots), state.n_pages)
-        recording = Recording(inputs)
-        self._recording, self._state = recording, state
-        try:
-            output = forward(self, PLAN, state, taps)
-            best = ops.maxima(recording, output.logits)
-        finally:
-            self._recording = self._state = None
-        recording.held += [state, forward]  # the program reads and writes their arrays
+        recording, output = self._record(forward, state, max_rows, taps)
+        best = ops.maxima(recording, output.logits)
         Picker.add_to(recording)
         program = recording.finish(self.kernels, self._report_compiling)
         return Runner(self.team, self.kernels, program, recording, output, best)
+
+    def compile_chain(
+        self,
+        forward: Forward,
+        state: CpuState,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        taken: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftRun:
+        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        recording, output = self._record(forward, state, max_rows, plan.taps)
+        made = record_chain(recording, output, plan, state, self.team)
+        program = recording.finish(self.kernels, self._report_compiling)
+        return NativeChain(self.team, self.kernels, made, program)
+
+    def _record(
+        self, forward: Forward, state: CpuState, max_rows: int, taps: Taps
+    ) -> tuple[Recording, Output]:
+        inputs = StepInputs(max_rows, min(max_rows, state.n_slots), state.n_pages)
+        recording = Recording(inputs)
+        recording.held += [state, forward]  # the program reads and writes their arrays
+        self._recording, self._state = recording, state
+        try:
+            return recording, forward(self, PLAN, state, taps)
+        finally:
+            self._recording = self._state = None
 
     def _report_compiling(self, done: int, total: int) -> None:
         self.report(f"compiling {total} kernels", done / total)

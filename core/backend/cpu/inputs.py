@@ -102,13 +102,16 @@ class StepInputs:
         self.ropes.append(RopeTable(rope, n_positions))
         return self.ropes[-1]
 
-    def fill(self, step: Step) -> None:
-        n, b = len(step.tokens), len(step.slots)
-        if n > self.max_rows or b > self.max_sequences:
+    def check(self, n_rows: int, n_sequences: int) -> None:
+        if n_rows > self.max_rows or n_sequences > self.max_sequences:
             raise ConfigError(
-                f"a step of {n} rows and {b} sequences; at most {self.max_rows} and "
+                f"a step of {n_rows} rows and {n_sequences} sequences; at most {self.max_rows} and "
                 f"{self.max_sequences} were planned for"
             )
+
+    def fill(self, step: Step) -> None:
+        n, b = len(step.tokens), len(step.slots)
+        self.check(n, b)
         self.rows.set(n)
         self.out_rows.set(len(step.out_rows))
         self.pages[:b, : step.pages.shape[1]] = step.pages
@@ -126,6 +129,11 @@ class StepInputs:
         for target, source in zip(self._targets, self._sources, strict=True):
             target[0] = source[0]
         self._fill_ropes(self._sources[1][0] + 1)
+
+    def reach(self, n_positions: int) -> int:
+        """Rope tables know so many positions from now on; returns how many they do know."""
+        self._fill_ropes(n_positions)
+        return min((table.filled for table in self.ropes), default=1 << 62)
 
     def _fill_ropes(self, n_positions: int) -> None:
         for table in self.ropes:

@@ -1,9 +1,9 @@
 """Our own threads, which walk a program of kernels together.
 
 A program is an int64 array of (kernel, arguments, meet) rows. Every thread runs its share of each
-kernel; where `meet` is set they wait for each other at an atomic counter. Nothing of Python runs in
-between. Waiting spins first, then yields, and a member that found nothing to do for a while sleeps
-until it is woken.
+kernel; where `meet` is set they wait for each other at an atomic counter. A kernel may ask for all
+of it to be walked once more. Nothing of Python runs in between. Waiting spins first, then yields,
+and a member that found nothing to do for a while sleeps until it is woken.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ YIELDS_BEFORE_SLEEP = 2000  # some milliseconds
 class Control:
     """Byte offsets in the shared block; each counter has its own cache line."""
 
-    ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, ASLEEP = (LINE * i for i in range(6))
-    BYTES = LINE * 5 + LINE * 256  # one flag for each member
+    ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, AGAIN, ASLEEP = (LINE * i for i in range(7))
+    BYTES = ASLEEP + LINE * 256  # one flag for each member
 
 
 def _atomic_load(e: Emitter, address: Value) -> Value:
@@ -64,17 +64,20 @@ def _wait(e: Emitter, address: Value, target: Value) -> None:
 
 
 def _walk_program(e: Emitter, control: Value, part: Value, parts: Value) -> None:
-    """All entries; the last one always ends with a meeting."""
+    """All entries; the last one always ends with a meeting. Over and over while AGAIN is set, which
+    all threads read before the next meeting."""
     program = e.load(I64, control + Control.PROGRAM, 8)
     n = e.load(I64, control + Control.N_ENTRIES, 8)
     target = e.variable(e.load(I64, control + Control.ARRIVED + 8, 8))
-    with e.range(0, n) as i:
-        kernel, arguments, meet = e.words(program + i * 24, 3)
-        e.call_address(KERNEL, kernel, arguments, part, parts)
-        with e.when(meet > 0):
-            target.set(target.get() + parts)
-            _atomic_add(e, control + Control.ARRIVED)
-            _wait(e, control + Control.ARRIVED, target.get())
+    with e.repeat_while() as leave_if:
+        with e.range(0, n) as i:
+            kernel, arguments, meet = e.words(program + i * 24, 3)
+            e.call_address(KERNEL, kernel, arguments, part, parts)
+            with e.when(meet > 0):
+                target.set(target.get() + parts)
+                _atomic_add(e, control + Control.ARRIVED)
+                _wait(e, control + Control.ARRIVED, target.get())
+        leave_if(_atomic_load(e, control + Control.AGAIN).equals(0))
 
 
 def _announce(e: Emitter, control: Value) -> None:
@@ -187,6 +190,12 @@ class Team:
         self._close = weakref.finalize(
             self, _dismiss, (self._begin, kernels), self._block, self._bells, self._members
         )
+
+    @property
+    def again(self) -> int:
+        """Address of the word by which a kernel before the last meeting says whether the program
+        is walked once more. Whoever sets it clears it."""
+        return self._control + Control.AGAIN
 
     def run(self, program: Program) -> None:
         """One caller at a time; others wait."""

@@ -36,6 +36,42 @@ _SWALLOWS: Final = 1e12
 
 
 @dataclass(frozen=True)
+class Head:
+    """A row of logits. Its places are the first tokens, or `taken` says which ones, ascending:
+    what is better by place is so by token, too."""
+
+    logits: Value
+    maxima: Value
+    n: Value
+    taken: Value | None = None  # token of each place
+    is_whole: bool = False  # every token that a request may name has its place
+
+    @property
+    def n_blocks(self) -> Value:
+        return (self.n + (MAXIMA_BLOCK - 1)) // MAXIMA_BLOCK
+
+    def logit(self, e: Emitter, place: Value) -> Value:
+        return e.load(F32, self.logits + place * 4)
+
+    def token(self, e: Emitter, place: Value) -> Value:
+        return place if self.taken is None else e.load(I64, self.taken + place * 8, 8)
+
+    def place(self, e: Emitter, token: Value) -> tuple[Value, Value]:
+        """Some place that exists, and whether it is this token's."""
+        if self.taken is None:
+            is_there = token < self.n
+            return is_there.select(token, e.index(0)), is_there
+        low, high = e.variable(e.index(0)), e.variable(self.n - 1)
+        with e.repeat_while() as leave_if:
+            leave_if(low.get() >= high.get())
+            middle = (low.get() + high.get()) >> 1
+            is_before = e.load(I64, self.taken + middle * 8, 8) < token
+            low.set(is_before.select(middle + 1, low.get()))
+            high.set(is_before.select(high.get(), middle))
+        return low.get(), e.load(I64, self.taken + low.get() * 8, 8).equals(token)
+
+
+@dataclass(frozen=True)
 class _List:
     """Candidates, best first, in scratch memory: sort keys, then logits and ids."""
 
@@ -67,33 +103,40 @@ class _List:
 
 def write_pick(e: Emitter) -> None:
     logits, maxima, request, scratch, position = e.parameters
+    n_vocab = e.load(I64, request + 8 * picking.N_VOCAB, 8)
+    head = Head(logits, maxima, n_vocab, is_whole=True)
+    best = largest(e, maxima, head.n_blocks)
+    e.finish(pick_token(e, head, best, (request, scratch, position)))
+
+
+def pick_token(e: Emitter, head: Head, best: Value, call: tuple[Value, Value, Value]) -> Value:
+    """`best`: of the maxima; `call`: request, scratch, position."""
+    request, scratch, position = call
     words = e.words(request, picking.FIRST_FILTER)
-    n_blocks = (words[picking.N_VOCAB] + (MAXIMA_BLOCK - 1)) // MAXIMA_BLOCK
     result = e.variable(e.index(picking.UNSURE))
-    best = _largest(e, maxima, n_blocks)
     with e.when((best.bits(I32) & _INFINITE) < _INFINITE):
         wanted = words[picking.N_BEST] + words[picking.N_BIASES]
         # So many of the best blocks hold the best tokens; where there are few blocks, look closer.
-        is_long = n_blocks > wanted
-        values = is_long.select(maxima, logits)
-        n_values = is_long.select(n_blocks, words[picking.N_VOCAB])
+        is_long = head.n_blocks > wanted
+        values = is_long.select(head.maxima, head.logits)
+        n_values = is_long.select(head.n_blocks, head.n)
         floor = _floor(e, values, n_values, wanted, best)
         found = _List(e, scratch, e.variable(e.index(0)))
-        _collect(e, found, (logits, maxima, n_blocks), words, floor)
-        _widen(e, found, logits)
-        _add_biased(e, found, logits, words)
+        _collect(e, found, head, words, floor)
+        _widen(e, found, head)
+        _add_biased(e, found, head, words)
         sure = e.variable((found.n.get() > 0).widen(I64))
         _fill_up(e, found)
         _filter(e, found, request + 8 * picking.FIRST_FILTER, words[picking.N_FILTERS], sure)
         with e.when(sure.get() > 0):
             _draw(e, found, words, position, result)
-    e.finish(result.get())
+    return result.get()
 
 
 # The best of a row -------------------------------------------------------------------------------
 
 
-def _largest(e: Emitter, values: Value, n: Value) -> Value:
+def largest(e: Emitter, values: Value, n: Value) -> Value:
     """NaN if one of them is; n is at least 1."""
     best = e.variable(e.load(F32, values))
     wide = e.variable(e.splat(best.get()))
@@ -172,20 +215,17 @@ def _each_reaching(
             body(first + lowest.widen(I64))
 
 
-def _collect(
-    e: Emitter, found: _List, row: tuple[Value, Value, Value], words: list[Value], floor: Variable
-) -> None:
+def _collect(e: Emitter, found: _List, head: Head, words: list[Value], floor: Variable) -> None:
     """The `N_BEST` best of the tokens without a bias, as sort keys.
 
-    A key is the logit, in the order of integers, above the complement of the id: of equal logits
+    A key is the logit, in the order of integers, above the complement of the place: of equal logits
     the lower id is the better one. `+ 0.0` makes both zeros equal.
     """
-    logits, maxima, n_blocks = row
 
-    def consider(token: Value) -> None:
-        logit = e.load(F32, logits + token * 4)
-        key = (_ordered(logit + 0.0).widen(I64, signed=True) << 32) | (token ^ _LOW)
-        with e.when(_is_biased(e, token, words) ^ 1):
+    def consider(place: Value) -> None:
+        logit = head.logit(e, place)
+        key = (_ordered(logit + 0.0).widen(I64, signed=True) << 32) | (place ^ _LOW)
+        with e.when(_is_biased(e, head.token(e, place), words) ^ 1):
             _insert_key(e, found, key, words[picking.N_BEST])
         with e.when(found.n.get().equals(words[picking.N_BEST])):
             last = e.load(I64, found.key(found.n.get() - 1), 8)
@@ -194,10 +234,10 @@ def _collect(
 
     def scan(block: Value) -> None:
         start = block * MAXIMA_BLOCK
-        n = e.minimum(words[picking.N_VOCAB] - start, MAXIMA_BLOCK)
-        _each_reaching(e, logits + start * 4, n, floor, lambda i: consider(start + i))
+        n = e.minimum(head.n - start, MAXIMA_BLOCK)
+        _each_reaching(e, head.logits + start * 4, n, floor, lambda i: consider(start + i))
 
-    _each_reaching(e, maxima, n_blocks, floor, scan)
+    _each_reaching(e, head.maxima, head.n_blocks, floor, scan)
 
 
 def _is_biased(e: Emitter, token: Value, words: list[Value]) -> Value:
@@ -240,20 +280,23 @@ def _insert(
         put(place.get())
 
 
-def _widen(e: Emitter, found: _List, logits: Value) -> None:
+def _widen(e: Emitter, found: _List, head: Head) -> None:
     """Keys to ids and logits."""
     with e.range(0, found.n.get()) as i:
-        token = (e.load(I64, found.key(i), 8) & _LOW) ^ _LOW
-        e.store(token, found.id(i), 8)
-        e.store(e.load(F32, logits + token * 4).to_double(), found.value(i), 8)
+        place = (e.load(I64, found.key(i), 8) & _LOW) ^ _LOW
+        e.store(head.token(e, place), found.id(i), 8)
+        e.store(head.logit(e, place).to_double(), found.value(i), 8)
 
 
-def _add_biased(e: Emitter, found: _List, logits: Value, words: list[Value]) -> None:
-    """Biased tokens where they belong now; those at -inf are banned."""
+def _add_biased(e: Emitter, found: _List, head: Head, words: list[Value]) -> None:
+    """Biased tokens where they belong now; those at -inf are banned, as are those without place."""
     with e.range(0, words[picking.N_BIASES]) as b:
         token = e.load(I64, words[picking.BIAS_IDS] + b * 8, 8)
         bias = e.load(F64, words[picking.BIAS_VALUES] + b * 8, 8)
-        biased = e.load(F32, logits + token * 4).to_double() + bias
+        place, is_there = (token, None) if head.is_whole else head.place(e, token)
+        biased = head.logit(e, place).to_double() + bias
+        if is_there is not None:
+            biased = is_there.select(biased, e.const(F64, float("-inf")))
         lowest, highest = (e.const(F64, sign * _FARTHEST_LOGIT) for sign in (-1, 1))
         held = (biased < lowest).select(lowest, biased)
         held = (held > highest).select(highest, held)

@@ -1,0 +1,237 @@
+"""`Backend.compile_chain` on the CPU: all steps of a draft in one call into the team."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import picking
+from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
+from ..interface import MAXIMA_BLOCK, Output
+from .inputs import groups_of
+from .kernels.chain import (
+    BEGIN,
+    NO_CELL,
+    AskWords,
+    ChainWords,
+    LineWords,
+    write_begin,
+    write_choose,
+    write_summits,
+)
+from .kernels.pack import RowSet
+from .memory import aligned
+from .ops import name_of
+from .picker import Picker
+from .program import FloatRows, Recording
+from .runner import Runner
+from .team import Program, Team
+
+if TYPE_CHECKING:
+    from ..step import Step
+    from .compile import Kernels
+    from .state import CpuState
+
+_WORD: Final = ctypes.c_int64
+_BEGIN: Final = ctypes.PYFUNCTYPE(_WORD, _WORD)  # too short to give the interpreter's lock away
+_STEP_ARRAYS: Final = (
+    (ChainWords.FROM_TOKENS, "tokens"),
+    (ChainWords.FROM_POSITIONS, "positions"),
+    (ChainWords.FROM_STARTS, "starts"),
+    (ChainWords.FROM_SLOTS, "slots"),
+    (ChainWords.FROM_PAST, "past"),
+    (ChainWords.FROM_REPLAY, "replay"),
+    (ChainWords.FROM_PAGES, "pages"),
+)
+
+
+class ChainRecording:
+    """A recorded forward pass, and behind it the entry that makes a chain of it."""
+
+    def __init__(
+        self, r: Recording, output: Output, plan: ChainPlan, state: CpuState, team: Team
+    ) -> None:
+        self.recording, self.output, self.plan = r, output, plan
+        self.begin_name = name_of("chain_begin", hidden := _hidden_width(r, output, plan))
+        logits = output.logits
+        n_values = logits.width if plan.taken is not None else min(logits.width, plan.n_vocab)
+        if plan.taken is not None and len(plan.taken) != logits.width:
+            raise ValueError(f"a head of {logits.width} rows for {len(plan.taken)} tokens")
+        self.taken = None if plan.taken is None else plan.taken.astype(np.int64)
+        self.maxima, sums = self._add_summits(logits, n_values)
+        n = r.inputs.max_sequences
+        self.asks = np.zeros(n * AskWords.COUNT, np.int64)
+        self.tokens = np.zeros(n * plan.max_draft, np.int64)
+        self.chances = np.zeros(n * plan.max_draft, np.float64)
+        self.counts = np.zeros(n, np.int64)
+        self.row_sets = np.zeros((r.inputs.max_rows + 1, RowSet.WORDS), np.int64)
+        held: dict[int, NDArray[Any]] = {
+            ChainWords.ARRIVED: np.zeros(1, np.int64),
+            ChainWords.SCRATCH: aligned(team.n_threads * picking.SCRATCH_BYTES),
+            ChainWords.LINES: np.zeros((n, LineWords.COUNT), np.int64),
+            ChainWords.STOPS: np.array(sorted(plan.stops), np.int64),
+            ChainWords.ASKS: self.asks,
+            ChainWords.DRAFTED: self.tokens,
+            ChainWords.CHANCES: self.chances,
+            ChainWords.COUNTS: self.counts,
+            ChainWords.ROW_SETS: self.row_sets,
+            ChainWords.TOKENS: r.inputs.tokens,
+            ChainWords.OUT_INDEX: r.inputs.out_index,
+        }
+        if self.taken is not None:
+            held[ChainWords.TAKEN] = self.taken
+        self.words = r.add(
+            name_of("chain_choose", hidden, self.taken is not None),
+            lambda e: write_choose(e, hidden, is_short=self.taken is not None),
+            [0] * ChainWords.COUNT,
+        )
+        for word, array in held.items():
+            self.words[word] = array.ctypes.data
+        for word, value in {
+            ChainWords.STEP: r.inputs.address,
+            ChainWords.OUT_ROWS: r.inputs.out_rows.address,
+            ChainWords.GIVEN: r.given.ctypes.data if r.given is not None else 0,
+            ChainWords.TAP: output.taps[plan.tap].address if plan.tap is not None else 0,
+            ChainWords.LOGITS: logits.address,
+            ChainWords.LOGITS_BYTES: 4 * logits.width,
+            ChainWords.MAXIMA: self.maxima.address,
+            ChainWords.SUMS: sums.address,
+            ChainWords.MAXIMA_BYTES: 4 * self.maxima.width,
+            ChainWords.N_VALUES: n_values,
+            ChainWords.WINDOW: state.window,
+            ChainWords.PAGE_LEN: state.page_len,
+            ChainWords.AGAIN: team.again,
+            ChainWords.MAX_DRAFT: plan.max_draft,
+            ChainWords.N_STOPS: len(plan.stops),
+        }.items():
+            self.words[word] = value
+        r.writers[self.begin_name] = lambda e: write_begin(e, hidden)
+        r.kinds[self.begin_name] = BEGIN
+        r.held += [*held.values(), output, sums]
+
+    def _add_summits(self, logits: FloatRows, n_values: int) -> tuple[FloatRows, FloatRows]:
+        r, width = self.recording, logits.width
+        maxima, sums = (
+            FloatRows(r, -(-n_values // MAXIMA_BLOCK), logits.row_set) for _ in range(2)
+        )
+        r.add(
+            name_of("summits", n_values, width),
+            lambda e: write_summits(e, n_values, width),
+            [logits.row_set.address, logits.address, maxima.address, sums.address],
+        )
+        return maxima, sums
+
+
+def _hidden_width(r: Recording, output: Output, plan: ChainPlan) -> int:
+    """Of the rows that go from step to step; 0 if none do."""
+    if r.given is None:
+        return 0
+    width = int(r.given.shape[1])
+    if plan.tap is None or output.taps[plan.tap].width != width:
+        raise ValueError(f"nothing gives the model its hidden rows of {width} numbers")
+    return width
+
+
+class NativeChain:
+    """What `CpuBackend.compile_chain` returns. Choosers without a request are for the host loop,
+    which runs the same program step by step."""
+
+    def __init__(
+        self, team: Team, kernels: Kernels, made: ChainRecording, program: Program
+    ) -> None:
+        self._team, self._program, self._made = team, program, made
+        self._inputs, self._words, self._plan = made.recording.inputs, made.words, made.plan
+        self._begin = _BEGIN(kernels.addresses[made.begin_name])
+        self._address = made.words.ctypes.data
+        self._known: set[int] = set()  # row counts whose groups are laid out
+        for n_rows in range(self._inputs.max_sequences + 1):
+            self._lay_out(n_rows)
+        # Through views of the memory: calls of numpy are slow when the caches are cold.
+        self._asks, self._tokens = made.asks.data, made.tokens.data
+        self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
+        self._chances: Any = made.chances.data
+        self._counts = made.counts.data
+        self._filled = 0  # positions that all rope tables know
+        self._latest: Step | None = None
+        without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
+        self._by_host = HostChain(
+            Runner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
+            made.plan,
+            int(self._words[ChainWords.WINDOW]),
+        )
+
+    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+        words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
+        for ask in asks:
+            request, length = ask.chooser.request, ask.length
+            if length > 0 and not request:
+                return self._by_host(step, asks)
+            words[at], words[at + 1] = request, min(max(length, 0), most)
+            limits[at + 2] = ask.p_min
+            at += AskWords.COUNT
+        if step is not self._latest:
+            self._look_at(step, len(asks))
+        reach = self._begin(self._address)
+        if reach == NO_CELL:
+            raise ValueError("a page table is too short for the rows of the step and the draft")
+        if reach > self._filled:
+            self._filled = self._inputs.reach(reach)
+        self._team.run(self._program)
+        return self._drafts(len(asks))
+
+    def _drafts(self, n: int) -> Drafts:
+        most = self._plan.max_draft
+        tokens: list[list[int]] = []
+        chances: list[list[float]] = []
+        for b, count in enumerate(self._counts[:n].tolist()):
+            span = slice(b * most, b * most + count)
+            tokens.append(self._tokens[span].tolist())
+            chances.append(self._chances[span].tolist())
+        return Drafts(tokens, chances)
+
+    def _look_at(self, step: Step, n_asks: int) -> None:
+        """Where the arrays of a step lie: the kernels read them there."""
+        self._latest = None
+        n_rows, n_sequences = step.n_rows, step.n_sequences
+        self._inputs.check(n_rows, n_sequences)
+        if n_asks != n_sequences:
+            raise ValueError(f"{n_asks} asks for a step of {n_sequences} sequences")
+        self._lay_out(n_rows)
+        words = self._words
+        for word, name in _STEP_ARRAYS:
+            words[word] = _address(getattr(step, name), np.int32, name)
+        words[ChainWords.FROM_PAGES_BYTES] = step.pages.strides[0]
+        words[ChainWords.FROM_N_PAGES] = step.pages.shape[1]
+        given = self._made.recording.given
+        if given is not None:
+            hidden = step.hidden
+            if hidden is None or hidden.shape != (n_rows, given.shape[1]):
+                raise ValueError(f"expected {n_rows} hidden rows of {given.shape[1]} numbers")
+            words[ChainWords.FROM_HIDDEN] = _address(hidden, np.float32, "hidden")
+        words[ChainWords.N_ROWS], words[ChainWords.N_SEQUENCES] = n_rows, n_sequences
+        self._latest = step
+
+    def _lay_out(self, n_rows: int) -> None:
+        if n_rows not in self._known:
+            self._known.add(n_rows)
+            table, start, size = groups_of(n_rows)
+            addresses = (array.ctypes.data for array in (table, start, size))
+            self._made.row_sets[n_rows] = (n_rows, len(table), *addresses)
+
+
+def _address(array: Any, kind: type, name: str) -> int:
+    if array.dtype != kind or not array.flags.c_contiguous:
+        raise ValueError(f"step.{name} has to be contiguous, of {kind.__name__}")
+    return int(array.ctypes.data)
+
+
+def record_chain(
+    r: Recording, output: Output, plan: ChainPlan, state: CpuState, team: Team
+) -> ChainRecording:
+    made = ChainRecording(r, output, plan, state, team)
+    Picker.add_to(r)
+    return made

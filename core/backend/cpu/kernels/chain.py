@@ -1,0 +1,309 @@
+"""Drafting: what lies between two walks through a program that continues from its own picks.
+
+`write_begin` lays out the first step, `write_choose` is the last entry of the program: it picks a
+token for each row of logits and lays out the step of these tokens.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ... import picking
+from ...interface import MAXIMA_BLOCK
+from ...step import KEPT_FACTORS
+from ..emit import F32, F64, I32, I64, LANES, POINTER, Emitter, Value, vector
+from .attention import StepWords
+from .mathematics import F32X16, exp, one
+from .pack import RowSet
+from .rows import copy_floats
+from .sample import Head, largest, pick_token
+
+BEGIN = ir.FunctionType(I64, [I64])  # words -> positions that the chain may reach, or NO_CELL
+NO_CELL = -1  # a page table is too short
+
+
+class ChainWords:
+    """Argument words of both kernels. First where the program finds its step, and leaves rows."""
+
+    STEP, OUT_ROWS, TOKENS, OUT_INDEX, GIVEN, TAP = range(6)
+    LOGITS, LOGITS_BYTES, MAXIMA, SUMS, MAXIMA_BYTES, TAKEN, N_VALUES = range(6, 13)
+    ROW_SETS, WINDOW, PAGE_LEN, AGAIN, ARRIVED, SCRATCH = range(13, 19)
+    # Of each sequence that is asked for, of each row of logits, and what comes out.
+    ASKS, LINES, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(19, 27)
+    # The step of the call: addresses of its arrays, and their sizes.
+    FROM_TOKENS, FROM_POSITIONS, FROM_STARTS, FROM_SLOTS, FROM_PAST, FROM_REPLAY = range(27, 33)
+    FROM_PAGES, FROM_PAGES_BYTES, FROM_N_PAGES, FROM_HIDDEN, N_ROWS, N_SEQUENCES = range(33, 39)
+    COUNT = 39
+
+
+class AskWords:
+    """What is wanted of a sequence: address, number, float64."""
+
+    REQUEST, LENGTH, P_MIN = range(3)
+    COUNT = 3
+
+
+class LineWords:
+    """Of a row of logits: the caller's sequence, its place in the step that runs, and the token
+    that it goes on with, or `UNSURE`."""
+
+    SEQUENCE, PLACE, TOKEN = range(3)
+    COUNT = 3
+
+
+class _Chain:
+    """The words of a call, and the arrays of the step that the program reads."""
+
+    def __init__(self, e: Emitter, words_at: Value) -> None:
+        self.e, self.w = e, e.words(words_at, ChainWords.COUNT)
+        self.step_at = self.w[ChainWords.STEP]
+        self.step = e.words(self.step_at, StepWords.COUNT)
+
+    def word(self, array: Value, i: Value) -> Value:
+        return self.e.load(I64, array + i * 8, 8)
+
+    def put(self, value: Value | int, array: Value, i: Value) -> None:
+        made = value if isinstance(value, Value) else self.e.index(value)
+        self.e.store(made, array + i * 8, 8)
+
+    def ask(self, b: Value, word: int) -> Value:
+        return self.w[ChainWords.ASKS] + b * (8 * AskWords.COUNT) + 8 * word
+
+    def line(self, row: Value, word: int) -> Value:
+        return self.w[ChainWords.LINES] + row * (8 * LineWords.COUNT) + 8 * word
+
+    def last_row(self, place: Value) -> Value:
+        return self.word(self.step[StepWords.STARTS], place + 1) - 1
+
+    def pages(self, place: Value) -> Value:
+        return self.step[StepWords.PAGES] + place * self.step[StepWords.PAGES_STRIDE]
+
+    def n_pages(self, n_cells: Value) -> Value:
+        page_len = self.w[ChainWords.PAGE_LEN]
+        return (n_cells + (page_len - 1)) // page_len
+
+    def set_rows(self, row_set: Value, n: Value) -> None:
+        source = self.w[ChainWords.ROW_SETS] + n * (8 * RowSet.WORDS)
+        for i in range(RowSet.WORDS):
+            self.e.store(self.e.load(I64, source + 8 * i, 8), row_set + 8 * i, 8)
+
+    def set_sequences(self, n: Value) -> None:
+        self.put(n, self.step_at, self.e.index(StepWords.N_SEQUENCES))
+
+
+# The first step ----------------------------------------------------------------------------------
+
+
+def write_begin(e: Emitter, hidden_width: int) -> None:
+    """The caller's arrays, of 32 bits, to where the program looks."""
+    c = _Chain(e, e.parameters[0])
+    n_rows, n_sequences = c.w[ChainWords.N_ROWS], c.w[ChainWords.N_SEQUENCES]
+    c.set_rows(c.step[StepWords.ROW_SET], n_rows)
+    c.set_sequences(n_sequences)
+    _widen(c, ChainWords.FROM_TOKENS, c.w[ChainWords.TOKENS], n_rows)
+    _widen(c, ChainWords.FROM_POSITIONS, c.step[StepWords.POSITIONS], n_rows)
+    _widen(c, ChainWords.FROM_STARTS, c.step[StepWords.STARTS], n_sequences + 1)
+    for source, target in (
+        (ChainWords.FROM_SLOTS, StepWords.SLOTS),
+        (ChainWords.FROM_PAST, StepWords.PAST),
+        (ChainWords.FROM_REPLAY, StepWords.REPLAY),
+    ):
+        _widen(c, source, c.step[target], n_sequences)
+    if hidden_width:
+        with e.range(0, n_rows * (4 * hidden_width), 4 * hidden_width) as at:
+            hidden = c.w[ChainWords.FROM_HIDDEN] + at
+            copy_floats(e, hidden, c.w[ChainWords.GIVEN] + at, hidden_width)
+    n_out, reach, is_whole = (e.variable(e.index(first)) for first in (0, 0, 1))
+    with e.range(0, n_sequences) as b:
+        length = e.load(I64, c.ask(b, AskWords.LENGTH), 8)
+        has_cells = _begin_sequence(c, b, length)
+        last = c.last_row(b)
+        position = c.word(c.step[StepWords.POSITIONS], last)
+        reach.set(e.maximum(reach.get(), position + 1 + length))
+        with e.when(has_cells ^ 1):
+            is_whole.set(e.index(0))
+        c.put(0, c.w[ChainWords.COUNTS], b)
+        with e.when(length > 0):
+            row = n_out.get()
+            c.put(last, c.w[ChainWords.OUT_INDEX], row)
+            e.store(b, c.line(row, LineWords.SEQUENCE), 8)
+            e.store(b, c.line(row, LineWords.PLACE), 8)
+            n_out.set(row + 1)
+    c.set_rows(c.w[ChainWords.OUT_ROWS], n_out.get())
+    e.finish((is_whole.get() > 0).select(reach.get(), e.index(NO_CELL)))
+
+
+def _widen(c: _Chain, source: int, target: Value, n: Value) -> None:
+    with c.e.range(0, n) as i:
+        c.put(c.e.load(I32, c.w[source] + i * 4).widen(I64, signed=True), target, i)
+
+
+def _begin_sequence(c: _Chain, b: Value, length: Value) -> Value:
+    """Its rows know it, and it has its page table; returns whether that is long enough."""
+    e, starts = c.e, c.step[StepWords.STARTS]
+    start, end = c.word(starts, b), c.word(starts, b + 1)
+    with e.range(start, end) as row:
+        c.put(b, c.step[StepWords.SEQUENCE_OF], row)
+    n_cells = c.word(c.step[StepWords.PAST], b) + (end - start) + e.maximum(length - 1, 0)
+    n_pages = e.minimum(c.n_pages(n_cells), c.w[ChainWords.FROM_N_PAGES])
+    source = c.w[ChainWords.FROM_PAGES] + b * c.w[ChainWords.FROM_PAGES_BYTES]
+    with e.range(0, n_pages) as i:
+        c.put(e.load(I32, source + i * 4).widen(I64, signed=True), c.pages(b), i)
+    return n_cells <= c.w[ChainWords.PAGE_LEN] * c.w[ChainWords.FROM_N_PAGES]
+
+
+# From step to step -------------------------------------------------------------------------------
+
+
+def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
+    """Threads share the rows; who is done last lays out the next step."""
+    words_at, part, parts = e.parameters
+    c = _Chain(e, words_at)
+    n_rows = e.load(I64, c.w[ChainWords.OUT_ROWS], 8)
+    scratch = c.w[ChainWords.SCRATCH] + part * picking.SCRATCH_BYTES
+    first, last = e.share(n_rows, part, parts)
+    with e.range(first, last) as row:
+        _choose(c, row, scratch, is_short)
+    arrived = e.builder.inttoptr(c.w[ChainWords.ARRIVED].v, POINTER)
+    before = Value(e.builder, e.builder.atomic_rmw("add", arrived, ir.Constant(I64, 1), "acq_rel"))
+    with e.when((before + 1).equals(parts)):
+        e.store(e.index(0), c.w[ChainWords.ARRIVED], 8)
+        n_left = _follow(c, n_rows, hidden_width)
+        e.store((n_left > 0).widen(I64), c.w[ChainWords.AGAIN], 8)
+    e.finish()
+
+
+def _choose(c: _Chain, row: Value, scratch: Value, is_short: bool) -> None:
+    """A token for a row of logits, if the draft does not end before it."""
+    e, w = c.e, c.w
+    maxima = w[ChainWords.MAXIMA] + row * w[ChainWords.MAXIMA_BYTES]
+    sums = w[ChainWords.SUMS] + row * w[ChainWords.MAXIMA_BYTES]
+    logits = w[ChainWords.LOGITS] + row * w[ChainWords.LOGITS_BYTES]
+    taken = w[ChainWords.TAKEN] if is_short else None
+    head = Head(logits, maxima, w[ChainWords.N_VALUES], taken)
+    b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
+    last = c.last_row(e.load(I64, c.line(row, LineWords.PLACE), 8))
+    position = c.word(c.step[StepWords.POSITIONS], last) + 1
+    request = e.load(I64, c.ask(b, AskWords.REQUEST), 8)
+    best = largest(e, maxima, head.n_blocks)
+    token = pick_token(e, head, best, (request, scratch, position))
+    goes_on = e.variable(e.index(picking.UNSURE))
+    with e.when((token >= 0) & (_stops(c, token) ^ 1)):
+        chance = _chance(e, head, best, sums, token)
+        with e.when(chance >= e.load(F64, c.ask(b, AskWords.P_MIN), 8)):
+            n = c.word(w[ChainWords.COUNTS], b)
+            at = b * w[ChainWords.MAX_DRAFT] + n
+            c.put(token, w[ChainWords.DRAFTED], at)
+            e.store(chance, w[ChainWords.CHANCES] + at * 8, 8)
+            c.put(n + 1, w[ChainWords.COUNTS], b)
+            wants_more = n + 1 < e.load(I64, c.ask(b, AskWords.LENGTH), 8)
+            goes_on.set(wants_more.select(token, goes_on.get()))
+    e.store(goes_on.get(), c.line(row, LineWords.TOKEN), 8)
+
+
+def _stops(c: _Chain, token: Value) -> Value:
+    e = c.e
+    found = e.variable(e.const(ir.IntType(1), 0))
+    with e.range(0, c.w[ChainWords.N_STOPS]) as i:
+        found.set(found.get() | c.word(c.w[ChainWords.STOPS], i).equals(token))
+    return found.get()
+
+
+def _chance(e: Emitter, head: Head, best: Value, sums: Value, token: Value) -> Value:
+    """Softmax at temperature 1: the sums of all blocks, each put in relation to the best logit."""
+    n, total = head.n_blocks, e.variable(e.const(F32X16, 0.0))
+    with e.range(0, n, LANES) as i:
+        lanes = e.table(vector(I64), list(range(LANES))) < e.splat(n - i)
+        weights = exp(e, e.load(F32X16, head.maxima + i * 4) - e.splat(best))
+        weighted = e.load(F32X16, sums + i * 4) * weights
+        total.set(total.get() + lanes.select(weighted, e.const(F32X16, 0.0)))
+    place, _ = head.place(e, token)
+    own = one(e, exp, head.logit(e, place) - best)
+    return (own / e.sum_lanes(total.get())).to_double()
+
+
+def _follow(c: _Chain, n_rows: Value, hidden_width: int) -> Value:
+    """The step of the tokens just picked; returns how many there are. A sequence only ever moves
+    to a lower place, in order, so nothing is overwritten that is still to be read."""
+    e, w = c.e, c.w
+    n_left = e.variable(e.index(0))
+    with e.range(0, n_rows) as row:
+        token = e.load(I64, c.line(row, LineWords.TOKEN), 8)
+        with e.when(token >= 0):
+            place, to = e.load(I64, c.line(row, LineWords.PLACE), 8), n_left.get()
+            _move(c, place, to)
+            if hidden_width:
+                source = w[ChainWords.TAP] + c.last_row(place) * (4 * hidden_width)
+                copy_floats(e, source, w[ChainWords.GIVEN] + to * (4 * hidden_width), hidden_width)
+            c.put(token, w[ChainWords.TOKENS], to)
+            b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
+            e.store(b, c.line(to, LineWords.SEQUENCE), 8)
+            e.store(to, c.line(to, LineWords.PLACE), 8)
+            n_left.set(to + 1)
+    n = n_left.get()
+    with e.range(0, n) as i:
+        c.put(i, c.step[StepWords.STARTS], i)
+        c.put(i, c.step[StepWords.SEQUENCE_OF], i)
+        c.put(i, w[ChainWords.OUT_INDEX], i)
+    c.put(n, c.step[StepWords.STARTS], n)
+    c.set_sequences(n)
+    c.set_rows(c.step[StepWords.ROW_SET], n)
+    c.set_rows(w[ChainWords.OUT_ROWS], n)
+    return n
+
+
+def _move(c: _Chain, place: Value, to: Value) -> None:
+    """What the next step knows of a sequence, from what this one does."""
+    e, step = c.e, c.step
+    start, last = c.word(step[StepWords.STARTS], place), c.last_row(place)
+    n_rows = last + 1 - start
+    positions = step[StepWords.POSITIONS]
+    c.put(c.word(positions, last) + 1, positions, to)
+    past = c.word(step[StepWords.PAST], place) + n_rows
+    c.put(past, step[StepWords.PAST], to)
+    replay = c.word(step[StepWords.REPLAY], place)
+    c.put(_replay_after(c, replay, n_rows), step[StepWords.REPLAY], to)
+    with e.when(to < place):
+        c.put(c.word(step[StepWords.SLOTS], place), step[StepWords.SLOTS], to)
+        # All that the sequence may come to: it does not grow past what it was laid out for.
+        n_pages = c.n_pages(past + c.w[ChainWords.MAX_DRAFT])
+        with e.range(0, e.minimum(n_pages, step[StepWords.PAGES_STRIDE] // 8)) as i:
+            c.put(c.word(c.pages(place), i), c.pages(to), i)
+
+
+def _replay_after(c: _Chain, replay: Value, n_rows: Value) -> Value:
+    """As `replay_after` in step.py, of rows that all hold."""
+    e, window, none = c.e, c.w[ChainWords.WINDOW], c.e.index(0)
+    fits = (replay + n_rows <= window).select(replay, none)
+    kept = (replay < KEPT_FACTORS).select(fits, none)
+    return kept + n_rows - e.maximum(n_rows - window, 0)
+
+
+def write_summits(e: Emitter, width: int, stride: int) -> None:
+    """Of each block of logits the best, and the sum of all exponentials less the best.
+
+    Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums.
+    """
+    arguments, part, parts = e.parameters
+    row_set, rows, maxima, out = e.words(arguments, 4)
+    n_blocks = -(-width // MAXIMA_BLOCK)
+    none = e.const(F32X16, float("-inf"))
+    first, last = e.share(e.load(I64, row_set, 8) * n_blocks, part, parts)
+    with e.range(first, last) as unit:
+        row, start = unit // n_blocks, unit % n_blocks * MAXIMA_BLOCK
+        at = rows + row * (4 * stride) + start * 4
+        # Rows are followed by spare ones: what lies behind a row's end can be read.
+        values = [e.load(F32X16, at + 4 * i) for i in range(0, MAXIMA_BLOCK, LANES)]
+        if width % MAXIMA_BLOCK:
+            n = e.splat(width - start)
+            starts = range(0, MAXIMA_BLOCK, LANES)
+            lanes = [e.table(vector(I64), [*range(i, i + LANES)]) for i in starts]
+            values = [(k < n).select(x, none) for k, x in zip(lanes, values, strict=True)]
+        pairs = [e.larger(values[i], values[i + 1]) for i in (0, 2)]
+        best = e.largest_lane(e.larger(*pairs))
+        parts_of_sum = [exp(e, x - e.splat(best)) for x in values]
+        total = (parts_of_sum[0] + parts_of_sum[1]) + (parts_of_sum[2] + parts_of_sum[3])
+        is_something = best > float("-inf")
+        e.store(best, maxima + unit * 4)
+        e.store(is_something.select(e.sum_lanes(total), e.const(F32, 0.0)), out + unit * 4)
+    e.finish()

@@ -1,0 +1,139 @@
+"""Models that draft, and random rounds of drafting for one to four texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from specdec.core.backend.chain import ChainPlan, DraftAsk, DraftRun, Drafts, HostChain
+from specdec.core.backend.interface import Backend, State
+from specdec.core.backend.step import Ints, Piece, Step, build_step, replay_after
+from specdec.core.models.base import Model
+from specdec.core.models.mtp import H_NEXTN
+from specdec.core.sampling.choosing import DraftSampler
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
+
+MAX_TEXTS, MAX_DRAFT, MAX_ROWS = 4, 6, 32
+PAGE_LEN, PAGES_PER_TEXT, WINDOW = 16, 6, 9
+PARAMS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.0, logit_bias=((3, 4.0), (7, -np.inf), (90, 2.5))),
+    SamplingParams(seed=11),
+    SamplingParams(seed=2**40 + 7, temperature=1.4, top_k=12, top_p=0.8, min_p=0.02),
+    SamplingParams(seed=5, top_k=200, top_p=1.0, min_p=0.0, logit_bias=((5, 3.0), (400, -np.inf))),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Drafter:
+    """A model, or its MTP head, and how it is asked."""
+
+    model: Model
+    backend: Backend
+    is_head: bool
+    taken: Ints | None = None
+
+    @property
+    def n_vocab(self) -> int:
+        return self.model.hparams.n_vocab
+
+    @property
+    def tap(self) -> str | None:
+        return H_NEXTN if self.is_head else None
+
+    @cached_property
+    def forward(self) -> Any:
+        if not self.is_head:
+            return self.model.forward
+        head = self.model.nextn[0]
+        if self.taken is not None:
+            head = head.shortened(self.backend, self.taken)
+        return head.forward
+
+    def new_state(self) -> State:
+        return self.backend.new_state(
+            self.model.state_shape,
+            n_pages=MAX_TEXTS * PAGES_PER_TEXT,
+            page_len=PAGE_LEN,
+            n_slots=MAX_TEXTS,
+            window=WINDOW,
+        )
+
+    def run(self, state: State, stops: Sequence[int] = ()) -> DraftRun:
+        return self.backend.compile_chain(
+            self.forward, state, max_rows=MAX_ROWS, max_draft=MAX_DRAFT, n_vocab=self.n_vocab,
+            tap=self.tap, taken=self.taken, stops=stops,
+        )  # fmt: skip
+
+    def host_run(self, state: State, stops: Sequence[int] = ()) -> DraftRun:
+        plan = ChainPlan(MAX_ROWS, MAX_DRAFT, self.n_vocab, self.tap, self.taken, frozenset(stops))
+        run = self.backend.compile(self.forward, state, max_rows=MAX_ROWS, taps=plan.taps)
+        return HostChain(run, plan, WINDOW)
+
+
+@dataclass
+class Text:
+    slot: int
+    sampler: DraftSampler
+    pages: list[int]
+    n_cells: int = 0
+    replay: int = 0
+    tokens: list[int] = field(default_factory=list)
+
+
+class Texts:
+    """What a caller keeps of some texts while they are drafted for."""
+
+    def __init__(self, drafter: Drafter, rng: np.random.Generator, n: int) -> None:
+        self.drafter, self.rng = drafter, rng
+        self.texts = [
+            Text(int(slot), _sampler(rng, drafter.n_vocab, b), pages[b].tolist())
+            for pages in [rng.permutation(MAX_TEXTS * PAGES_PER_TEXT).reshape(MAX_TEXTS, -1)]
+            for b, slot in enumerate(rng.permutation(MAX_TEXTS)[:n])
+        ]
+
+    def round(self) -> tuple[Step, list[DraftAsk]]:
+        """Rows to catch up on and lengths, as random as can be."""
+        rng, pieces, asks = self.rng, [], []
+        for text in self.texts:
+            tokens = rng.integers(0, self.drafter.n_vocab, int(rng.integers(1, 6))).tolist()
+            first = text.n_cells + int(self.drafter.is_head)
+            pieces.append(
+                Piece(tokens, text.n_cells, text.pages, text.slot, text.replay, first, n_out=1)
+            )
+            length = int(rng.choice([0, 1, 2, 3, MAX_DRAFT]))
+            p_min = float(rng.choice([0.0, 0.0, 0.01, 0.2]))
+            asks.append(DraftAsk(text.sampler, length, p_min))
+            text.replay = replay_after(text.replay, len(tokens), len(tokens), WINDOW)
+            text.n_cells += len(tokens)
+        step = build_step(pieces)
+        if self.drafter.is_head:
+            shape = (step.n_rows, self.drafter.model.hparams.n_embd)
+            step = replace(step, hidden=rng.normal(0, 1, shape).astype(np.float32))
+        return step, asks
+
+    def forget_drafts(self, step: Step, drafts: Drafts) -> None:
+        """A recurrent state has moved on with the rows that were drafted; the text does as well."""
+        if not self.drafter.model.state_shape.delta or self.drafter.is_head:
+            return
+        for text, tokens in zip(self.texts, drafts.tokens, strict=True):
+            for _ in tokens[:-1]:
+                text.replay = replay_after(text.replay, 1, 1, WINDOW)
+                text.n_cells += 1
+
+
+def _sampler(rng: np.random.Generator, n_vocab: int, index: int) -> DraftSampler:
+    params = PARAMS[int(rng.integers(len(PARAMS)))]
+    return DraftSampler(Sampler(params, n_vocab=n_vocab, sequence=index))
+
+
+def assert_alike(got: Drafts, want: Drafts) -> None:
+    assert got.tokens == want.tokens
+    assert [len(chances) for chances in got.chances] == [len(tokens) for tokens in got.tokens]
+    for ours, theirs in zip(got.chances, want.chances, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5)
