@@ -27,6 +27,7 @@ _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
 _PLAIN_ROUNDS: Final = (0, 6, 14)  # without a draft, while it is not known what that takes
 _DEPTH_EVERY: Final = 12  # rounds between two tries of a longer draft
+_INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _WORTH_A_TRY: Final = 0.02  # tokens that unknown costs must promise
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
@@ -150,7 +151,8 @@ class Controller(Policy):
         for offer in ask.models:
             source = offer.source
             drafts = self._prices.drafts(source, n_sequences)
-            start = self.costs.catching_up(source, offer.n_pending) * rate
+            # Paid once, and what follows lasts.
+            start = self.costs.catching_up(source, offer.n_pending) * rate / _INVESTED_FOR
             n, value = best_length(gains[source], rows, first, drafts, rate)
             if n and value - start > best:
                 plan, best = Plan(model=source, n_model=n), value - start
@@ -219,21 +221,24 @@ class Controller(Policy):
                 return Plan(model=plan.model, n_model=n + 1, is_probe=True)
         for offer in ask.models:
             if plan.model in ("", offer.source) and not plan.is_probe:
-                start = self.costs.catching_up(offer.source, offer.n_pending)
+                start = self.costs.catching_up(offer.source, offer.n_pending) / _INVESTED_FOR
                 plan = self._try_cost(gains[offer.source], offer.source, plan, value, start)
         return plan
 
     def _try_cost(
         self, gains: Sequence[float], source: str, plan: Plan, value: float, start: float
     ) -> Plan:
-        steps, hoped = self._prices.steps, self._prices.hoped
-        if steps[: 2 + len(gains)] == hoped[: 2 + len(gains)]:
+        prices, end = self._prices, 2 + len(gains)
+        steps, hoped = prices.steps, prices.hoped
+        drafts, drafts_hoped = prices.drafts(source, 1), prices.hoped_drafts(source, 1)
+        if steps[2:end] == hoped[2:end] and drafts[:end] == drafts_hoped[:end]:
             return plan
-        drafts = self._prices.drafts(source, 1)
-        n, promised = best_length(gains, hoped, 1, drafts, self._rate)
+        n, promised = best_length(
+            gains, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
+        )
         if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
             return plan
-        likely = [(a + b) / 2 for a, b in zip(steps[: 2 + n], hoped[: 2 + n], strict=True)]
+        likely = [(a + b) / 2 for a, b in zip(steps[:end], hoped[:end], strict=True)]
         if self._affords(gains, source, n, value, likely, start):
             return Plan(model=source, n_model=n, is_probe=True)
         return plan

@@ -22,7 +22,8 @@ _FIRST_WEIGHT: Final = 2.0  # of that guess, in tokens
 _SHARED_WEIGHT: Final = 3.0  # of what other texts have shown
 _LEVEL_SHARE: Final = 0.5  # of what other places have shown, for the first
 _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
-_SHARED_FORGET: Final = 0.99
+_SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
+_SHARED_FORGET: Final = 0.995
 _FORGET: Final = 0.97
 # Residuals of the last rounds. So many times their variance: the text has changed character.
 _RECENT: Final = 0.85
@@ -167,8 +168,8 @@ class Track:
         self._hits[group] = _FORGET * self._hits[group] + hit
         self._seen[group] = _FORGET * self._seen[group] + 1.0
         shared = self._shared
-        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + hit
-        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + 1.0
+        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + _SHARED_PART * hit
+        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + _SHARED_PART
         self._surprise += hit - rate
         self._variance += rate * (1.0 - rate)
 
@@ -182,8 +183,8 @@ class Track:
         self._chance_hits[i] = _FORGET * self._chance_hits[i] + hit
         self._chance_seen[i] = _FORGET * self._chance_seen[i] + 1.0
         shared = self._shared
-        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + hit
-        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + 1.0
+        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + _SHARED_PART * hit
+        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + _SHARED_PART
 
     def _notice(self) -> None:
         """Let the past weigh little if the last rounds do not look like it."""
