@@ -27,6 +27,7 @@ _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
 _PLAIN_ROUNDS: Final = (0, 6, 14)  # without a draft, while it is not known what that takes
 _DEPTH_EVERY: Final = 12  # rounds between two tries of a longer draft
+_INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _WORTH_A_TRY: Final = 0.02  # tokens that unknown costs must promise
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
@@ -142,7 +143,7 @@ class Controller(Policy):
         of_cheap: list[list[float]] = []
         for i, draft in enumerate(ask.cheap):
             n = min(len(draft.tokens), ask.max_draft, len(rows) - 1 - first)
-            found = text.track(draft.sources[0]).of_tokens(0, draft.chances, n) if n else []
+            found = text.cheap_track(draft).of_tokens(0, draft.chances, n) if n else []
             of_cheap.append(found)
             n, value = best_length(gains_of(found), rows, first, _NO_DRAFTS, rate)
             if value > best:
@@ -150,7 +151,8 @@ class Controller(Policy):
         for offer in ask.models:
             source = offer.source
             drafts = self._prices.drafts(source, n_sequences)
-            start = self.costs.catching_up(source, offer.n_pending) * rate
+            # Paid once, and what follows lasts.
+            start = self.costs.catching_up(source, offer.n_pending) * rate / _INVESTED_FOR
             n, value = best_length(gains[source], rows, first, drafts, rate)
             if n and value - start > best:
                 plan, best = Plan(model=source, n_model=n), value - start
@@ -210,29 +212,35 @@ class Controller(Policy):
                 if self._affords(gains[offer.source], offer.source, 1, value, steps, cost):
                     return Plan(model=offer.source, n_model=1, is_probe=True)
                 patience.due = now + 4
-        if not plan.model:
-            return plan
-        found = gains[plan.model]
-        n = plan.n_model
-        if now >= text.depth_due and n < len(found):
+        if plan.model and now >= text.depth_due and plan.n_model < len(gains[plan.model]):
+            n = plan.n_model
             text.depth_due = now + _DEPTH_EVERY
             if text.track(plan.model).seen(n) < 3 and self._affords(
-                found, plan.model, n + 1, value, steps, 0.0
+                gains[plan.model], plan.model, n + 1, value, steps, 0.0
             ):
                 return Plan(model=plan.model, n_model=n + 1, is_probe=True)
-        return self._try_cost(found, plan, value)
+        for offer in ask.models:
+            if plan.model in ("", offer.source) and not plan.is_probe:
+                start = self.costs.catching_up(offer.source, offer.n_pending) / _INVESTED_FOR
+                plan = self._try_cost(gains[offer.source], offer.source, plan, value, start)
+        return plan
 
-    def _try_cost(self, gains: Sequence[float], plan: Plan, value: float) -> Plan:
-        steps, hoped = self._prices.steps, self._prices.hoped
-        if steps[: 2 + len(gains)] == hoped[: 2 + len(gains)]:
+    def _try_cost(
+        self, gains: Sequence[float], source: str, plan: Plan, value: float, start: float
+    ) -> Plan:
+        prices, end = self._prices, 2 + len(gains)
+        steps, hoped = prices.steps, prices.hoped
+        drafts, drafts_hoped = prices.drafts(source, 1), prices.hoped_drafts(source, 1)
+        if steps[2:end] == hoped[2:end] and drafts[:end] == drafts_hoped[:end]:
             return plan
-        drafts = self._prices.drafts(plan.model, 1)
-        n, promised = best_length(gains, hoped, 1, drafts, self._rate)
-        if n == plan.n_model or promised < value + _WORTH_A_TRY:
+        n, promised = best_length(
+            gains, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
+        )
+        if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
             return plan
-        likely = [(a + b) / 2 for a, b in zip(steps[: 2 + n], hoped[: 2 + n], strict=True)]
-        if self._affords(gains, plan.model, n, value, likely, 0.0):
-            return Plan(model=plan.model, n_model=n, is_probe=True)
+        likely = [(a + b) / 2 for a, b in zip(steps[:end], hoped[:end], strict=True)]
+        if self._affords(gains, source, n, value, likely, start):
+            return Plan(model=source, n_model=n, is_probe=True)
         return plan
 
     def _affords(
@@ -260,7 +268,8 @@ class Controller(Policy):
         self._rate = max(self._tokens / self._time, 1.0) * n / steps[n]
         row = prices.row(n)
         rows = [row * k for k in range(66)]
-        plans, options = [], []
+        plans: list[Plan] = []
+        options = []
         for ask in asks:
             text = self._texts[ask.sequence]
             self._meet(ask, text)
@@ -270,7 +279,9 @@ class Controller(Policy):
         allocation, possible = allocate(options, steps, prices.drafts, self._rate)
         self._rate = max(self._rate, possible)
         for ask, plan, length in zip(asks, plans, allocation.lengths, strict=True):
-            self._shorten(self._texts[ask.sequence], plan, length)
+            text = self._texts[ask.sequence]
+            text.plan, text.fresh = plan, 0
+            self._shorten(text, plan, length)
         self._pass(n, allocation.ms / steps[n] * n)
         return plans
 
@@ -287,7 +298,7 @@ class Controller(Policy):
         if plan.n_cheap:
             draft = ask.cheap[plan.cheap]
             n = min(len(draft.tokens), ask.max_draft)
-            track = text.track(draft.sources[0])
+            track = text.cheap_track(draft)
             return plan, Option(gains_of(track.of_tokens(0, draft.chances, n)))
         return plan, Option(())
 

@@ -14,6 +14,7 @@ from .curve import Curve
 
 FORMAT: Final = "specdec-costs"
 _MAX_COUNT: Final = 4096
+_N_KEPT: Final = 7
 _ROW: Final = 0.06  # of a plain step: one more row, until it was measured
 _DRAFTED: Final = 0.12  # of a plain step: one drafted token, until it was measured
 _TOKEN: Final = 0.9  # of the first drafted token: each one more
@@ -27,7 +28,7 @@ class CostModel:
         self.is_frozen = False
         self._steps = Curve(_ROW)
         self._drafts: dict[str, dict[int, Curve]] = {}  # source, sequences
-        self._catching_up: dict[str, float] = {}  # ms per row
+        self._catching_up: dict[str, list[float]] = {}  # ms per row, the last few
 
     @property
     def version(self) -> int:
@@ -61,10 +62,9 @@ class CostModel:
         curve.add(n_tokens, ms)
 
     def _observe_catching_up(self, source: str, n_pending: int, ms: float) -> None:
-        measured, before = max(ms, 0.0) / n_pending, self._catching_up.get(source)
-        # Timings that took too long are believed slowly.
-        share = 1.0 if before is None else 0.3 if measured < before else 0.1
-        self._catching_up[source] = (before or 0.0) * (1 - share) + measured * share
+        found = self._catching_up.setdefault(source, [])
+        found.append(max(ms, 0.0) / n_pending)
+        del found[:-_N_KEPT]
 
     # What is believed
 
@@ -77,28 +77,37 @@ class CostModel:
         """(believed, hoped) ms of a step with 0 … `n_max` rows, see `Curve.tables`."""
         return self._steps.tables(n_max, float(max(n_ctx_total, 1)))
 
-    def drafts(self, source: str, n_sequences: int, n_max: int) -> list[float]:
-        """ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
+    def drafts(
+        self, source: str, n_sequences: int, n_max: int
+    ) -> tuple[list[float], list[float]]:
+        """(believed, hoped) ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
         curves = self._drafts.get(source)
         if not curves:
             plain = self._steps.tables(1)[0][1]
-            return [plain * _DRAFTED * n * (1 + _ROW * (n_sequences - 1)) for n in range(n_max + 1)]
+            each = plain * _DRAFTED * (1 + _ROW * (n_sequences - 1))
+            table = [each * n for n in range(n_max + 1)]
+            return table, table
         near = min(curves, key=lambda n: (abs(n - n_sequences), n))
         scale = (1 + _ROW * n_sequences) / (1 + _ROW * near)
-        table = curves[near].tables(n_max)[0]
-        return table if near == n_sequences else [scale * ms for ms in table]
+        believed, hoped = curves[near].tables(n_max)
+        if near != n_sequences:
+            return [scale * ms for ms in believed], [scale * ms for ms in hoped]
+        return believed, hoped
 
     def catching_up(self, source: str, n_rows: int) -> float:
         """ms before the first token, if the drafter has so many rows to read."""
         if not n_rows:
             return 0.0
-        per_row = self._catching_up.get(source)
-        if per_row is None:
-            per_row = _CAUGHT_UP * self._draft(source, 1, 1)
-        return per_row * n_rows
+        return self._per_row(source) * n_rows
+
+    def _per_row(self, source: str) -> float:
+        found = self._catching_up.get(source)
+        if not found:
+            return _CAUGHT_UP * self._draft(source, 1, 1)
+        return sorted(found)[(len(found) - 1) // 3]
 
     def _draft(self, source: str, n_sequences: int, n_tokens: int) -> float:
-        return self.drafts(source, n_sequences, n_tokens)[n_tokens]
+        return self.drafts(source, n_sequences, n_tokens)[0][n_tokens]
 
     # Files
 
@@ -126,7 +135,7 @@ class CostModel:
                 }
                 for source, curves in sorted(self._drafts.items())
             },
-            "catch_up": dict(sorted(self._catching_up.items())),
+            "catch_up": {source: self._per_row(source) for source in sorted(self._catching_up)},
         }
         try:
             Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -165,7 +174,7 @@ class CostModel:
                 for count, ms in read.counted(cells, f"draft.{source}.{n}"):
                     curve.give(count, read.time(ms, f"draft.{source}.{n}.{count}"), 0.0)
         for source, ms in read.table(content.get("catch_up", {}), "catch_up").items():
-            model._catching_up[source] = read.number(ms, f"catch_up.{source}")
+            model._catching_up[source] = [read.number(ms, f"catch_up.{source}")]
         return model
 
 

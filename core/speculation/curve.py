@@ -10,8 +10,9 @@ from typing import Final
 
 _N_KEPT: Final = 9  # timings of one count; older ones are forgotten
 _QUANTILE: Final = 0.4
-_SURE: Final = 2  # timings that make a count known
+_SURE: Final = 3  # timings that make a count known
 _STALE: Final = 400  # timings of other counts after which one is no longer sure
+_HOPE: Final = 0.6  # of a time that was taken once or twice: what it may be undisturbed
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
@@ -102,9 +103,10 @@ class Curve:
         for x in range(1, n_max + 1):
             while segment < len(known) and known[segment][0] < x:
                 segment += 1
-            is_sure = False
+            is_sure, least = False, sure
             if segment < len(known) and known[segment][0] == x:
                 _, y, is_sure = known[segment]
+                least = min(sure, _HOPE * y)
             elif segment == 0:  # below all that was measured
                 y = y0 * (1 + x * self._row) / (1 + x0 * self._row)
             elif segment == len(known):
@@ -113,8 +115,8 @@ class Curve:
                 (xa, ya, _), (xb, yb, _) = known[segment - 1], known[segment]
                 y = ya + (yb - ya) * (x - xa) / (xb - xa)
             believed[x] = y
-            sure = y if is_sure else min(sure, y)
-            hoped[x] = sure
+            sure = y if is_sure else sure
+            hoped[x] = y if is_sure else min(least, y)
         return believed, hoped
 
     def _outer_slope(self, known: list[tuple[int, float, bool]]) -> float:

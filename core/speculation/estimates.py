@@ -20,8 +20,10 @@ _CHANCES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98, 2.0)
 _FIRST_GUESS: Final = 0.6  # before anything was seen of a source
 _FIRST_WEIGHT: Final = 2.0  # of that guess, in tokens
 _SHARED_WEIGHT: Final = 3.0  # of what other texts have shown
+_LEVEL_SHARE: Final = 0.5  # of what other places have shown, for the first
 _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
-_SHARED_FORGET: Final = 0.99
+_SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
+_SHARED_FORGET: Final = 0.995
 _FORGET: Final = 0.97
 # Residuals of the last rounds. So many times their variance: the text has changed character.
 _RECENT: Final = 0.85
@@ -39,8 +41,13 @@ class Shared:
         self.hits, self.seen = [0.0] * len(_EDGES), [0.0] * len(_EDGES)
         self.chance_hits, self.chance_seen = [0.0] * len(_CHANCES), [0.0] * len(_CHANCES)
 
+    def level(self) -> float:
+        """Of all places together."""
+        hits, seen = sum(self.hits), sum(self.seen)
+        return (hits + _FIRST_WEIGHT * _FIRST_GUESS) / (seen + _FIRST_WEIGHT)
+
     def rates(self) -> list[float]:
-        rate, weight, found = _FIRST_GUESS, _FIRST_WEIGHT, []
+        rate, weight, found = self.level(), _FIRST_WEIGHT, []
         for hits, seen in zip(self.hits, self.seen, strict=True):
             rate = (hits + weight * rate) / (seen + weight)
             found.append(rate)
@@ -71,7 +78,10 @@ class Track:
     def rates(self) -> list[float]:
         """Of each group of places."""
         if self._is_stale:
-            rates, shift = [], 0.0
+            level = self._shared.level()
+            seen = sum(self._seen)
+            own = (sum(self._hits) + _SHARED_WEIGHT * level) / (seen + _SHARED_WEIGHT)
+            rates, shift = [], _LEVEL_SHARE * (own - level)
             for hits, seen, shared in zip(
                 self._hits, self._seen, self._shared.rates(), strict=True
             ):
@@ -158,8 +168,8 @@ class Track:
         self._hits[group] = _FORGET * self._hits[group] + hit
         self._seen[group] = _FORGET * self._seen[group] + 1.0
         shared = self._shared
-        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + hit
-        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + 1.0
+        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + _SHARED_PART * hit
+        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + _SHARED_PART
         self._surprise += hit - rate
         self._variance += rate * (1.0 - rate)
 
@@ -173,8 +183,8 @@ class Track:
         self._chance_hits[i] = _FORGET * self._chance_hits[i] + hit
         self._chance_seen[i] = _FORGET * self._chance_seen[i] + 1.0
         shared = self._shared
-        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + hit
-        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + 1.0
+        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + _SHARED_PART * hit
+        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + _SHARED_PART
 
     def _notice(self) -> None:
         """Let the past weigh little if the last rounds do not look like it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .estimates import Shared, Track
 from .plans import Plan
@@ -12,17 +12,20 @@ from .probing import Patience
 if TYPE_CHECKING:
     from .interface import Draft
 
+AMID_RUN: Final = "+"
+
 
 class Text:
     __slots__ = (
         "agreement", "cheap", "cost", "cut_rate", "depth_due", "fresh", "n_rounds", "n_tokens",
-        "patience", "plan", "plans", "shared", "tracks", "versions",
+        "patience", "plan", "plans", "runs", "shared", "tracks",
     )  # fmt: skip
 
     def __init__(self, shared: dict[str, Shared]) -> None:
         self.shared = shared
         self.tracks: dict[str, Track] = {}
         self.patience: dict[str, Patience] = {}
+        self.runs: dict[str, bool] = {}  # cheap sources: all that was seen of the last was right
         self.n_rounds = 0
         self.plan = Plan()
         self.plans = [self.plan]
@@ -55,5 +58,11 @@ class Text:
             while n_hits < n and draft.tokens[n_hits] == written[n_hits]:
                 n_hits += 1
             if n:
-                self.track(draft.sources[0]).observe(0, n_hits, n_hits < n, draft.chances)
+                self.cheap_track(draft).observe(0, n_hits, n_hits < n, draft.chances)
+                self.runs[draft.sources[0]] = n_hits == n
         self.cheap = ()
+
+    def cheap_track(self, draft: Draft) -> Track:
+        """N-grams are right for long or not at all. So it counts whether the last one was."""
+        source = draft.sources[0]
+        return self.track(source + AMID_RUN if self.runs.get(source) else source)

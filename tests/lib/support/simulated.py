@@ -16,6 +16,7 @@ from specdec.core.speculation.splice import shortened, splice
 
 MODEL, NGRAM = "mtp", "ngram-mod"
 N_MAX = 16
+CATCH_UP = 0.05  # of a drafted token: rows without logits, many at once
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Simulation:
         for i, n in zip(active, lengths, strict=True):
             caught_up += pending[i] if n else 0
             pending[i] = 0 if n else pending[i] + 1
-        ms = self.machine.draft_ms(depth, count) + 0.1 * self.machine.per_token * caught_up
+        ms = self.machine.draft_ms(depth, count) + CATCH_UP * self.machine.per_token * caught_up
         if depth:
             policy.observe_draft(MODEL, depth, count, self._disturbed(ms), caught_up)
         return ms
