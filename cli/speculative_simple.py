@@ -68,7 +68,10 @@ def speculative_simple(
     with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)
-        write(runtime, loop, prompt, params, output, ACCEPTED if texts.color else "")
+        try:
+            write(runtime, loop, prompt, params, output, ACCEPTED if texts.color else "")
+        finally:
+            loop.close()
 
 
 def build_params(texts: LoopOptions, sampling: SamplingOptions) -> GenerateParams:

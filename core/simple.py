@@ -110,6 +110,11 @@ class SimpleLoop:
             for each in self.speculators:
                 each.end(THE_TEXT)
 
+    def close(self) -> None:
+        """No more texts."""
+        for each in self.speculators:
+            each.close()
+
     def _round(
         self, text: list[int], state: SequenceState, sampler: Sampler, n_missing: int
     ) -> Iterator[tuple[int, str]]:

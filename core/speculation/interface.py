@@ -95,3 +95,6 @@ class Speculator(ABC):
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """Called after `begin` for a sequence that was saved."""
+
+    def close(self) -> None:
+        """No more texts: what is kept in files is written."""

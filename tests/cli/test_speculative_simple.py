@@ -68,6 +68,7 @@ def test_the_text_is_that_of_generate(
         assert run(words(tiny, "speculative-simple", "--spec-type", types, *how)) == 0
         assert capsys.readouterr().out == want
     assert toys["ngram-mod"].settled
+    assert (toys["ngram-mod"].n_ended, toys["ngram-mod"].n_closed) == (1, 1)
 
 
 def test_the_figures(tiny: Callable[..., Any], toys: Toys, capsys: Capture) -> None:

@@ -22,7 +22,7 @@ class Toy(Speculator):
         self.seen: list[tuple[list[int], int]] = []  # rows, and how many of them hold
         self.tapped: list[dict[str, Floats]] = []
         self.settled: list[tuple[int, bool]] = []
-        self.n_ended = 0
+        self.n_ended = self.n_closed = 0
 
     def begin(self, opening: Opening) -> None:
         self.begun.append(list(opening.tokens))
@@ -41,6 +41,9 @@ class Toy(Speculator):
 
     def end(self, sequence: int) -> None:
         self.n_ended += 1
+
+    def close(self) -> None:
+        self.n_closed += 1
 
     def _draft(self, ask: Ask) -> Draft:
         self.asked.append(ask.max_draft)
