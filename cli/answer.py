@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ..core.generation import NO_TOKEN, Stats
 
 if TYPE_CHECKING:
+    from ..core.audit import Verdict
     from ..core.generation import Event, GenerateParams
     from ..core.runtime import Runtime
+    from .auditing import Auditor
 
 INTERRUPTED: Final = "interrupted"  # the one stop reason that is not the runtime's
 
@@ -23,6 +25,7 @@ class Answer:
     stats: Stats
     events: list[Event] = field(default_factory=list)
     stop_reason: str = ""
+    verdict: Verdict | None = None  # of the auditor, if one was asked
 
     @property
     def text(self) -> str:
@@ -51,13 +54,18 @@ class Printer(Protocol):
 
 
 def make_answer(
-    runtime: Runtime, prompt: str | Sequence[int], params: GenerateParams, printer: Printer
+    runtime: Runtime,
+    prompt: str | Sequence[int],
+    params: GenerateParams,
+    printer: Printer,
+    auditor: Auditor | None = None,
 ) -> Answer:
     """Ctrl-C ends it early, and is no error."""
     before = runtime.stats
     answer = Answer(params, Stats(load_ms=before.load_ms))
     try:
-        for event in runtime.generate(prompt, params):
+        witness = None if auditor is None else auditor.witness
+        for event in runtime.generate(prompt, params, on_row=witness):
             answer.events.append(event)
             printer.event(event)
             answer.stop_reason = event.stop_reason or answer.stop_reason
@@ -67,5 +75,7 @@ def make_answer(
         printer.close()
     if runtime.stats is not before:  # it got as far as starting
         answer.stats = runtime.stats
+    if auditor is not None and not answer.is_interrupted:
+        answer.verdict = auditor.check(runtime, prompt, params)
     printer.end(answer)
     return answer

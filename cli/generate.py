@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from .answer import make_answer
+from .auditing import Auditor, fail_if_different
 from .chat import read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params
@@ -26,6 +27,14 @@ from .printers import JsonPrinter, TextPrinter
 from .prompt import read_prompt
 from .report import summary_lines
 from .sampling_options import SamplingOptions
+from .spec_options import (
+    AuditFlags,
+    ControlFlags,
+    SpecFlags,
+    build_spec,
+    check_audit,
+    warning_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +46,16 @@ if TYPE_CHECKING:
 
 
 @takes_flags
-def generate(
+def generate(  # noqa: PLR0913 - groups of flags
     prompts: PromptOptions,
     models: ModelOptions,
     place: PlaceOptions,
     texts: TextOptions,
     chats: ChatOptions,
     sampling: SamplingOptions,
+    spec: SpecFlags,
+    control: ControlFlags,
+    audit: AuditFlags,
     results: ResultOptions,
     voice: VoiceOptions,
 ) -> None:
@@ -55,18 +67,24 @@ def generate(
     model = models.model or bundled_model()
     check_results(results)
     params = build_params(texts, sampling, results)
+    speculation = build_spec(spec, control)
+    check_audit(audit, speculation)
     setup = read_chat(chats)
     talks = setup is not None and not prompts.is_given and sys.stdin.isatty()
     if talks and (results.json or results.jsonl):
         raise typer.BadParameter("--json and --jsonl need a prompt")
+    if talks and audit.verify_lossless:
+        raise typer.BadParameter("--verify-lossless needs a prompt")
     text = "" if talks else read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
+    if warning := warning_of(speculation):
+        output.remark(warning)
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output) as runtime:
+    with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
         printer = make_printer(results, output, runtime, model)
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)
@@ -78,7 +96,8 @@ def generate(
         if conversation is not None:
             conversation.ask(text)
             prompt = conversation.prompt()
-        answer_once(runtime, prompt, params, printer, output)
+        auditor = Auditor() if audit.verify_lossless else None
+        answer_once(runtime, prompt, params, printer, output, auditor)
 
 
 def answer_once(
@@ -87,10 +106,11 @@ def answer_once(
     params: GenerateParams,
     printer: Printer,
     output: Output,
+    auditor: Auditor | None,
 ) -> None:
     output.progress(READING, 0.0)
     try:
-        answer = make_answer(runtime, prompt, params, printer)
+        answer = make_answer(runtime, prompt, params, printer, auditor)
     finally:
         output.clear_progress()
     output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")
@@ -98,6 +118,8 @@ def answer_once(
         output.remark(line)
     if answer.is_interrupted:
         raise typer.Exit(130)
+    if answer.verdict is not None:
+        fail_if_different(answer.verdict, runtime.tokenizer, output)
 
 
 def check_results(results: ResultOptions) -> None:

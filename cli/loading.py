@@ -12,11 +12,13 @@ from ..core.errors import ConfigError
 from .options import PlaceOptions
 from .output import Output
 from .report import model_lines
+from .spec_options import with_dashes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.runtime import Runtime
+    from ..core.speculation.options import SpecOptions
 
 
 class _Remarks(logging.Handler):
@@ -37,7 +39,13 @@ def bundled_model() -> Path:
     return nano.path()
 
 
-def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
+def open_runtime(
+    model: Path,
+    place: PlaceOptions,
+    output: Output,
+    spec: SpecOptions | None = None,
+    draft: Path | None = None,
+) -> Runtime:
     from .. import core
 
     logging.getLogger(__package__.partition(".")[0]).addHandler(_Remarks(output))
@@ -52,10 +60,12 @@ def open_runtime(model: Path, place: PlaceOptions, output: Output) -> Runtime:
             repack_cache=place.repack_cache or _asked_for_by_environment(place.device),
             cache_type_k=place.cache_type_k,
             cache_type_v=place.cache_type_v,
+            spec=spec,
+            draft=draft,
             progress=output.progress,
         )
     except ConfigError as error:  # before there is a model, only a flag can be at fault
-        raise typer.BadParameter(str(error)) from None
+        raise typer.BadParameter(with_dashes(str(error))) from None
     finally:
         output.clear_progress()
     for line in model_lines(runtime):
@@ -72,5 +82,7 @@ def warm_up(runtime: Runtime, output: Output) -> None:
     """Compile what is missing: after this, what is left is the work itself."""
     try:
         runtime.warm_up()
+    except ConfigError as error:  # what drafts was made now, and a flag asked for it
+        raise typer.BadParameter(with_dashes(str(error))) from None
     finally:
         output.clear_progress()

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.generation import NO_TOKEN, TARGET
 from .answer import Answer
+from .auditing import verdict_fields
 from .output import Output
 
 if TYPE_CHECKING:
     from ..core.generation import Event
     from ..core.runtime import Runtime
 
-# Green, cyan, magenta, yellow, blue: drafters in the order in which they come up.
-COLOURS: Final = ("32", "36", "35", "33", "34")
+# Green, cyan, magenta, yellow, blue, and two that are bright: drafters in the order in which they
+# come up. As many as there are kinds.
+COLOURS: Final = ("32", "36", "35", "33", "34", "92", "95")
 
 
 class TextPrinter:
@@ -75,8 +77,9 @@ class JsonPrinter:
                 "model": str(self._model),
                 "device": self._runtime.device,
                 "seed": answer.params.sampling.seed,
-                "spec_types": [],
+                "spec_types": list(self._runtime.spec_types),
             }
+            | verdict_fields(answer.verdict, self._runtime.tokenizer)
         )
 
     def _logprob(self, event: Event) -> dict[str, Any]:

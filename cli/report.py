@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .answer import Answer
 
 if TYPE_CHECKING:
     from ..core.generation import Stats
     from ..core.runtime import Runtime
+
+
+SHOWN_PLACES: Final = 8  # of a draft; n-grams draft 64
 
 
 def model_lines(runtime: Runtime) -> list[str]:
@@ -40,7 +43,8 @@ def turn_line(answer: Answer) -> str:
     """One answer of a conversation."""
     stats = answer.stats
     ending = "" if answer.stop_reason == "eos" else f", stopped: {answer.stop_reason}"
-    return speed(stats.predicted_n, stats.predicted_ms) + ending
+    drafted = f", {stats.mean_accept_len:.2f} tokens per step" if stats.draft_n else ""
+    return speed(stats.predicted_n, stats.predicted_ms) + drafted + ending
 
 
 def speed(n_tokens: int, milliseconds: float) -> str:
@@ -57,10 +61,28 @@ def _draft_lines(stats: Stats, *, verbose: bool) -> list[str]:
     share = stats.draft_n_accepted / stats.draft_n
     lines = [
         f"drafted    {stats.draft_n} tokens, {stats.draft_n_accepted} accepted ({share:.0%}), "
-        f"{stats.mean_accept_len:.2f} tokens per step"
+        f"{stats.mean_accept_len:.2f} tokens per step{_by_place(stats, verbose=verbose)}"
     ]
-    if verbose:
+    if verbose and stats.by_source:
+        width = max(map(len, stats.by_source))
+        lines.append(f"  {'source':<{width}}  drafted  accepted     %        ms")
         for name, source in stats.by_source.items():
-            lines.append(f"  {name}: {source.accepted} of {source.drafted}, {source.ms:.0f} ms")
-        lines.append(f"  by place: {' '.join(map(str, stats.accept_per_pos))}")
+            share = source.accepted / source.drafted if source.drafted else 0.0
+            lines.append(
+                f"  {name:<{width}}  {source.drafted:7}  {source.accepted:8}  {share:4.0%}  "
+                f"{source.ms:8.1f}"
+            )
     return lines
+
+
+def _by_place(stats: Stats, *, verbose: bool) -> str:
+    """How many of the drafts that were so long held to this place."""
+    rates = [
+        f"{100 * accepted / drafted:.0f}"
+        for accepted, drafted in zip(stats.accept_per_pos, stats.draft_per_pos, strict=False)
+    ]
+    if not rates:
+        return ""
+    is_cut = len(rates) > SHOWN_PLACES and not verbose
+    shown = " ".join(rates[:SHOWN_PLACES] if is_cut else rates)
+    return f"; by place {shown}{' ...' if is_cut else ''} %"

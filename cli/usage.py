@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 # What every usage error derives from. typer exports `BadParameter` alone; its parent has that
 # name since typer carries its own parser, and had it when the parser was click's.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+_N_MAX = "--spec-draft-n-max, or --spec-ngram-mod-n-max for ngram-mod"
+_N_MIN = "--spec-draft-n-min, or --spec-ngram-mod-n-min for ngram-mod"
+_EACH = "of each type its own: --spec-ngram-simple-{0}, --spec-ngram-map-k-{0} and so on"
+# Names that llama.cpp had once, and what took their place.
+REMOVED: Final = {
+    "--draft": _N_MAX,
+    "--draft-n": _N_MAX,
+    "--draft-max": _N_MAX,
+    "--draft-min": _N_MIN,
+    "--draft-n-min": _N_MIN,
+    "--spec-ngram-size-n": _EACH.format("size-n"),
+    "--spec-ngram-size-m": _EACH.format("size-m"),
+    "--spec-ngram-min-hits": _EACH.format("min-hits"),
+    "--spec-draft-conf-min": "--spec-draft-p-min",
+}
 
 
 def describe(error: Any, argv: list[str]) -> str:
@@ -33,6 +50,8 @@ def lowered(message: str) -> str:
 
 
 def unknown_option(name: str, context: Any) -> str:
+    if name in REMOVED and "--spec-type" in spellings(context):
+        return f"no such option {name} any more; it is now {REMOVED[name]}"
     words = [spelling for spelling in spellings(context) if len(spelling) > 2]
     nearest = difflib.get_close_matches(name, [*words, "--help"], n=1, cutoff=0.6)
     return f"no such option {name}" + (f" (did you mean {nearest[0]}?)" if nearest else "")

@@ -24,6 +24,7 @@ import specdec.core
 from specdec.cli import app
 from specdec.core import errors
 from specdec.core.generation import NO_TOKEN, Event, GenerateParams, SourceStats, Stats
+from specdec.core.speculation.options import SpecOptions
 
 SCRIPT = json.loads(os.environ.get("SCRIPT", "{}"))
 
@@ -61,7 +62,10 @@ class FakeRuntime(SimpleNamespace):
         if SCRIPT.get("wait_in_warm_up"):
             announce("warming")
 
-    def generate(self, prompt: str | list[int], params: GenerateParams) -> Iterator[Event]:
+    def generate(
+        self, prompt: str | list[int], params: GenerateParams, *, on_row: object = None
+    ) -> Iterator[Event]:
+        assert on_row is None
         if not isinstance(prompt, str):
             prompt = "".join(map(chr, prompt))
         if SCRIPT.get("stall", "\0") in prompt:
@@ -124,7 +128,7 @@ def error_named(name: str, message: str) -> Exception:
     return made
 
 
-def fake_load(
+def fake_load(  # noqa: PLR0913 - as the real one
     path: Path,
     device: str = "auto",
     *,
@@ -133,6 +137,8 @@ def fake_load(
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
+    spec: SpecOptions | None = None,
+    draft: Path | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Any:
     assert progress is not None
@@ -153,7 +159,10 @@ def fake_load(
             "threads": threads,
             "cache": [cache_type_k, cache_type_v],
         }
-        | ({"repack_cache": True} if repack_cache else {}),
+        | ({"repack_cache": True} if repack_cache else {})
+        | ({"draft": str(draft)} if draft else {})
+        | ({"spec": asdict(spec)} if spec not in (None, SpecOptions()) else {}),
+        spec_types=SCRIPT.get("spec_types", ()),
         name="fake\x1b[2J model",
         architecture="llama",
         device=device,

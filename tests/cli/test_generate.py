@@ -45,6 +45,40 @@ def test_the_summary_is_plain_lines_on_stderr(spec: Run) -> None:
     ]
 
 
+DRAFTED = {
+    "pieces": ["a", "b", "c", "d", "e"],
+    "stats": {
+        "draft_n": 30, "draft_n_accepted": 12,
+        "accept_per_pos": [6, 3, 1, 1, 1, 0, 0, 0, 0, 0],
+        "draft_per_pos": [8, 6, 4, 2, 2, 2, 2, 2, 1, 1],
+    },
+    "by_source": {"ngram-mod": [20, 4, 0.25], "mtp": [10, 8, 123.45], "draft": [0, 0, 1.0]},
+}  # fmt: skip
+
+
+def test_the_summary_tells_what_speculation_brought(spec: Run) -> None:
+    done = spec(*GENERATE, "hi", script=DRAFTED)
+    assert done.stderr.splitlines()[3] == (
+        "drafted    30 tokens, 12 accepted (40%), 1.00 tokens per step; "
+        "by place 75 50 25 50 50 0 0 0 ... %"
+    )
+    assert "mtp" not in done.stderr
+
+
+def test_verbose_tells_it_by_source(spec: Run) -> None:
+    done = spec(*GENERATE, "-v", "-s", "1", "hi", script=DRAFTED)
+    at = done.stderr.index("drafted ")
+    assert done.stderr[at:].splitlines() == [
+        "drafted    30 tokens, 12 accepted (40%), 1.00 tokens per step; "
+        "by place 75 50 25 50 50 0 0 0 0 0 %",
+        "  source     drafted  accepted     %        ms",
+        "  ngram-mod       20         4   20%       0.2",
+        "  mtp             10         8   80%     123.5",
+        "  draft            0         0    0%       1.0",
+        "stopped    limit, seed 1",
+    ]
+
+
 def test_quiet_leaves_stderr_empty(spec: Run) -> None:
     done = spec(*GENERATE, "--quiet", "hi")
     assert (done.stdout, done.stderr) == ("Hello world", "")

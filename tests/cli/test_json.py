@@ -19,9 +19,12 @@ GENERATE = ("generate", "-m", "m.gguf", "-s", "9")
 SPECULATED = {
     "pieces": ["a", "b", "c"],
     "sources": ["target", "mtp"],
-    "stats": {"draft_n": 4, "draft_n_accepted": 3, "accept_per_pos": [2, 1]},
+    "stats": {
+        "draft_n": 4, "draft_n_accepted": 3, "accept_per_pos": [2, 1], "draft_per_pos": [2, 2],
+    },
     "by_source": {"mtp": [4, 3, 1.5]},
-}
+    "spec_types": ["ngram-mod", "mtp"],
+}  # fmt: skip
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -50,11 +53,12 @@ def test_json_is_one_object_with_the_names_of_the_contract(spec: Run) -> None:
             "steps": 3,
             "mean_accept_len": 1.0,
             "accept_per_pos": [2, 1],
+            "draft_per_pos": [2, 2],
             "by_source": {"mtp": {"drafted": 4, "accepted": 3, "ms": 1.5}},
             "model": "m.gguf",
             "device": "cpu",
             "seed": 9,
-            "spec_types": [],
+            "spec_types": ["ngram-mod", "mtp"],
         }
     ]
     assert done.stderr.endswith("stopped    limit, seed 9\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+
+from specdec.core.speculation.options import TYPES
 
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals and POSIX signals", allow_module_level=True)
@@ -127,6 +130,19 @@ def test_show_drafts_colours_tokens_by_their_source(
     _, shown, error = on_terminal(*flags, script=script, NO_COLOR="1")
     assert shown == "abcde\n"
     assert "--show-drafts shows nothing here: stdout is no terminal with colours\n" in error
+
+
+def test_every_kind_of_drafter_has_a_colour_of_its_own(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    pieces = [chr(97 + i) for i in range(len(TYPES))]
+    script = {"pieces": pieces, "sources": list(TYPES)}
+    _, shown, error = on_terminal(*GENERATE, "--show-drafts", "hi", script=script)
+    colours = re.findall(r"\x1b\[(\d+)m([a-z])\x1b\[0m", shown)
+    assert [piece for _, piece in colours] == pieces
+    assert len({colour for colour, _ in colours}) == len(TYPES)
+    for (colour, _), name in zip(colours, TYPES, strict=True):
+        assert f"\x1b[{colour}m{name}\x1b[0m" in error
 
 
 def test_an_error_does_not_share_its_line_with_the_progress(

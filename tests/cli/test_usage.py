@@ -104,6 +104,85 @@ WRONG = {
     "generate -m m.gguf -ctv q8_0 --device torch hi": (
         "--cache-type-k and --cache-type-v are for --device cpu, not torch"
     ),
+    "generate -m m.gguf --spec-type ngram hi": (
+        "--spec-type 'ngram' is unknown; did you mean ngram-mod? (known: ngram-simple, "
+        "ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache, draft, mtp, auto, none)"
+    ),
+    "generate -m m.gguf --spec-type none,mtp hi": (
+        "--spec-type: none cannot be combined with other types"
+    ),
+    "generate -m m.gguf --spec-type auto --spec-default hi": (
+        "--spec-type: auto cannot be combined with other types"
+    ),
+    "generate -m m.gguf --spec-typ mtp hi": (
+        "no such option --spec-typ (did you mean --spec-type?)"
+    ),
+    "generate -m m.gguf --spec-type draft hi": (
+        "--spec-type draft needs a model to draft with: give -md FILE"
+    ),
+    "generate -m m.gguf --spec-type ngram-mod -md d.gguf hi": (
+        "-md is for --spec-type draft, mtp or auto, not ngram-mod"
+    ),
+    "generate -m m.gguf --spec-draft-n-max 65 hi": (
+        "--spec-draft-n-max must be between 0 and 64, got 65"
+    ),
+    "generate -m m.gguf --spec-draft-n-max 2 --spec-draft-n-min 3 hi": (
+        "--spec-draft-n-min is 3, more than spec-draft-n-max, 2: no draft could ever be long enough"
+    ),
+    "generate -m m.gguf --spec-draft-p-min 1.5 hi": (
+        "--spec-draft-p-min must be a probability, 0 to 1, got 1.5"
+    ),
+    "generate -m m.gguf --spec-ngram-mod-n-max 3 hi": (
+        "--spec-ngram-mod-n-min is 48, more than spec-ngram-mod-n-max, 3"
+    ),
+    "generate -m m.gguf --spec-ngram-map-k4v-min-hits 0 hi": (
+        "--spec-ngram-map-k4v-min-hits must be between 1 and 65535, got 0"
+    ),
+    "generate -m m.gguf --spec-draft-n-max x hi": (
+        "invalid value for --spec-draft-n-max: input should be a valid integer, "
+        "unable to parse string as an integer"
+    ),
+    "generate -m m.gguf --spec-synth-rates 0.8;0.5 hi": (
+        "--spec-synth-rates are numbers with commas between, such as 0.8,0.5, got '0.8;0.5'"
+    ),
+    "generate -m m.gguf --spec-synth-rates 0.8 --spec-synth-len 2 hi": (
+        "--spec-synth-len and spec-synth-rates exclude each other"
+    ),
+    "generate -m m.gguf --draft-max 8 hi": (
+        "no such option --draft-max any more; it is now --spec-draft-n-max, "
+        "or --spec-ngram-mod-n-max for ngram-mod"
+    ),
+    "generate -m m.gguf --draft 8 hi": (
+        "no such option --draft any more; it is now --spec-draft-n-max, "
+        "or --spec-ngram-mod-n-max for ngram-mod"
+    ),
+    "generate -m m.gguf --draft-min=1 hi": (
+        "no such option --draft-min any more; it is now --spec-draft-n-min, "
+        "or --spec-ngram-mod-n-min for ngram-mod"
+    ),
+    "speculative-simple -m m.gguf --spec-ngram-size-n 3 hi": (
+        "no such option --spec-ngram-size-n any more; it is now of each type its own: "
+        "--spec-ngram-simple-size-n, --spec-ngram-map-k-size-n and so on"
+    ),
+    "warmup --draft-max 8 m.gguf": "no such option --draft-max",
+    "generate -m m.gguf --verify-lossless --spec-accept ratio hi": (
+        "--verify-lossless is for --spec-accept match without synthetic acceptance: "
+        "anything else is meant to change the text"
+    ),
+    "generate -m m.gguf --verify-lossless --spec-synth-len 2 hi": (
+        "--verify-lossless is for --spec-accept match without synthetic acceptance: "
+        "anything else is meant to change the text"
+    ),
+    "speculative-simple -m m.gguf --spec-fixed hi": (
+        "no such option --spec-fixed (did you mean --spec-type?)"
+    ),
+    "speculative-simple -m m.gguf -n 0 hi": (
+        "--predict must be at least 1, or -1 for no limit, got 0"
+    ),
+    "speculative-simple -m m.gguf --temp -1 hi": (
+        "temperature must be a finite number of at least 0, got -1.0"
+    ),
+    "speculative-simple -m m.gguf -p a -f b": "more than one prompt: --prompt and --file; give one",
     "generate -m m.gguf -s -2 hi": "seed must be between 0 and 2^64-1, got -2",
     "generate -m m.gguf -s 18446744073709551616 hi": (
         "seed must be between 0 and 2^64-1, got 18446744073709551616"

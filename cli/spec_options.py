@@ -1,0 +1,303 @@
+"""The flags of speculation, and the options that they come to.
+
+`SpecFlags` say what drafts, for every command that speculates; `ControlFlags` how drafts are
+chosen and accepted, where there is an engine; `AuditFlags` ask for proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import typer
+
+from ..core.errors import ConfigError
+from ..core.speculation.options import (
+    AUTO,
+    DRAFT,
+    MTP,
+    NGRAM_MOD,
+    NONE,
+    NgramModSizes,
+    NgramSizes,
+    SpecOptions,
+)
+
+DEFAULT: Final = SpecOptions()
+_MATCH: Final = DEFAULT.accept
+
+
+def flag(*names: str, metavar: str | None = None, help: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFlags:
+    """A field has the name of the option that it sets, as far as it sets just one."""
+
+    SECTION: ClassVar = "Speculation"
+
+    spec_type: Annotated[
+        list[str] | None,
+        flag(
+            "--spec-type", metavar="A,B",
+            help="What drafts: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
+            "ngram-cache; auto is all that the files offer and ngram-mod; none. May be given "
+            "several times.  [default: auto]",
+        ),
+    ] = None  # fmt: skip
+    spec_default: Annotated[
+        bool, flag("--spec-default", help="Adds ngram-mod, with its usual sizes.")
+    ] = False
+    draft_model: Annotated[
+        Path | None,
+        flag(
+            "--spec-draft-model", "-md", "--model-draft", metavar="FILE",
+            help="A draft model, or a file with an MTP head for this one.",
+        ),
+    ] = None  # fmt: skip
+    draft_n_max: Annotated[
+        int | None,
+        flag(
+            "--spec-draft-n-max", metavar="N",
+            help="Longest draft of mtp and draft; without it the controller decides, or 3.",
+        ),
+    ] = None  # fmt: skip
+    draft_n_min: Annotated[
+        int, flag("--spec-draft-n-min", metavar="N", help="Drop their drafts that are shorter.")
+    ] = DEFAULT.draft_n_min
+    draft_p_min: Annotated[
+        float,
+        flag(
+            "--spec-draft-p-min", "--draft-p-min", metavar="P",
+            help="They stop drafting where they are less sure than this.",
+        ),
+    ] = DEFAULT.draft_p_min  # fmt: skip
+    draft_vocab: Annotated[
+        str,
+        flag(
+            "--spec-draft-vocab", metavar="auto|full|N|FILE",
+            help="Tokens that mtp may draft: the N most used, or those of a file.",
+        ),
+    ] = DEFAULT.draft_vocab  # fmt: skip
+    mtp_prefill: Annotated[
+        int,
+        flag(
+            "--spec-mtp-prefill", metavar="N",
+            help="mtp reads only the last N tokens of a prompt; -1: all.",
+        ),
+    ] = DEFAULT.mtp_prefill  # fmt: skip
+    simple_size_n: Annotated[
+        int, flag("--spec-ngram-simple-size-n", metavar="N", help="Tokens that have to match.")
+    ] = DEFAULT.ngram_simple.size_n
+    simple_size_m: Annotated[
+        int, flag("--spec-ngram-simple-size-m", metavar="N", help="Tokens that it drafts.")
+    ] = DEFAULT.ngram_simple.size_m
+    simple_min_hits: Annotated[
+        int, flag("--spec-ngram-simple-min-hits", metavar="N", help="Times a match must be seen.")
+    ] = DEFAULT.ngram_simple.min_hits
+    map_k_size_n: Annotated[
+        int, flag("--spec-ngram-map-k-size-n", metavar="N", help="Tokens that have to match.")
+    ] = DEFAULT.ngram_map_k.size_n
+    map_k_size_m: Annotated[
+        int, flag("--spec-ngram-map-k-size-m", metavar="N", help="Tokens that it drafts.")
+    ] = DEFAULT.ngram_map_k.size_m
+    map_k_min_hits: Annotated[
+        int, flag("--spec-ngram-map-k-min-hits", metavar="N", help="Times a match must be seen.")
+    ] = DEFAULT.ngram_map_k.min_hits
+    map_k4v_size_n: Annotated[
+        int, flag("--spec-ngram-map-k4v-size-n", metavar="N", help="Tokens that have to match.")
+    ] = DEFAULT.ngram_map_k4v.size_n
+    map_k4v_size_m: Annotated[
+        int, flag("--spec-ngram-map-k4v-size-m", metavar="N", help="Tokens that it drafts.")
+    ] = DEFAULT.ngram_map_k4v.size_m
+    map_k4v_min_hits: Annotated[
+        int, flag("--spec-ngram-map-k4v-min-hits", metavar="N", help="Times a match must be seen.")
+    ] = DEFAULT.ngram_map_k4v.min_hits
+    mod_n_match: Annotated[
+        int, flag("--spec-ngram-mod-n-match", metavar="N", help="Tokens that have to match.")
+    ] = DEFAULT.ngram_mod.n_match
+    mod_n_min: Annotated[
+        int, flag("--spec-ngram-mod-n-min", metavar="N", help="It drops drafts that are shorter.")
+    ] = DEFAULT.ngram_mod.n_min
+    mod_n_max: Annotated[
+        int, flag("--spec-ngram-mod-n-max", metavar="N", help="Its longest draft.")
+    ] = DEFAULT.ngram_mod.n_max
+    lookup_cache_static: Annotated[
+        Path | None,
+        flag(
+            "--lookup-cache-static", "-lcs", metavar="FILE",
+            help="What ngram-cache knows of other texts.",
+        ),
+    ] = None  # fmt: skip
+    lookup_cache_dynamic: Annotated[
+        Path | None,
+        flag(
+            "--lookup-cache-dynamic", "-lcd", metavar="FILE",
+            help="What it has learnt; read, and written at the end.",
+        ),
+    ] = None  # fmt: skip
+
+    def types(self) -> tuple[str, ...]:
+        given = [name for text in self.spec_type or () for name in text.split(",")]
+        if self.spec_default:
+            given.append(NGRAM_MOD)
+        return tuple(given) or DEFAULT.types
+
+    def values(self) -> dict[str, Any]:
+        """The arguments of `SpecOptions`."""
+        return {
+            "types": self.types(),
+            "draft_n_max": self.draft_n_max,
+            "draft_n_min": self.draft_n_min,
+            "draft_p_min": self.draft_p_min,
+            "draft_vocab": self.draft_vocab,
+            "mtp_prefill": self.mtp_prefill,
+            "ngram_simple": NgramSizes(
+                self.simple_size_n, self.simple_size_m, self.simple_min_hits
+            ),
+            "ngram_map_k": NgramSizes(self.map_k_size_n, self.map_k_size_m, self.map_k_min_hits),
+            "ngram_map_k4v": NgramSizes(
+                self.map_k4v_size_n, self.map_k4v_size_m, self.map_k4v_min_hits
+            ),
+            "ngram_mod": NgramModSizes(self.mod_n_match, self.mod_n_min, self.mod_n_max),
+            "lookup_cache_static": _path(self.lookup_cache_static),
+            "lookup_cache_dynamic": _path(self.lookup_cache_dynamic),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ControlFlags:
+    SECTION: ClassVar = "Speculation"
+
+    fixed: Annotated[
+        bool,
+        flag("--spec-fixed", help="Always draft as far as allowed; no controller."),
+    ] = False
+    costs: Annotated[
+        Path | None,
+        flag(
+            "--spec-costs", metavar="FILE",
+            help="Take costs from this file instead of measuring, so that a run repeats exactly.",
+        ),
+    ] = None  # fmt: skip
+    trace: Annotated[
+        Path | None,
+        flag("--spec-trace", metavar="FILE", help="Write the controller's decisions, as JSONL."),
+    ] = None
+    accept: Annotated[
+        str,
+        flag(
+            "--spec-accept", metavar="RULE",
+            help="match: never another text. ratio: another text of the same law. "
+            "relaxed[:N[,DELTA]]: lossy.",
+        ),
+    ] = _MATCH  # fmt: skip
+    synth_len: Annotated[
+        float | None,
+        flag(
+            "--spec-synth-len", metavar="L",
+            help="For benchmarks: accept drafts at random, L tokens per step on average.",
+        ),
+    ] = None  # fmt: skip
+    synth_rates: Annotated[
+        str | None,
+        flag(
+            "--spec-synth-rates", metavar="P,P",
+            help="The same, by the chance that so many are accepted.",
+        ),
+    ] = None  # fmt: skip
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "fixed": self.fixed,
+            "costs": _path(self.costs),
+            "trace": _path(self.trace),
+            "accept": self.accept,
+            "synth_len": self.synth_len,
+            "synth_rates": _rates(self.synth_rates),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFlags:
+    SECTION: ClassVar = "Speculation"
+
+    verify_lossless: Annotated[
+        bool,
+        flag(
+            "--verify-lossless",
+            help="Afterwards write the text again without speculation, and compare all tokens and "
+            "logits bit by bit; exit 1 if any differ.",
+        ),
+    ] = False  # fmt: skip
+
+
+FIXED: Final = ControlFlags(fixed=True)
+
+
+def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
+    """What is wrong with them is a usage error."""
+    try:
+        options = SpecOptions(**flags.values(), **control.values())
+    except ConfigError as error:
+        raise typer.BadParameter(with_dashes(str(error))) from None
+    _check_draft(options, flags)
+    return options
+
+
+def check_audit(audit: AuditFlags, options: SpecOptions) -> None:
+    if audit.verify_lossless and not is_lossless(options):
+        raise typer.BadParameter(
+            "--verify-lossless is for --spec-accept match without synthetic acceptance: "
+            "anything else is meant to change the text"
+        )
+
+
+def is_lossless(options: SpecOptions) -> bool:
+    return options.accept == _MATCH and not _is_synthetic(options)
+
+
+def warning_of(options: SpecOptions) -> str | None:
+    """If the text is not going to be the model's own."""
+    if options.types == (NONE,):
+        return None
+    if _is_synthetic(options):
+        return "warning: drafts are accepted at random (synthetic): the text means nothing"
+    if options.accept.startswith("relaxed"):
+        return f"warning: --spec-accept {options.accept}: the text is not the model's own"
+    return None
+
+
+def with_dashes(message: str) -> str:
+    """The core names options without the dashes of flags."""
+    return f"--{message}" if message.startswith(("spec-", "lookup-")) else message
+
+
+def _is_synthetic(options: SpecOptions) -> bool:
+    return options.synth_len is not None or bool(options.synth_rates)
+
+
+def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:
+    has_file = flags.draft_model is not None
+    if DRAFT in options.types and not has_file:
+        raise typer.BadParameter("--spec-type draft needs a model to draft with: give -md FILE")
+    if has_file and not {AUTO, DRAFT, MTP} & set(options.types):
+        names = ",".join(options.types)
+        raise typer.BadParameter(f"-md is for --spec-type draft, mtp or auto, not {names}")
+
+
+def _rates(text: str | None) -> tuple[float, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise ConfigError(
+            f"spec-synth-rates are numbers with commas between, such as 0.8,0.5, got {text!r}"
+        ) from None
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)

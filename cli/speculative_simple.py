@@ -1,0 +1,193 @@
+"""`spec speculative-simple`: the loop of `core/simple.py` on one prompt, and what it counted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from ..core.errors import ConfigError
+from .flags import takes_flags
+from .generate_params import flag_names
+from .loading import bundled_model, open_runtime
+from .options import UNLIMITED, ModelOptions, PlaceOptions, PromptOptions, VoiceOptions
+from .output import READING, Output
+from .prompt import read_prompt
+from .sampling_options import SamplingOptions
+from .spec_options import SpecFlags, build_spec, with_dashes
+
+if TYPE_CHECKING:
+    from ..core.generation import GenerateParams
+    from ..core.runtime import Runtime
+    from ..core.simple import SimpleLoop, Tally
+
+ACCEPTED = "32"  # green
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    SECTION: ClassVar = "Text"
+
+    predict: Annotated[
+        int,
+        typer.Option(
+            "--predict", "--n-predict", "-n", metavar="N",
+            help="Tokens to generate; -1 goes on until the model stops or the context is full.",
+        ),
+    ] = UNLIMITED  # fmt: skip
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Never let the model end the text.")
+    ] = False
+    color: Annotated[bool, typer.Option("--color", help="Colour the tokens of drafts.")] = False
+
+
+@takes_flags
+def speculative_simple(
+    prompts: PromptOptions,
+    models: ModelOptions,
+    place: PlaceOptions,
+    texts: LoopOptions,
+    sampling: SamplingOptions,
+    spec: SpecFlags,
+    voice: VoiceOptions,
+) -> None:
+    """The loop of speculative decoding, plain: core/simple.py is one page to read.
+
+    One text, no controller: the first speculator with a draft is heard, drafts are as long as
+    they may be. Writes the same text as generate.
+    """
+    params = build_params(texts, sampling)
+    speculation = build_spec(spec)
+    text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    if texts.color and not output.has_colours:
+        output.remark("--color shows nothing here: stdout is no terminal with colours")
+    model = models.model or bundled_model()
+    with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
+        prompt = runtime.tokenizer.encode(text)
+        loop = make_loop(runtime, output)
+        try:
+            write(runtime, loop, prompt, params, output, ACCEPTED if texts.color else "")
+        finally:
+            loop.close()
+
+
+def build_params(texts: LoopOptions, sampling: SamplingOptions) -> GenerateParams:
+    from ..core.generation import GenerateParams
+
+    if texts.predict < 1 and texts.predict != UNLIMITED:
+        raise typer.BadParameter(
+            f"--predict must be at least 1, or -1 for no limit, got {texts.predict}"
+        )
+    try:
+        return GenerateParams(
+            sampling.params(),
+            max_tokens=None if texts.predict == UNLIMITED else texts.predict,
+            ignore_eos=texts.ignore_eos,
+        )
+    except ConfigError as error:
+        raise typer.BadParameter(flag_names(str(error))) from None
+
+
+def make_loop(runtime: Runtime, output: Output) -> SimpleLoop:
+    """With all kernels compiled."""
+    from ..core.simple import SimpleLoop
+    from ..core.speculation.build import make_speculators
+
+    try:
+        speculators = make_speculators(runtime.setting(1))
+        return SimpleLoop(runtime.model, runtime.backend, speculators, runtime.n_ctx)
+    except ConfigError as error:
+        raise typer.BadParameter(with_dashes(str(error))) from None
+    finally:
+        output.clear_progress()
+
+
+def write(
+    runtime: Runtime,
+    loop: SimpleLoop,
+    prompt: list[int],
+    params: GenerateParams,
+    output: Output,
+    colour: str,
+) -> None:
+    from ..core.engine.engine import check_prompt
+    from ..core.engine.samplers import SamplerMaker
+    from ..core.generation import TARGET
+
+    check_prompt(prompt, runtime.n_vocab, runtime.n_ctx)
+    tokenizer = runtime.tokenizer
+    sampler = SamplerMaker(tokenizer, runtime.n_vocab).make(params, 0)
+    room = runtime.n_ctx - len(prompt)
+    n_predict = room if params.max_tokens is None else min(params.max_tokens, room)
+    stream = tokenizer.stream(continues=True)
+    began_at, n_written, is_interrupted = time.perf_counter(), 0, False
+    output.progress(READING, 0.0)
+    try:
+        for token, source in loop.write(prompt, sampler, n_predict, tokenizer.eog_ids):
+            n_written += 1
+            if token not in tokenizer.eog_ids:
+                output.text(stream.push(token), "" if source == TARGET else colour)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    finally:
+        output.clear_progress()
+    seconds = time.perf_counter() - began_at
+    output.text(stream.finish())
+    output.end_text()
+    for line in report(runtime, loop, len(prompt), n_written, seconds, params):
+        output.remark(line)
+    if is_interrupted:
+        raise typer.Exit(130)
+
+
+def report(
+    runtime: Runtime,
+    loop: SimpleLoop,
+    n_prompt: int,
+    n_written: int,
+    seconds: float,
+    params: GenerateParams,
+) -> list[str]:
+    """The lines and names of llama.cpp's example."""
+    timings, tallies = loop.timings, loop.tallies
+    n_drafted = sum(tally.n_drafted for tally in tallies)
+    n_accepted = sum(tally.n_accepted for tally in tallies)
+    share = f"{100 * n_accepted / n_drafted:.3f}%" if n_drafted else "nothing was drafted"
+    n_predict = UNLIMITED if params.max_tokens is None else params.max_tokens
+    written_s = seconds - timings.prompt_s
+    return [
+        f"encoded {rate(n_prompt, timings.prompt_s)}",
+        f"decoded {rate(n_written, written_s)}",
+        f"n_draft   = {runtime.spec.n_max}",
+        f"n_predict = {n_predict}",
+        f"n_drafted = {n_drafted}",
+        f"n_accept  = {n_accepted}",
+        f"accept    = {share}",
+        *map(statistics_line, tallies),
+        f"load {runtime.load_ms:.2f} ms, prompt {1000 * timings.prompt_s:.2f} ms, "
+        f"{timings.n_passes} passes of the target {1000 * timings.passes_s:.2f} ms, "
+        f"all {1000 * seconds:.2f} ms",
+    ]
+
+
+def rate(n_tokens: int, seconds: float) -> str:
+    speed = n_tokens / seconds if seconds > 0 else 0.0
+    return f"{n_tokens:4} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s"
+
+
+def statistics_line(tally: Tally) -> str:
+    """Calls of begin, draft and accept; per place, of all drafts; times of the three."""
+    n = tally.n_drafts
+    rates = ", ".join(f"{accepted / n:.3f}" for accepted in tally.by_place)
+    of_drafts = (
+        f", #mean acc len = {1 + tally.n_accepted / n:.2f}, #acc rate/pos = ({rates})" if n else ""
+    )
+    times = ", ".join(f"{1000 * s:.3f}" for s in (tally.begin_s, tally.draft_s, tally.learn_s))
+    return (
+        f"statistics {tally.name}: #calls(b,g,a) = 1 {tally.n_calls} {n}, #gen drafts = {n}, "
+        f"#acc drafts = {tally.n_accepted_drafts}, #gen tokens = {tally.n_drafted}, "
+        f"#acc tokens = {tally.n_accepted}{of_drafts}, dur(b,g,a) = {times} ms"
+    )

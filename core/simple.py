@@ -1,0 +1,199 @@
+"""Speculative decoding on one page: one text, no engine, no controller.
+
+A model that writes token by token reads all of its weights for each of them, and reading is what
+takes the time: a pass over five tokens is hardly slower than a pass over one. So somebody cheap
+guesses how the text goes on, and the model reads the newest token and the whole guess, the
+*draft*, in one pass:
+
+    rows of the pass     the   quick  brown  cat
+    what the model says  quick brown  fox    ...
+                         ok    ok     no: "fox" it is
+
+Behind each row the model says what it would write there. Where that is the next token of the
+draft, the draft was right; the first word that differs is the model's own, and it is text too. So
+every pass brings one token more than the draft had right, and not one that the model would not
+have written without a draft: the same seed gives the same text.
+
+`core/engine` does the same for many texts at once, with a controller that chooses how long drafts
+are; the speculators are those of `core/speculation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final
+
+from .backend.interface import Backend, HostOutput
+from .backend.step import Piece, Step, build_step
+from .generation import TARGET
+from .models.base import Model
+from .sampling.sampler import Sampler
+from .speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from .state.sizes import WINDOW, StateSizes
+from .state.store import SequenceState, StateStore
+
+PROMPT_ROWS: Final = 256  # of one pass over a part of the prompt
+LONGEST_DRAFT: Final = WINDOW - 1  # a recurrent model can take back no more
+THE_TEXT: Final = 0  # speculators know texts by number; here is only one
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one speculator did."""
+
+    name: str
+    n_calls: int = 0
+    n_drafts: int = 0  # calls that brought one
+    n_accepted_drafts: int = 0  # of which at least one token was right
+    n_drafted: int = 0  # tokens
+    n_accepted: int = 0
+    by_place: list[int] = field(default_factory=list)  # accepted tokens, by place in the draft
+    begin_s: float = 0.0
+    draft_s: float = 0.0
+    learn_s: float = 0.0  # seeing what the model read, hearing what it kept
+
+    def count(self, n_drafted: int, n_accepted: int) -> None:
+        self.n_drafts += 1
+        self.n_accepted_drafts += n_accepted > 0
+        self.n_drafted += n_drafted
+        self.n_accepted += n_accepted
+        self.by_place += [0] * (n_drafted - len(self.by_place))
+        for place in range(n_accepted):
+            self.by_place[place] += 1
+
+
+@dataclass(slots=True)
+class Timings:
+    n_passes: int = 0  # of the model, those over the prompt not counted
+    passes_s: float = 0.0
+    prompt_s: float = 0.0
+
+
+class SimpleLoop:
+    def __init__(
+        self, model: Model, backend: Backend, speculators: Sequence[Speculator], n_ctx: int
+    ) -> None:
+        """The first of the speculators that has a draft is listened to."""
+        self.speculators, self.timings = speculators, Timings()
+        self.tallies = [Tally(each.name) for each in speculators]
+        # The model's memory of a text: keys and values of attention, states of recurrent layers.
+        sizes = StateSizes(n_ctx)
+        self.store = StateStore(backend, model.state_shape, sizes, chunk=PROMPT_ROWS)
+        for each in speculators:
+            each.attach(self.store)
+        # Some speculators go on from hidden rows of the model: it is compiled to leave them.
+        taps = frozenset(tap for each in speculators for tap in each.taps)
+        self._run = backend.compile(
+            model.forward, self.store.state, max_rows=max(PROMPT_ROWS, WINDOW), taps=taps
+        )
+
+    def write(
+        self, prompt: Sequence[int], sampler: Sampler, n_predict: int, ends: Collection[int]
+    ) -> Iterator[tuple[int, str]]:
+        """Tokens and who proposed them: `n_predict`, or fewer if one of `ends` is written."""
+        text = list(prompt)
+        full = len(text) + n_predict
+        state = self.store.open(prompt, max_cells=full - 1)  # the last token is never read
+        assert state is not None, "there is room for one text"
+        sampler.begin(prompt)
+        try:
+            self._read_prompt(text, state)
+            token = None
+            while len(text) < full and token not in ends:
+                for token, source in self._round(text, state, sampler, full - len(text)):
+                    yield token, source
+                    if token in ends:
+                        break
+        finally:
+            for each in self.speculators:
+                each.end(THE_TEXT)
+
+    def close(self) -> None:
+        """No more texts."""
+        for each in self.speculators:
+            each.close()
+
+    def _round(
+        self, text: list[int], state: SequenceState, sampler: Sampler, n_missing: int
+    ) -> Iterator[tuple[int, str]]:
+        # 1. Draft. The model adds one token to what is right, and there must be room for it.
+        draft, author = self._draft(text, sampler, n_missing - 1)
+
+        # 2. One pass over the newest token, which the model has not read yet, and the draft.
+        rows = [text[-1], *draft.tokens]
+        began_at = perf_counter()
+        step, output = self._pass(state, rows, n_out=len(rows))
+        seconds = perf_counter() - began_at
+        self.timings.n_passes += 1
+        self.timings.passes_s += seconds
+
+        # 3. Verify: pick behind each row, until the pick is not the next token of the draft.
+        n_right, is_right = 0, True
+        while is_right:
+            token = sampler.pick_row(output, n_right, text, len(text))
+            sampler.accept(token)
+            text.append(token)
+            is_right = n_right < len(draft.tokens) and draft.tokens[n_right] == token
+            yield token, draft.sources[n_right] if is_right else TARGET
+            n_right += is_right
+
+        # 4. Take back what was wrong, by counting: cells behind the rows that hold are dead, and
+        #    recurrent states are made again from as many of the updates that were kept.
+        state.advance(len(rows), n_true=1 + n_right)
+
+        # 5. Let everybody learn from it.
+        self._tell(Seen(step, output, [THE_TEXT], [1 + n_right], 1000 * seconds))
+        if author is not None:
+            self._settle(author, len(draft.tokens), n_right)
+
+    def _read_prompt(self, text: list[int], state: SequenceState) -> None:
+        """All of it but the last token: that is the first row of the first pass."""
+        began_at = perf_counter()
+        for each, tally in zip(self.speculators, self.tallies, strict=True):
+            before = perf_counter()
+            each.begin(Opening(THE_TEXT, text, state))
+            tally.begin_s += perf_counter() - before
+        for first in range(0, len(text) - 1, PROMPT_ROWS):
+            rows = text[first : min(first + PROMPT_ROWS, len(text) - 1)]
+            step, output = self._pass(state, rows, n_out=0)
+            state.advance(len(rows), len(rows))
+            self._tell(Seen(step, output, [THE_TEXT], [len(rows)]))
+        self.timings.prompt_s += perf_counter() - began_at
+
+    def _pass(self, state: SequenceState, rows: list[int], n_out: int) -> tuple[Step, HostOutput]:
+        """The model reads `rows` and says what comes after each of the last `n_out`."""
+        past = state.n_cells
+        state.table.reserve(past, past + len(rows))
+        piece = Piece(rows, past, state.table.pages, state.slot, state.replay, n_out=n_out)
+        step = build_step([piece])
+        return step, self._run(step)
+
+    def _draft(self, text: list[int], sampler: Sampler, room: int) -> tuple[Draft, int | None]:
+        """A draft and the number of the speculator that made it; nobody, if there is no room."""
+        longest = min(room, LONGEST_DRAFT)
+        if longest < 1:
+            return Draft(), None
+        ask = Ask(THE_TEXT, text, longest, sampler)
+        for number, (each, tally) in enumerate(zip(self.speculators, self.tallies, strict=True)):
+            before = perf_counter()
+            draft = each.propose([ask])[0]
+            tally.draft_s += perf_counter() - before
+            tally.n_calls += 1
+            if draft.tokens:
+                return Draft(draft.tokens[:longest], draft.sources[:longest]), number
+        return Draft(), None
+
+    def _tell(self, seen: Seen) -> None:
+        for each, tally in zip(self.speculators, self.tallies, strict=True):
+            before = perf_counter()
+            each.observe(seen)
+            tally.learn_s += perf_counter() - before
+
+    def _settle(self, author: int, n_drafted: int, n_accepted: int) -> None:
+        self.tallies[author].count(n_drafted, n_accepted)
+        for number, (each, tally) in enumerate(zip(self.speculators, self.tallies, strict=True)):
+            before = perf_counter()
+            each.settle(THE_TEXT, n_accepted, mine=number == author)
+            tally.learn_s += perf_counter() - before
