@@ -77,9 +77,7 @@ class CostModel:
         """(believed, hoped) ms of a step with 0 … `n_max` rows, see `Curve.tables`."""
         return self._steps.tables(n_max, float(max(n_ctx_total, 1)))
 
-    def drafts(
-        self, source: str, n_sequences: int, n_max: int
-    ) -> tuple[list[float], list[float]]:
+    def drafts(self, source: str, n_sequences: int, n_max: int) -> tuple[list[float], list[float]]:
         """(believed, hoped) ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
         curves = self._drafts.get(source)
         if not curves:
