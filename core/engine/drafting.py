@@ -36,6 +36,9 @@ class Drafting:
         for part in parts:
             if not part.sequence.is_known_to_drafter:
                 self._begin(speculator, part)
+        if speculator.rest:
+            speculator.rest -= 1
+            return
         able = [part for part in parts if part.max_draft > 0]
         if not able:
             return

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Final
 
 from ..state.store import StateStore
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .plans import AskInfo, ModelOffer, Plan, Policy
 from .splice import shortened, splice
+
+QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
+LONGEST_REST: Final = 8  # rounds
 
 
 class Chain(Speculator):
@@ -22,18 +26,42 @@ class Chain(Speculator):
         self._cheap = [each for each in speculators if not each.is_model]
         self._models = [each for each in speculators if each.is_model]
         self.taps = frozenset().union(*(each.taps for each in self._all))
+        self._observers = [
+            each for each in self._all if type(each).observe is not Speculator.observe
+        ]
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
+        self._resting = 0  # rounds of the rest that is over, or under way
+        self._step_ms = 0.0  # what the latest step took
 
     def attach(self, store: StateStore) -> None:
         for each in self._all:
             each.attach(store)
 
     def begin(self, opening: Opening) -> None:
+        self.rest = 0
         self._policy.begin(opening.sequence)
         for each in self._all:
             each.begin(opening)
 
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        began = perf_counter()
+        if self._resting:
+            for ask in asks:
+                self._policy.rested(ask.sequence, self._resting)
+            self._resting = 0
+        drafts = self._propose(asks)
+        if not any(draft.tokens for draft in drafts):
+            self._take_a_rest(1000 * (perf_counter() - began))
+        return drafts
+
+    def _take_a_rest(self, ms: float) -> None:
+        """Where a question takes long beside a step, it is asked less often while the answer is
+        nothing."""
+        affordable = QUESTIONS * self._step_ms
+        if affordable:
+            self.rest = self._resting = min(LONGEST_REST, int(ms / affordable))
+
+    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
         cheap = self._ask_cheap(asks)
         models = self._models
         plans = self._policy.plan(
@@ -61,8 +89,11 @@ class Chain(Speculator):
         return drafts
 
     def observe(self, seen: Seen) -> None:
-        for each in self._all:
+        for each in self._observers:
             each.observe(seen)
+        self._step_ms = seen.ms
+        if self.rest:
+            return
         step = seen.step
         if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
             n_cells = int(step.past[0]) if len(step.past) == 1 else int(step.past.sum())

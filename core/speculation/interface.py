@@ -65,6 +65,7 @@ class Speculator(ABC):
     name: str = ""  # the source of its tokens
     is_model: bool = False  # its drafts take time: it is asked only if they seem worth it
     longest: int = 64  # tokens that it drafts at most
+    rest: int = 0  # so many rounds it need not be asked: it would say nothing
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
 
     def attach(self, store: StateStore) -> None:

@@ -63,6 +63,9 @@ class Policy(ABC):
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
+    def rested(self, sequence: int, n_rounds: int) -> None:
+        """So many rounds went by without a question."""
+
     @abstractmethod
     def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
         """So many tokens of each draft, in the order of the asks, are worth verifying."""
