@@ -13,7 +13,7 @@ from ..gguf.shown import shown_path
 from .ngram_base import Guess, NgramSpeculator, NgramText
 from .ngram_cache_file import load_counts, save_counts
 from .ngram_counts import MASKS, MAX_N, Entry, Followers, GramCounts, pack
-from .ngram_estimates import Rates, as_int
+from .ngram_estimates import Rates, as_int, expect
 from .options import NGRAM_CACHE
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class CacheText(NgramText):
         self._context = GramCounts()
         self._tokens: list[int] = []
         self._rates = Rates(_N_KINDS)
-        self.basis: list[int] = []  # the kind of evidence of each token
+        self.basis: list[list[float]] = []  # of each token, the kind of evidence and its worth
 
     @property
     def tokens(self) -> list[int]:
@@ -65,7 +65,7 @@ class CacheText(NgramText):
 
     def guess(self, n_max: int) -> Guess:
         draft, rates = Guess([], []), self._rates
-        self.basis = kinds = []
+        self.basis = basis = []
         tokens = self._tokens
         if len(tokens) < 2:
             return draft
@@ -75,17 +75,16 @@ class CacheText(NgramText):
             if found is None:
                 break
             draft.tokens.append(found.token)
-            draft.chances.append(rates.of(found.kind, found.times, found.total))
-            kinds.append(found.kind)
+            expected = expect(found.times, found.total)
+            draft.chances.append(rates.of(found.kind, expected))
+            basis.append([found.kind, expected])
             key = (key << 32 | found.token) & MASKS[MAX_N]
             n_known = min(n_known + 1, MAX_N)
         return draft
 
     def judge(self, n_right: int, *, failed: bool) -> None:
-        for kind in self.basis[:n_right]:
-            self._rates.learn(kind, is_right=True)
-        if failed:
-            self._rates.learn(self.basis[n_right], is_right=False)
+        for i, (kind, expected) in enumerate(self.basis[: n_right + failed]):
+            self._rates.learn(int(kind), expected, is_right=i < n_right)
 
     def close(self, *, is_finished: bool) -> None:
         """What one owner wrote is not for others, and so not for the file."""
@@ -101,8 +100,11 @@ class CacheText(NgramText):
         self._rates.load(saved)
 
     def check_basis(self, basis: Any, n_offered: int) -> None:
-        if len(basis) < n_offered or not all(0 <= as_int(kind) < _N_KINDS for kind in basis):
+        if len(basis) < n_offered:
             raise ValueError
+        for kind, expected in basis:
+            if not (0 <= as_int(kind) < _N_KINDS and 0 < expected < 1):
+                raise ValueError
 
     def _find(self, key: int, n_known: int) -> Found | None:
         levels = self._levels

@@ -14,11 +14,14 @@ from ..errors import FileFormatError
 
 # Tokens that agree beyond the minimum. The more of them, the surer is the next one; that counts
 # accepted tokens of the draft itself.
-LEVELS: Final = (0, 8, 24, 56)
-_SPANS: Final = (8, 16, 32, 1 << 31)  # of each
-_PRIOR: Final = 4.0  # tokens that the prior is worth
-_KEPT: Final = 0.9  # of what was learnt, with each draft that is judged
-_KEPT_BY_TOKEN: Final = 0.97
+LEVELS: Final = (0, 3, 8, 24, 56)
+_SPANS: Final = (3, 5, 16, 32, 1 << 31)  # of each
+# Chosen by the log loss of the chances on source text: tokens that a prior is worth, of a text and
+# of a key, and what is kept of the counts when another draft is judged.
+_PRIOR: Final = 24.0
+_KEY_PRIOR: Final = 4.0
+_KEPT: Final = 0.97
+_SUREST: Final = 0.99
 _MOST: Final = 1e9  # tokens that any of these counts can stand for
 
 
@@ -50,8 +53,11 @@ class Chances:
 
     def __init__(self, n_match: int) -> None:
         self._priors = [prior(n_match + level) for level in LEVELS]
-        self._good, self._tried = [0.0] * len(LEVELS), [0.0] * len(LEVELS)
-        self._chances = self._priors.copy()
+        # The prior stands for tokens that were seen, and is forgotten as they are, but for one.
+        self._good = [(_PRIOR - 1) * chance for chance in self._priors]
+        self._tried = [_PRIOR - 1] * len(LEVELS)
+        self._chances = [0.0] * len(LEVELS)
+        self._update_all()
 
     def of(self, agreed: int, count: int) -> list[float]:
         """Of each token of a draft, given that those before it are right. `agreed`: of `LEVELS`."""
@@ -78,8 +84,7 @@ class Chances:
 
     def load(self, saved: Any) -> None:
         self._good, self._tried = _checked_rates(saved, len(LEVELS))
-        for level in range(len(LEVELS)):
-            self._update(level)
+        self._update_all()
 
     def _add(self, level: int, n_right: int, n_wrong: int) -> None:
         self._good[level] = _KEPT * self._good[level] + n_right
@@ -87,30 +92,43 @@ class Chances:
         self._update(level)
 
     def _update(self, level: int) -> None:
-        good = self._good[level] + _PRIOR * self._priors[level]
-        self._chances[level] = good / (self._tried[level] + _PRIOR)
+        good, tried = self._good[level], self._tried[level]
+        self._chances[level] = (good + self._priors[level]) / (tried + 1)
+
+    def _update_all(self) -> None:
+        for level in range(len(LEVELS)):
+            self._update(level)
 
 
 class Rates:
-    """Of one text: how often a token was right, by kind of evidence."""
+    """Of one text: how often a token was right, against what was expected, by kind of evidence."""
 
     def __init__(self, n_kinds: int) -> None:
-        self._good, self._tried = [0.0] * n_kinds, [0.0] * n_kinds
+        self._good, self._expected = [_PRIOR - 1] * n_kinds, [_PRIOR - 1] * n_kinds
 
-    def of(self, kind: int, count: int, total: int) -> float:
-        """A token followed `count` times out of `total`."""
-        expected = (count + 0.5) / (total + 1)
-        return (self._good[kind] + _PRIOR * expected) / (self._tried[kind] + _PRIOR)
+    def of(self, kind: int, expected: float) -> float:
+        factor = (self._good[kind] + 1) / (self._expected[kind] + 1)
+        return min(_SUREST, expected * factor)
 
-    def learn(self, kind: int, *, is_right: bool) -> None:
-        self._good[kind] = _KEPT_BY_TOKEN * self._good[kind] + is_right
-        self._tried[kind] = _KEPT_BY_TOKEN * self._tried[kind] + 1
+    def learn(self, kind: int, expected: float, *, is_right: bool) -> None:
+        self._good[kind] = _KEPT * self._good[kind] + is_right
+        self._expected[kind] = _KEPT * self._expected[kind] + expected
 
     def save(self) -> Any:
-        return [self._good, self._tried]
+        return [self._good, self._expected]
 
     def load(self, saved: Any) -> None:
-        self._good, self._tried = _checked_rates(saved, len(self._good))
+        good, expected = ([float(x) for x in part] for part in saved)
+        if not len(good) == len(expected) == len(self._good):
+            raise ValueError
+        if not all(0 <= x < _MOST for x in (*good, *expected)):
+            raise ValueError
+        self._good, self._expected = good, expected
+
+
+def expect(count: int, total: int) -> float:
+    """That a token comes which came `count` times out of `total`."""
+    return (count + 0.5) / (total + 1)
 
 
 class Trust:
@@ -138,8 +156,8 @@ class Trust:
         """What is known of all texts, or of this one, and of this key."""
         if not self.tried:
             return chances
-        good, total = self.good, self.tried + _PRIOR
-        return [(good + _PRIOR * chance) / total for chance in chances]
+        good, total = self.good, self.tried + _KEY_PRIOR
+        return [(good + _KEY_PRIOR * chance) / total for chance in chances]
 
 
 def save_keys(keys: dict[int, Trust]) -> Any:

@@ -72,7 +72,7 @@ def test_the_chance_falls_where_values_part() -> None:
     draft = ask(speculator, text)
     assert draft.tokens == [1, 2, 3, 4]
     first, second, third, fourth = draft.chances
-    assert first == second == fourth
+    assert first == second < fourth  # which comes after three that agreed
     assert third == first * 3 / 4
 
 

@@ -155,10 +155,10 @@ def test_c5_bad_drafts_of_one_text_wipe_nothing() -> None:
     begin(speculator, block, sequence=1)
     text = [1]
     begin(speculator, text)
-    for i in range(20):
+    for _ in range(60):
         text += [10, 11, 12]
         chance = ask(speculator, text).chances[0]
-        text += [60 + i]
+        text += [60 + len(text)]
     assert chance < 0.2  # it knows better by now
     begin(speculator, block[:3], sequence=2)
     draft = ask(speculator, block[:3], sequence=2)

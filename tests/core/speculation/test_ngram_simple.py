@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.ngrams import END, EOG, Counted, ask, begin, continued, growing, occurrences, pieces
 
 from specdec.core.errors import FileFormatError
-from specdec.core.speculation.ngram_base import NgramSpeculator
-from specdec.core.speculation.ngram_cache import NgramCache
+from specdec.core.speculation.ngram_base import NgramSpeculator, NgramText
+from specdec.core.speculation.ngram_cache import CacheText, NgramCache
 from specdec.core.speculation.ngram_map import NgramMap
 from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
-from specdec.core.speculation.ngram_mod import NgramMod
-from specdec.core.speculation.ngram_simple import NgramSimple
+from specdec.core.speculation.ngram_mod import ModText, NgramMod
+from specdec.core.speculation.ngram_simple import NgramSimple, SimpleText
 from specdec.core.speculation.options import NgramModSizes, NgramSizes
 
 Make = Callable[[], NgramSpeculator]
@@ -85,6 +85,33 @@ def test_a6_each_token_is_looked_at_once(make: Make) -> None:
         text.n_read = 0
         assert ask(speculator, text).tokens or i < 2
         assert text.n_read <= 5 + 20  # the new ones, and a few to see that it is the same text
+
+
+def watch(text: NgramText) -> Counted:
+    """Puts a list that counts in place of what is known of a text."""
+    watched = Counted(text.tokens)
+    if isinstance(text, SimpleText):
+        text.index.text.tokens = watched
+    elif isinstance(text, ModText):
+        text._text.tokens = watched
+    else:
+        assert isinstance(text, CacheText)
+        text._tokens = watched
+    assert text.tokens is watched
+    return watched
+
+
+@every
+def test_a6_little_of_the_history_is_compared(make: Make) -> None:
+    speculator, rng = make(), random.Random(0)
+    text = [rng.randrange(100, 90_000) for _ in range(50_000)]
+    begin(speculator, text)
+    watched = watch(speculator._texts[0])
+    for i in range(50):
+        text += text[1000 + 5 * i : 1000 + 5 * i + 5]
+        watched.n_read = 0
+        assert ask(speculator, text).tokens or i < 2
+        assert 0 < watched.n_read < 250
 
 
 @every
