@@ -141,10 +141,12 @@ def _best(entry: Entry, static: Entry | None, kind: int) -> Found:
         return Found(entry.best, entry.best_count, entry.total, kind)
     known = static.counts if isinstance(static, Followers) else {static: 1}
     both = min(known, entry.counts, key=len)
-    weights = ((known.get(t, 0) * entry.counts.get(t, 0), -t) for t in both)
-    weight, token = max(weights, default=(0, 0))
-    best = -token if weight else entry.best
-    return Found(best, entry.counts[best], entry.total, kind)
+    # Of equal weights the one that was seen more often, so that it is not refused for its rarity.
+    counts = entry.counts
+    best = max(both, key=lambda t: (known.get(t, 0) * counts.get(t, 0), counts.get(t, 0), -t))
+    if not (known.get(best) and counts.get(best)):
+        best = entry.best
+    return Found(best, counts[best], entry.total, kind)
 
 
 class NgramCache(NgramSpeculator):

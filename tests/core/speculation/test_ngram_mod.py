@@ -183,6 +183,15 @@ def test_a_finished_text_is_still_drafted_from() -> None:
     assert ask(speculator, block[:3]).tokens == block[3:11]
 
 
+def test_what_a_dropped_text_had_in_common_with_a_live_one() -> None:
+    """Its entries are gone, but a continuation in the live one does not end there."""
+    speculator, block = NgramMod(SMALL, EOG, max_kept=0), list(range(10, 30))
+    begin(speculator, block, sequence=1)
+    begin(speculator, block[4:9], sequence=2)
+    speculator.end(2)
+    assert ask(speculator, block[:3]).tokens == block[3:11]
+
+
 def test_memory_is_given_back() -> None:
     speculator = NgramMod(SMALL, EOG, max_kept=0)
     begin(speculator, list(range(50)), owner="ann")

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ngrams import END, EOG, Counted, ask, begin, continued, growing, occurrences, pieces
+from support.ngrams import (
+    END,
+    EOG,
+    N_VOCAB,
+    Counted,
+    ask,
+    begin,
+    continued,
+    growing,
+    occurrences,
+    pieces,
+)
 
-from specdec.core.errors import FileFormatError
+from specdec.core.backend.interface import Backend
+from specdec.core.errors import ConfigError, FileFormatError
 from specdec.core.speculation.ngram_base import NgramSpeculator, NgramText
 from specdec.core.speculation.ngram_cache import CacheText, NgramCache
 from specdec.core.speculation.ngram_map import NgramMap
 from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
 from specdec.core.speculation.ngram_mod import ModText, NgramMod
 from specdec.core.speculation.ngram_simple import NgramSimple, SimpleText
-from specdec.core.speculation.options import NgramModSizes, NgramSizes
+from specdec.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
+from specdec.core.speculation.table import LoadedModel, Setting, make_speculator
 
 Make = Callable[[], NgramSpeculator]
 SIZES = NgramSizes(size_n=3, size_m=6)
@@ -70,6 +86,47 @@ def test_a_longer_match_is_believed_more() -> None:
         assert draft.chances == sorted(draft.chances)  # each accepted token makes it longer still
         chances.append(draft.chances[0])
     assert chances == sorted(set(chances))
+
+
+# Making them -------------------------------------------------------------------------------------
+
+
+def setting(**options: Any) -> Setting:
+    tokenizer = SimpleNamespace(eog_ids=EOG)
+    model = SimpleNamespace(hparams=SimpleNamespace(n_vocab=N_VOCAB))
+    target = cast(LoadedModel, SimpleNamespace(tokenizer=tokenizer, model=model))
+    return Setting(SpecOptions(**options), target, cast(Backend, None), n_slots=1, n_ctx=512)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_all_are_made_by_name(name: str) -> None:
+    speculator = make_speculator(name, setting())
+    assert speculator.name == name
+    assert ask(speculator, [1, END]).tokens == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "n_drafted"),
+    [
+        ("ngram-simple", {"ngram_simple": NgramSizes(3, 7)}, 7),
+        ("ngram-map-k", {"ngram_map_k": NgramSizes(3, 7)}, 7),
+        ("ngram-map-k4v", {"ngram_map_k4v": NgramSizes(3, 7)}, 7),
+        ("ngram-mod", {"ngram_mod": NgramModSizes(3, 1, 7)}, 7),
+        ("ngram-cache", {}, 8),
+        ("ngram-cache", {"draft_n_max": 12}, 12),
+    ],
+)
+def test_each_has_its_own_options(name: str, options: dict[str, Any], n_drafted: int) -> None:
+    speculator = make_speculator(name, setting(**options))
+    text = [*range(50), 0, 1, 2]
+    begin(speculator, text)
+    assert len(ask(speculator, text).tokens) == n_drafted
+
+
+def test_files_are_those_of_the_options(tmp_path: Path) -> None:
+    for name in ("lookup_cache_static", "lookup_cache_dynamic"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            make_speculator("ngram-cache", setting(**{name: str(tmp_path)}))
 
 
 # What holds for every one ------------------------------------------------------------------------
