@@ -106,8 +106,8 @@ class NgramSpeculator(Speculator):
     """Learns from the text itself, so it needs neither `observe` nor `settle`: a proposal is
     compared with the tokens that follow, even when it lost against another one."""
 
-    def __init__(self, name: str, eog_ids: Set[int]) -> None:
-        self.name = name
+    def __init__(self, name: str, eog_ids: Set[int], longest: int) -> None:
+        self.name, self.longest = name, longest
         self._eog_ids = eog_ids
         self._texts: dict[int, NgramText] = {}
         self._owners: dict[int, str] = {}

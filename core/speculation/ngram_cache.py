@@ -161,8 +161,7 @@ class NgramCache(NgramSpeculator):
         dynamic: str | None = None,
         n_draft: int = N_DRAFT,
     ) -> None:
-        super().__init__(NGRAM_CACHE, eog_ids)
-        self._n_draft = n_draft
+        super().__init__(NGRAM_CACHE, eog_ids, n_draft)
         self._path = None if dynamic is None else Path(dynamic)
         self._levels = Levels(is_kept=self._path is not None)
         if static is not None:
@@ -179,7 +178,7 @@ class NgramCache(NgramSpeculator):
                 self._levels.is_changed = True
 
     def open(self, owner: str) -> CacheText:
-        return CacheText(self._levels, owner, self._n_draft)
+        return CacheText(self._levels, owner, self.longest)
 
     def save_files(self) -> None:
         """Write the dynamic file if it has changed: what was in it, and all texts that ended."""

@@ -60,7 +60,7 @@ class MapText(SimpleText):
 
 class NgramMap(NgramSpeculator):
     def __init__(self, sizes: NgramSizes, eog_ids: Set[int]) -> None:
-        super().__init__(NGRAM_MAP_K, eog_ids)
+        super().__init__(NGRAM_MAP_K, eog_ids, sizes.size_m)
         self._sizes = sizes
 
     def open(self, owner: str) -> MapText:

@@ -107,7 +107,7 @@ class K4vText(MapText):
 
 class NgramMapK4v(NgramSpeculator):
     def __init__(self, sizes: NgramSizes, eog_ids: Set[int]) -> None:
-        super().__init__(NGRAM_MAP_K4V, eog_ids)
+        super().__init__(NGRAM_MAP_K4V, eog_ids, sizes.size_m)
         self._sizes = sizes
 
     def open(self, owner: str) -> K4vText:

@@ -57,7 +57,7 @@ class ModText(NgramText):
 
 class NgramMod(NgramSpeculator):
     def __init__(self, sizes: NgramModSizes, eog_ids: Set[int], max_kept: int = MAX_KEPT) -> None:
-        super().__init__(NGRAM_MOD, eog_ids)
+        super().__init__(NGRAM_MOD, eog_ids, sizes.n_max)
         self._sizes = sizes
         self.pools = Pools(sizes.n_match, max_kept)
 

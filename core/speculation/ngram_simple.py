@@ -53,7 +53,7 @@ class SimpleText(NgramText):
 
 class NgramSimple(NgramSpeculator):
     def __init__(self, sizes: NgramSizes, eog_ids: Set[int]) -> None:
-        super().__init__(NGRAM_SIMPLE, eog_ids)
+        super().__init__(NGRAM_SIMPLE, eog_ids, sizes.size_m)
         self._sizes = sizes
 
     def open(self, owner: str) -> SimpleText:

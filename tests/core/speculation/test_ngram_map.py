@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import EOG, ask, begin, continued, growing, occurrences, pieces
 
-from specdec.core.speculation.interface import Speculator
+from specdec.core.speculation.ngram_base import NgramSpeculator
 from specdec.core.speculation.ngram_map import NgramMap
 from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
 from specdec.core.speculation.options import NgramSizes
@@ -68,7 +68,7 @@ def test_c3_no_blind_spot_at_the_end_of_the_prompt() -> None:
 @pytest.mark.parametrize("make", [NgramMap, NgramMapK4v])
 @pytest.mark.parametrize("min_hits", [1, 2, 4])
 def test_c3_min_hits_is_honoured(make: type[NgramMap | NgramMapK4v], min_hits: int) -> None:
-    speculator: Speculator = make(NgramSizes(2, 3, min_hits), EOG)
+    speculator: NgramSpeculator = make(NgramSizes(2, 3, min_hits), EOG)
     text: list[int] = []
     for seen in range(6):
         text += [1, 2]
@@ -78,7 +78,7 @@ def test_c3_min_hits_is_honoured(make: type[NgramMap | NgramMapK4v], min_hits: i
 
 @pytest.mark.parametrize("make", [NgramMap, NgramMapK4v])
 def test_c3_a_key_that_was_wrong_recovers(make: type[NgramMap | NgramMapK4v]) -> None:
-    speculator: Speculator = make(NgramSizes(2, 8), EOG)
+    speculator: NgramSpeculator = make(NgramSizes(2, 8), EOG)
     good, lengths = [1, 2, 11, 12, 13, 14, 15, 16, 17, 18], []
     text = good * 6  # k4v keeps believing in the value that was there most often
     begin(speculator, text)

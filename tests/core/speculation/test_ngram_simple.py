@@ -98,9 +98,15 @@ def setting(**options: Any) -> Setting:
     return Setting(SpecOptions(**options), target, cast(Backend, None), n_slots=1, n_ctx=512)
 
 
+def made(name: str, setting: Setting) -> NgramSpeculator:
+    speculator = make_speculator(name, setting)
+    assert isinstance(speculator, NgramSpeculator)
+    return speculator
+
+
 @pytest.mark.parametrize("name", IDS)
 def test_all_are_made_by_name(name: str) -> None:
-    speculator = make_speculator(name, setting())
+    speculator = made(name, setting())
     assert speculator.name == name
     assert ask(speculator, [1, END]).tokens == []
 
@@ -117,7 +123,7 @@ def test_all_are_made_by_name(name: str) -> None:
     ],
 )
 def test_each_has_its_own_options(name: str, options: dict[str, Any], n_drafted: int) -> None:
-    speculator = make_speculator(name, setting(**options))
+    speculator = made(name, setting(**options))
     text = [*range(50), 0, 1, 2]
     begin(speculator, text)
     assert len(ask(speculator, text).tokens) == n_drafted

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
 from specdec.core.speculation.interface import Ask, Draft, Opening, Speculator
+from specdec.core.speculation.ngram_base import NgramSpeculator
 from specdec.core.state.store import SequenceState
 
 END = 99  # of the texts here: ends a generation
@@ -27,11 +28,14 @@ def begin(
     speculator.begin(Opening(sequence, tokens, cast(SequenceState, None), owner))
 
 
-def ask(speculator: Speculator, tokens: Sequence[int], max_draft: int = 64, **more: Any) -> Draft:
+def ask(
+    speculator: NgramSpeculator, tokens: Sequence[int], max_draft: int = 64, **more: Any
+) -> Draft:
     how: dict[str, Any] = {"sequence": 0, "sampler": ANY} | more
     (draft,) = speculator.propose([Ask(tokens=tokens, max_draft=max_draft, **how)])
     assert set(draft.sources) <= {speculator.name}
     assert len(draft.tokens) == len(draft.sources) == len(draft.chances) <= max_draft
+    assert len(draft.tokens) <= speculator.longest
     assert all(0 < chance < 1 for chance in draft.chances)
     return draft
 
