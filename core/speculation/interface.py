@@ -85,9 +85,6 @@ class Speculator(ABC):
     def end(self, sequence: int) -> None:
         """The text is finished or given up. Its state is still there."""
 
-    def close(self) -> None:
-        """No more texts will come. Files are written here; once."""
-
     def carry(self, sequence: int) -> dict[str, bytes]:
         """What a text that begins alike needs besides the state as it is now (`Opening.carry`)."""
         return {}
