@@ -1,0 +1,114 @@
+"""Texts with n-gram drafts are those without, in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.scripted import (
+    END,
+    SMALL,
+    assert_nothing_is_held,
+    drain,
+    made,
+    make_engine,
+    write_alone,
+)
+
+from specdec.core.generation import GenerateParams
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.ngram_base import NgramSpeculator
+from specdec.core.speculation.ngram_cache import NgramCache
+from specdec.core.speculation.ngram_map import NgramMap
+from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
+from specdec.core.speculation.ngram_mod import NgramMod
+from specdec.core.speculation.ngram_simple import NgramSimple
+from specdec.core.speculation.options import NgramModSizes, NgramSizes
+
+EOG = frozenset({END})
+SIZES = NgramSizes(size_n=2, size_m=4)
+Make = Callable[[], NgramSpeculator]
+EVERY: list[Make] = [
+    lambda: NgramSimple(SIZES, EOG),
+    lambda: NgramMap(SIZES, EOG),
+    lambda: NgramMapK4v(NgramSizes(size_n=2, size_m=1), EOG),
+    lambda: NgramMod(NgramModSizes(2, 1, 4), EOG),
+    lambda: NgramCache(EOG, 61),
+]
+IDS = [make().name for make in EVERY]
+every = pytest.mark.parametrize("make", EVERY, ids=IDS)
+
+# The scripted model writes noise. Where only two tokens are likely, some guesses come true.
+BIAS = ((3, 100.0), (7, 100.0))
+GREEDY = SamplingParams(temperature=0.0, logit_bias=BIAS)
+SAMPLED = SamplingParams(seed=1, logit_bias=BIAS, repeat_penalty=1.2)
+N_CTX = SMALL.n_ctx
+PROMPTS = [[3, 7, 3, 3, 7, 3, 7], [7, 7, 3, 5, 3, 7, 7, 3, 7, 7, 3], [1]]
+
+
+def written(prompt: list[int], how: GenerateParams, hybrid: bool, index: int = 0) -> list[int]:
+    return write_alone(prompt, how, hybrid=hybrid, n_ctx=N_CTX, index=index).tokens
+
+
+@every
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("hybrid", [False, True], ids=["attention", "hybrid"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_text_is_the_same(
+    make: Make, sampling: SamplingParams, hybrid: bool, batch: int
+) -> None:
+    engine = make_engine(hybrid=hybrid, drafter=make())
+    how = GenerateParams(sampling, max_tokens=36)
+    texts = [engine.add(prompt, how, index=i) for i, prompt in enumerate(PROMPTS[:batch])]
+    drain(engine)
+    for i, text in enumerate(texts):
+        assert made(text) == written(PROMPTS[i], how, hybrid, i)
+    drafted = sum(text.stats.draft_n for text in texts)
+    accepted = sum(text.stats.draft_n_accepted for text in texts)
+    assert 0 < accepted < drafted
+    assert set(texts[0].stats.by_source) == {make().name}
+    assert_nothing_is_held(engine)
+
+
+@every
+def test_d12_banned_tokens_are_not_drafted(make: Make) -> None:
+    """The prompt is full of a token that the sampler never picks."""
+    banned = SamplingParams(temperature=0.0, logit_bias=((5, -float("inf")),))
+    engine = make_engine(drafter=make())
+    prompt = [3, 7, 5, 3, 7, 5, 3, 7]
+    how = GenerateParams(banned, max_tokens=2)
+    text = engine.add(prompt, how)
+    drain(engine)
+    assert made(text) == written(prompt, how, hybrid=False)
+    assert text.stats.draft_n == 0
+
+
+@every
+def test_saved_and_restored_the_text_and_its_drafts_are_the_same(make: Make) -> None:
+    how = GenerateParams(GREEDY, max_tokens=36)
+    engine = make_engine(hybrid=True, drafter=make())
+    text = engine.add(PROMPTS[0], how)
+    for _ in range(9):
+        engine.step()
+    snapshot = engine.snapshot(text)
+    before: Any = (text.stats.draft_n, text.stats.draft_n_accepted)
+    drain(engine)
+    after = (text.stats.draft_n - before[0], text.stats.draft_n_accepted - before[1])
+    again = make_engine(hybrid=True, drafter=make())
+    other = again.restore(snapshot)
+    drain(again)
+    assert other.tokens == text.tokens
+    assert (other.stats.draft_n, other.stats.draft_n_accepted) == after
+
+
+def test_texts_of_one_owner_help_each_other() -> None:
+    engine = make_engine(drafter=NgramMod(NgramModSizes(3, 1, 4), EOG))
+    how = {who: GenerateParams(GREEDY, max_tokens=30, owner=who) for who in ("ann", "bob")}
+    counts: dict[str, tuple[int, ...]] = {}
+    for who in ("ann", "ann", "bob"):
+        text = engine.add(PROMPTS[2], how[who])
+        drain(engine)
+        counts[who] = (*counts.get(who, ()), text.stats.draft_n_accepted)
+    assert counts["ann"][1] > counts["ann"][0]  # it knows the text by now
+    assert counts["bob"] == counts["ann"][:1]  # as if nobody had written before
