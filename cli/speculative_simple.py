@@ -15,6 +15,7 @@ from .loading import bundled_model, open_runtime
 from .options import UNLIMITED, ModelOptions, PlaceOptions, PromptOptions, VoiceOptions
 from .output import READING, Output
 from .prompt import read_prompt
+from .report import SHOWN_PLACES
 from .sampling_options import SamplingOptions
 from .spec_options import SpecFlags, build_spec, with_dashes
 
@@ -181,7 +182,8 @@ def rate(n_tokens: int, seconds: float) -> str:
 def statistics_line(tally: Tally) -> str:
     """Calls of begin, draft and accept; per place, of all drafts; times of the three."""
     n = tally.n_drafts
-    rates = ", ".join(f"{accepted / n:.3f}" for accepted in tally.by_place)
+    rates = ", ".join(f"{accepted / n:.3f}" for accepted in tally.by_place[:SHOWN_PLACES])
+    rates += ", ..." if len(tally.by_place) > SHOWN_PLACES else ""
     of_drafts = (
         f", #mean acc len = {1 + tally.n_accepted / n:.2f}, #acc rate/pos = ({rates})" if n else ""
     )
