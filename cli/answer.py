@@ -76,6 +76,9 @@ def make_answer(
     if runtime.stats is not before:  # it got as far as starting
         answer.stats = runtime.stats
     if auditor is not None and not answer.is_interrupted:
-        answer.verdict = auditor.check(runtime, prompt, params)
+        try:
+            answer.verdict = auditor.check(runtime, prompt, params)
+        except KeyboardInterrupt:
+            answer.stop_reason = INTERRUPTED
     printer.end(answer)
     return answer

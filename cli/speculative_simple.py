@@ -15,13 +15,14 @@ from .loading import bundled_model, open_runtime
 from .options import UNLIMITED, ModelOptions, PlaceOptions, PromptOptions, VoiceOptions
 from .output import READING, Output
 from .prompt import read_prompt
+from .report import SHOWN_PLACES
 from .sampling_options import SamplingOptions
 from .spec_options import SpecFlags, build_spec, with_dashes
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
-    from ..core.simple import SimpleLoop, Tally
+    from ..core.simple import Counted, SimpleLoop
 
 ACCEPTED = "32"  # green
 
@@ -152,23 +153,24 @@ def report(
     params: GenerateParams,
 ) -> list[str]:
     """The lines and names of llama.cpp's example."""
-    timings, tallies = loop.timings, loop.tallies
-    n_drafted = sum(tally.n_drafted for tally in tallies)
-    n_accepted = sum(tally.n_accepted for tally in tallies)
+    n_drafted = sum(drafter.n_drafted for drafter in loop.drafters)
+    n_accepted = sum(drafter.n_accepted for drafter in loop.drafters)
     share = f"{100 * n_accepted / n_drafted:.3f}%" if n_drafted else "nothing was drafted"
     n_predict = UNLIMITED if params.max_tokens is None else params.max_tokens
-    written_s = seconds - timings.prompt_s
+    seed = [f"seed      = {params.sampling.seed}"] if params.sampling.temperature else []
+    written_s = seconds - loop.prompt_s
     return [
-        f"encoded {rate(n_prompt, timings.prompt_s)}",
+        f"encoded {rate(n_prompt, loop.prompt_s)}",
         f"decoded {rate(n_written, written_s)}",
         f"n_draft   = {runtime.spec.n_max}",
         f"n_predict = {n_predict}",
         f"n_drafted = {n_drafted}",
         f"n_accept  = {n_accepted}",
         f"accept    = {share}",
-        *map(statistics_line, tallies),
-        f"load {runtime.load_ms:.2f} ms, prompt {1000 * timings.prompt_s:.2f} ms, "
-        f"{timings.n_passes} passes of the target {1000 * timings.passes_s:.2f} ms, "
+        *seed,
+        *map(statistics_line, loop.drafters),
+        f"load {runtime.load_ms:.2f} ms, prompt {1000 * loop.prompt_s:.2f} ms, "
+        f"{loop.n_passes} passes of the target {1000 * loop.passes_s:.2f} ms, "
         f"all {1000 * seconds:.2f} ms",
     ]
 
@@ -178,16 +180,21 @@ def rate(n_tokens: int, seconds: float) -> str:
     return f"{n_tokens:4} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s"
 
 
-def statistics_line(tally: Tally) -> str:
+def statistics_line(drafter: Counted) -> str:
     """Calls of begin, draft and accept; per place, of all drafts; times of the three."""
-    n = tally.n_drafts
-    rates = ", ".join(f"{accepted / n:.3f}" for accepted in tally.by_place)
+    n = drafter.n_drafts
+    rates = ", ".join(f"{accepted / n:.3f}" for accepted in drafter.by_place[:SHOWN_PLACES])
+    rates += ", ..." if len(drafter.by_place) > SHOWN_PLACES else ""
     of_drafts = (
-        f", #mean acc len = {1 + tally.n_accepted / n:.2f}, #acc rate/pos = ({rates})" if n else ""
+        f", #mean acc len = {1 + drafter.n_accepted / n:.2f}, #acc rate/pos = ({rates})"
+        if n
+        else ""
     )
-    times = ", ".join(f"{1000 * s:.3f}" for s in (tally.begin_s, tally.draft_s, tally.learn_s))
+    times = ", ".join(
+        f"{1000 * s:.3f}" for s in (drafter.begin_s, drafter.draft_s, drafter.learn_s)
+    )
     return (
-        f"statistics {tally.name}: #calls(b,g,a) = 1 {tally.n_calls} {n}, #gen drafts = {n}, "
-        f"#acc drafts = {tally.n_accepted_drafts}, #gen tokens = {tally.n_drafted}, "
-        f"#acc tokens = {tally.n_accepted}{of_drafts}, dur(b,g,a) = {times} ms"
+        f"statistics {drafter.name}: #calls(b,g,a) = 1 {drafter.n_calls} {n}, #gen drafts = {n}, "
+        f"#acc drafts = {drafter.n_accepted_drafts}, #gen tokens = {drafter.n_drafted}, "
+        f"#acc tokens = {drafter.n_accepted}{of_drafts}, dur(b,g,a) = {times} ms"
     )

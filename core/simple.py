@@ -21,7 +21,6 @@ are; the speculators are those of `core/speculation`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final
 
@@ -39,55 +38,23 @@ LONGEST_DRAFT: Final = WINDOW - 1  # a recurrent model can take back no more
 THE_TEXT: Final = 0  # speculators know texts by number; here is only one
 
 
-@dataclass(slots=True)
-class Tally:
-    """What one speculator did."""
-
-    name: str
-    n_calls: int = 0
-    n_drafts: int = 0  # calls that brought one
-    n_accepted_drafts: int = 0  # of which at least one token was right
-    n_drafted: int = 0  # tokens
-    n_accepted: int = 0
-    by_place: list[int] = field(default_factory=list)  # accepted tokens, by place in the draft
-    begin_s: float = 0.0
-    draft_s: float = 0.0
-    learn_s: float = 0.0  # seeing what the model read, hearing what it kept
-
-    def count(self, n_drafted: int, n_accepted: int) -> None:
-        self.n_drafts += 1
-        self.n_accepted_drafts += n_accepted > 0
-        self.n_drafted += n_drafted
-        self.n_accepted += n_accepted
-        self.by_place += [0] * (n_drafted - len(self.by_place))
-        for place in range(n_accepted):
-            self.by_place[place] += 1
-
-
-@dataclass(slots=True)
-class Timings:
-    n_passes: int = 0  # of the model, those over the prompt not counted
-    passes_s: float = 0.0
-    prompt_s: float = 0.0
-
-
 class SimpleLoop:
     def __init__(
         self, model: Model, backend: Backend, speculators: Sequence[Speculator], n_ctx: int
     ) -> None:
         """The first of the speculators that has a draft is listened to."""
-        self.speculators, self.timings = speculators, Timings()
-        self.tallies = [Tally(each.name) for each in speculators]
+        self.drafters = [Counted(speculator) for speculator in speculators]
         # The model's memory of a text: keys and values of attention, states of recurrent layers.
         sizes = StateSizes(n_ctx)
         self.store = StateStore(backend, model.state_shape, sizes, chunk=PROMPT_ROWS)
-        for each in speculators:
-            each.attach(self.store)
+        for speculator in speculators:
+            speculator.attach(self.store)
         # Some speculators go on from hidden rows of the model: it is compiled to leave them.
-        taps = frozenset(tap for each in speculators for tap in each.taps)
+        taps = frozenset(tap for speculator in speculators for tap in speculator.taps)
         self._run = backend.compile(
             model.forward, self.store.state, max_rows=max(PROMPT_ROWS, WINDOW), taps=taps
         )
+        self.n_passes, self.passes_s, self.prompt_s = 0, 0.0, 0.0  # passes after the prompt
 
     def write(
         self, prompt: Sequence[int], sampler: Sampler, n_predict: int, ends: Collection[int]
@@ -102,21 +69,24 @@ class SimpleLoop:
             self._read_prompt(text, state)
             token = None
             while len(text) < full and token not in ends:
-                for token, source in self._round(text, state, sampler, full - len(text)):
+                for token, source in self._round(text, state, sampler, full - len(text), ends):
                     yield token, source
-                    if token in ends:
-                        break
         finally:
-            for each in self.speculators:
-                each.end(THE_TEXT)
+            for drafter in self.drafters:
+                drafter.speculator.end(THE_TEXT)
 
     def close(self) -> None:
         """No more texts."""
-        for each in self.speculators:
-            each.close()
+        for drafter in self.drafters:
+            drafter.speculator.close()
 
     def _round(
-        self, text: list[int], state: SequenceState, sampler: Sampler, n_missing: int
+        self,
+        text: list[int],
+        state: SequenceState,
+        sampler: Sampler,
+        n_missing: int,
+        ends: Collection[int],
     ) -> Iterator[tuple[int, str]]:
         # 1. Draft. The model adds one token to what is right, and there must be room for it.
         draft, author = self._draft(text, sampler, n_missing - 1)
@@ -126,41 +96,42 @@ class SimpleLoop:
         began_at = perf_counter()
         step, output = self._pass(state, rows, n_out=len(rows))
         seconds = perf_counter() - began_at
-        self.timings.n_passes += 1
-        self.timings.passes_s += seconds
+        self.n_passes += 1
+        self.passes_s += seconds
 
         # 3. Verify: pick behind each row, until the pick is not the next token of the draft.
-        n_right, is_right = 0, True
-        while is_right:
-            token = sampler.pick_row(output, n_right, text, len(text))
+        n_picked, token, is_right = 0, None, True
+        while is_right and token not in ends:
+            token = sampler.pick_row(output, n_picked, text, len(text))
             sampler.accept(token)
             text.append(token)
-            is_right = n_right < len(draft.tokens) and draft.tokens[n_right] == token
-            yield token, draft.sources[n_right] if is_right else TARGET
-            n_right += is_right
+            is_right = n_picked < len(draft.tokens) and draft.tokens[n_picked] == token
+            yield token, draft.sources[n_picked] if is_right else TARGET
+            n_picked += 1
+        n_right = n_picked - 1  # the last one is the model's own, or the end
 
         # 4. Take back what was wrong, by counting: cells behind the rows that hold are dead, and
         #    recurrent states are made again from as many of the updates that were kept.
-        state.advance(len(rows), n_true=1 + n_right)
+        state.advance(len(rows), n_true=n_picked)
 
         # 5. Let everybody learn from it.
-        self._tell(Seen(step, output, [THE_TEXT], [1 + n_right], 1000 * seconds))
+        self._tell(Seen(step, output, [THE_TEXT], [n_picked], 1000 * seconds))
         if author is not None:
-            self._settle(author, len(draft.tokens), n_right)
+            author.count(len(draft.tokens), n_right)
+            for drafter in self.drafters:
+                drafter.settle(n_right, mine=drafter is author)
 
     def _read_prompt(self, text: list[int], state: SequenceState) -> None:
         """All of it but the last token: that is the first row of the first pass."""
         began_at = perf_counter()
-        for each, tally in zip(self.speculators, self.tallies, strict=True):
-            before = perf_counter()
-            each.begin(Opening(THE_TEXT, text, state))
-            tally.begin_s += perf_counter() - before
+        for drafter in self.drafters:
+            drafter.begin(Opening(THE_TEXT, text, state))
         for first in range(0, len(text) - 1, PROMPT_ROWS):
             rows = text[first : min(first + PROMPT_ROWS, len(text) - 1)]
             step, output = self._pass(state, rows, n_out=0)
             state.advance(len(rows), len(rows))
             self._tell(Seen(step, output, [THE_TEXT], [len(rows)]))
-        self.timings.prompt_s += perf_counter() - began_at
+        self.prompt_s = perf_counter() - began_at
 
     def _pass(self, state: SequenceState, rows: list[int], n_out: int) -> tuple[Step, HostOutput]:
         """The model reads `rows` and says what comes after each of the last `n_out`."""
@@ -170,30 +141,60 @@ class SimpleLoop:
         step = build_step([piece])
         return step, self._run(step)
 
-    def _draft(self, text: list[int], sampler: Sampler, room: int) -> tuple[Draft, int | None]:
-        """A draft and the number of the speculator that made it; nobody, if there is no room."""
+    def _draft(self, text: list[int], sampler: Sampler, room: int) -> tuple[Draft, Counted | None]:
+        """A draft and who made it; nobody, if there is no room or no idea."""
         longest = min(room, LONGEST_DRAFT)
-        if longest < 1:
-            return Draft(), None
-        ask = Ask(THE_TEXT, text, longest, sampler)
-        for number, (each, tally) in enumerate(zip(self.speculators, self.tallies, strict=True)):
-            before = perf_counter()
-            draft = each.propose([ask])[0]
-            tally.draft_s += perf_counter() - before
-            tally.n_calls += 1
-            if draft.tokens:
-                return Draft(draft.tokens[:longest], draft.sources[:longest]), number
+        if longest > 0:
+            for drafter in self.drafters:
+                draft = drafter.propose(Ask(THE_TEXT, text, longest, sampler))
+                if draft.tokens:
+                    return Draft(draft.tokens[:longest], draft.sources[:longest]), drafter
         return Draft(), None
 
     def _tell(self, seen: Seen) -> None:
-        for each, tally in zip(self.speculators, self.tallies, strict=True):
-            before = perf_counter()
-            each.observe(seen)
-            tally.learn_s += perf_counter() - before
+        for drafter in self.drafters:
+            drafter.observe(seen)
 
-    def _settle(self, author: int, n_drafted: int, n_accepted: int) -> None:
-        self.tallies[author].count(n_drafted, n_accepted)
-        for number, (each, tally) in enumerate(zip(self.speculators, self.tallies, strict=True)):
-            before = perf_counter()
-            each.settle(THE_TEXT, n_accepted, mine=number == author)
-            tally.learn_s += perf_counter() - before
+
+class Counted:
+    """A speculator, and what it did and took."""
+
+    def __init__(self, speculator: Speculator) -> None:
+        self.speculator, self.name = speculator, speculator.name
+        self.n_calls = 0
+        self.n_drafts = self.n_accepted_drafts = 0  # accepted: at least one token of it
+        self.n_drafted = self.n_accepted = 0  # tokens
+        self.by_place: list[int] = []  # accepted tokens, by place in the draft
+        self.begin_s = self.draft_s = self.learn_s = 0.0
+
+    def begin(self, opening: Opening) -> None:
+        began_at = perf_counter()
+        self.speculator.begin(opening)
+        self.begin_s += perf_counter() - began_at
+
+    def propose(self, ask: Ask) -> Draft:
+        began_at = perf_counter()
+        (draft,) = self.speculator.propose([ask])
+        self.draft_s += perf_counter() - began_at
+        self.n_calls += 1
+        return draft
+
+    def observe(self, seen: Seen) -> None:
+        began_at = perf_counter()
+        self.speculator.observe(seen)
+        self.learn_s += perf_counter() - began_at
+
+    def settle(self, n_right: int, *, mine: bool) -> None:
+        began_at = perf_counter()
+        self.speculator.settle(THE_TEXT, n_right, mine=mine)
+        self.learn_s += perf_counter() - began_at
+
+    def count(self, n_drafted: int, n_right: int) -> None:
+        """Of a draft of its own."""
+        self.n_drafts += 1
+        self.n_accepted_drafts += n_right > 0
+        self.n_drafted += n_drafted
+        self.n_accepted += n_right
+        self.by_place += [0] * (n_drafted - len(self.by_place))
+        for place in range(n_right):
+            self.by_place[place] += 1

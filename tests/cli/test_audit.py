@@ -11,6 +11,7 @@ import pytest
 from support.drafters import Toy, repeats
 
 from specdec.cli.app import run
+from specdec.core import audit as audit_module
 from specdec.core import runtime as runtime_module
 from specdec.core.backend.interface import HostOutput
 from specdec.core.engine.sequence import Sequence
@@ -111,6 +112,19 @@ def test_nothing_is_printed_to_a_quiet_terminal_but_failures(
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert shown.startswith("spec: error: not lossless: token 7 ")
+
+
+def test_ctrl_c_ends_the_audit_and_keeps_the_result(
+    words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(audit_module, "audit", interrupted)
+    assert run([*words, "--temp", "0", "--json"]) == 130
+    result = json.loads(capsys.readouterr().out)
+    assert (result["stop_reason"], len(result["tokens"])) == ("interrupted", 30)
+    assert "lossless" not in result
 
 
 def test_without_the_flag_nothing_is_audited(

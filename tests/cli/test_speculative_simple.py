@@ -109,6 +109,16 @@ def test_the_figures(tiny: Callable[..., Any], toys: Toys, capsys: Capture) -> N
     assert "dur(b,g,a) = " in found[5]
 
 
+def test_a_random_seed_is_printed(tiny: Callable[..., Any], capsys: Capture) -> None:
+    none = ("--spec-type", "none")
+    assert run(words(tiny, "speculative-simple", *none, "-p", PROMPT, n=9)) == 0
+    shown = capsys.readouterr()
+    seed = re.search(r"^seed      = (\d+)$", shown.err, re.MULTILINE)
+    assert seed is not None
+    assert run(words(tiny, "speculative-simple", *none, "-s", seed[1], "-p", PROMPT, n=9)) == 0
+    assert capsys.readouterr().out == shown.out
+
+
 def test_no_drafts_are_no_division_by_zero(tiny: Callable[..., Any], capsys: Capture) -> None:
     assert run(words(tiny, "speculative-simple", "--spec-type", "none", "x", n=3)) == 0
     assert "accept    = nothing was drafted\n" in capsys.readouterr().err

@@ -66,11 +66,11 @@ def test_wrong_drafts_change_nothing(
     toy = Toy(lambda text, longest: knows([*PROMPT, *want], wrong)(text, min(longest, 8)))
     tokens, sources, loop = write(runtime, [toy], how=how)
     assert tokens == want
-    tally = loop.tallies[0]
+    tally = loop.drafters[0]
     per_pass = 9 if wrong is None else wrong + 1
-    assert loop.timings.n_passes == -(-24 // per_pass)
-    assert tally.n_accepted == sources.count("toy") == 24 - loop.timings.n_passes
-    assert sources.count(TARGET) == loop.timings.n_passes
+    assert loop.n_passes == -(-24 // per_pass)
+    assert tally.n_accepted == sources.count("toy") == 24 - loop.n_passes
+    assert sources.count(TARGET) == loop.n_passes
     assert toy.begun == [PROMPT]
     assert toy.n_ended == 1
 
@@ -79,7 +79,7 @@ def test_nobody_drafts(runtime: Runtime) -> None:
     tokens, sources, loop = write(runtime, [], how=SAMPLED)
     assert tokens == plain(runtime, 24, SAMPLED, PROMPT)
     assert set(sources) == {TARGET}
-    assert loop.timings.n_passes == 24
+    assert loop.n_passes == 24
 
 
 @settings(max_examples=25, deadline=None)
@@ -105,7 +105,7 @@ def test_c2_drafts_as_long_as_may_be_on_a_recurrent_model(runtime: Runtime) -> N
         tokens, _, loop = write(runtime, [toy], 150)
         assert tokens == want
         assert max(len(rows) for rows, _ in toy.seen[1:]) == LONGEST_DRAFT + 1
-        assert loop.tallies[0].n_accepted > 0 or wrong == 0
+        assert loop.drafters[0].n_accepted > 0 or wrong == 0
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 10])
@@ -126,7 +126,7 @@ def test_a_draft_longer_than_asked_for_is_cut(runtime: Runtime) -> None:
     toy = Toy(lambda text, _longest: knows([*PROMPT, *want, *PROMPT])(text, 30))
     tokens, _, loop = write(runtime, [toy], 6)
     assert tokens == want
-    assert loop.tallies[0].n_drafted == 5
+    assert loop.drafters[0].n_drafted == 5
 
 
 @pytest.mark.parametrize("n_prompt", [1, 2, PROMPT_ROWS, PROMPT_ROWS + 1, PROMPT_ROWS + 2, 390])
@@ -144,9 +144,12 @@ def test_a_text_that_ends_within_a_draft(runtime: Runtime) -> None:
     want = plain(runtime, 12, GREEDY, PROMPT)
     place = next(i for i in range(3, 12) if want[i] not in want[:i])
     toy = Toy(knows([*PROMPT, *want]))
-    tokens, _, _ = write(runtime, [toy], 12, ends=frozenset({want[place]}))
+    tokens, _, loop = write(runtime, [toy], 12, ends=frozenset({want[place]}))
     assert tokens == want[: place + 1]
     assert toy.n_ended == 1
+    # What it had drafted up to the end counts; the end itself is the model's.
+    assert (loop.drafters[0].n_drafted, loop.drafters[0].n_accepted) == (11, place)
+    assert toy.settled == [(place, True)]
 
 
 def test_a_prompt_may_end_with_an_end(runtime: Runtime) -> None:
@@ -164,7 +167,7 @@ def test_the_first_with_a_draft_is_heard(runtime: Runtime) -> None:
     assert tokens == want
     assert set(sources) == {"rare", TARGET}
     assert last.asked == []
-    assert loop.tallies[1].n_drafts > 0 == loop.tallies[1].n_accepted
+    assert loop.drafters[1].n_drafts > 0 == loop.drafters[1].n_accepted
     # All hear what became of a draft, and whose it was.
     assert [n for n, _ in rare.settled] == [n for n, _ in wrong.settled]
     assert [mine for _, mine in rare.settled] == [not mine for _, mine in wrong.settled]
@@ -176,12 +179,12 @@ def test_what_is_counted(runtime: Runtime) -> None:
     want = plain(runtime, 12, GREEDY, PROMPT)
     toy = Toy(lambda text, n: knows([*PROMPT, *want], 2)(text, min(n, 4)))
     _, _, loop = write(runtime, [toy], 12)
-    tally = loop.tallies[0]
+    tally = loop.drafters[0]
     # Three tokens a pass; the last draft has room for two, and both are right.
     assert (tally.n_calls, tally.n_drafts, tally.n_accepted_drafts) == (4, 4, 4)
     assert (tally.n_drafted, tally.n_accepted) == (3 * 4 + 2, 3 * 2 + 2)
     assert tally.by_place == [4, 4, 0, 0]
-    assert min(tally.begin_s, tally.draft_s, tally.learn_s, loop.timings.passes_s) > 0
+    assert min(tally.begin_s, tally.draft_s, tally.learn_s, loop.passes_s) > 0
 
 
 def test_hidden_rows_for_who_asks(runtime: Runtime, tiny: Tiny) -> None:
