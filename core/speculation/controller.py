@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from .choice import Option, allocate, best_length, best_rate, gains_of
+from .choice import Allocation, Option, allocate, best_length, best_rate, gains_of
 from .costs import CostModel
 from .estimates import Shared
 from .plans import NOTHING, AskInfo, Plan, Policy
@@ -26,7 +26,7 @@ _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
 _PLAIN_ROUNDS: Final = (0, 6, 14)  # without a draft, while it is not known what that takes
-_DEPTH_EVERY: Final = 12  # rounds between two tries of a longer draft
+_DEPTH_EVERY: Final = 6  # rounds between two tries of a longer draft
 _INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _WORTH_A_TRY: Final = 0.02  # tokens that unknown costs must promise
 _NO_DRAFTS: Final[Sequence[float]] = ()
@@ -151,6 +151,8 @@ class Controller(Policy):
         for offer in ask.models:
             source = offer.source
             drafts = self._prices.drafts(source, n_sequences)
+            if n_sequences > 1:  # they share the call
+                drafts = [ms / n_sequences for ms in drafts]
             # Paid once, and what follows lasts.
             start = self.costs.catching_up(source, offer.n_pending) * rate / _INVESTED_FOR
             n, value = best_length(gains[source], rows, first, drafts, rate)
@@ -212,29 +214,38 @@ class Controller(Policy):
                 if self._affords(gains[offer.source], offer.source, 1, value, steps, cost):
                     return Plan(model=offer.source, n_model=1, is_probe=True)
                 patience.due = now + 4
-        if plan.model and now >= text.depth_due and plan.n_model < len(gains[plan.model]):
-            n = plan.n_model
+        is_deep = now >= text.depth_due
+        if is_deep:
             text.depth_due = now + _DEPTH_EVERY
-            if text.track(plan.model).seen(n) < 3 and self._affords(
-                gains[plan.model], plan.model, n + 1, value, steps, 0.0
-            ):
-                return Plan(model=plan.model, n_model=n + 1, is_probe=True)
         for offer in ask.models:
             if plan.model in ("", offer.source) and not plan.is_probe:
                 start = self.costs.catching_up(offer.source, offer.n_pending) / _INVESTED_FOR
-                plan = self._try_cost(gains[offer.source], offer.source, plan, value, start)
+                found = hoped = gains[offer.source]
+                if is_deep:
+                    hoped = gains_of(text.track(offer.source).hoped(len(found)))
+                plan = self._try(found, hoped, offer.source, plan, value, start)
         return plan
 
-    def _try_cost(
-        self, gains: Sequence[float], source: str, plan: Plan, value: float, start: float
+    def _try(
+        self,
+        gains: Sequence[float],
+        gains_hoped: Sequence[float],
+        source: str,
+        plan: Plan,
+        value: float,
+        start: float,
     ) -> Plan:
         prices, end = self._prices, 2 + len(gains)
         steps, hoped = prices.steps, prices.hoped
         drafts, drafts_hoped = prices.drafts(source, 1), prices.hoped_drafts(source, 1)
-        if steps[2:end] == hoped[2:end] and drafts[:end] == drafts_hoped[:end]:
+        if (
+            gains is gains_hoped
+            and steps[2:end] == hoped[2:end]
+            and drafts[:end] == drafts_hoped[:end]
+        ):
             return plan
         n, promised = best_length(
-            gains, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
+            gains_hoped, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
         )
         if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
             return plan
@@ -276,14 +287,53 @@ class Controller(Policy):
             plan, option = self._option(ask, text, rows, n)
             plans.append(plan)
             options.append(option)
-        allocation, possible = allocate(options, steps, prices.drafts, self._rate)
+        allocation, possible = self._allocate(options, n)
         self._rate = max(self._rate, possible)
         for ask, plan, length in zip(asks, plans, allocation.lengths, strict=True):
             text = self._texts[ask.sequence]
             text.plan, text.fresh = plan, 0
             self._shorten(text, plan, length)
+            self._learn_among(ask, text, plan, row, n)
         self._pass(n, allocation.ms / steps[n] * n)
         return plans
+
+    def _allocate(self, options: Sequence[Option], n: int) -> tuple[Allocation, float]:
+        prices = self._prices
+        best = allocate(options, prices.steps, prices.drafts, self._rate)
+        if prices.steps == prices.hoped:
+            return best
+        hoped = [*prices.steps[: n + 1], *prices.hoped[n + 1 :]]
+        other, _ = allocate(options, hoped, prices.hoped_drafts, self._rate)
+        rate = max(self._rate, best[1])
+        value = best[0].tokens - rate * best[0].ms
+        if other.tokens - rate * other.ms < value + _WORTH_A_TRY * n:
+            return best
+        n_rows = n + sum(other.lengths)
+        ms = (other.ms + other.ms - hoped[n_rows] + prices.steps[n_rows]) / 2
+        loss = (value - other.tokens + rate * ms) / rate / prices.steps[n] * n
+        if not self._budget.allows(loss):
+            return best
+        self._budget.spend(loss)
+        return other, best[1]
+
+    def _learn_among(self, ask: AskInfo, text: Text, plan: Plan, row: float, n: int) -> None:
+        """A probe for one of many."""
+        for offer in ask.models:
+            patience = text.patience.get(offer.source)
+            if patience is None:
+                patience = text.patience[offer.source] = Patience(text.n_rounds)
+            if plan.model == offer.source:
+                patience.used(text.n_rounds)
+            elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
+                ms = row + self._prices.drafts(offer.source, n)[1] / n
+                ms += self.costs.catching_up(offer.source, offer.n_pending)
+                loss = ms - text.track(offer.source).places(1)[0] / self._rate
+                loss *= n / self._prices.steps[n]
+                if self._budget.allows(loss):
+                    self._budget.spend(loss)
+                    plan.model, plan.n_model, plan.is_probe = offer.source, 1, True
+                else:
+                    patience.due = text.n_rounds + 4
 
     def _option(
         self, ask: AskInfo, text: Text, rows: Sequence[float], n_sequences: int

@@ -15,6 +15,7 @@ from .curve import Curve
 FORMAT: Final = "specdec-costs"
 _MAX_COUNT: Final = 4096
 _N_KEPT: Final = 7
+_TELLING: Final = 4  # rows: catching up on fewer is lost in the noise
 _ROW: Final = 0.06  # of a plain step: one more row, until it was measured
 _DRAFTED: Final = 0.12  # of a plain step: one drafted token, until it was measured
 _TOKEN: Final = 0.9  # of the first drafted token: each one more
@@ -50,21 +51,19 @@ class CostModel:
         before it, the drafter caught up on `n_pending` rows."""
         if self.is_frozen or not ms > 0 or n_tokens < 1:
             return
-        if n_pending:
-            self._observe_catching_up(
-                source, n_pending, ms - self._draft(source, n_sequences, n_tokens)
-            )
-            return
         curves = self._drafts.setdefault(source, {})
         curve = curves.get(n_sequences)
         if curve is None:
             curve = curves[n_sequences] = Curve(_TOKEN)
+        if n_pending:
+            believed = self.drafts(source, n_sequences, n_tokens)[0][n_tokens]
+            if n_pending >= _TELLING and curve.is_sure(n_tokens):
+                found = self._catching_up.setdefault(source, [])
+                found.append(max(ms - believed, 0.0) / n_pending)
+                del found[:-_N_KEPT]
+                return
+            ms = max(ms - self.catching_up(source, n_pending), 0.5 * ms)
         curve.add(n_tokens, ms)
-
-    def _observe_catching_up(self, source: str, n_pending: int, ms: float) -> None:
-        found = self._catching_up.setdefault(source, [])
-        found.append(max(ms, 0.0) / n_pending)
-        del found[:-_N_KEPT]
 
     # What is believed
 

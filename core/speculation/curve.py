@@ -75,6 +75,10 @@ class Curve:
         if len(cell.samples) <= _SURE:
             self.version += 1
 
+    def is_sure(self, count: int) -> bool:
+        cell = self.cells.get(count)
+        return cell is not None and cell.is_sure(self.now)
+
     def give(self, count: int, ms: float, context: float) -> None:
         """What a file says, which stays."""
         cell = self.cells[count] = Cell()
