@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
-_PLAIN_ROUNDS: Final = (0, 6, 14)  # without a draft, while it is not known what that takes
+_PLAIN_ROUNDS: Final = (0, 8, 24)  # in which it is measured what a step without a draft takes
 _DEPTH_EVERY: Final = 6  # rounds between two tries of a longer draft
 _INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
+_FIRST_REACH: Final = 3  # tokens of a model's first drafts; twice as many when all were taken
 _WORTH_A_TRY: Final = 0.02  # tokens that unknown costs must promise
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
@@ -42,6 +43,7 @@ class Controller(Policy):
         self._asks: Sequence[AskInfo] = ()
         self._plans: Sequence[Plan] = ()
         self._tokens = self._time = 1.0  # made lately, and plain steps' worth of time it took
+        self._n_rounds = 0
         self._rate = 1.0  # tokens that a millisecond is worth
         self._trace = trace
 
@@ -63,6 +65,7 @@ class Controller(Policy):
 
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         self._asks = asks
+        self._n_rounds += 1
         if len(asks) == 1:
             ask = asks[0]
             text = self._texts[ask.sequence]
@@ -104,7 +107,7 @@ class Controller(Policy):
         rate = self._tokens / self._time / steps[1]
         gains = {}
         for offer in ask.models:
-            n = min(offer.max_draft, ask.max_draft)
+            n = min(offer.max_draft, ask.max_draft, text.reach.get(offer.source, _FIRST_REACH))
             gains[offer.source] = found = gains_of(text.track(offer.source).places(n))
             rate = max(rate, best_rate(found, steps, prices.drafts(offer.source, 1)))
         self._rate = rate
@@ -202,7 +205,7 @@ class Controller(Policy):
         """Now and then something else than the best, if the budget has it: what plain steps take,
         a source that is not used, a longer draft, a length of unknown cost."""
         now, steps = text.n_rounds, self._prices.steps
-        if now - 1 in _PLAIN_ROUNDS and self.costs.n_timings(1) < 3:
+        if self._lacks_plain(1):
             self._budget.spend(value / self._rate / steps[1])
             return Plan(is_probe=True)
         for offer in ask.models:
@@ -225,6 +228,11 @@ class Controller(Policy):
                     hoped = gains_of(text.track(offer.source).hoped(len(found)))
                 plan = self._try(found, hoped, offer.source, plan, value, start)
         return plan
+
+    def _lacks_plain(self, n: int) -> bool:
+        """Without a draft, what a step of `n` rows takes is measured by and by."""
+        timings = self.costs.n_timings(n)
+        return timings < len(_PLAIN_ROUNDS) and self._n_rounds >= _PLAIN_ROUNDS[timings]
 
     def _try(
         self,
@@ -277,6 +285,13 @@ class Controller(Policy):
         prices.read(n, sum(len(ask.tokens) for ask in asks))
         steps = prices.steps
         self._rate = max(self._tokens / self._time, 1.0) * n / steps[n]
+        if self._lacks_plain(n):
+            self._pass(n, n)
+            for ask in asks:
+                text = self._texts[ask.sequence]
+                self._meet(ask, text)
+                text.fresh, text.plan = 0, Plan(is_probe=True)
+            return [Plan(is_probe=True) for _ in asks]
         row = prices.row(n)
         rows = [row * k for k in range(66)]
         plans: list[Plan] = []
@@ -340,7 +355,7 @@ class Controller(Policy):
     ) -> tuple[Plan, Option]:
         gains = {}
         for offer in ask.models:
-            n = min(offer.max_draft, ask.max_draft)
+            n = min(offer.max_draft, ask.max_draft, text.reach.get(offer.source, _FIRST_REACH))
             gains[offer.source] = gains_of(text.track(offer.source).places(n))
         plan, value = self._best(ask, text, gains, rows, 0, n_sequences)
         if plan.model:
@@ -378,6 +393,9 @@ class Controller(Policy):
             track = text.track(source)
             version = track.version
             track.observe(0, n_accepted, n_accepted < n, draft.chances)
+            reach = text.reach.get(source, _FIRST_REACH)
+            if n_accepted >= reach:
+                text.reach[source] = 2 * reach
             if track.version != version:
                 text.fresh = 0
             if text.plan.is_probe and source in text.patience:

@@ -19,7 +19,7 @@ _TELLING: Final = 4  # rows: catching up on fewer is lost in the noise
 _ROW: Final = 0.06  # of a plain step: one more row, until it was measured
 _DRAFTED: Final = 0.12  # of a plain step: one drafted token, until it was measured
 _TOKEN: Final = 0.9  # of the first drafted token: each one more
-_CAUGHT_UP: Final = 0.1  # of a drafted token: each row that a drafter has to catch up on
+_CAUGHT_UP: Final = 0.04  # of a drafted token: each row that a drafter has to catch up on
 
 
 class CostModel:

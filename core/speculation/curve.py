@@ -10,9 +10,10 @@ from typing import Final
 
 _N_KEPT: Final = 9  # timings of one count; older ones are forgotten
 _QUANTILE: Final = 0.4
-_SURE: Final = 3  # timings that make a count known
+_FEW: Final = 3  # timings: each of them may change much
+_DOUBTFUL: Final = 1.8  # times what was believed
 _STALE: Final = 400  # timings of other counts after which one is no longer sure
-_HOPE: Final = 0.6  # of a time that was taken once or twice: what it may be undisturbed
+_HOPE: Final = 0.4  # of a time that is doubtful: what it may be undisturbed
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
@@ -21,11 +22,15 @@ _FORGET: Final = 0.99
 class Cell:
     """Timings of one count, and how they went with the context."""
 
-    __slots__ = ("covariance", "is_given", "last", "mean_context", "mean_ms", "samples", "variance")
+    __slots__ = (
+        "covariance", "is_doubtful", "is_given", "last", "mean_context", "mean_ms", "samples",
+        "variance",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, float]] = []  # (ms, context), newest last
         self.last = 0  # when, in timings of the whole curve
+        self.is_doubtful = False  # the first timing was far from what neighbours had promised
         self.is_given = False  # read from a file: known for good
         self.mean_ms = self.mean_context = 0.0
         self.variance = self.covariance = 0.0
@@ -51,7 +56,8 @@ class Cell:
         return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
 
     def is_sure(self, now: int) -> bool:
-        return self.is_given or (len(self.samples) >= _SURE and now - self.last < _STALE)
+        n_needed = 2 if self.is_doubtful else 1
+        return self.is_given or (len(self.samples) >= n_needed and now - self.last < _STALE)
 
 
 class Curve:
@@ -70,9 +76,12 @@ class Curve:
         self.now += 1
         cell = self.cells.get(count)
         if cell is None:
-            cell = self.cells[count] = Cell()
+            cell = Cell()
+            if self.cells:
+                cell.is_doubtful = ms > _DOUBTFUL * self.tables(count, context)[0][count]
+            self.cells[count] = cell
         cell.add(ms, context, self.now)
-        if len(cell.samples) <= _SURE:
+        if len(cell.samples) <= _FEW:
             self.version += 1
 
     def is_sure(self, count: int) -> bool:

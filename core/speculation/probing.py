@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_SHARE: Final = 0.013  # of all time
+_SHARE: Final = 0.012  # of all time
 _CREDIT: Final = 1.0  # plain steps that may be spent before any time has passed
 _SOON, _LATE = 4, 64  # rounds between two probes of a source
 

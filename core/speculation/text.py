@@ -18,7 +18,7 @@ AMID_RUN: Final = "+"
 class Text:
     __slots__ = (
         "agreement", "cheap", "cost", "cut_rate", "depth_due", "fresh", "n_rounds", "n_tokens",
-        "patience", "plan", "plans", "runs", "shared", "tracks",
+        "patience", "plan", "plans", "reach", "runs", "shared", "tracks",
     )  # fmt: skip
 
     def __init__(self, shared: dict[str, Shared]) -> None:
@@ -37,6 +37,7 @@ class Text:
         self.n_tokens = 0  # of the text, then
         self.cut_rate = 0.0  # of the first token that was drafted and not verified
         self.depth_due = 12  # round in which a longer draft may be tried
+        self.reach: dict[str, int] = {}  # longest drafts of models that were earned so far
         self.agreement = 0.6  # how often a model's token is the cheap one's, where there is one
 
     def track(self, source: str) -> Track:
