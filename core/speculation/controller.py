@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
-_PLAIN_ROUNDS: Final = (0, 8, 24)  # in which it is measured what a step without a draft takes
+_PLAIN_ROUNDS: Final = (0, 10, 30)  # in which it is measured what a step without a draft takes
 _DEPTH_EVERY: Final = 6  # rounds between two tries of a longer draft
 _INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _FIRST_REACH: Final = 3  # tokens of a model's first drafts; twice as many when all were taken
@@ -206,7 +206,6 @@ class Controller(Policy):
         a source that is not used, a longer draft, a length of unknown cost."""
         now, steps = text.n_rounds, self._prices.steps
         if self._lacks_plain(1):
-            self._budget.spend(value / self._rate / steps[1])
             return Plan(is_probe=True)
         for offer in ask.models:
             patience = text.patience.get(offer.source)

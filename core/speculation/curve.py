@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-_N_KEPT: Final = 9  # timings of one count; older ones are forgotten
-_QUANTILE: Final = 0.4
+_N_KEPT: Final = 12  # timings of one count; older ones are forgotten
+_QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each of them may change much
 _DOUBTFUL: Final = 1.8  # times what was believed
-_STALE: Final = 400  # timings of other counts after which one is no longer sure
+_STALE: Final = 200  # timings of other counts after which one is no longer sure
 _HOPE: Final = 0.4  # of a time that is doubtful: what it may be undisturbed
+_HOPE_STALE: Final = 0.8
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
@@ -55,9 +56,13 @@ class Cell:
         found = sorted([ms + slope * (context - at) for ms, at in self.samples])
         return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
 
-    def is_sure(self, now: int) -> bool:
-        n_needed = 2 if self.is_doubtful else 1
-        return self.is_given or (len(self.samples) >= n_needed and now - self.last < _STALE)
+    def hope(self, now: int) -> float:
+        """What it may take at least, in parts of the level; 1 if it is known."""
+        if self.is_given:
+            return 1.0
+        if self.is_doubtful and len(self.samples) < 2:
+            return _HOPE
+        return 1.0 if now - self.last < _STALE else _HOPE_STALE
 
 
 class Curve:
@@ -77,8 +82,8 @@ class Curve:
         cell = self.cells.get(count)
         if cell is None:
             cell = Cell()
-            if self.cells:
-                cell.is_doubtful = ms > _DOUBTFUL * self.tables(count, context)[0][count]
+            expected = self.tables(count, context)[0][count] if self.cells else 0.0
+            cell.is_doubtful = ms > _DOUBTFUL * expected
             self.cells[count] = cell
         cell.add(ms, context, self.now)
         if len(cell.samples) <= _FEW:
@@ -86,7 +91,7 @@ class Curve:
 
     def is_sure(self, count: int) -> bool:
         cell = self.cells.get(count)
-        return cell is not None and cell.is_sure(self.now)
+        return cell is not None and cell.hope(self.now) == 1.0
 
     def give(self, count: int, ms: float, context: float) -> None:
         """What a file says, which stays."""
@@ -105,45 +110,43 @@ class Curve:
     def tables(self, n_max: int, context: float = 0.0) -> tuple[list[float], list[float]]:
         """(believed, hoped): times of 0 … `n_max`, neither ever falling. What is hoped differs
         where too little was measured: there it is the least that it could be."""
-        known = self._known(context)
-        if not known:
-            known = [(1, 1.0, False)]
+        known = self._known(context) or [(1, 1.0, 1.0)]
+        row, ratio = self._outer_slope(known), 1.0 + known[0][0] * self._row
         believed, hoped = [0.0] * (n_max + 1), [0.0] * (n_max + 1)
-        row = self._outer_slope(known)
-        x0, y0, _ = known[0]
-        sure = max(y0 * (1 + self._row) / (1 + x0 * self._row), 0.0)
-        segment = 0
+        sure = known[0][1] * (1 + self._row) / ratio
+        above = 0  # the first known count that is not below x
         for x in range(1, n_max + 1):
-            while segment < len(known) and known[segment][0] < x:
-                segment += 1
-            is_sure, least = False, sure
-            if segment < len(known) and known[segment][0] == x:
-                _, y, is_sure = known[segment]
-                least = min(sure, _HOPE * y)
-            elif segment == 0:  # below all that was measured
-                y = y0 * (1 + x * self._row) / (1 + x0 * self._row)
-            elif segment == len(known):
+            while above < len(known) and known[above][0] < x:
+                above += 1
+            hope = 0.0
+            if above < len(known) and known[above][0] == x:
+                _, y, hope = known[above]
+            elif not above:
+                y = known[0][1] * (1 + x * self._row) / ratio
+            elif above == len(known):
                 y = known[-1][1] + row * (x - known[-1][0])
             else:
-                (xa, ya, _), (xb, yb, _) = known[segment - 1], known[segment]
+                (xa, ya, _), (xb, yb, _) = known[above - 1], known[above]
                 y = ya + (yb - ya) * (x - xa) / (xb - xa)
             believed[x] = y
-            sure = y if is_sure else sure
-            hoped[x] = y if is_sure else min(least, y)
+            if hope == 1.0:
+                hoped[x] = sure = y
+            else:
+                hoped[x] = min(sure, hope * y if hope else y)
         return believed, hoped
 
-    def _outer_slope(self, known: list[tuple[int, float, bool]]) -> float:
+    def _outer_slope(self, known: list[tuple[int, float, float]]) -> float:
         (first, low, _), (last, high, _) = known[0], known[-1]
         least = self._row * low / (1 + first * self._row)
         return max((high - low) / (last - first), 0.3 * least) if last > first else least
 
-    def _known(self, context: float) -> list[tuple[int, float, bool]]:
-        """(count, level, is sure), rising: what takes longer than a larger count was disturbed."""
+    def _known(self, context: float) -> list[tuple[int, float, float]]:
+        """(count, level, hope), rising: what takes longer than a larger count was disturbed."""
         slope = self.slope() if context else 0.0
         found, least = [], float("inf")
         for count in sorted(self.cells, reverse=True):
             cell = self.cells[count]
             least = min(least, cell.level(context, slope))
-            found.append((count, least, cell.is_sure(self.now)))
+            found.append((count, least, cell.hope(self.now)))
         found.reverse()
         return found
