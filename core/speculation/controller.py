@@ -213,7 +213,9 @@ class Controller(Policy):
                 patience = text.patience[offer.source] = Patience(now)
             if offer.source != plan.model and now >= patience.due:
                 cost = self.costs.catching_up(offer.source, offer.n_pending)
+                spent = self._budget.spent
                 if self._affords(gains[offer.source], offer.source, 1, value, steps, cost):
+                    patience.loss = self._budget.spent - spent
                     return Plan(model=offer.source, n_model=1, is_probe=True)
                 patience.due = now + 4
         is_deep = now >= text.depth_due
@@ -256,7 +258,7 @@ class Controller(Policy):
         )
         if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
             return plan
-        likely = [(a + b) / 2 for a, b in zip(steps[:end], hoped[:end], strict=True)]
+        likely = [min(a, 1.3 * b) for a, b in zip(steps[:end], hoped[:end], strict=True)]
         if self._affords(gains, source, n, value, likely, start):
             return Plan(model=source, n_model=n, is_probe=True)
         return plan
@@ -345,6 +347,7 @@ class Controller(Policy):
                 loss *= n / self._prices.steps[n]
                 if self._budget.allows(loss):
                     self._budget.spend(loss)
+                    patience.loss = loss
                     plan.model, plan.n_model, plan.is_probe = offer.source, 1, True
                 else:
                     patience.due = text.n_rounds + 4

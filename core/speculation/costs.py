@@ -54,7 +54,7 @@ class CostModel:
         curves = self._drafts.setdefault(source, {})
         curve = curves.get(n_sequences)
         if curve is None:
-            curve = curves[n_sequences] = Curve(_TOKEN)
+            curve = curves[n_sequences] = Curve(_TOKEN, is_even=True)
         if n_pending:
             believed = self.drafts(source, n_sequences, n_tokens)[0][n_tokens]
             if n_pending >= _TELLING and curve.is_sure(n_tokens):
@@ -169,7 +169,7 @@ class CostModel:
         for source, curves in read.table(content.get("draft", {}), "draft").items():
             of_source = model._drafts[source] = {}
             for n, cells in read.counted(curves, f"draft.{source}"):
-                curve = of_source[n] = Curve(_TOKEN)
+                curve = of_source[n] = Curve(_TOKEN, is_even=True)
                 for count, ms in read.counted(cells, f"draft.{source}.{n}"):
                     curve.give(count, read.time(ms, f"draft.{source}.{n}.{count}"), 0.0)
         for source, ms in read.table(content.get("catch_up", {}), "catch_up").items():

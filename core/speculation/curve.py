@@ -12,7 +12,7 @@ _N_KEPT: Final = 12  # timings of one count; older ones are forgotten
 _QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each of them may change much
 _DOUBTFUL: Final = 1.8  # times what was believed
-_STALE: Final = 200  # timings of other counts after which one is no longer sure
+_STALE: Final = 300  # timings of other counts after which one is no longer sure
 _HOPE: Final = 0.4  # of a time that is doubtful: what it may be undisturbed
 _HOPE_STALE: Final = 0.8
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
@@ -66,12 +66,14 @@ class Cell:
 
 
 class Curve:
-    """`row`: what one more is assumed to take, as a part of what the first takes, until known."""
+    """`row`: what one more is assumed to take, as a part of what the first takes, until known.
+    `is_even`: twice as many never take more than twice as long, and so on; else that is said only
+    of whole multiples."""
 
-    __slots__ = ("_row", "cells", "given_slope", "now", "version")
+    __slots__ = ("_is_even", "_row", "cells", "given_slope", "now", "version")
 
-    def __init__(self, row: float) -> None:
-        self._row = row
+    def __init__(self, row: float, *, is_even: bool = False) -> None:
+        self._row, self._is_even = row, is_even
         self.cells: dict[int, Cell] = {}
         self.given_slope: float | None = None  # from a file
         self.now = 0
@@ -141,12 +143,17 @@ class Curve:
         return max((high - low) / (last - first), 0.3 * least) if last > first else least
 
     def _known(self, context: float) -> list[tuple[int, float, float]]:
-        """(count, level, hope), rising: what takes longer than a larger count was disturbed."""
+        """(count, level, hope), rising: what takes longer than a larger count, or than the same
+        in several goes, was disturbed."""
         slope = self.slope() if context else 0.0
-        found, least = [], float("inf")
-        for count in sorted(self.cells, reverse=True):
-            cell = self.cells[count]
-            least = min(least, cell.level(context, slope))
-            found.append((count, least, cell.hope(self.now)))
-        found.reverse()
+        counts = sorted(self.cells)
+        levels = [self.cells[count].level(context, slope) for count in counts]
+        for i in range(len(counts) - 2, -1, -1):
+            levels[i] = min(levels[i], levels[i + 1])
+        found: list[tuple[int, float, float]] = []
+        for count, level in zip(counts, levels, strict=True):
+            for smaller, ms, _ in found:
+                goes = count / smaller if self._is_even else -(-count // smaller)
+                level = min(level, ms * goes)
+            found.append((count, level, self.cells[count].hope(self.now)))
         return found
