@@ -246,15 +246,11 @@ class Controller(Policy):
     ) -> Plan:
         prices, end = self._prices, 2 + len(gains)
         steps, hoped = prices.steps, prices.hoped
-        drafts, drafts_hoped = prices.drafts(source, 1), prices.hoped_drafts(source, 1)
-        if (
-            gains is gains_hoped
-            and steps[2:end] == hoped[2:end]
-            and drafts[:end] == drafts_hoped[:end]
-        ):
+        drafts = prices.drafts(source, 1)
+        if gains is gains_hoped and steps[2:end] == hoped[2:end]:
             return plan
         n, promised = best_length(
-            gains_hoped, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
+            gains_hoped, [0.0, steps[1], *hoped[2:end]], 1, drafts, self._rate
         )
         if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
             return plan
@@ -319,7 +315,7 @@ class Controller(Policy):
         if prices.steps == prices.hoped:
             return best
         hoped = [*prices.steps[: n + 1], *prices.hoped[n + 1 :]]
-        other, _ = allocate(options, hoped, prices.hoped_drafts, self._rate)
+        other, _ = allocate(options, hoped, prices.drafts, self._rate)
         rate = max(self._rate, best[1])
         value = best[0].tokens - rate * best[0].ms
         if other.tokens - rate * other.ms < value + _WORTH_A_TRY * n:

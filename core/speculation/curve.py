@@ -13,11 +13,13 @@ _QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each of them may change much
 _DOUBTFUL: Final = 1.8  # times what was believed
 _STALE: Final = 300  # timings of other counts after which one is no longer sure
-_HOPE: Final = 0.4  # of a time that is doubtful: what it may be undisturbed
+_HOPE: Final = 0.34  # of a time that is doubtful: what it may be undisturbed
 _HOPE_STALE: Final = 0.8
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
+_FIT_EVERY: Final = 8  # timings
+_PRIOR_WEIGHT: Final = 0.2  # of a timing: what was assumed before the first
 
 
 class Cell:
@@ -66,14 +68,12 @@ class Cell:
 
 
 class Curve:
-    """`row`: what one more is assumed to take, as a part of what the first takes, until known.
-    `is_even`: twice as many never take more than twice as long, and so on; else that is said only
-    of whole multiples."""
+    """`row`: what one more is assumed to take, as a part of what the first takes, until known."""
 
-    __slots__ = ("_is_even", "_row", "cells", "given_slope", "now", "version")
+    __slots__ = ("_row", "cells", "given_slope", "now", "version")
 
-    def __init__(self, row: float, *, is_even: bool = False) -> None:
-        self._row, self._is_even = row, is_even
+    def __init__(self, row: float) -> None:
+        self._row = row
         self.cells: dict[int, Cell] = {}
         self.given_slope: float | None = None  # from a file
         self.now = 0
@@ -131,10 +131,9 @@ class Curve:
                 (xa, ya, _), (xb, yb, _) = known[above - 1], known[above]
                 y = ya + (yb - ya) * (x - xa) / (xb - xa)
             believed[x] = y
-            if hope == 1.0:
-                hoped[x] = sure = y
-            else:
-                hoped[x] = min(sure, hope * y if hope else y)
+            hoped[x] = min(max(sure, hope * y), y)
+            if hope > _HOPE:
+                sure = hoped[x]
         return believed, hoped
 
     def _outer_slope(self, known: list[tuple[int, float, float]]) -> float:
@@ -153,7 +152,55 @@ class Curve:
         found: list[tuple[int, float, float]] = []
         for count, level in zip(counts, levels, strict=True):
             for smaller, ms, _ in found:
-                goes = count / smaller if self._is_even else -(-count // smaller)
-                level = min(level, ms * goes)
+                level = min(level, ms * -(-count // smaller))
             found.append((count, level, self.cells[count].hope(self.now)))
         return found
+
+
+class Line:
+    """A time that grows evenly with a count: so much for the call, so much for each."""
+
+    __slots__ = ("_fit", "cells", "now")
+
+    def __init__(self) -> None:
+        self.cells: dict[int, Cell] = {}
+        self.now = 0
+        self._fit = (0.0, 0.0)
+
+    def add(self, count: int, ms: float) -> None:
+        cell = self.cells.get(count)
+        if cell is None:
+            cell = self.cells[count] = Cell()
+        self.now += 1
+        cell.add(ms, 0.0, self.now)
+        if self.now < _N_KEPT or not self.now % _FIT_EVERY:
+            self._fit = (-1.0, 0.0)
+
+    def table(self, n_max: int, each: float) -> list[float]:
+        """ms of 0 … `n_max`. `each`: what one is assumed to take, while little is known."""
+        if self._fit[0] < 0:
+            self._fit = self._fitted(each)
+        start, each = self._fit
+        return [0.0] + [start + each * n for n in range(1, n_max + 1)]
+
+    def _fitted(self, each: float) -> tuple[float, float]:
+        points = [(n, cell.level(0.0, 0.0), len(cell.samples)) for n, cell in self.cells.items()]
+        fit = _least_squares(points, each)
+        for _ in range(2):  # again, without what was disturbed
+            calm = [p for p in points if p[1] < _OUTLIER * (fit[0] + fit[1] * p[0])]
+            fit = _least_squares(calm or points, each)
+        return fit
+
+
+def _least_squares(points: list[tuple[int, float, int]], each: float) -> tuple[float, float]:
+    """(start, slope), neither negative, of (x, y, weight); one point lies on a line from zero, and
+    a point at (1, `each`) counts a little."""
+    n = _PRIOR_WEIGHT + sum(w for _, _, w in points)
+    x_mean = (_PRIOR_WEIGHT + sum(w * x for x, _, w in points)) / n
+    y_mean = (_PRIOR_WEIGHT * each + sum(w * y for _, y, w in points)) / n
+    variance = sum(w * (x - x_mean) ** 2 for x, _, w in points)
+    if len(points) < 2 or not variance:
+        return 0.0, y_mean / x_mean
+    slope = sum(w * (x - x_mean) * (y - y_mean) for x, y, w in points) / variance
+    slope = min(max(slope, 0.1 * y_mean / x_mean), y_mean / x_mean)
+    return y_mean - slope * x_mean, slope
