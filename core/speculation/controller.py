@@ -271,7 +271,7 @@ class Controller(Policy):
         ms = steps[1 + n] - steps[1] + self._prices.drafts(source, 1)[n] + cost
         loss = (value - sum(gains[:n])) / self._rate + ms
         loss /= self._prices.steps[1]
-        if not self._budget.allows(loss):
+        if not self._budget.allows(loss, cost / self._prices.steps[1]):
             return False
         self._budget.spend(loss)
         return True
@@ -338,10 +338,10 @@ class Controller(Policy):
                 patience.used(text.n_rounds)
             elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
                 ms = row + self._prices.drafts(offer.source, n)[1] / n
-                ms += self.costs.catching_up(offer.source, offer.n_pending)
-                loss = ms - text.track(offer.source).places(1)[0] / self._rate
+                once = self.costs.catching_up(offer.source, offer.n_pending)
+                loss = once + ms - text.track(offer.source).places(1)[0] / self._rate
                 loss *= n / self._prices.steps[n]
-                if self._budget.allows(loss):
+                if self._budget.allows(loss, once * n / self._prices.steps[n]):
                     self._budget.spend(loss)
                     patience.loss = loss
                     plan.model, plan.n_model, plan.is_probe = offer.source, 1, True

@@ -95,10 +95,12 @@ class CostModel:
         return self._per_row(source) * n_rows
 
     def _per_row(self, source: str) -> float:
-        found = self._catching_up.get(source)
-        if not found:
-            return _CAUGHT_UP * self._draft(source, 1, 1)
-        return sorted(found)[(len(found) - 1) // 3]
+        found = self._catching_up.get(source, [])
+        if self.is_frozen and found:
+            return found[0]
+        # What is assumed counts as one of them: the first may have been disturbed.
+        found = sorted([_CAUGHT_UP * self._draft(source, 1, 1), *found])
+        return found[(len(found) - 1) // 3]
 
     def _draft(self, source: str, n_sequences: int, n_tokens: int) -> float:
         return self.drafts(source, n_sequences, n_tokens)[n_tokens]

@@ -15,6 +15,7 @@ _DOUBTFUL: Final = 1.8  # times what was believed
 _STALE: Final = 300  # timings of other counts after which one is no longer sure
 _HOPE: Final = 0.34  # of a time that is doubtful: what it may be undisturbed
 _HOPE_STALE: Final = 0.8
+_DISTURBED: Final = 1.15  # times what other counts allow
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
@@ -142,18 +143,24 @@ class Curve:
         return max((high - low) / (last - first), 0.3 * least) if last > first else least
 
     def _known(self, context: float) -> list[tuple[int, float, float]]:
-        """(count, level, hope), rising: what takes longer than a larger count, or than the same
-        in several goes, was disturbed."""
+        """(count, level, hope), rising. What takes longer than a larger count, or than the same
+        in several goes, was probably disturbed, if it was not measured often."""
         slope = self.slope() if context else 0.0
         counts = sorted(self.cells)
-        levels = [self.cells[count].level(context, slope) for count in counts]
+        measured = [self.cells[count].level(context, slope) for count in counts]
+        levels = list(measured)
         for i in range(len(counts) - 2, -1, -1):
             levels[i] = min(levels[i], levels[i + 1])
         found: list[tuple[int, float, float]] = []
-        for count, level in zip(counts, levels, strict=True):
-            for smaller, ms, _ in found:
-                level = min(level, ms * -(-count // smaller))
-            found.append((count, level, self.cells[count].hope(self.now)))
+        for i, count in enumerate(counts):
+            cell, level = self.cells[count], levels[i]
+            hope = cell.hope(self.now)
+            if len(cell.samples) < _FEW and not cell.is_given:
+                for smaller, ms, _ in found:
+                    level = min(level, ms * -(-count // smaller))
+                if measured[i] > _DISTURBED * level:
+                    hope = _HOPE
+            found.append((count, level, hope))
         return found
 
 

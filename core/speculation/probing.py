@@ -19,8 +19,9 @@ class Budget:
     def __init__(self) -> None:
         self.spent = self.total = 0.0
 
-    def allows(self, loss: float) -> bool:
-        return loss <= _AT_ONCE and self.spent + loss <= _CREDIT + _SHARE * self.total
+    def allows(self, loss: float, once: float = 0.0) -> bool:
+        """`once`: a part of the loss that would be paid later as well."""
+        return loss - once <= _AT_ONCE and self.spent + loss <= _CREDIT + _SHARE * self.total
 
     def spend(self, loss: float) -> None:
         self.spent += loss if loss > 0 else 0.0
