@@ -7,24 +7,26 @@ from typing import Final
 _SHARE: Final = 0.012  # of all time
 _CREDIT: Final = 1.0  # plain steps that may be spent before any time has passed
 _AT_ONCE: Final = 0.8  # plain steps that one probe may cost
-_SOON, _LATE = 4, 128  # rounds between two probes of a source
+_SOON: Final = 4  # rounds between two probes of a source
+_LATE: Final = 128
 _PATIENCE: Final = 0.008  # plain steps per round that repeated probes of one source may cost
 
 
 class Budget:
     """In plain steps, as the cost model believes them to take."""
 
-    __slots__ = ("spent", "total")
+    __slots__ = ("last", "spent", "total")
 
     def __init__(self) -> None:
-        self.spent = self.total = 0.0
+        self.spent = self.total = self.last = 0.0
 
-    def allows(self, loss: float, once: float = 0.0) -> bool:
-        """`once`: a part of the loss that would be paid later as well."""
-        return loss - once <= _AT_ONCE and self.spent + loss <= _CREDIT + _SHARE * self.total
-
-    def spend(self, loss: float) -> None:
-        self.spent += loss if loss > 0 else 0.0
+    def spend(self, loss: float, once: float = 0.0) -> bool:
+        """If there is so much. `once`: a part of the loss that would be paid later as well."""
+        if loss - once > _AT_ONCE or self.spent + loss > _CREDIT + _SHARE * self.total:
+            return False
+        self.last = loss if loss > 0.0 else 0.0
+        self.spent += self.last
+        return True
 
 
 class Patience:
