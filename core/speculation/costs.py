@@ -163,12 +163,12 @@ class CostModel:
             model._steps.give(count, ms, read.number(entry.get("n_ctx", 0), f"{place}.n_ctx"))
         if not model._steps.cells:
             raise ConfigError(f"{path}: step.rows is empty: no cost of a step is given")
-        for source, curves in read.table(content.get("draft", {}), "draft").items():
+        for source, lines in read.table(content.get("draft", {}), "draft").items():
             of_source = model._drafts[source] = {}
-            for n, cells in read.counted(curves, f"draft.{source}"):
-                curve = of_source[n] = Curve(_TOKEN, is_even=True)
+            for n, cells in read.counted(lines, f"draft.{source}"):
+                line = of_source[n] = Line()
                 for count, ms in read.counted(cells, f"draft.{source}.{n}"):
-                    curve.give(count, read.time(ms, f"draft.{source}.{n}.{count}"), 0.0)
+                    line.add(count, read.time(ms, f"draft.{source}.{n}.{count}"))
         for source, ms in read.table(content.get("catch_up", {}), "catch_up").items():
             model._catching_up[source] = [read.number(ms, f"catch_up.{source}")]
         return model
@@ -190,7 +190,8 @@ class _Reader:
         for name, entry in self.table(value, place).items():
             if not (name.isascii() and name.isdigit() and 1 <= int(name[:9]) <= _MAX_COUNT):
                 raise ConfigError(
-                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} belongs"
+                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} "
+                    "belongs"
                 )
             found.append((int(name), entry))
         return found

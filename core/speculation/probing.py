@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-_SHARE: Final = 0.012  # of all time
+_SHARE: Final = 0.01  # of all time
 _CREDIT: Final = 1.0  # plain steps that may be spent before any time has passed
 _AT_ONCE: Final = 0.8  # plain steps that one probe may cost
 _SOON: Final = 4  # rounds between two probes of a source
-_LATE: Final = 128
-_PATIENCE: Final = 0.008  # plain steps per round that repeated probes of one source may cost
+_LATE: Final = 200
+_PATIENCE: Final = 0.006  # plain steps per round that repeated probes of one source may cost
 
 
 class Budget:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .interface import Draft
 
 AMID_RUN: Final = "+"  # behind the name of a source: its last draft was right
-_FIRST_REACH: Final = 3  # tokens of a model's first drafts; twice as many when all were taken
+_FIRST_REACH: Final = 2  # tokens of a model's first drafts; twice as many when all were taken
 _WRITTEN: Final = 80  # tokens that a round can add, and some
 
 

@@ -55,7 +55,7 @@ MACHINES = (CPU, GPU, MOE)
 @dataclass
 class SimText:
     """`right[i]`: a model's draft has token i right. `echo[i]`: an n-gram draft made at i is
-    right for so many tokens; -1: there is none. `chances[i]`: what the model believes of token i."""
+    right for so many tokens; -1: there is none. `chances[i]`: what the model believes of i."""
 
     right: list[bool]
     echo: list[int] = field(default_factory=list)
