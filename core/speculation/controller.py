@@ -8,14 +8,14 @@ the texts themselves. docs/controller.md explains the arithmetic.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .choice import Option, allocate, best_length, best_rate, gains_of
+from .choosing import Chooser, Rows
 from .costs import CostModel
 from .estimates import Shared
+from .exploring import Explorer
 from .plans import NOTHING, AskInfo, Plan, Policy
-from .prices import Prices
-from .probing import Budget, Patience
 from .text import Text
 
 if TYPE_CHECKING:
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 6  # rounds that a decision is kept after that
-_PLAIN_ROUNDS: Final = (0, 6, 14)  # without a draft, while it is not known what that takes
-_DEPTH_EVERY: Final = 12  # rounds between two tries of a longer draft
-_INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
-_WORTH_A_TRY: Final = 0.02  # tokens that unknown costs must promise
-_NO_DRAFTS: Final[Sequence[float]] = ()
+_LONGEST: Final = 64
+_AGREEMENT: Final = 0.15  # how much one draft says of how often sources agree
+_TRACED: Final = 17  # rows whose believed cost is in the trace
+_TRACED_PLACES: Final = 8
 
 
 class Controller(Policy):
     def __init__(self, costs: CostModel | None = None, trace: Trace | None = None) -> None:
         self.costs = costs if costs is not None else CostModel()
-        self._prices = Prices(self.costs)
-        self._budget = Budget()
+        self._chooser = Chooser(self.costs)
+        self._explorer = Explorer(self._chooser)
         self._shared: dict[str, Shared] = {}
         self._texts: dict[int, Text] = {}
         self._asks: Sequence[AskInfo] = ()
         self._plans: Sequence[Plan] = ()
+        self._n_rounds = 0
         self._tokens = self._time = 1.0  # made lately, and plain steps' worth of time it took
-        self._rate = 1.0  # tokens that a millisecond is worth
         self._trace = trace
+        self._entry: dict[str, Any] | None = None  # of the trace, for the round that is going on
 
     def begin(self, sequence: int) -> None:
         self._texts[sequence] = Text(self._shared)
@@ -53,282 +53,258 @@ class Controller(Policy):
 
     def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
         self.costs.observe_step(n_rows, n_ctx_total, ms)
+        if self._entry is not None:
+            self._entry |= {"rows": n_rows, "context": n_ctx_total, "step_ms": ms}
 
     def observe_draft(
         self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
     ) -> None:
         self.costs.observe_draft(source, n_tokens, n_sequences, ms, n_pending)
+        if self._entry is not None:
+            self._entry["draft_ms"][source] = ms
 
     # Before drafting
 
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         self._asks = asks
+        self._n_rounds += 1
         if len(asks) == 1:
             ask = asks[0]
             text = self._texts[ask.sequence]
-            if (
-                text.fresh > 0
-                and not ask.cheap
-                and not text.cheap
-                and text.plan.n_model <= ask.max_draft
-            ):
+            if text.fresh > 0 and self._is_kept(ask, text):
                 text.fresh -= 1
                 text.n_rounds += 1
                 self._pass(1.0, text.cost)
-                self._plans = text.plans
-                return text.plans
-            text.plan = self._plan_one(ask, text)
-            self._plans = text.plans = [text.plan]
+            else:
+                text.plan = self._plan_one(ask, text)
+                text.plans = [text.plan]
+            self._plans = text.plans
         else:
-            self._plans = self._plan_many(asks) if asks else []
+            self._plans = self._plan_many(asks) if asks else ()
+        if self._trace is not None:
+            self._begin_entry()
         return self._plans
 
+    def _is_kept(self, ask: AskInfo, text: Text) -> bool:
+        if text.cheap or text.plan.n_model > ask.max_draft:
+            return False
+        for draft in ask.cheap:  # noqa: SIM110 - a generator costs more than the loop
+            if draft.tokens:
+                return False
+        return True
+
     def _pass(self, tokens: float, time: float) -> None:
+        """A round of so many texts, which takes so many plain steps' worth of time."""
         self._tokens = _FORGET * self._tokens + tokens
         self._time = _FORGET * self._time + time
-        self._budget.total += time
-
-    def _meet(self, ask: AskInfo, text: Text) -> None:
-        text.n_rounds += 1
-        if text.cheap:
-            text.learn(ask.tokens)
-        if ask.cheap:
-            text.cheap = [draft for draft in ask.cheap if draft.tokens]
-            text.n_tokens = len(ask.tokens)
+        self._explorer.budget.total += time
 
     def _plan_one(self, ask: AskInfo, text: Text) -> Plan:
-        prices = self._prices
-        self._meet(ask, text)
+        chooser, prices = self._chooser, self._chooser.prices
+        text.meet(ask)
         prices.read(1, len(ask.tokens))
         steps = prices.steps
-        rate = self._tokens / self._time / steps[1]
-        gains = {}
-        for offer in ask.models:
-            n = min(offer.max_draft, ask.max_draft)
-            gains[offer.source] = found = gains_of(text.track(offer.source).places(n))
-            rate = max(rate, best_rate(found, steps, prices.drafts(offer.source, 1)))
-        self._rate = rate
-        plan, value = self._best(ask, text, gains, steps, 1, 1)
+        if self._explorer.lacks_plain(1, self._n_rounds - 1):
+            return self._keep(ask, text, Plan(is_probe=True))
+        gains = chooser.gains(ask, text)
+        chooser.rate = self._tokens / self._time / steps[1]
+        for source, found in gains.items():
+            possible = best_rate(found, steps, prices.drafts(source, 1))
+            chooser.rate = max(chooser.rate, possible)
+        plan, value = chooser.best(ask, text, gains, Rows(steps, 1, 1))
         if not plan.n_cheap:
-            plan = self._learn_more(ask, text, gains, plan, value)
+            plan = self._explorer.instead(ask, text, gains, plan, value)
         return self._keep(ask, text, plan)
 
     def _keep(self, ask: AskInfo, text: Text, plan: Plan) -> Plan:
-        prices = self._prices
-        steps, n = prices.steps, max(plan.n_model, plan.n_cheap)
-        ms = steps[1 + n]
+        prices = self._chooser.prices
+        steps = prices.steps
         if plan.model:
-            ms += prices.drafts(plan.model, 1)[plan.n_model]
-            if not plan.is_probe:
-                text.patience[plan.model].used(text.n_rounds)
+            ms = steps[1 + plan.n_model] + prices.drafts(plan.model, 1)[plan.n_model]
+            patience = text.patience.get(plan.model)
+            if patience is not None and not plan.is_probe:
+                patience.used(text.n_rounds)
+        else:
+            ms = steps[1 + plan.n_cheap]
         text.cost = ms / steps[1]
         self._pass(1.0, text.cost)
         text.fresh = 0
         if text.n_rounds >= _FIRST_ROUNDS and not plan.is_probe and not plan.n_cheap:
-            due = min((text.patience[offer.source].due for offer in ask.models), default=1 << 30)
+            due = min((patience.due for patience in text.patience.values()), default=1 << 30)
             text.fresh = max(min(_KEPT_FOR, due - text.n_rounds - 1), 0)
         return plan
 
-    def _best(
-        self,
-        ask: AskInfo,
-        text: Text,
-        gains: dict[str, list[float]],
-        rows: Sequence[float],
-        first: int,
-        n_sequences: int,
-    ) -> tuple[Plan, float]:
-        """The best plan for this text alone, and what it is worth in tokens."""
-        plan, best, rate = Plan(), 0.0, self._rate
-        of_cheap: list[list[float]] = []
-        for i, draft in enumerate(ask.cheap):
-            n = min(len(draft.tokens), ask.max_draft, len(rows) - 1 - first)
-            found = text.cheap_track(draft).of_tokens(0, draft.chances, n) if n else []
-            of_cheap.append(found)
-            n, value = best_length(gains_of(found), rows, first, _NO_DRAFTS, rate)
-            if value > best:
-                plan, best = Plan(cheap=i, n_cheap=n), value
-        for offer in ask.models:
-            source = offer.source
-            drafts = self._prices.drafts(source, n_sequences)
-            # Paid once, and what follows lasts.
-            start = self.costs.catching_up(source, offer.n_pending) * rate / _INVESTED_FOR
-            n, value = best_length(gains[source], rows, first, drafts, rate)
-            if n and value - start > best:
-                plan, best = Plan(model=source, n_model=n), value - start
-            for i, cheap in enumerate(of_cheap):
-                n, value = self._spliced(text, cheap, gains[source], rows, first, drafts)
-                if n and value - start > best:
-                    best = value - start
-                    plan = Plan(cheap=i, n_cheap=len(cheap), model=source, n_model=n)
-        return plan, best
-
-    def _spliced(
-        self,
-        text: Text,
-        cheap: Sequence[float],
-        gains: Sequence[float],
-        rows: Sequence[float],
-        first: int,
-        drafts: Sequence[float],
-    ) -> tuple[int, float]:
-        """How much of a model's draft to put before the tail of a cheap one: a token or two may be
-        enough to know whether the cheap one is right."""
-        rate, best, n_best = self._rate, 0.0, 0
-        reach = 1.0
-        own = 0.0
-        for n in range(1, min(len(cheap), len(gains))):
-            own += gains[n - 1]
-            reach *= cheap[n - 1]
-            agreeing = reach * text.agreement
-            tail = [agreeing * gain for gain in gains_of(cheap[n:])]
-            # The tail is verified only if both agree, so its rows count as often as that happens.
-            seen = text.agreement
-            _, beyond = best_length(
-                [gain / seen for gain in tail], rows, first + n, _NO_DRAFTS, rate
-            )
-            value = own + seen * beyond - rate * (rows[first + n] - rows[first] + drafts[n])
-            if value > best:
-                best, n_best = value, n
-            if n >= 3:
-                break
-        return n_best, best
-
-    def _learn_more(
-        self, ask: AskInfo, text: Text, gains: dict[str, list[float]], plan: Plan, value: float
-    ) -> Plan:
-        """Now and then something else than the best, if the budget has it: what plain steps take,
-        a source that is not used, a longer draft, a length of unknown cost."""
-        now, steps = text.n_rounds, self._prices.steps
-        if now - 1 in _PLAIN_ROUNDS and self.costs.n_timings(1) < 3:
-            self._budget.spend(value / self._rate / steps[1])
-            return Plan(is_probe=True)
-        for offer in ask.models:
-            patience = text.patience.get(offer.source)
-            if patience is None:
-                patience = text.patience[offer.source] = Patience(now)
-            if offer.source != plan.model and now >= patience.due:
-                cost = self.costs.catching_up(offer.source, offer.n_pending)
-                if self._affords(gains[offer.source], offer.source, 1, value, steps, cost):
-                    return Plan(model=offer.source, n_model=1, is_probe=True)
-                patience.due = now + 4
-        if plan.model and now >= text.depth_due and plan.n_model < len(gains[plan.model]):
-            n = plan.n_model
-            text.depth_due = now + _DEPTH_EVERY
-            if text.track(plan.model).seen(n) < 3 and self._affords(
-                gains[plan.model], plan.model, n + 1, value, steps, 0.0
-            ):
-                return Plan(model=plan.model, n_model=n + 1, is_probe=True)
-        for offer in ask.models:
-            if plan.model in ("", offer.source) and not plan.is_probe:
-                start = self.costs.catching_up(offer.source, offer.n_pending) / _INVESTED_FOR
-                plan = self._try_cost(gains[offer.source], offer.source, plan, value, start)
-        return plan
-
-    def _try_cost(
-        self, gains: Sequence[float], source: str, plan: Plan, value: float, start: float
-    ) -> Plan:
-        prices, end = self._prices, 2 + len(gains)
-        steps, hoped = prices.steps, prices.hoped
-        drafts, drafts_hoped = prices.drafts(source, 1), prices.hoped_drafts(source, 1)
-        if steps[2:end] == hoped[2:end] and drafts[:end] == drafts_hoped[:end]:
-            return plan
-        n, promised = best_length(
-            gains, [0.0, steps[1], *hoped[2:end]], 1, drafts_hoped, self._rate
-        )
-        if n == plan.n_model or promised - start * self._rate < value + _WORTH_A_TRY:
-            return plan
-        likely = [(a + b) / 2 for a, b in zip(steps[:end], hoped[:end], strict=True)]
-        if self._affords(gains, source, n, value, likely, start):
-            return Plan(model=source, n_model=n, is_probe=True)
-        return plan
-
-    def _affords(
-        self,
-        gains: Sequence[float],
-        source: str,
-        n: int,
-        value: float,
-        steps: Sequence[float],
-        cost: float,
-    ) -> bool:
-        ms = steps[1 + n] - steps[1] + self._prices.drafts(source, 1)[n] + cost
-        loss = (value - sum(gains[:n])) / self._rate + ms
-        loss /= self._prices.steps[1]
-        if not self._budget.allows(loss):
-            return False
-        self._budget.spend(loss)
-        return True
-
-    def _plan_many(self, asks: Sequence[AskInfo]) -> list[Plan]:
-        n = len(asks)
-        prices = self._prices
+    def _plan_many(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+        chooser, prices, n = self._chooser, self._chooser.prices, len(asks)
         prices.read(n, sum(len(ask.tokens) for ask in asks))
-        steps = prices.steps
-        self._rate = max(self._tokens / self._time, 1.0) * n / steps[n]
+        texts = [self._texts[ask.sequence] for ask in asks]
+        for ask, text in zip(asks, texts, strict=True):
+            text.meet(ask)
+            text.fresh = 0
+        if self._explorer.lacks_plain(n, self._n_rounds - 1):
+            self._pass(n, n)
+            return self._give(texts, [Plan(is_probe=True) for _ in asks])
+        chooser.rate = max(self._tokens / self._time, 1.0) * n / prices.steps[n]
         row = prices.row(n)
-        rows = [row * k for k in range(66)]
+        rows = Rows([row * k for k in range(_LONGEST + 2)], 0, n)
         plans: list[Plan] = []
-        options = []
-        for ask in asks:
-            text = self._texts[ask.sequence]
-            self._meet(ask, text)
-            plan, option = self._option(ask, text, rows, n)
+        options: list[Option] = []
+        for ask, text in zip(asks, texts, strict=True):
+            gains = chooser.gains(ask, text)
+            plan, _ = chooser.best(ask, text, gains, rows)
             plans.append(plan)
-            options.append(option)
-        allocation, possible = allocate(options, steps, prices.drafts, self._rate)
-        self._rate = max(self._rate, possible)
-        for ask, plan, length in zip(asks, plans, allocation.lengths, strict=True):
-            text = self._texts[ask.sequence]
-            text.plan, text.fresh = plan, 0
-            self._shorten(text, plan, length)
-        self._pass(n, allocation.ms / steps[n] * n)
+            options.append(chooser.option(ask, text, plan, gains))
+        allocation, possible = self._explorer.allocate(options)
+        chooser.rate = max(chooser.rate, possible)
+        for ask, text, plan, length in zip(asks, texts, plans, allocation.lengths, strict=True):
+            _shorten(plan, length)
+            self._explorer.probe_among(ask, text, plan, n)
+        self._pass(n, allocation.ms / prices.steps[n] * n)
+        return self._give(texts, plans)
+
+    def _give(self, texts: Sequence[Text], plans: list[Plan]) -> Sequence[Plan]:
+        for text, plan in zip(texts, plans, strict=True):
+            text.plan = plan
         return plans
-
-    def _option(
-        self, ask: AskInfo, text: Text, rows: Sequence[float], n_sequences: int
-    ) -> tuple[Plan, Option]:
-        gains = {}
-        for offer in ask.models:
-            n = min(offer.max_draft, ask.max_draft)
-            gains[offer.source] = gains_of(text.track(offer.source).places(n))
-        plan, value = self._best(ask, text, gains, rows, 0, n_sequences)
-        if plan.model:
-            return plan, Option(gains[plan.model], plan.model)
-        if plan.n_cheap:
-            draft = ask.cheap[plan.cheap]
-            n = min(len(draft.tokens), ask.max_draft)
-            track = text.cheap_track(draft)
-            return plan, Option(gains_of(track.of_tokens(0, draft.chances, n)))
-        return plan, Option(())
-
-    def _shorten(self, text: Text, plan: Plan, length: int) -> None:
-        if plan.model:
-            plan.n_model = length
-            if not length:
-                plan.model, plan.cheap, plan.n_cheap = "", NOTHING, 0
-        elif plan.n_cheap:
-            plan.n_cheap = length
 
     # After drafting
 
     def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
-        return [len(draft.tokens) for draft in drafts]
+        if len(drafts) == 1:
+            ask, plan, draft = self._asks[0], self._plans[0], drafts[0]
+            text = self._texts[ask.sequence]
+            text.cut_rate = 0.0
+            if not plan.model or plan.is_probe:
+                return (len(draft.tokens),)
+            rates = self._rates(ask, text, plan, draft)
+            if rates is None:
+                return (len(draft.tokens),)
+            chooser = self._chooser
+            n, _ = best_length(gains_of(rates), chooser.prices.steps, 1, (), chooser.rate)
+            self._note_cut(text, plan, n, rates)
+            return (n,)
+        return self._cut_many(drafts)
+
+    def _cut_many(self, drafts: Sequence[Draft]) -> Sequence[int]:
+        lengths = [len(draft.tokens) for draft in drafts]
+        known: list[list[float] | None] = []
+        for ask, plan, draft in zip(self._asks, self._plans, drafts, strict=True):
+            text = self._texts[ask.sequence]
+            text.cut_rate = 0.0
+            is_open = bool(plan.model) and not plan.is_probe
+            known.append(self._rates(ask, text, plan, draft) if is_open else None)
+        if not any(known):
+            return lengths
+        # What cannot be cut counts as if it were certain.
+        options = [
+            Option(gains_of(rates) if rates else [1.0] * n)
+            for rates, n in zip(known, lengths, strict=True)
+        ]
+        prices = self._chooser.prices
+        found, _ = allocate(options, prices.steps, prices.drafts, self._chooser.rate)
+        for i, (ask, rates) in enumerate(zip(self._asks, known, strict=True)):
+            if rates:
+                lengths[i] = found.lengths[i]
+                self._note_cut(self._texts[ask.sequence], self._plans[i], lengths[i], rates)
+        return lengths
+
+    def _rates(self, ask: AskInfo, text: Text, plan: Plan, draft: Draft) -> list[float] | None:
+        """Chance of each token, given the ones before it; None: nothing new is known of them."""
+        n = len(draft.tokens)
+        track = text.track(plan.model)
+        n_model = draft.sources.count(plan.model)
+        if plan.cheap == NOTHING:
+            if not n:
+                if plan.stop_below:
+                    track.impute(0, track.of_chance(0.5 * plan.stop_below))
+                return None
+            if not draft.chances or not track.trusts_chances():
+                return None
+            return track.of_tokens(0, draft.chances, n)
+        if n_model:
+            text.agreement += _AGREEMENT * ((n > n_model) - text.agreement)
+        other = ask.cheap[plan.cheap]
+        cheap = text.cheap_track(other).of_tokens(0, other.chances, n)
+        if n == n_model:
+            return None
+        own = track.of_tokens(0, draft.chances[:n_model], n_model)
+        return [max(a, b) for a, b in zip(own, cheap, strict=False)] + cheap[n_model:]
+
+    def _note_cut(self, text: Text, plan: Plan, n: int, rates: Sequence[float]) -> None:
+        if n == len(rates):
+            return
+        if n:
+            text.cut_rate = rates[n]
+        elif plan.model:
+            text.track(plan.model).impute(0, rates[0])
 
     def settle(self, sequence: int, draft: Draft, n_accepted: int) -> None:
         self._tokens += n_accepted
         text = self._texts.get(sequence)
-        if text is None or not draft.tokens:
+        if text is None:
             return
-        source = draft.sources[0]
-        if source != draft.sources[-1] or not text.cheap:
-            pass
-        n = len(draft.tokens)
-        if text.plan.model:
-            track = text.track(source)
-            version = track.version
-            track.observe(0, n_accepted, n_accepted < n, draft.chances)
-            if track.version != version:
-                text.fresh = 0
-            if text.plan.is_probe and source in text.patience:
-                text.patience[source].tried(text.n_rounds, taken=n_accepted > 0)
+        model = text.plan.model
+        if model and draft.tokens and draft.sources[0] == model:
+            n = len(draft.tokens)
+            if draft.sources[-1] != model:
+                n = draft.sources.count(model)
+            text.observe(model, n, n_accepted, draft.chances)
+        if self._entry is not None:
+            self._entry["taken"][str(sequence)] = [len(draft.tokens), n_accepted]
+
+    # The trace
+
+    def _begin_entry(self) -> None:
+        trace = self._trace
+        assert trace is not None, "only called with a trace"
+        if self._entry is not None:
+            trace.write(self._entry)
+        steps, plans = self._chooser.prices.steps, self._plans
+        n = len(self._asks)
+        self._entry = {
+            "round": self._n_rounds,
+            "believed": {
+                "rate": self._chooser.rate,
+                "steps": [round(ms, 5) for ms in steps[n : n + _TRACED]],
+                "sources": {
+                    str(ask.sequence): {
+                        source: [round(rate, 3) for rate in track.rates()[:_TRACED_PLACES]]
+                        for source, track in self._texts[ask.sequence].tracks.items()
+                    }
+                    for ask in self._asks
+                },
+                "spent": round(self._explorer.budget.spent, 3),
+            },
+            "chosen": [
+                {
+                    "sequence": ask.sequence,
+                    "at": len(ask.tokens),
+                    "model": plan.model,
+                    "n_model": plan.n_model,
+                    "cheap": ask.cheap[plan.cheap].sources[0] if plan.n_cheap else "",
+                    "n_cheap": plan.n_cheap,
+                    "probe": plan.is_probe,
+                }
+                for ask, plan in zip(self._asks, plans, strict=True)
+            ],
+            "draft_ms": {},
+            "taken": {},
+        }
+
+    def close(self) -> None:
+        if self._trace is not None:
+            if self._entry is not None:
+                self._trace.write(self._entry)
+                self._entry = None
+            self._trace.close()
+
+
+def _shorten(plan: Plan, n: int) -> None:
+    if plan.model:
+        plan.n_model = n
+        if not n:
+            plan.model, plan.cheap, plan.n_cheap = "", NOTHING, 0
+    elif plan.n_cheap:
+        plan.n_cheap = n
+        if not n:
+            plan.cheap = NOTHING

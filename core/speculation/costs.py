@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ..errors import ConfigError
-from .curve import Curve
+from .curve import Curve, Line
 
 FORMAT: Final = "specdec-costs"
 _MAX_COUNT: Final = 4096
 _N_KEPT: Final = 7
+_TELLING: Final = 4  # rows: catching up on fewer is lost in the noise
 _ROW: Final = 0.06  # of a plain step: one more row, until it was measured
 _DRAFTED: Final = 0.12  # of a plain step: one drafted token, until it was measured
-_TOKEN: Final = 0.9  # of the first drafted token: each one more
-_CAUGHT_UP: Final = 0.1  # of a drafted token: each row that a drafter has to catch up on
+_CAUGHT_UP: Final = 0.04  # of a drafted token: each row that a drafter has to catch up on
 
 
 class CostModel:
@@ -27,7 +27,7 @@ class CostModel:
     def __init__(self) -> None:
         self.is_frozen = False
         self._steps = Curve(_ROW)
-        self._drafts: dict[str, dict[int, Curve]] = {}  # source, sequences
+        self._drafts: dict[str, dict[int, Line]] = {}  # source, sequences
         self._catching_up: dict[str, list[float]] = {}  # ms per row, the last few
 
     @property
@@ -50,21 +50,18 @@ class CostModel:
         before it, the drafter caught up on `n_pending` rows."""
         if self.is_frozen or not ms > 0 or n_tokens < 1:
             return
+        lines = self._drafts.setdefault(source, {})
+        line = lines.get(n_sequences)
+        if line is None:
+            line = lines[n_sequences] = Line()
         if n_pending:
-            self._observe_catching_up(
-                source, n_pending, ms - self._draft(source, n_sequences, n_tokens)
-            )
-            return
-        curves = self._drafts.setdefault(source, {})
-        curve = curves.get(n_sequences)
-        if curve is None:
-            curve = curves[n_sequences] = Curve(_TOKEN)
-        curve.add(n_tokens, ms)
-
-    def _observe_catching_up(self, source: str, n_pending: int, ms: float) -> None:
-        found = self._catching_up.setdefault(source, [])
-        found.append(max(ms, 0.0) / n_pending)
-        del found[:-_N_KEPT]
+            if n_pending >= _TELLING and line.now >= _TELLING:
+                found = self._catching_up.setdefault(source, [])
+                found.append(max(ms - self._draft(source, n_sequences, n_tokens), 0.0) / n_pending)
+                del found[:-_N_KEPT]
+                return
+            ms = max(ms - self.catching_up(source, n_pending), 0.5 * ms)
+        line.add(n_tokens, ms)
 
     # What is believed
 
@@ -77,20 +74,19 @@ class CostModel:
         """(believed, hoped) ms of a step with 0 … `n_max` rows, see `Curve.tables`."""
         return self._steps.tables(n_max, float(max(n_ctx_total, 1)))
 
-    def drafts(self, source: str, n_sequences: int, n_max: int) -> tuple[list[float], list[float]]:
-        """(believed, hoped) ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
-        curves = self._drafts.get(source)
-        if not curves:
-            plain = self._steps.tables(1)[0][1]
-            each = plain * _DRAFTED * (1 + _ROW * (n_sequences - 1))
-            table = [each * n for n in range(n_max + 1)]
-            return table, table
-        near = min(curves, key=lambda n: (abs(n - n_sequences), n))
+    def drafts(self, source: str, n_sequences: int, n_max: int) -> list[float]:
+        """ms of a call that drafts 0 … `n_max` tokens for so many sequences."""
+        assumed = self._steps.tables(1)[0][1] * _DRAFTED
+        lines = {n: line for n, line in self._drafts.get(source, {}).items() if line.now}
+        if not lines:
+            assumed *= 1 + _ROW * (n_sequences - 1)
+            return [assumed * n for n in range(n_max + 1)]
+        near = min(lines, key=lambda n: (abs(n - n_sequences), n))
+        table = lines[near].table(n_max, assumed)
+        if near == n_sequences:
+            return table
         scale = (1 + _ROW * n_sequences) / (1 + _ROW * near)
-        believed, hoped = curves[near].tables(n_max)
-        if near != n_sequences:
-            return [scale * ms for ms in believed], [scale * ms for ms in hoped]
-        return believed, hoped
+        return [scale * ms for ms in table]
 
     def catching_up(self, source: str, n_rows: int) -> float:
         """ms before the first token, if the drafter has so many rows to read."""
@@ -99,13 +95,15 @@ class CostModel:
         return self._per_row(source) * n_rows
 
     def _per_row(self, source: str) -> float:
-        found = self._catching_up.get(source)
-        if not found:
-            return _CAUGHT_UP * self._draft(source, 1, 1)
-        return sorted(found)[(len(found) - 1) // 3]
+        found = self._catching_up.get(source, [])
+        if self.is_frozen and found:
+            return found[0]
+        # What is assumed counts as one of them: the first may have been disturbed.
+        found = sorted([_CAUGHT_UP * self._draft(source, 1, 1), *found])
+        return found[(len(found) - 1) // 3]
 
     def _draft(self, source: str, n_sequences: int, n_tokens: int) -> float:
-        return self.drafts(source, n_sequences, n_tokens)[0][n_tokens]
+        return self.drafts(source, n_sequences, n_tokens)[n_tokens]
 
     # Files
 
@@ -165,12 +163,12 @@ class CostModel:
             model._steps.give(count, ms, read.number(entry.get("n_ctx", 0), f"{place}.n_ctx"))
         if not model._steps.cells:
             raise ConfigError(f"{path}: step.rows is empty: no cost of a step is given")
-        for source, curves in read.table(content.get("draft", {}), "draft").items():
+        for source, lines in read.table(content.get("draft", {}), "draft").items():
             of_source = model._drafts[source] = {}
-            for n, cells in read.counted(curves, f"draft.{source}"):
-                curve = of_source[n] = Curve(_TOKEN)
+            for n, cells in read.counted(lines, f"draft.{source}"):
+                line = of_source[n] = Line()
                 for count, ms in read.counted(cells, f"draft.{source}.{n}"):
-                    curve.give(count, read.time(ms, f"draft.{source}.{n}.{count}"), 0.0)
+                    line.add(count, read.time(ms, f"draft.{source}.{n}.{count}"))
         for source, ms in read.table(content.get("catch_up", {}), "catch_up").items():
             model._catching_up[source] = [read.number(ms, f"catch_up.{source}")]
         return model
@@ -192,7 +190,8 @@ class _Reader:
         for name, entry in self.table(value, place).items():
             if not (name.isascii() and name.isdigit() and 1 <= int(name[:9]) <= _MAX_COUNT):
                 raise ConfigError(
-                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} belongs"
+                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} "
+                    "belongs"
                 )
             found.append((int(name), entry))
         return found

@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from typing import Final
 
-_N_KEPT: Final = 9  # timings of one count; older ones are forgotten
-_QUANTILE: Final = 0.4
-_SURE: Final = 3  # timings that make a count known
-_STALE: Final = 400  # timings of other counts after which one is no longer sure
-_HOPE: Final = 0.6  # of a time that was taken once or twice: what it may be undisturbed
+_N_KEPT: Final = 12  # timings of one count; older ones are forgotten
+_QUANTILE: Final = 0.25
+_FEW: Final = 3  # timings: each of them may change much
+_DOUBTFUL: Final = 1.8  # times what was believed
+_STALE: Final = 300  # timings of other counts after which one is no longer sure
+_HOPE: Final = 0.34  # of a time that is doubtful: what it may be undisturbed
+_HOPE_STALE: Final = 0.8
+_DISTURBED: Final = 1.15  # times what other counts allow
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 256.0**2  # tokens squared: less variation in context says nothing of a slope
 _FORGET: Final = 0.99
+_FIT_EVERY: Final = 8  # timings
+_PRIOR_WEIGHT: Final = 0.2  # of a timing: what was assumed before the first
 
 
 class Cell:
     """Timings of one count, and how they went with the context."""
 
-    __slots__ = ("covariance", "is_given", "last", "mean_context", "mean_ms", "samples", "variance")
+    __slots__ = (
+        "covariance", "is_doubtful", "is_given", "last", "mean_context", "mean_ms", "samples",
+        "variance",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, float]] = []  # (ms, context), newest last
         self.last = 0  # when, in timings of the whole curve
+        self.is_doubtful = False  # the first timing was far from what neighbours had promised
         self.is_given = False  # read from a file: known for good
         self.mean_ms = self.mean_context = 0.0
         self.variance = self.covariance = 0.0
@@ -50,8 +59,13 @@ class Cell:
         found = sorted([ms + slope * (context - at) for ms, at in self.samples])
         return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
 
-    def is_sure(self, now: int) -> bool:
-        return self.is_given or (len(self.samples) >= _SURE and now - self.last < _STALE)
+    def hope(self, now: int) -> float:
+        """What it may take at least, in parts of the level; 1 if it is known."""
+        if self.is_given:
+            return 1.0
+        if self.is_doubtful and len(self.samples) < 2:
+            return _HOPE
+        return 1.0 if now - self.last < _STALE else _HOPE_STALE
 
 
 class Curve:
@@ -70,10 +84,17 @@ class Curve:
         self.now += 1
         cell = self.cells.get(count)
         if cell is None:
-            cell = self.cells[count] = Cell()
+            cell = Cell()
+            expected = self.tables(count, context)[0][count] if self.cells else 0.0
+            cell.is_doubtful = ms > _DOUBTFUL * expected
+            self.cells[count] = cell
         cell.add(ms, context, self.now)
-        if len(cell.samples) <= _SURE:
+        if len(cell.samples) <= _FEW:
             self.version += 1
+
+    def is_sure(self, count: int) -> bool:
+        cell = self.cells.get(count)
+        return cell is not None and cell.hope(self.now) == 1.0
 
     def give(self, count: int, ms: float, context: float) -> None:
         """What a file says, which stays."""
@@ -92,45 +113,101 @@ class Curve:
     def tables(self, n_max: int, context: float = 0.0) -> tuple[list[float], list[float]]:
         """(believed, hoped): times of 0 … `n_max`, neither ever falling. What is hoped differs
         where too little was measured: there it is the least that it could be."""
-        known = self._known(context)
-        if not known:
-            known = [(1, 1.0, False)]
+        known = self._known(context) or [(1, 1.0, 1.0)]
+        row, ratio = self._outer_slope(known), 1.0 + known[0][0] * self._row
         believed, hoped = [0.0] * (n_max + 1), [0.0] * (n_max + 1)
-        row = self._outer_slope(known)
-        x0, y0, _ = known[0]
-        sure = max(y0 * (1 + self._row) / (1 + x0 * self._row), 0.0)
-        segment = 0
+        sure = known[0][1] * (1 + self._row) / ratio
+        above = 0  # the first known count that is not below x
         for x in range(1, n_max + 1):
-            while segment < len(known) and known[segment][0] < x:
-                segment += 1
-            is_sure, least = False, sure
-            if segment < len(known) and known[segment][0] == x:
-                _, y, is_sure = known[segment]
-                least = min(sure, _HOPE * y)
-            elif segment == 0:  # below all that was measured
-                y = y0 * (1 + x * self._row) / (1 + x0 * self._row)
-            elif segment == len(known):
+            while above < len(known) and known[above][0] < x:
+                above += 1
+            hope = 0.0
+            if above < len(known) and known[above][0] == x:
+                _, y, hope = known[above]
+            elif not above:
+                y = known[0][1] * (1 + x * self._row) / ratio
+            elif above == len(known):
                 y = known[-1][1] + row * (x - known[-1][0])
             else:
-                (xa, ya, _), (xb, yb, _) = known[segment - 1], known[segment]
+                (xa, ya, _), (xb, yb, _) = known[above - 1], known[above]
                 y = ya + (yb - ya) * (x - xa) / (xb - xa)
             believed[x] = y
-            sure = y if is_sure else sure
-            hoped[x] = y if is_sure else min(least, y)
+            hoped[x] = min(max(sure, hope * y), y)
+            if hope > _HOPE:
+                sure = hoped[x]
         return believed, hoped
 
-    def _outer_slope(self, known: list[tuple[int, float, bool]]) -> float:
+    def _outer_slope(self, known: list[tuple[int, float, float]]) -> float:
         (first, low, _), (last, high, _) = known[0], known[-1]
         least = self._row * low / (1 + first * self._row)
         return max((high - low) / (last - first), 0.3 * least) if last > first else least
 
-    def _known(self, context: float) -> list[tuple[int, float, bool]]:
-        """(count, level, is sure), rising: what takes longer than a larger count was disturbed."""
+    def _known(self, context: float) -> list[tuple[int, float, float]]:
+        """(count, level, hope), rising. What takes longer than a larger count, or than the same
+        in several goes, was probably disturbed, if it was not measured often."""
         slope = self.slope() if context else 0.0
-        found, least = [], float("inf")
-        for count in sorted(self.cells, reverse=True):
-            cell = self.cells[count]
-            least = min(least, cell.level(context, slope))
-            found.append((count, least, cell.is_sure(self.now)))
-        found.reverse()
+        counts = sorted(self.cells)
+        measured = [self.cells[count].level(context, slope) for count in counts]
+        levels = list(measured)
+        for i in range(len(counts) - 2, -1, -1):
+            levels[i] = min(levels[i], levels[i + 1])
+        found: list[tuple[int, float, float]] = []
+        for i, count in enumerate(counts):
+            cell, level = self.cells[count], levels[i]
+            hope = cell.hope(self.now)
+            if len(cell.samples) < _FEW and not cell.is_given:
+                for smaller, ms, _ in found:
+                    level = min(level, ms * -(-count // smaller))
+                if measured[i] > _DISTURBED * level:
+                    hope = _HOPE
+            found.append((count, level, hope))
         return found
+
+
+class Line:
+    """A time that grows evenly with a count: so much for the call, so much for each."""
+
+    __slots__ = ("_fit", "cells", "now")
+
+    def __init__(self) -> None:
+        self.cells: dict[int, Cell] = {}
+        self.now = 0
+        self._fit = (0.0, 0.0)
+
+    def add(self, count: int, ms: float) -> None:
+        cell = self.cells.get(count)
+        if cell is None:
+            cell = self.cells[count] = Cell()
+        self.now += 1
+        cell.add(ms, 0.0, self.now)
+        if self.now < _N_KEPT or not self.now % _FIT_EVERY:
+            self._fit = (-1.0, 0.0)
+
+    def table(self, n_max: int, each: float) -> list[float]:
+        """ms of 0 … `n_max`. `each`: what one is assumed to take, while little is known."""
+        if self._fit[0] < 0:
+            self._fit = self._fitted(each)
+        start, each = self._fit
+        return [0.0] + [start + each * n for n in range(1, n_max + 1)]
+
+    def _fitted(self, each: float) -> tuple[float, float]:
+        points = [(n, cell.level(0.0, 0.0), len(cell.samples)) for n, cell in self.cells.items()]
+        fit = _least_squares(points, each)
+        for _ in range(2):  # again, without what was disturbed
+            calm = [p for p in points if p[1] < _OUTLIER * (fit[0] + fit[1] * p[0])]
+            fit = _least_squares(calm or points, each)
+        return fit
+
+
+def _least_squares(points: list[tuple[int, float, int]], each: float) -> tuple[float, float]:
+    """(start, slope), neither negative, of (x, y, weight); one point lies on a line from zero, and
+    a point at (1, `each`) counts a little."""
+    n = _PRIOR_WEIGHT + sum(w for _, _, w in points)
+    x_mean = (_PRIOR_WEIGHT + sum(w * x for x, _, w in points)) / n
+    y_mean = (_PRIOR_WEIGHT * each + sum(w * y for _, y, w in points)) / n
+    variance = sum(w * (x - x_mean) ** 2 for x, _, w in points)
+    if len(points) < 2 or not variance:
+        return 0.0, y_mean / x_mean
+    slope = sum(w * (x - x_mean) * (y - y_mean) for x, y, w in points) / variance
+    slope = min(max(slope, 0.1 * y_mean / x_mean), y_mean / x_mean)
+    return y_mean - slope * x_mean, slope

@@ -25,6 +25,9 @@ _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
 _SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
 _SHARED_FORGET: Final = 0.995
 _FORGET: Final = 0.97
+_FADE_EVERY: Final = 8  # rounds
+_FADE: Final = 0.75
+_HARDLY: Final = 4.0  # tokens
 # Residuals of the last rounds. So many times their variance: the text has changed character.
 _RECENT: Final = 0.85
 _SURPRISE: Final = 7.0
@@ -60,7 +63,7 @@ class Track:
 
     __slots__ = (
         "_chance_hits", "_chance_seen", "_hits", "_is_stale", "_loss_chance", "_loss_place",
-        "_rates", "_seen", "_shared", "_surprise", "_variance", "version",
+        "_n_until_fading", "_rates", "_seen", "_shared", "_surprise", "_variance", "version",
     )  # fmt: skip
 
     def __init__(self, shared: Shared) -> None:
@@ -69,6 +72,7 @@ class Track:
         self._chance_hits, self._chance_seen = [0.0] * len(_CHANCES), [0.0] * len(_CHANCES)
         self._loss_place = self._loss_chance = 0.0  # squared errors of both ways to guess
         self._surprise = self._variance = 0.0
+        self._n_until_fading = _FADE_EVERY
         self._rates: list[float] = []
         self._is_stale = True
         self.version = 0  # moves when the text changed character
@@ -97,6 +101,14 @@ class Track:
         """Chance of each of the first `n` places, given the ones before it."""
         rates = self.rates()
         return [rates[_PLACE[i]] for i in range(min(n, N_PLACES))] + [rates[-1]] * (n - N_PLACES)
+
+    def hoped(self, n: int) -> list[float]:
+        """`places`, but what was hardly seen lately may be as good as the place before it."""
+        before, rates = 0.0, []
+        for rate, seen in zip(self.rates(), self._seen, strict=True):
+            before = max(rate, before) if seen < _HARDLY else rate
+            rates.append(before)
+        return [rates[_PLACE[i]] for i in range(min(n, N_PLACES))] + [before] * (n - N_PLACES)
 
     def seen(self, place: int) -> float:
         """How much this text has shown of a place lately, in tokens."""
@@ -155,7 +167,18 @@ class Track:
             group = _PLACE[place] if place < N_PLACES else _LAST
             self._count_chance(chances[i], 1.0 if i < n_hits else 0.0, rates[group])
         self._is_stale = True
+        self._n_until_fading -= 1
+        if not self._n_until_fading:
+            self._fade(first + n)
         self._notice()
+
+    def _fade(self, n_places: int) -> None:
+        """What was not seen again is believed less."""
+        self._n_until_fading = _FADE_EVERY
+        group = _PLACE[n_places] if n_places < N_PLACES else _LAST
+        for i in range(group, len(self._seen)):
+            self._hits[i] *= _FADE
+            self._seen[i] *= _FADE
 
     def impute(self, place: int, rate: float) -> None:
         """A token that was drafted and not shown to the target, for its chance was too low: left

@@ -16,7 +16,7 @@ class Prices:
         self.costs = costs
         self.steps: list[float] = []  # ms by rows; never falling
         self.hoped: list[float] = []  # the same, where unknown as little as it could be
-        self._drafts: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
+        self._drafts: dict[tuple[str, int], list[float]] = {}
         self._n_sequences = self._n_ctx = self._version = self._n_left = 0
 
     def read(self, n_sequences: int, n_ctx: int) -> None:
@@ -38,17 +38,11 @@ class Prices:
 
     def drafts(self, source: str, n_sequences: int) -> list[float]:
         """ms of drafting 0 … tokens for so many sequences at once."""
-        return self._tables(source, n_sequences)[0]
-
-    def hoped_drafts(self, source: str, n_sequences: int) -> list[float]:
-        return self._tables(source, n_sequences)[1]
-
-    def _tables(self, source: str, n_sequences: int) -> tuple[list[float], list[float]]:
         key = (source, n_sequences)
-        tables = self._drafts.get(key)
-        if tables is None:
-            tables = self._drafts[key] = self.costs.drafts(source, n_sequences, _LONGEST)
-        return tables
+        table = self._drafts.get(key)
+        if table is None:
+            table = self._drafts[key] = self.costs.drafts(source, n_sequences, _LONGEST)
+        return table
 
     def row(self, n_sequences: int) -> float:
         """What one more row takes where rows are cheapest."""

@@ -6,38 +6,65 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .estimates import Shared, Track
-from .plans import Plan
+from .plans import AskInfo, Plan
 from .probing import Patience
 
 if TYPE_CHECKING:
     from .interface import Draft
 
-AMID_RUN: Final = "+"
+AMID_RUN: Final = "+"  # behind the name of a source: its last draft was right
+_FIRST_REACH: Final = 2  # tokens of a model's first drafts; twice as many when all were taken
+_WRITTEN: Final = 80  # tokens that a round can add, and some
 
 
 class Text:
     __slots__ = (
-        "agreement", "cheap", "cost", "cut_rate", "depth_due", "fresh", "n_rounds", "n_tokens",
-        "patience", "plan", "plans", "runs", "shared", "tracks",
+        "agreement", "cheap", "cost", "cut_rate", "fresh", "hopeful_due", "n_rounds", "n_tokens",
+        "patience", "plan", "plans", "reach", "runs", "shared", "tracks",
     )  # fmt: skip
 
     def __init__(self, shared: dict[str, Shared]) -> None:
         self.shared = shared
         self.tracks: dict[str, Track] = {}
         self.patience: dict[str, Patience] = {}
+        self.reach: dict[str, int] = {}  # longest drafts of models that were earned so far
         self.runs: dict[str, bool] = {}  # cheap sources: all that was seen of the last was right
+        self.agreement = 0.6  # how often a model says what a cheap draft says
         self.n_rounds = 0
+        self.hopeful_due = 12  # round in which a longer draft may be tried
         self.plan = Plan()
         self.plans = [self.plan]
         self.cost = 1.0  # of a round with this plan, in plain steps
         self.fresh = 0  # rounds that the plan may still be kept
-        self.cheap: Sequence[
-            Draft
-        ] = ()  # of the last round: the text will show what they were worth
+        self.cheap: Sequence[Draft] = ()  # of the last round: what is written now shows their worth
         self.n_tokens = 0  # of the text, then
         self.cut_rate = 0.0  # of the first token that was drafted and not verified
-        self.depth_due = 12  # round in which a longer draft may be tried
-        self.agreement = 0.6  # how often a model's token is the cheap one's, where there is one
+
+    def meet(self, ask: AskInfo) -> None:
+        """A round begins."""
+        self.n_rounds += 1
+        if self.cheap:
+            self._learn(ask.tokens)
+        if ask.cheap:
+            self.cheap = [draft for draft in ask.cheap if draft.tokens]
+            self.n_tokens = len(ask.tokens)
+
+    def reach_of(self, source: str) -> int:
+        return self.reach.get(source, _FIRST_REACH)
+
+    def observe(self, source: str, n: int, n_accepted: int, chances: Sequence[float]) -> None:
+        """Of the first `n` tokens of a draft, which a model made, so many were taken."""
+        track = self.track(source)
+        version, n_hits = track.version, min(n, n_accepted)
+        track.observe(0, n_hits, n_hits < n, chances)
+        if n_hits == n and self.cut_rate:
+            track.impute(n, self.cut_rate)
+        if n_hits >= self.reach_of(source):
+            self.reach[source] = 2 * self.reach_of(source)
+        if track.version != version:
+            self.fresh = 0
+        if self.plan.is_probe and source in self.patience:
+            self.patience[source].tried(self.n_rounds, taken=n_hits > 0)
 
     def track(self, source: str) -> Track:
         track = self.tracks.get(source)
@@ -48,10 +75,10 @@ class Text:
             track = self.tracks[source] = Track(shared)
         return track
 
-    def learn(self, tokens: Sequence[int]) -> None:
+    def _learn(self, tokens: Sequence[int]) -> None:
         """What was written since shows how far the cheap drafts were right, used or not."""
         first = self.n_tokens
-        written = tokens[first : first + 80]
+        written = tokens[first : first + _WRITTEN]
         for draft in self.cheap:
             n = min(len(written), len(draft.tokens))
             n_hits = 0

@@ -55,14 +55,18 @@ MACHINES = (CPU, GPU, MOE)
 @dataclass
 class SimText:
     """`right[i]`: a model's draft has token i right. `echo[i]`: an n-gram draft made at i is
-    right for so many tokens; -1: there is none. `chances[i]`: what the model believes of token i."""
+    right for so many tokens; -1: there is none. `chances[i]`: what the model believes of i."""
 
     right: list[bool]
     echo: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
     echo_length: int = 24
 
-    def model_draft(self, at: int, n: int) -> Draft:
+    def model_draft(self, at: int, n: int, stop_below: float = 0.0) -> Draft:
+        for i in range(at, at + n if self.chances and stop_below else at):
+            if self.chances[i] < stop_below:
+                n = i - at
+                break
         tokens = [i if self.right[i] else -1 - i for i in range(at, at + n)]
         return Draft(tokens, [MODEL] * n, chances=self.chances[at : at + n])
 
@@ -174,7 +178,8 @@ class Simulation:
             self._draft(i, at[i], plan, ask)
             for i, plan, ask in zip(active, plans, asks, strict=True)
         ]
-        ms = self._draft_time(policy, active, plans, pending)
+        drafted = [draft.sources.count(MODEL) for draft in drafts]
+        ms = self._draft_time(policy, active, plans, drafted, pending)
         lengths = policy.cut(drafts)
         drafts = [shortened(draft, n) for draft, n in zip(drafts, lengths, strict=True)]
         n_rows = len(active) + sum(len(draft.tokens) for draft in drafts)
@@ -197,12 +202,23 @@ class Simulation:
         cheap = shortened(ask.cheap[plan.cheap], plan.n_cheap) if plan.cheap >= 0 else Draft()
         if not plan.model:
             return cheap
-        return splice(cheap, self.texts[i].model_draft(at, plan.n_model), ask.max_draft)
+        return splice(
+            cheap, self.texts[i].model_draft(at, plan.n_model, plan.stop_below), ask.max_draft
+        )
 
     def _draft_time(
-        self, policy: Policy, active: list[int], plans: Sequence[Plan], pending: list[int]
+        self,
+        policy: Policy,
+        active: list[int],
+        plans: Sequence[Plan],
+        drafted: list[int],
+        pending: list[int],
     ) -> float:
-        lengths = [plan.n_model if plan.model else 0 for plan in plans]
+        # A drafter that stops early has computed the token it stops at.
+        lengths = [
+            min(n + 1, plan.n_model) if plan.model else 0
+            for plan, n in zip(plans, drafted, strict=True)
+        ]
         count, depth = sum(n > 0 for n in lengths), max(lengths)
         caught_up = 0
         for i, n in zip(active, lengths, strict=True):

@@ -1,0 +1,108 @@
+"""`Chooser`: the best plan for a text, from what is believed of its sources and of the costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from .choice import Option, best_length, gains_of
+from .costs import CostModel
+from .plans import AskInfo, Plan
+from .prices import Prices
+from .text import Text
+
+INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
+_LONGEST_CHECK: Final = 3  # model tokens before the tail of a cheap draft
+_NO_DRAFTS: Final[Sequence[float]] = ()
+
+Gains = dict[str, list[float]]  # by model: what each token of its draft is expected to gain
+
+
+class Rows(NamedTuple):
+    """What rows cost one text: `ms[first + n]` with n of them."""
+
+    ms: Sequence[float]
+    first: int
+    n_sequences: int  # that share a drafter's call
+
+
+class Chooser:
+    def __init__(self, costs: CostModel) -> None:
+        self.costs, self.prices = costs, Prices(costs)
+        self.rate = 1.0  # tokens that a millisecond is worth
+
+    def gains(self, ask: AskInfo, text: Text) -> Gains:
+        found = {}
+        for offer in ask.models:
+            n = min(offer.max_draft, ask.max_draft, text.reach_of(offer.source))
+            found[offer.source] = gains_of(text.track(offer.source).places(n))
+        return found
+
+    def best(self, ask: AskInfo, text: Text, gains: Gains, rows: Rows) -> tuple[Plan, float]:
+        """The best plan for this text alone, and what it is worth in tokens."""
+        plan, best = Plan(), 0.0
+        of_cheap: list[list[float]] = []
+        for i, draft in enumerate(ask.cheap):
+            n = min(len(draft.tokens), ask.max_draft, len(rows.ms) - 1 - rows.first)
+            rates = text.cheap_track(draft).of_tokens(0, draft.chances, n) if n else []
+            of_cheap.append(rates)
+            n, value = best_length(gains_of(rates), rows.ms, rows.first, _NO_DRAFTS, self.rate)
+            if value > best:
+                plan, best = Plan(cheap=i, n_cheap=n), value
+        for offer in ask.models:
+            source, drafts = offer.source, self._drafts(offer.source, rows)
+            # Paid once, and what follows lasts.
+            start = self.costs.catching_up(source, offer.n_pending) * self.rate / INVESTED_FOR
+            n, value = best_length(gains[source], rows.ms, rows.first, drafts, self.rate)
+            if n and value - start > best:
+                plan, best = Plan(model=source, n_model=n), value - start
+            for i, rates in enumerate(of_cheap):
+                n, value = self._spliced(text, rates, gains[source], rows, drafts)
+                if n and value - start > best:
+                    plan = Plan(cheap=i, n_cheap=len(rates), model=source, n_model=n)
+                    best = value - start
+        if plan.model and not plan.n_cheap:
+            drafts = self._drafts(plan.model, rows)
+            row = self.prices.row(rows.n_sequences)
+            plan.stop_below = text.track(plan.model).least_chance(self.rate * (row + drafts[1]))
+        return plan, best
+
+    def option(self, ask: AskInfo, text: Text, plan: Plan, gains: Gains) -> Option:
+        """What could be drafted by this plan, if others leave room for it."""
+        if plan.model:
+            return Option(gains[plan.model], plan.model)
+        if plan.n_cheap:
+            draft = ask.cheap[plan.cheap]
+            n = min(len(draft.tokens), ask.max_draft)
+            return Option(gains_of(text.cheap_track(draft).of_tokens(0, draft.chances, n)))
+        return Option(())
+
+    def _drafts(self, source: str, rows: Rows) -> Sequence[float]:
+        drafts = self.prices.drafts(source, rows.n_sequences)
+        if rows.n_sequences == 1:
+            return drafts
+        return [ms / rows.n_sequences for ms in drafts]
+
+    def _spliced(
+        self,
+        text: Text,
+        cheap: Sequence[float],
+        gains: Sequence[float],
+        rows: Rows,
+        drafts: Sequence[float],
+    ) -> tuple[int, float]:
+        """How much of a model's draft to put before the tail of a cheap one: a token or two may be
+        enough to know whether the cheap one is right."""
+        n_best, best, reach, own = 0, 0.0, 1.0, 0.0
+        likely = text.agreement
+        for n in range(1, min(len(cheap), len(gains), _LONGEST_CHECK + 1)):
+            own += gains[n - 1]
+            reach *= cheap[n - 1]
+            # The tail is verified only if both agree: so often its rows count.
+            tail = [reach * gain for gain in gains_of(cheap[n:])]
+            _, beyond = best_length(tail, rows.ms, rows.first + n, _NO_DRAFTS, self.rate)
+            ms = rows.ms[rows.first + n] - rows.ms[rows.first] + drafts[n]
+            value = own + likely * beyond - self.rate * ms
+            if value > best:
+                n_best, best = n, value
+        return n_best, best

@@ -1,0 +1,137 @@
+"""`Explorer`: now and then something else than the best, to learn what it is worth; as much of it
+as the budget has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .choice import Allocation, Option, allocate, best_length, gains_of
+from .choosing import INVESTED_FOR, Chooser, Gains
+from .plans import AskInfo, Plan
+from .probing import Budget, Patience
+from .text import Text
+
+_PLAIN_ROUNDS: Final = (0, 10, 30)  # in which it is measured what a step without a draft takes
+_HOPEFUL_EVERY: Final = 6  # rounds between two looks at places that were hardly seen
+_WORTH_A_TRY: Final = 0.02  # tokens that the unknown must promise
+_LIKELY: Final = 1.3  # times what is hoped: what a doubtful cost is reckoned to be
+_AGAIN: Final = 4  # rounds after which a probe that was too expensive is considered again
+
+
+class Explorer:
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.budget = Budget()
+
+    def lacks_plain(self, n_sequences: int, now: int) -> bool:
+        """A step without any draft is to be measured."""
+        timings = self._chooser.costs.n_timings(n_sequences)
+        return timings < len(_PLAIN_ROUNDS) and now >= _PLAIN_ROUNDS[timings]
+
+    def instead(self, ask: AskInfo, text: Text, gains: Gains, plan: Plan, value: float) -> Plan:
+        """For one text alone: the plan, or a source that is not used, or another length whose
+        cost or acceptance is hardly known."""
+        for offer in ask.models:
+            patience = self._patience(text, offer.source)
+            if offer.source == plan.model or text.n_rounds < patience.due:
+                continue
+            once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+            if self._affords(gains[offer.source], offer.source, 1, value, once=once):
+                patience.loss = self.budget.last
+                return Plan(model=offer.source, n_model=1, is_probe=True)
+            patience.due = text.n_rounds + _AGAIN
+        is_hopeful = text.n_rounds >= text.hopeful_due
+        if is_hopeful:
+            text.hopeful_due = text.n_rounds + _HOPEFUL_EVERY
+        for offer in ask.models:
+            if plan.model in ("", offer.source) and not plan.is_probe:
+                found = hoped = gains[offer.source]
+                if is_hopeful:
+                    hoped = gains_of(text.track(offer.source).hoped(len(found)))
+                once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+                n = self._other_length(found, hoped, offer.source, plan.n_model, value, once)
+                if n != plan.n_model:
+                    plan = Plan(model=offer.source, n_model=n, is_probe=True)
+        return plan
+
+    def _other_length(
+        self,
+        gains: Sequence[float],
+        hoped: Sequence[float],
+        source: str,
+        n_planned: int,
+        value: float,
+        once: float,
+    ) -> int:
+        prices, rate, end = self._chooser.prices, self._chooser.rate, 2 + len(gains)
+        steps, least = prices.steps, prices.hoped
+        if gains is hoped and steps[2:end] == least[2:end]:
+            return n_planned
+        rows = [0.0, steps[1], *least[2:end]]
+        n, promised = best_length(hoped, rows, 1, prices.drafts(source, 1), rate)
+        if n == n_planned or promised - once * rate / INVESTED_FOR < value + _WORTH_A_TRY:
+            return n_planned
+        ms = min(steps[1 + n], _LIKELY * least[1 + n])
+        affords = self._affords(gains, source, n, value, step=ms, once=once / INVESTED_FOR)
+        return n if affords else n_planned
+
+    def _affords(
+        self,
+        gains: Sequence[float],
+        source: str,
+        n: int,
+        value: float,
+        *,
+        step: float | None = None,
+        once: float = 0.0,
+    ) -> bool:
+        prices = self._chooser.prices
+        plain = prices.steps[1]
+        ms = (prices.steps[1 + n] if step is None else step) - plain + prices.drafts(source, 1)[n]
+        loss = (value - sum(gains[:n])) / self._chooser.rate + ms
+        return self.budget.spend((loss + once) / plain, once / plain)
+
+    # Among many
+
+    def probe_among(self, ask: AskInfo, text: Text, plan: Plan, n: int) -> None:
+        """One of `n` texts that is to have no draft may have a token of a model."""
+        prices = self._chooser.prices
+        for offer in ask.models:
+            patience = self._patience(text, offer.source)
+            if plan.model == offer.source:
+                patience.used(text.n_rounds)
+            elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
+                once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+                ms = prices.row(n) + prices.drafts(offer.source, n)[1] / n + once
+                loss = ms - text.track(offer.source).places(1)[0] / self._chooser.rate
+                scale = n / prices.steps[n]
+                if self.budget.spend(loss * scale, once * scale):
+                    patience.loss = self.budget.last
+                    plan.model, plan.n_model, plan.is_probe = offer.source, 1, True
+                else:
+                    patience.due = text.n_rounds + _AGAIN
+
+    def allocate(self, options: Sequence[Option]) -> tuple[Allocation, float]:
+        """Lengths for many texts, and the rate that is possible; of lengths whose cost is hardly
+        known, it may be others than the best."""
+        prices, n = self._chooser.prices, len(options)
+        best, possible = allocate(options, prices.steps, prices.drafts, self._chooser.rate)
+        if prices.steps == prices.hoped:
+            return best, possible
+        rate = max(self._chooser.rate, possible)
+        rows = [*prices.steps[: n + 1], *prices.hoped[n + 1 :]]
+        other, _ = allocate(options, rows, prices.drafts, self._chooser.rate)
+        value = best.tokens - rate * best.ms
+        if other.tokens - rate * other.ms < value + _WORTH_A_TRY * n:
+            return best, possible
+        n_rows = n + sum(other.lengths)
+        ms = other.ms + (prices.steps[n_rows] - rows[n_rows]) / 2
+        loss = (value - other.tokens + rate * ms) / rate / prices.steps[n] * n
+        return (other if self.budget.spend(loss) else best), possible
+
+    def _patience(self, text: Text, source: str) -> Patience:
+        patience = text.patience.get(source)
+        if patience is None:
+            patience = text.patience[source] = Patience(text.n_rounds)
+        return patience
