@@ -69,8 +69,8 @@ class DraftRun(Protocol):
         draft included; what is in these cells afterwards is nobody's. A recurrent state moves on
         with every row: who may have to take a draft back runs it on a copy of the slot.
 
-        The same `Step` object may be run again with other tokens, positions, past, replay and
-        hidden rows, written in place, and with nothing else changed: that is quicker.
+        The same `Step` object may be run again with other numbers in all of its arrays, which is
+        quicker than a new one: see `StepArrays`.
         """
 
 

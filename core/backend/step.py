@@ -74,6 +74,41 @@ class Piece:
     n_out: int = 1  # logits of the last so many rows
 
 
+class StepArrays:
+    """Steps over arrays that are made once, for whoever runs one after the other.
+
+    Fill in the arrays, then ask for a step of so many rows. The same numbers of rows and sequences
+    get the same `Step`, whose addresses a backend then knows already.
+    """
+
+    def __init__(self, max_rows: int, max_sequences: int, max_pages: int, width: int = 0) -> None:
+        """`width`: of hidden rows; 0: there are none."""
+        self.tokens, self.positions, self.out_rows = (np.zeros(max_rows, np.int32) for _ in "tpo")
+        self.starts = np.zeros(max_sequences + 1, np.int32)
+        self.slots, self.past, self.replay = (np.zeros(max_sequences, np.int32) for _ in "spr")
+        self.pages = np.zeros((max_sequences, max_pages), np.int32)
+        self.hidden = np.zeros((max_rows, width), np.float32) if width else None
+        self._steps: dict[tuple[int, int, int], Step] = {}
+
+    def step(self, n_rows: int, n_sequences: int, n_out: int = 0) -> Step:
+        """Of what the arrays hold: now, and whenever it is run."""
+        key = n_rows, n_sequences, n_out
+        made = self._steps.get(key)
+        if made is None:
+            made = self._steps[key] = Step(
+                self.tokens[:n_rows],
+                self.positions[:n_rows],
+                self.starts[: n_sequences + 1],
+                self.slots[:n_sequences],
+                self.past[:n_sequences],
+                self.replay[:n_sequences],
+                self.pages[:n_sequences],
+                self.out_rows[:n_out],
+                None if self.hidden is None else self.hidden[:n_rows],
+            )
+        return made
+
+
 def build_step(pieces: Sequence[Piece], hidden: NDArray[np.float32] | None = None) -> Step:
     """Lay the pieces of several sequences side by side."""
     lengths = [len(piece.tokens) for piece in pieces]

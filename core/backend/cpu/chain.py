@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .. import picking
 from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
 from ..interface import MAXIMA_BLOCK, Output
-from .inputs import groups_of
+from .inputs import Words, groups_of
 from .kernels.chain import (
     BEGIN,
     NO_CELL,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _WORD: Final = ctypes.c_int64
 _BEGIN: Final = ctypes.PYFUNCTYPE(_WORD, _WORD)  # too short to give the interpreter's lock away
+FIRST_STEP_WORD: Final = ChainWords.FROM_TOKENS
+MAX_STEPS: Final = 16  # whose addresses are remembered, and that are kept alive for that
 _STEP_ARRAYS: Final = (
     (ChainWords.FROM_TOKENS, "tokens"),
     (ChainWords.FROM_POSITIONS, "positions"),
@@ -155,6 +157,8 @@ class NativeChain:
         self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
         self._chances: Any = made.chances.data
         self._counts = made.counts.data
+        self._steps: dict[int, tuple[Step, Words]] = {}
+        self._n_sequences = 0
         self._filled = 0  # positions that all rope tables know
         self._latest: Step | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
@@ -166,6 +170,10 @@ class NativeChain:
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
+        if step is not self._latest:
+            self._look_at(step)
+        if len(asks) != self._n_sequences:
+            raise ValueError(f"{len(asks)} asks for a step of {self._n_sequences} sequences")
         for ask in asks:
             request, length = ask.chooser.request, ask.length
             if length > 0 and not request:
@@ -173,35 +181,42 @@ class NativeChain:
             words[at], words[at + 1] = request, min(max(length, 0), most)
             limits[at + 2] = ask.p_min
             at += AskWords.COUNT
-        if step is not self._latest:
-            self._look_at(step, len(asks))
         reach = self._begin(self._address)
-        if reach == NO_CELL:
-            raise ValueError("a page table is too short for the rows of the step and the draft")
         if reach > self._filled:
             self._filled = self._inputs.reach(reach)
+        if reach == NO_CELL:
+            raise ValueError("a page table is too short for the rows of the step and the draft")
         self._team.run(self._program)
         return self._drafts(len(asks))
 
     def _drafts(self, n: int) -> Drafts:
-        most = self._plan.max_draft
+        at, most = 0, self._plan.max_draft
         tokens: list[list[int]] = []
         chances: list[list[float]] = []
-        for b, count in enumerate(self._counts[:n].tolist()):
-            span = slice(b * most, b * most + count)
-            tokens.append(self._tokens[span].tolist())
-            chances.append(self._chances[span].tolist())
+        for b in range(n):
+            end = at + self._counts[b]
+            tokens.append(self._tokens[at:end].tolist())
+            chances.append(self._chances[at:end].tolist())
+            at += most
         return Drafts(tokens, chances)
 
-    def _look_at(self, step: Step, n_asks: int) -> None:
-        """Where the arrays of a step lie: the kernels read them there."""
+    def _look_at(self, step: Step) -> None:
+        """Where its arrays lie: the kernels read them there."""
         self._latest = None
+        known = self._steps.get(id(step))
+        if known is None:
+            known = step, self._words_of(step)
+            if len(self._steps) >= MAX_STEPS:
+                self._steps.clear()
+            self._steps[id(step)] = known  # with the step itself, so that no other gets its id
+        self._words[FIRST_STEP_WORD:] = known[1]
+        self._latest, self._n_sequences = step, step.n_sequences
+
+    def _words_of(self, step: Step) -> Words:
         n_rows, n_sequences = step.n_rows, step.n_sequences
         self._inputs.check(n_rows, n_sequences)
-        if n_asks != n_sequences:
-            raise ValueError(f"{n_asks} asks for a step of {n_sequences} sequences")
         self._lay_out(n_rows)
-        words = self._words
+        words = np.zeros(ChainWords.COUNT, np.int64)
         for word, name in _STEP_ARRAYS:
             words[word] = _address(getattr(step, name), np.int32, name)
         words[ChainWords.FROM_PAGES_BYTES] = step.pages.strides[0]
@@ -213,7 +228,7 @@ class NativeChain:
                 raise ValueError(f"expected {n_rows} hidden rows of {given.shape[1]} numbers")
             words[ChainWords.FROM_HIDDEN] = _address(hidden, np.float32, "hidden")
         words[ChainWords.N_ROWS], words[ChainWords.N_SEQUENCES] = n_rows, n_sequences
-        self._latest = step
+        return words[FIRST_STEP_WORD:]
 
     def _lay_out(self, n_rows: int) -> None:
         if n_rows not in self._known:

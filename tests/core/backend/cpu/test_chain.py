@@ -19,7 +19,7 @@ from specdec.core.backend.cpu.backend import CpuBackend
 from specdec.core.backend.cpu.chain import NativeChain
 from specdec.core.backend.cpu.simd import SETS
 from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.step import Piece, Step, build_step
+from specdec.core.backend.step import Piece, Step, StepArrays, build_step
 from specdec.core.errors import ConfigError
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
@@ -141,6 +141,37 @@ def test_a_step_changed_in_place_is_read_again(tiny: Tiny) -> None:
     second = alone.native(step, [alone.ask()])
     assert second != first
     assert_alike(second, alone.host(step, [alone.ask()]))
+
+
+def test_steps_over_the_same_arrays(tiny: Tiny) -> None:
+    """Of different numbers of rows and sequences, one after the other and again."""
+    made = drafter(tiny, "mtp", SET_NAMES[0], 2)
+    ours, native, theirs, host = both(made, ())
+    rng = np.random.default_rng(8)
+    texts = Texts(made, rng, 3)
+    arrays = StepArrays(MAX_ROWS, 3, 6, made.model.hparams.n_embd)
+    seen = set()
+    for _ in range(12):
+        step, asks = texts.round()
+        n_rows, n = step.n_rows, step.n_sequences
+        arrays.tokens[:n_rows], arrays.positions[:n_rows] = step.tokens, step.positions
+        arrays.starts[: n + 1], arrays.slots[:n], arrays.past[:n] = (
+            step.starts,
+            step.slots,
+            step.past,
+        )
+        arrays.pages[:n] = step.pages
+        assert arrays.hidden is not None
+        arrays.hidden[:n_rows] = step.hidden
+        again = arrays.step(n_rows, n)
+        assert again is arrays.step(n_rows, n)
+        seen.add(id(again))
+        assert_alike(native(again, asks), host(step, asks))
+        assert_same_state(ours, theirs)
+        if texts.texts[0].n_cells > 50:
+            for text in texts.texts:
+                text.n_cells = 0
+    assert 1 < len(seen) < 12
 
 
 def test_a_draft_is_as_long_as_asked(tiny: Tiny) -> None:
