@@ -83,8 +83,12 @@ class Stats:
     predicted_ms: float = 0.0
     cached_n: int = 0  # tokens of the prompt that another text had left in the cache
     steps: int = 0  # passes of the model that made tokens
+    accept_mode: str = "match"  # which draft tokens were kept, see `Acceptance`
+    drafts: int = 0  # passes that had a draft
     draft_n: int = 0
     draft_n_accepted: int = 0
+    relaxed_n: int = 0  # of these, what the model itself would not have written
+    drafted_per_pos: list[int] = field(default_factory=list)  # by place in the draft
     accept_per_pos: list[int] = field(default_factory=list)  # accepted, by place in the draft
     by_source: dict[str, SourceStats] = field(default_factory=dict)
 
@@ -92,6 +96,12 @@ class Stats:
     def mean_accept_len(self) -> float:
         """Tokens per pass of the model."""
         return self.predicted_n / self.steps if self.steps else 0.0
+
+    @property
+    def accept_rates(self) -> list[float]:
+        """Of the drafts that had a token at a place, those where it was accepted."""
+        pairs = zip(self.accept_per_pos, self.drafted_per_pos, strict=True)
+        return [accepted / drafted for accepted, drafted in pairs]
 
     @property
     def prompt_per_second(self) -> float:
@@ -108,7 +118,8 @@ class Stats:
             for name, s in self.by_source.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in _PRINTED}
-        return values | {"accept_per_pos": list(self.accept_per_pos), "by_source": sources}
+        places = {name: list(getattr(self, name)) for name in ("accept_per_pos", "drafted_per_pos")}
+        return values | places | {"by_source": sources}
 
 
 _PRINTED: Final = (
@@ -124,6 +135,9 @@ _PRINTED: Final = (
     "steps",
     "mean_accept_len",
     "cached_n",
+    "drafts",
+    "accept_mode",
+    "relaxed_n",
 )
 
 

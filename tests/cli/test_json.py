@@ -19,7 +19,13 @@ GENERATE = ("generate", "-m", "m.gguf", "-s", "9")
 SPECULATED = {
     "pieces": ["a", "b", "c"],
     "sources": ["target", "mtp"],
-    "stats": {"draft_n": 4, "draft_n_accepted": 3, "accept_per_pos": [2, 1]},
+    "stats": {
+        "drafts": 2,
+        "draft_n": 4,
+        "draft_n_accepted": 3,
+        "drafted_per_pos": [2, 2],
+        "accept_per_pos": [2, 1],
+    },
     "by_source": {"mtp": [4, 3, 1.5]},
 }
 
@@ -50,6 +56,10 @@ def test_json_is_one_object_with_the_names_of_the_contract(spec: Run) -> None:
             "steps": 3,
             "mean_accept_len": 1.0,
             "accept_per_pos": [2, 1],
+            "drafts": 2,
+            "drafted_per_pos": [2, 2],
+            "accept_mode": "match",
+            "relaxed_n": 0,
             "by_source": {"mtp": {"drafted": 4, "accepted": 3, "ms": 1.5}},
             "model": "m.gguf",
             "device": "cpu",
