@@ -68,7 +68,8 @@ class Match(Verifier):
                 n_made += 1
         except NonFiniteError as error:
             events.append(sequence.end(ERROR, error))
-        part.n_accepted = n_made if is_hit else n_made - 1
+        if drafted:
+            part.n_accepted = n_made if is_hit else n_made - 1
         return n_made
 
 

@@ -228,3 +228,14 @@ def test_what_is_allowed_before_filters(params: SamplingParams) -> None:
     allowed = sampler.allowed(LOGITS, (), 3)
     banned = {token for token, bias in params.logit_bias if bias == -np.inf}
     assert set(allowed.ids.tolist()) == set(range(N_VOCAB)) - {4} - banned
+
+
+@pytest.mark.parametrize("params", CHAINS)
+def test_block_maxima_change_no_law(params: SamplingParams) -> None:
+    logits = np.random.default_rng(4).normal(0, 3, 64 * 300).astype(np.float32)
+    maxima = logits.reshape(-1, 64).max(axis=1)
+    sampler = Sampler(params, n_vocab=logits.size)
+    sampler.begin([0, 3, 3])
+    plain, quick = sampler.law(logits, (), 3), sampler.law(logits, (), 3, maxima)
+    assert plain.ids.tolist() == quick.ids.tolist()
+    assert plain.probabilities.tolist() == quick.probabilities.tolist()
