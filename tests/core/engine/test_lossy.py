@@ -286,6 +286,19 @@ def test_the_mean_length(length: float) -> None:
     assert run(synthetic(rates), Constant(), other, sizes=LONG).tokens != text.tokens
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_the_targets_own_tokens_follow_from_all_before(hybrid: bool) -> None:
+    """So the state is that of the text, of what was accepted by coin too."""
+    engine = make_engine(drafter=Constant(), acceptance=synthetic((0.7, 0.5)), hybrid=hybrid)
+    text = engine.add(PROMPT, FOREVER)
+    own = [event.source == TARGET for event in drain(engine)]
+    assert 5 < sum(own) < len(own)
+    for n, is_own in enumerate(own, text.n_prompt):
+        logits = next_logits(text.tokens[:n], hybrid=hybrid)
+        logits[END] = -np.inf
+        assert text.tokens[n] == (logits.argmax() if is_own else 7)
+
+
 def test_the_coins_are_those_of_the_request() -> None:
     """Not those of the batch: alone or among others, the same tokens."""
     acceptance = synthetic(rates_for_length(2.5, 4))
