@@ -83,13 +83,13 @@ class Stats:
     predicted_ms: float = 0.0
     cached_n: int = 0  # tokens of the prompt that another text had left in the cache
     steps: int = 0  # passes of the model that made tokens
+    drafts: int = 0  # of these, those that had a draft
     accept_mode: str = "match"  # which draft tokens were kept, see `Acceptance`
-    drafts: int = 0  # passes that had a draft
+    relaxed_n: int = 0  # draft tokens that were kept though the model would not have written them
     draft_n: int = 0
     draft_n_accepted: int = 0
-    relaxed_n: int = 0  # of these, what the model itself would not have written
-    drafted_per_pos: list[int] = field(default_factory=list)  # by place in the draft
     accept_per_pos: list[int] = field(default_factory=list)  # accepted, by place in the draft
+    draft_per_pos: list[int] = field(default_factory=list)  # drafted, by place
     by_source: dict[str, SourceStats] = field(default_factory=dict)
 
     @property
@@ -100,7 +100,7 @@ class Stats:
     @property
     def accept_rates(self) -> list[float]:
         """Of the drafts that had a token at a place, those where it was accepted."""
-        pairs = zip(self.accept_per_pos, self.drafted_per_pos, strict=True)
+        pairs = zip(self.accept_per_pos, self.draft_per_pos, strict=True)
         return [accepted / drafted for accepted, drafted in pairs]
 
     @property
@@ -118,7 +118,7 @@ class Stats:
             for name, s in self.by_source.items()
         }
         values: dict[str, Any] = {name: getattr(self, name) for name in _PRINTED}
-        places = {name: list(getattr(self, name)) for name in ("accept_per_pos", "drafted_per_pos")}
+        places = {name: list(getattr(self, name)) for name in ("accept_per_pos", "draft_per_pos")}
         return values | places | {"by_source": sources}
 
 

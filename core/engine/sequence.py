@@ -50,10 +50,10 @@ class Sequence:
         self.max_len = min(asked, n_ctx)
         self.stop_reason: str | None = None
         self.stats = Stats(prompt_n=self.n_prompt)
+        self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
         self.state: SequenceState | None = None  # None while it waits and when it has ended
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
         self.is_known_to_drafter = False
-        self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
         self._is_stateless = sampler.is_stateless
         self._limit = LIMIT if params.max_tokens is not None and asked <= n_ctx else CONTEXT
         self._eog_ids = eog_ids
@@ -141,13 +141,13 @@ class Sequence:
         stats.draft_n_accepted += n_accepted
         missing = n_drafted - len(stats.accept_per_pos)
         stats.accept_per_pos += [0] * missing
-        stats.drafted_per_pos += [0] * missing
+        stats.draft_per_pos += [0] * missing
         for i, source in enumerate(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
             is_accepted = i < n_accepted
             counts.drafted += 1
             counts.accepted += is_accepted
-            stats.drafted_per_pos[i] += 1
+            stats.draft_per_pos[i] += 1
             stats.accept_per_pos[i] += is_accepted
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms

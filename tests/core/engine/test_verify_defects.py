@@ -133,8 +133,8 @@ def test_c6_drafters_are_told_what_was_kept(wrong: int) -> None:
     assert {n for _, n in oracle.settled[:-1]} == {wrong}
     assert sum(n for _, n in oracle.settled) == stats.draft_n_accepted
     assert stats.drafts == len(oracle.settled)
-    assert stats.drafted_per_pos[0] == stats.drafts
-    assert sum(stats.drafted_per_pos) == stats.draft_n
+    assert stats.draft_per_pos[0] == stats.drafts
+    assert sum(stats.draft_per_pos) == stats.draft_n
     assert stats.accept_rates[:wrong] == [1.0] * wrong
     assert set(stats.accept_rates[wrong:]) <= {0.0}
 
