@@ -140,14 +140,15 @@ class Sequence:
         stats.draft_n += n_drafted
         stats.draft_n_accepted += n_accepted
         missing = n_drafted - len(stats.accept_per_pos)
-        stats.accept_per_pos += [0] * missing
-        stats.draft_per_pos += [0] * missing
+        if missing > 0:
+            stats.accept_per_pos += [0] * missing
+            stats.draft_per_pos += [0] * missing
         for i, source in enumerate(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
             is_accepted = i < n_accepted
             counts.drafted += 1
             counts.accepted += is_accepted
-            stats.draft_per_pos[i] += 1
             stats.accept_per_pos[i] += is_accepted
+            stats.draft_per_pos[i] += 1
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms
