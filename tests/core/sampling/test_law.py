@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specdec.core.errors import ConfigError, NonFiniteError
 from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual
+from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual, without
 from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
@@ -88,6 +88,18 @@ def test_laws_add_up_and_hold_no_zero(p: Law, q: Law) -> None:
 def test_equal_laws_always_hold(p: Law) -> None:
     assert all(chance(p, p, token) == 1 for token in p.ids.tolist())
     assert residual(p, p, int(p.ids[0])).ids.size  # never asked for, and still no empty law
+
+
+@given(LAWS, st.sets(st.integers(0, N_VOCAB - 1)))
+def test_without_some_tokens(law: Law, tokens: set[int]) -> None:
+    left = without(law, tokens)
+    others = [token for token in law.ids.tolist() if token not in tokens]
+    if left is None:
+        assert others == []
+    else:
+        assert left.ids.tolist() == others
+        share = sum(law(token) for token in others)
+        assert [left(token) * share for token in others] == pytest.approx(list(map(law, others)))
 
 
 WRONG: dict[str, tuple[Chance, Residual]] = {
