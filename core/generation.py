@@ -83,6 +83,9 @@ class Stats:
     predicted_ms: float = 0.0
     cached_n: int = 0  # tokens of the prompt that another text had left in the cache
     steps: int = 0  # passes of the model that made tokens
+    drafts: int = 0  # of these, those that had a draft
+    accept_mode: str = "match"  # which draft tokens were kept, see `Acceptance`
+    relaxed_n: int = 0  # draft tokens that were kept though the model would not have written them
     draft_n: int = 0
     draft_n_accepted: int = 0
     accept_per_pos: list[int] = field(default_factory=list)  # accepted, by place in the draft
@@ -93,6 +96,12 @@ class Stats:
     def mean_accept_len(self) -> float:
         """Tokens per pass of the model."""
         return self.predicted_n / self.steps if self.steps else 0.0
+
+    @property
+    def accept_rates(self) -> list[float]:
+        """Of the drafts that had a token at a place, those where it was accepted."""
+        pairs = zip(self.accept_per_pos, self.draft_per_pos, strict=True)
+        return [accepted / drafted for accepted, drafted in pairs]
 
     @property
     def prompt_per_second(self) -> float:
@@ -126,6 +135,9 @@ _PRINTED: Final = (
     "steps",
     "mean_accept_len",
     "cached_n",
+    "drafts",
+    "accept_mode",
+    "relaxed_n",
 )
 
 

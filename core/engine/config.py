@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..errors import ConfigError
+from ..speculation.acceptance import Acceptance
 from ..state.sizes import StateSizes
 
 # Prompts are cut at absolute multiples of this, so that a piece is the same piece whatever was
@@ -19,6 +20,7 @@ class EngineConfig:
     chunk: int = PREFILL_CHUNK  # rows of prompts in one step; a multiple of the page length
     reuse: bool = True  # keep what finished texts left, for those that begin alike
     any_cut: bool = True  # see `StateStore`
+    acceptance: Acceptance = field(default_factory=Acceptance)  # which draft tokens are kept
 
     def __post_init__(self) -> None:
         if self.chunk < 1 or self.chunk % self.sizes.page_len:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence as Tokens
 from itertools import count
 
-from ..backend.interface import Backend, HostOutput
-from ..errors import ConfigError, NonFiniteError
-from ..generation import CANCELLED, ERROR, TARGET, Event, GenerateParams
+from ..backend.interface import Backend
+from ..errors import ConfigError
+from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
 from ..speculation.interface import Speculator
 from ..state.snapshot import SequenceSnapshot
@@ -21,6 +21,7 @@ from .drafting import Drafting
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
+from .verify import make_verifier
 
 
 class Engine:
@@ -52,6 +53,7 @@ class Engine:
         )
         self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
+        self._verifier = make_verifier(config.acceptance, tokenizer)
         self._origin = saving.Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
         self._news: list[Event] = []  # what happened between two steps
@@ -84,12 +86,12 @@ class Engine:
             ran_at = time.perf_counter()
             first, n_true = 0, []
             for part in parts:
-                n_made = self._accept(part, output, first, events) if part.n_out else 0
+                n_made = self._verifier.accept(part, output, first, events) if part.n_out else 0
                 first += part.n_out
                 n_true.append(len(part.tokens) - part.n_out + n_made)
                 part.state.advance(len(part.tokens), n_true[-1])
                 if part.n_out:
-                    part.sequence.count(ran_at, n_made, part.draft)
+                    part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
             self._drafting.tell(step, output, parts, n_true, 1000 * (ran_at - began_at))
             for part in parts:
                 self._settle(part)
@@ -140,8 +142,9 @@ class Engine:
 
     def _new_sequence(self, prompt: Tokens[int], params: GenerateParams, index: int) -> Sequence:
         sampler = self._samplers.make(params, index)
+        self._verifier.check(sampler)
         sampler.begin(prompt)
-        return Sequence(
+        sequence = Sequence(
             next(self._ids),
             prompt,
             params,
@@ -150,31 +153,10 @@ class Engine:
             stream=self._tokenizer.stream(continues=True),
             sampler=sampler,
         )
+        sequence.stats.accept_mode = self.config.acceptance.mode
+        return sequence
 
     # the parts of a step
-
-    def _accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
-        """Emit what the model says, and with it as much of the draft as it says too; how many
-        tokens that are, 1 to the draft's length + 1.
-
-        Sample and match: the target picks its own token at every row, as it would have without a
-        draft, so the text cannot depend on what was drafted. Each token is part of the text before
-        the next one is picked, and rows behind the end of the text are not looked at.
-        """
-        sequence, draft, n_made = part.sequence, part.draft, 0
-        drafted = draft.tokens
-        try:
-            is_hit = True
-            while is_hit and sequence.stop_reason is None:
-                row = first + n_made
-                token = sequence.pick(output, row)
-                is_hit = n_made < len(drafted) and drafted[n_made] == token
-                source = draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, output, row, source))
-                n_made += 1
-        except NonFiniteError as error:
-            events.append(sequence.end(ERROR, error))
-        return n_made
 
     def _settle(self, part: Part) -> None:
         sequence, state = part.sequence, part.state

@@ -27,12 +27,15 @@ class Part:
     n_out: int  # logits wanted, of the last so many rows
     max_draft: int = 0
     draft: Draft = field(default_factory=Draft)
+    n_accepted: int = 0  # of the draft's tokens, once it was verified
 
     def add_draft(self, draft: Draft) -> None:
         """Behind the last token, as far as there is room."""
         if len(draft.tokens) > self.max_draft:
             n = self.max_draft
-            draft = Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n])
+            draft = Draft(
+                draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.laws[:n]
+            )
         self.draft = draft
         self.tokens += draft.tokens
         self.n_out += len(draft.tokens)

@@ -21,6 +21,7 @@ from ..generation import (
     Stats,
 )
 from ..sampling.logprobs import token_logprob, top_logprobs
+from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Draft
 from ..state.snapshot import SequenceSnapshot
@@ -53,6 +54,7 @@ class Sequence:
         self.max_len = min(asked, n_ctx)
         self.stop_reason: str | None = None
         self.stats = Stats(prompt_n=self.n_prompt)
+        self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
         self.state: SequenceState | None = None  # None while it waits and when it has ended
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
         self.is_known_to_drafter = False
@@ -126,8 +128,9 @@ class Sequence:
 
     # statistics
 
-    def count(self, ran_at: float, n_made: int, draft: Draft) -> None:
-        """A pass of the model ended at `ran_at`, and `n_made` of its tokens were taken."""
+    def count(self, ran_at: float, n_made: int, draft: Draft, n_accepted: int) -> None:
+        """A pass of the model ended at `ran_at`, and `n_made` of its tokens were taken: the first
+        `n_accepted` because they had been drafted."""
         stats = self.stats
         if not stats.steps:
             stats.prompt_ms = 1000 * (ran_at - self._lap)
@@ -136,20 +139,20 @@ class Sequence:
         stats.predicted_n += n_made
         stats.predicted_ms = 1000 * (time.perf_counter() - self._lap)
         if draft.tokens:
-            self._count_draft(draft, self.tokens[len(self.tokens) - n_made :])
+            self._count_draft(draft, n_accepted)
 
-    def _count_draft(self, draft: Draft, made: Tokens[int]) -> None:
-        stats = self.stats
-        hits = [a == b for a, b in zip(draft.tokens, made, strict=False)]
-        stats.draft_n += len(draft.tokens)
-        stats.draft_n_accepted += sum(hits)
-        missing = len(draft.tokens) - len(stats.accept_per_pos)
+    def _count_draft(self, draft: Draft, n_accepted: int) -> None:
+        stats, n_drafted = self.stats, len(draft.tokens)
+        stats.drafts += 1
+        stats.draft_n += n_drafted
+        stats.draft_n_accepted += n_accepted
+        missing = n_drafted - len(stats.accept_per_pos)
         if missing > 0:
             stats.accept_per_pos += [0] * missing
             stats.draft_per_pos += [0] * missing
         for i, source in enumerate(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
-            is_accepted = i < len(hits) and hits[i]
+            is_accepted = i < n_accepted
             counts.drafted += 1
             counts.accepted += is_accepted
             stats.accept_per_pos[i] += is_accepted

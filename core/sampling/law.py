@@ -8,6 +8,7 @@ outcome then has the law p, whatever q is.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,14 @@ def residual(target: Law, drafter: Law | None, token: int) -> Law:
     if not (left > 0).any():
         return target  # the laws are equal but for the last bits
     return _normalised(ids, left)
+
+
+def without(law: Law, tokens: Collection[int]) -> Law | None:
+    """As if these tokens could not come; None if no other can."""
+    keep = ~np.isin(law.ids, list(tokens))
+    if keep.all():
+        return law
+    return _normalised(law.ids[keep], law.probabilities[keep]) if keep.any() else None
 
 
 def _normalised(ids: NDArray[np.int64], shares: NDArray[np.float64]) -> Law:

@@ -102,9 +102,7 @@ def random_words(
     if not token_ids.size:
         return np.empty(0, dtype=np.uint64)
     rest = (position, sequence, purpose)
-    # Wrapping would repeat another draw.
-    if not all(0 <= word <= 0xFFFFFFFF for word in rest):
-        raise OverflowError(f"position, sequence and purpose must fit into 32 bits, got {rest}")
+    _check_words(*rest)
     key = (seed & 0xFFFFFFFF, seed >> 32)
     blocks = token_ids >> 2
     words: NDArray[np.uint64]
@@ -123,6 +121,12 @@ def random_words(
     return words
 
 
+def _check_words(*rest: int) -> None:
+    # Wrapping would repeat another draw.
+    if not all(0 <= word <= 0xFFFFFFFF for word in rest):
+        raise OverflowError(f"position, sequence and purpose must fit into 32 bits, got {rest}")
+
+
 def to_uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Strictly between 0 and 1."""
     uniform: NDArray[np.float64] = (words.astype(np.float64) + 0.5) * 2.0**-32
@@ -130,9 +134,21 @@ def to_uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def coin(seed: int, sequence: int, position: int, purpose: int) -> float:
-    """One uniform number of a purpose, strictly between 0 and 1."""
-    words = random_words(seed, sequence, position, purpose, np.zeros(1, np.int64))
-    return float(to_uniform(words)[0])
+    """One uniform number of a purpose, strictly between 0 and 1: that of token id 0.
+
+    In plain integers, since arrays take three times as long for a single block.
+    """
+    _check_words(position, sequence, purpose)
+    c0, c1, c2, c3 = 0, position, sequence, purpose
+    k0, k1 = seed & 0xFFFFFFFF, seed >> 32
+    m0, m1 = int(_MULTIPLIERS[0]), int(_MULTIPLIERS[1])
+    for _ in range(_ROUNDS):
+        product0, product1 = c0 * m0, c2 * m1
+        c0, c1 = product1 >> 32 ^ c1 ^ k0, product1 & 0xFFFFFFFF
+        c2, c3 = product0 >> 32 ^ c3 ^ k1, product0 & 0xFFFFFFFF
+        k0 = (k0 + _KEY_STEPS[0]) & 0xFFFFFFFF
+        k1 = (k1 + _KEY_STEPS[1]) & 0xFFFFFFFF
+    return (c0 + 0.5) * 2.0**-32
 
 
 def gumbel(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
+from ..sampling.law import Law
 from ..sampling.sampler import Sampler
 from ..state.store import SequenceState, StateStore
 
@@ -47,6 +48,11 @@ class Draft:
     ms: dict[str, float] = field(default_factory=dict)  # what it cost, by source
     # What the speculator believes of each token: the probability that the target agrees.
     chances: list[float] = field(default_factory=list)
+    # For acceptance by ratio: the law that each token was drawn from, by `Sampler.draw` with
+    # DRAFT_TOKEN. None, and tokens behind the last law: the speculator had no other in mind.
+    # Whether a drawn token is offered may depend on its law and on the tokens before it, never on
+    # which one was drawn: offering only the likely ones would bend the law of the text.
+    laws: list[Law | None] = field(default_factory=list)
 
 
 class Seen(NamedTuple):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specdec.core.errors import ConfigError, NonFiniteError
 from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual
+from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual, without
 from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
@@ -88,6 +88,19 @@ def test_laws_add_up_and_hold_no_zero(p: Law, q: Law) -> None:
 def test_equal_laws_always_hold(p: Law) -> None:
     assert all(chance(p, p, token) == 1 for token in p.ids.tolist())
     assert residual(p, p, int(p.ids[0])).ids.size  # never asked for, and still no empty law
+
+
+@given(LAWS, st.sets(st.integers(0, N_VOCAB - 1)))
+def test_without_some_tokens(law: Law, tokens: set[int]) -> None:
+    left = without(law, tokens)
+    others = [token for token in law.ids.tolist() if token not in tokens]
+    if left is None:
+        assert others == []
+    else:
+        assert left.ids.tolist() == others
+        share = sum(law(token) for token in others)
+        kept = [law(token) for token in others]
+        assert [left(token) * share for token in others] == pytest.approx(kept)
 
 
 WRONG: dict[str, tuple[Chance, Residual]] = {
@@ -228,3 +241,14 @@ def test_what_is_allowed_before_filters(params: SamplingParams) -> None:
     allowed = sampler.allowed(LOGITS, (), 3)
     banned = {token for token, bias in params.logit_bias if bias == -np.inf}
     assert set(allowed.ids.tolist()) == set(range(N_VOCAB)) - {4} - banned
+
+
+@pytest.mark.parametrize("params", CHAINS)
+def test_block_maxima_change_no_law(params: SamplingParams) -> None:
+    logits = np.random.default_rng(4).normal(0, 3, 64 * 300).astype(np.float32)
+    maxima = logits.reshape(-1, 64).max(axis=1)
+    sampler = Sampler(params, n_vocab=logits.size)
+    sampler.begin([0, 3, 3])
+    plain, quick = sampler.law(logits, (), 3), sampler.law(logits, (), 3, maxima)
+    assert plain.ids.tolist() == quick.ids.tolist()
+    assert plain.probabilities.tolist() == quick.probabilities.tolist()

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.noise import PICK_TOKEN, gumbel, philox, portable_log, random_words
+from specdec.core.sampling.noise import (
+    PICK_TOKEN,
+    coin,
+    gumbel,
+    philox,
+    portable_log,
+    random_words,
+    to_uniform,
+)
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -170,3 +178,22 @@ def test_noise_has_the_gumbel_distribution() -> None:
     # Kolmogorov-Smirnov: 1.95 / sqrt(n) is exceeded once in a thousand seeds
     assert np.abs(seen - expected).max() < 1.95 / math.sqrt(noise.size)
     assert noise.mean() == pytest.approx(0.5772, abs=0.02)
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 4),
+)
+def test_a_coin_is_the_number_of_token_0(
+    seed: int, sequence: int, position: int, purpose: int
+) -> None:
+    words = random_words(seed, sequence, position, purpose, np.zeros(1, np.int64))
+    assert coin(seed, sequence, position, purpose) == to_uniform(words)[0]
+    assert 0 < coin(seed, sequence, position, purpose) < 1
+
+
+def test_a_coin_does_not_wrap() -> None:
+    with pytest.raises(OverflowError, match="32 bits"):
+        coin(1, 0, 2**32, 2)

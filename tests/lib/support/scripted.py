@@ -167,17 +167,26 @@ def _cells(state: Any, pages: Any, n_cells: int) -> NDArray[np.int64]:
 
 
 class ScriptedTokenizer:
-    """Tokens 0-25 are letters, 26-49 pairs of them, 50-58 bytes of `€`, END has no text."""
+    """Tokens 0-25 are letters, 26-49 pairs of them, 50-58 bytes of `€`, END has no text.
+    `marks`: what else tokens are called."""
 
     eog_ids = frozenset({END})
     n_vocab = N_VOCAB
+
+    def __init__(self, marks: dict[str, int] | None = None) -> None:
+        self.marks = marks or {}
 
     def piece(self, token: int, *, show_special: bool = False) -> bytes:
         if token < 26:
             return bytes([97 + token])
         if token < 50:
             return bytes([97 + token - 26, 98 + token - 26])
-        return b"" if token == END else _EURO[token % 3 : token % 3 + 1]
+        if token == END:
+            return b"<end>" if show_special else b""
+        return _EURO[token % 3 : token % 3 + 1]
+
+    def find_token(self, text: str) -> int | None:
+        return self.marks.get(text)
 
     def stream(self, *, continues: bool) -> StreamDecoder:
         assert continues
@@ -198,6 +207,7 @@ def make_engine(
     sizes: StateSizes = SMALL,
     drafter: Speculator | None = None,
     backend: ScriptedBackend | None = None,
+    tokenizer: ScriptedTokenizer | None = None,
     **config: Any,
 ) -> Engine:
     backend = backend or ScriptedBackend(hybrid=hybrid)
@@ -208,7 +218,7 @@ def make_engine(
     return Engine(
         cast(Model, model),
         cast(Backend, backend),
-        cast(Tokenizer, ScriptedTokenizer()),
+        cast(Tokenizer, tokenizer or ScriptedTokenizer()),
         EngineConfig(sizes, **{"chunk": 8} | config),
         drafter=drafter,
         model_id="scripted",
