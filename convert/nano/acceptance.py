@@ -16,7 +16,7 @@ from ...core.backend.interface import Backend
 from ...core.backend.layers import Floats
 from ...core.backend.step import Piece, build_step
 from ...core.models.base import Model
-from ...core.models.mtp import H_NEXTN, MtpHead
+from ...core.models.mtp import H_NEXTN
 from ...core.state.sizes import PAGE_LEN
 
 MAX_ROWS = 512
@@ -46,7 +46,7 @@ def measure(
 ) -> Acceptance:
     tokens = [*prompt, *written]
     hidden = trunk_rows(model, backend, tokens)
-    head = HeadRuns(model.nextn[0], backend, len(tokens) + n_draft)
+    head = HeadRuns(model, backend, len(tokens) + n_draft)
     counts = [0] * n_draft
     drafts, last = 0, len(prompt)  # the last token that is certain: the prompt's reply has begun
     head.read(tokens[1:last], hidden[: last - 1], 1)
@@ -85,13 +85,13 @@ def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
 class HeadRuns:
     """One MTP head over one text. Cell c belongs to the token at position c + 1."""
 
-    def __init__(self, head: MtpHead, backend: Backend, n_tokens: int) -> None:
+    def __init__(self, model: Model, backend: Backend, n_tokens: int) -> None:
         self.pages = range(-(-n_tokens // PAGE_LEN))
         state = backend.new_state(
-            head.state_shape, n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1
+            model.state_shape, n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1
         )
         self.run = backend.compile(
-            head.forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN})
+            model.nextn[0].forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN})
         )
 
     def read(self, tokens: Sequence[int], hidden: Floats, position: int) -> None:

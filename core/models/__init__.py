@@ -26,7 +26,11 @@ ARCHITECTURES = {
 
 
 def build_model(
-    file: GgufFile, backend: Backend, check: Callable[[Demand], None] | None = None
+    file: GgufFile,
+    backend: Backend,
+    check: Callable[[Demand], None] | None = None,
+    *,
+    with_nextn: bool = True,
 ) -> Model:
     """Check the whole file against its architecture, then hand every tensor to the backend.
 
@@ -40,12 +44,13 @@ def build_model(
     _refuse_head_only(file, hparams.n_nextn)
     inventory = Inventory()
     weights = Weights(file, inventory)
-    empty = model_class(hparams, weights)
+    empty = model_class(hparams, weights, with_nextn=with_nextn)
     weights.check()
     if check is not None:
         check(inventory.demand(empty, backend))
     backend.expect(file, inventory.matrices)
-    model = model_class(hparams, Weights(file, Reporting(file, backend)))
+    reporting = Weights(file, Reporting(file, backend))
+    model = model_class(hparams, reporting, with_nextn=with_nextn)
     backend.weights_ready(file)
     return model
 

@@ -36,7 +36,9 @@ BlockBuilder = Callable[["Weights", Layout], Block]
 class Model(ABC):
     """A target. `blk`, `output_norm` and so on are the tensors of the file, under their names."""
 
-    def __init__(self, hparams: Hparams, weights: Weights) -> None:
+    def __init__(self, hparams: Hparams, weights: Weights, *, with_nextn: bool = True) -> None:
+        """`with_nextn`: with the MTP heads that the file holds. Their keys and values lie behind
+        those of the trunk, in the same pages."""
         h = self.hparams = hparams
         layout = Layout()
         build = self.block_builder(weights)
@@ -44,12 +46,12 @@ class Model(ABC):
         self.blk = []
         for layout.block in range(h.n_layers):
             self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
-        self.state_shape = layout.shape()
         self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
         self.output = self.token_embd
         if weights.has("output"):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
-        self.nextn = self._nextn(weights, build)
+        self.nextn = self._nextn(weights, build, layout, is_wanted=with_nextn)
+        self.state_shape = layout.shape()
 
     @abstractmethod
     def block_builder(self, weights: Weights) -> BlockBuilder:
@@ -67,15 +69,20 @@ class Model(ABC):
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
         return Output(ops.head(last, self.output), taps)
 
-    def _nextn(self, weights: Weights, build: BlockBuilder) -> list[MtpHead]:
+    def _nextn(
+        self, weights: Weights, build: BlockBuilder, layout: Layout, *, is_wanted: bool
+    ) -> list[MtpHead]:
         """The MTP heads that the file holds; a trunk-only file may keep the key and have none."""
         h = self.hparams
         names = [f"blk.{h.n_layers + i}" for i in range(h.n_nextn)]
         if not any(name.startswith(tuple(f"{n}." for n in names)) for name in weights.file.tensors):
             return []
+        if not is_wanted:
+            for name in names:
+                weights.leave_out(f"{name}.")
+            return []
         heads = []
         for i, name in enumerate(names):
-            layout = Layout(block=h.n_layers + i)
-            block = build(weights.scope(name), layout)
-            heads.append(MtpHead(self, weights.scope(name), block, layout.shape()))
+            layout.block = h.n_layers + i
+            heads.append(MtpHead(self, weights.scope(name), build(weights.scope(name), layout)))
         return heads

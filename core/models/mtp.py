@@ -13,7 +13,6 @@ from ..backend.interface import Output, Taps
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend, State
-    from ..backend.layers import StateShape
     from ..backend.step import Step
     from .base import Block, Model
     from .weights import Weights
@@ -25,11 +24,9 @@ H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the
 class MtpHead:
     """Tensors of `blk.N.nextn.`; what a file leaves out is shared with the trunk."""
 
-    def __init__(
-        self, trunk: Model, weights: Weights, block: Block, state_shape: StateShape
-    ) -> None:
+    def __init__(self, trunk: Model, weights: Weights, block: Block) -> None:
         h = trunk.hparams
-        self.block, self.state_shape, self.n_embd = block, state_shape, h.n_embd
+        self.block, self.n_embd = block, h.n_embd
         self.eh_proj = weights.matrix(2 * h.n_embd, {"nextn.eh_proj": h.n_embd})
         self.enorm = weights.norm("nextn.enorm", h.n_embd, h.eps)
         self.hnorm = weights.norm("nextn.hnorm", h.n_embd, h.eps)

@@ -104,6 +104,10 @@ class Weights:
     def has(self, stem: str) -> bool:
         return f"{self.prefix}{stem}.weight" in self.file.tensors
 
+    def leave_out(self, prefix: str) -> None:
+        """These tensors are not needed now; `check` does not mind them."""
+        self.findings.used.update(name for name in self.file.tensors if name.startswith(prefix))
+
     def norm(self, stem: str, width: int, eps: float) -> Norm:
         return Norm(self.vector(f"{stem}.weight", width), eps)
 

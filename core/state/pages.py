@@ -20,6 +20,8 @@ class PagePool:
         self.n_pages, self.page_len, self.copy = n_pages, page_len, copy
         self.promised = 0  # pages that open tables may still take
         self.on_evict: Callable[[int], None] = _nobody_to_tell
+        # Of each page, how many cells from its beginning on hold what a drafter keeps there too.
+        self.n_drafter_cells = [0] * n_pages
         self._holders = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
         self._kept: set[int] = set()  # by the prefix cache
@@ -46,6 +48,7 @@ class PagePool:
             self._kept.remove(page)
             self.on_evict(page)
         self._holders[page] = 1
+        self.n_drafter_cells[page] = 0
         return page
 
     def hold(self, page: int) -> None:
@@ -119,6 +122,7 @@ class PageTable:
         targets = [self._take() for _ in sources]
         self._pool.copy(sources, targets)
         for i, (source, target) in enumerate(zip(sources, targets, strict=True), first_page):
+            self._pool.n_drafter_cells[target] = self._pool.n_drafter_cells[source]
             self._set(i, target)
             self._pool.release(source)
         self.n_shared = first_page

@@ -64,6 +64,9 @@ class StateStore:
             raise ConfigError(f"chunks of {chunk} rows are not whole pages of {sizes.page_len}")
         self.backend, self.sizes, self.chunk, self.any_cut = backend, sizes, chunk, any_cut
         self.is_recurrent = bool(shape.delta)
+        # A drafter wants the last reused token to run again, for the hidden row that it leaves.
+        # Recurrent states cannot step back: there it is kept with the checkpoint (`carry`).
+        self.reruns_last = False
         self.n_slots = sizes.n_slots + (sizes.n_checkpoints if self.is_recurrent else 0)
         self.state: State = backend.new_state(
             shape,
@@ -94,6 +97,8 @@ class StateStore:
         last = len(tokens) - 1
         limit = _floor(min(match.n_tokens, last), 1 if self.any_cut else self.chunk)
         # Continuing within a page needs a copy of it, for which there may be no room.
+        if self.reruns_last and not self.is_recurrent and self.any_cut:
+            limit = self._before_last(limit)
         for allowed in dict.fromkeys((limit, _floor(limit, self.sizes.page_len))):
             opened = self._open(match, allowed, max_cells)
             if opened is not None:
@@ -162,6 +167,10 @@ class StateStore:
         made.carry = carry
         sequence.checkpoints.append(made)
         return None
+
+    def _before_last(self, limit: int) -> int:
+        """One token less, and in the middle of a page, so that the drafter's cell comes along."""
+        return max(0, limit - (2 if limit % self.sizes.page_len == 1 else 1))
 
     def _open(self, match: Match, limit: int, max_cells: int) -> SequenceState | None:
         checkpoint = match.checkpoint(limit) if self.is_recurrent else None

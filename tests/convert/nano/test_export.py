@@ -74,7 +74,7 @@ def test_mtp_rows_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
     tapped = trunk.forward(ids[0].tolist()).taps[H_NEXTN]
     assert np.abs(tapped - hidden[0].numpy()).max() <= 1e-3
     (head,) = model.nextn
-    state = backend.new_state(head.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
     piece = Piece(ids[0, 1:].tolist(), 0, PAGES, first_position=1, n_out=LENGTH - 1)
     got = run(build_step([piece], tapped[:-1])).taps[H_NEXTN]
@@ -94,7 +94,7 @@ def test_training_drafts_as_the_runtime_does(vocabulary: Vocabulary, tmp_path: P
     write_model(tmp_path / "f32.gguf", made, vocabulary, "F32")
     model, backend = load(tmp_path / "f32.gguf")
     for start in (0, 11, 29):
-        head = HeadRuns(model.nextn[0], backend, 64)
+        head = HeadRuns(model, backend, 64)
         head.read(ids[0, 1 : start + 1].tolist(), hidden[0, :start].numpy(), 1)
         row = hidden[0, start : start + 1].numpy()
         for i in range(3):

@@ -15,7 +15,6 @@ from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
 from specdec.core.engine.config import EngineConfig
-from specdec.core.speculation.interface import Speculator
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence
 from specdec.core.errors import ConfigError
@@ -23,6 +22,7 @@ from specdec.core.generation import Event, GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.interface import Speculator
 from specdec.core.state.fingerprint import model_fingerprint
 from specdec.core.state.sizes import StateSizes
 from specdec.core.state.snapshot import SequenceSnapshot

@@ -17,10 +17,10 @@ from support.scripted import (
     text_of,
 )
 
-from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.errors import ConfigError, FileFormatError
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.state.snapshot import SequenceSnapshot
 
 PROMPT = [5, 3, 8, 1, 4, 4, 7, 2, 9, 11, 6, 6, 2]

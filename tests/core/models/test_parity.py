@@ -55,7 +55,7 @@ def test_mtp_head_equals_transformers(name: str, lengths: list[int], tiny: Tiny)
 
     (head,) = model.nextn
     got, chained = [], []
-    state = backend.new_state(head.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
     for a, b in pairwise(np.cumsum([0, *lengths]).tolist()):
         piece = Piece(tokens[a + 1 : b + 1], a, PAGES, first_position=a + 1, n_out=b - a)
