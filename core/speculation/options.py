@@ -107,9 +107,6 @@ class SpecOptions:
         return DRAFT_N_MAX if self.fixed else CONTROLLED_N_MAX
 
 
-NO_SPECULATION: Final = SpecOptions(types=(NONE,))
-
-
 def parse_types(names: Sequence[str]) -> tuple[str, ...]:
     """Canonical names in the order of precedence. `none` and `auto` stand alone."""
     found = set()
@@ -138,3 +135,6 @@ def _check_range(name: str, value: int, low: int, high: int | None) -> None:
     if value < low or (high is not None and value > high):
         bound = f"at least {low}" if high is None else f"between {low} and {high}"
         raise ConfigError(f"{name} must be {bound}, got {value}")
+
+
+NO_SPECULATION: Final = SpecOptions(types=(NONE,))
