@@ -88,6 +88,11 @@ class Sampler:
             self.grammar or self._has_window or self._reads_history or self._steering is not None
         )
 
+    @property
+    def reads_history(self) -> bool:
+        """`pick` has to be given all of the text so far."""
+        return self._reads_history
+
     def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:
         """Once, before the first pick; the penalties see the prompt, the grammar does not."""
         self._n_seen += len(prompt)

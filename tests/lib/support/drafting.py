@@ -1,0 +1,120 @@
+"""Pairs of loaded models on one backend, and engines with and without a draft model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specdec.core.backend import create_backend
+from specdec.core.backend.interface import Backend
+from specdec.core.engine.config import EngineConfig
+from specdec.core.engine.engine import Engine
+from specdec.core.engine.sequence import Sequence as Text
+from specdec.core.generation import GenerateParams
+from specdec.core.gguf.reader import open_gguf
+from specdec.core.models import build_model
+from specdec.core.speculation.draft_model import DraftModel, make
+from specdec.core.speculation.interface import Ask, Draft, Speculator
+from specdec.core.speculation.options import SpecOptions
+from specdec.core.speculation.table import LoadedModel, Setting
+from specdec.core.state.sizes import StateSizes
+from specdec.core.tokenizer import load_tokenizer
+
+from .scripted import drain
+
+SIZES = StateSizes(96, n_slots=4, n_checkpoints=4, page_len=16, window=12)
+CHUNK = 16
+
+
+@cache
+def backend(device: str = "cpu") -> Backend:
+    return create_backend(device)
+
+
+@cache
+def loaded(path: Path, device: str = "cpu") -> LoadedModel:
+    file = open_gguf(path)
+    model = build_model(file, backend(device))
+    return LoadedModel(file, model, load_tokenizer(file.metadata))
+
+
+def make_drafter(
+    target: LoadedModel, draft: LoadedModel, *, device: str = "cpu", **options: Any
+) -> DraftModel:
+    spec = SpecOptions(types=("draft",), **{"draft_n_max": 4} | options)
+    return make(Setting(spec, target, backend(device), SIZES.n_slots, SIZES.n_ctx, draft))
+
+
+def engine_of(
+    target: LoadedModel,
+    drafter: Speculator | None = None,
+    *,
+    device: str = "cpu",
+    sizes: StateSizes = SIZES,
+) -> Engine:
+    return Engine(
+        target.model,
+        backend(device),
+        target.tokenizer,
+        EngineConfig(sizes, chunk=CHUNK),
+        drafter=drafter,
+        model_id="tiny",
+    )
+
+
+def write(engine: Engine, prompts: Sequence[Sequence[int]], params: GenerateParams) -> list[Text]:
+    """Texts of several prompts at once."""
+    texts = [engine.add(prompt, params) for prompt in prompts]
+    drain(engine)
+    return texts
+
+
+def tokens_of(texts: Sequence[Text]) -> list[list[int]]:
+    return [text.tokens for text in texts]
+
+
+def drafted(texts: Sequence[Text]) -> tuple[int, int]:
+    """Tokens drafted, and of them accepted."""
+    stats = [text.stats for text in texts]
+    return sum(s.draft_n for s in stats), sum(s.draft_n_accepted for s in stats)
+
+
+class Watched(Speculator):
+    """A draft model whose rounds and rows can be looked at, and whose drafts can be spoiled."""
+
+    def __init__(
+        self, inner: DraftModel, spoil: Callable[[Ask, Draft], None] | None = None
+    ) -> None:
+        self.inner, self.spoil = inner, spoil
+        self.rounds: list[list[tuple[Ask, Draft]]] = []
+        self.settled: list[int] = []
+        self.steps: list[int] = []  # rows of each step of the draft model
+
+    def attach(self, store: Any) -> None:
+        self.inner.attach(store)
+        state = self.inner._state
+        run = state._run
+
+        def counted(step: Any) -> Any:
+            self.steps.append(step.n_rows)
+            return run(step)
+
+        state._run = counted
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        drafts = self.inner.propose(asks)
+        copies = [ask._replace(tokens=list(ask.tokens)) for ask in asks]
+        self.rounds.append(list(zip(copies, drafts, strict=True)))
+        if self.spoil is not None:
+            for ask, draft in zip(asks, drafts, strict=True):
+                self.spoil(ask, draft)
+        return drafts
+
+    def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
+        self.settled.append(n_accepted)
+        self.inner.settle(sequence, n_accepted, mine=mine)
+
+    def end(self, sequence: int) -> None:
+        self.inner.end(sequence)
