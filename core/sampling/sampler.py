@@ -90,7 +90,7 @@ class Sampler:
 
     @property
     def reads_history(self) -> bool:
-        """`pick` has to be given all of the text so far."""
+        """`pick` wants the text so far."""
         return self._reads_history
 
     def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:

@@ -152,9 +152,9 @@ class Translator:
         ours = self._to_target.plain
         for data, token in self.to_draft.plain.items():
             pairs[token] = ours.get(data, NO_TOKEN)
-        for ours_token, token in self.specials.items():
-            if token is not None and token >= 0 and self.draft.kind(token) in HIDDEN:
-                pairs[token] = ours_token
+        for ours_token, twin in self.specials.items():
+            if twin is not None and twin >= 0 and self.draft.kind(twin) in HIDDEN:
+                pairs[twin] = ours_token
         return pairs
 
 
