@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ..errors import ConfigError, NonFiniteError, SpecdecError
 from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
 from .draft_state import DraftState, Part, Reading, draft_sizes
-from .interface import Ask, Draft, Speculator
+from .interface import Ask, Draft, Opening, Seen, Speculator
 from .options import DRAFT
 from .translation import NO_TOKEN, Translation, Translator
 from .vocabularies import find_difference
@@ -61,16 +61,19 @@ class _Work:
 
 class DraftModel(Speculator):
     name = DRAFT
+    is_model = True
 
     def __init__(self, setting: Setting, draft: LoadedModel, language: Language) -> None:
         options = setting.options
         self._backend, self._draft, self._language = setting.backend, draft, language
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
+        self.longest = self._n_max
         self._p_min = options.draft_p_min
         h = draft.model.hparams
         self._n_vocab = h.n_vocab
         self._has_all = h.n_vocab >= setting.target.model.hparams.n_vocab
         self._lines: dict[int, _Line] = {}
+        self._n_cells: dict[int, int] = {}  # of the target's state, by text
         self._is_amid = False
 
     def attach(self, store: StateStore) -> None:
@@ -83,6 +86,19 @@ class DraftModel(Speculator):
             )
         sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
         self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
+
+    def begin(self, opening: Opening) -> None:
+        self._n_cells[opening.sequence] = opening.state.n_cells
+
+    def observe(self, seen: Seen) -> None:
+        for sequence, n in zip(seen.sequences, seen.n_true, strict=True):
+            self._n_cells[sequence] += n
+
+    def n_pending(self, sequence: int) -> int:
+        """Rows that it has to catch up on before it can draft, about as many."""
+        line = self._lines.get(sequence)
+        n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
+        return max(0, self._n_cells[sequence] - n_read)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         self._recover()
@@ -98,6 +114,7 @@ class DraftModel(Speculator):
 
     def end(self, sequence: int) -> None:
         self._recover()
+        self._n_cells.pop(sequence, None)
         line = self._lines.pop(sequence, None)
         if line is not None and line.reading is not None:
             self._state.close(line.reading, is_sound=not line.is_broken)

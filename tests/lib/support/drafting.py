@@ -16,7 +16,7 @@ from specdec.core.generation import GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
 from specdec.core.speculation.draft_model import DraftModel, make
-from specdec.core.speculation.interface import Ask, Draft, Speculator
+from specdec.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
 from specdec.core.speculation.options import SpecOptions
 from specdec.core.speculation.table import LoadedModel, Setting
 from specdec.core.state.sizes import StateSizes
@@ -102,6 +102,12 @@ class Watched(Speculator):
             return run(step)
 
         state._run = counted
+
+    def begin(self, opening: Opening) -> None:
+        self.inner.begin(opening)
+
+    def observe(self, seen: Seen) -> None:
+        self.inner.observe(seen)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         drafts = self.inner.propose(asks)
