@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError, NonFiniteError, SpecdecError
+from ..state.fingerprint import model_fingerprint
 from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
+from .draft_saving import load_reading, save_reading
 from .draft_state import DraftState, Part, Reading, draft_sizes
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .options import DRAFT
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .table import LoadedModel, Setting
 
 logger = logging.getLogger(__name__)
+_STATE: Final = "state"
 _STAND_IN: Final = 0  # for a token that the draft model does not have
 
 
@@ -33,7 +36,8 @@ def make(setting: Setting) -> DraftModel:
     draft = setting.draft
     if draft is None:
         raise ConfigError("spec-type draft needs a draft model: give its file with -md")
-    return DraftModel(setting, draft, _language(setting.target, draft))
+    language = _language(setting.target, draft)
+    return DraftModel(setting, draft, language, model_fingerprint(draft.file))
 
 
 @dataclass(eq=False, slots=True)
@@ -63,9 +67,13 @@ class DraftModel(Speculator):
     name = DRAFT
     is_model = True
 
-    def __init__(self, setting: Setting, draft: LoadedModel, language: Language) -> None:
+    def __init__(
+        self, setting: Setting, draft: LoadedModel, language: Language, model_id: str = ""
+    ) -> None:
+        """`model_id`: a `model_fingerprint` of the draft model, by which what it saves is known."""
         options = setting.options
         self._backend, self._draft, self._language = setting.backend, draft, language
+        self._model_id = model_id
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
         self.longest = self._n_max
         self._p_min = options.draft_p_min
@@ -119,6 +127,20 @@ class DraftModel(Speculator):
         if line is not None and line.reading is not None:
             self._state.close(line.reading, is_sound=not line.is_broken)
 
+    def save(self, sequence: int) -> dict[str, bytes]:
+        self._recover()
+        line = self._lines.get(sequence)
+        if line is None or line.reading is None or line.is_broken:
+            return {}
+        return {_STATE: save_reading(self._state.store, line.reading, self._model_id)}
+
+    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        """What does not fit here is left alone: then all is read again."""
+        self._recover()
+        if _STATE in blobs:
+            line = self._lines[sequence] = _Line(self._language.new_text())
+            line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
+
     # one round
 
     def _work(self, ask: Ask) -> _Work | None:
@@ -147,12 +169,21 @@ class DraftModel(Speculator):
     def _reading(self, line: _Line, ids: Sequence[int], n_sure: int) -> Reading | None:
         """What has been read of the text, taken back to what still holds."""
         reading = line.reading
-        if reading is not None and not self._state.follow(reading, ids, n_sure):
+        if reading is not None and not (
+            self._is_of(reading, ids) and self._state.follow(reading, ids, n_sure)
+        ):
             self._state.close(reading, is_sound=False)
             reading = line.reading = None
         if reading is None:
             reading = line.reading = self._state.open(self._known(ids))
         return reading
+
+    def _is_of(self, reading: Reading, ids: Sequence[int]) -> bool:
+        """Of this text: a file may say anything."""
+        if not reading.is_restored or reading.is_compared:
+            return True
+        reading.is_compared = True
+        return reading.cells[: reading.n_sure] == self._known(ids[: reading.n_sure])
 
     def _write(self, works: list[_Work]) -> None:
         """A step for each place of the drafts, over all texts that go on."""

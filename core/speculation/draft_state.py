@@ -34,6 +34,8 @@ class Reading:
     cells: list[int]  # the tokens that have run, newest last
     n_sure: int
     is_published: bool = False
+    is_restored: bool = False  # from a file, for whose numbers nobody vouches
+    is_compared: bool = False  # with the text that it is said to be of
 
 
 class Part(NamedTuple):
@@ -103,12 +105,13 @@ class DraftState:
         reading.n_sure = max(reading.n_sure, min(n_sure, len(reading.cells)))
         if state.n_cells in state.wanted and reading.n_sure == state.n_cells:
             self.store.checkpoint(state, {})
-        if is_read and not reading.is_published:
+        if is_read and not reading.is_published and not reading.is_restored:
             reading.is_published = True
             self.store.publish(state, reading.cells[: reading.n_sure])
 
     def close(self, reading: Reading, *, is_sound: bool = True) -> None:
         """What is sure is left for texts that begin alike."""
+        is_sound &= not reading.is_restored
         is_sound &= len(reading.cells) - reading.n_sure <= self._n_revocable(reading)
         if is_sound:
             self._cut(reading, reading.n_sure)

@@ -122,5 +122,11 @@ class Watched(Speculator):
         self.settled.append(n_accepted)
         self.inner.settle(sequence, n_accepted, mine=mine)
 
+    def save(self, sequence: int) -> dict[str, bytes]:
+        return self.inner.save(sequence)
+
+    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        self.inner.load(sequence, blobs)
+
     def end(self, sequence: int) -> None:
         self.inner.end(sequence)
