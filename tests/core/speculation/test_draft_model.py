@@ -7,8 +7,6 @@ cell, factor, position or noise that is wrong in it would show as a rejection.
 from __future__ import annotations
 
 import logging
-import math
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,49 +16,34 @@ import numpy as np
 import pytest
 from support.drafting import (
     CHUNK,
+    DRAFTS,
+    GREEDY,
+    PROMPTS,
+    SAMPLED,
     SIZES,
+    WAYS,
     Watched,
+    build,
     drafted,
     engine_of,
     loaded,
     make_drafter,
+    of,
     tokens_of,
     write,
 )
-from support.running import random_tokens, start
+from support.running import random_tokens
 from support.scripted import drain
-from support.tiny_models import FAMILIES, TinyModel, build_tiny
-from support.vocab import EOS_ID, tokenizer_metadata
+from support.tiny_models import FAMILIES, TinyModel
 
 from specdec.core.errors import ConfigError
-from specdec.core.generation import CONTEXT, ERROR, GenerateParams
-from specdec.core.sampling.params import SamplingParams
+from specdec.core.generation import CONTEXT
 from specdec.core.speculation.draft_model import make
 from specdec.core.speculation.interface import Ask, Draft
 from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.table import LoadedModel, Setting
-from specdec.core.state.snapshot import SequenceSnapshot
+from specdec.core.speculation.table import Setting
 
 Tiny = Callable[..., TinyModel]
-GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=24, ignore_eos=True)
-SAMPLED = replace(GREEDY, sampling=SamplingParams(seed=4, temperature=1.2, top_k=0))
-PENALISED = replace(GREEDY, sampling=SamplingParams(seed=5, repeat_penalty=1.3, dry_multiplier=0.8))
-STEERED = replace(GREEDY, sampling=SamplingParams(seed=6, mirostat=2))
-WAYS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED, "steered": STEERED}
-PROMPTS = [random_tokens(n, seed=n, n_vocab=256) for n in (21, 3, 40, 17)]
-DRAFTS = ("qwen3", "qwen35")
-
-
-def build(name: str, folder: Path, edit: Callable[..., None]) -> LoadedModel:
-    folder.mkdir(exist_ok=True)
-    return loaded(build_tiny(name, folder, edit=edit).path)
-
-
-def of(tiny: Tiny, name: str, **how: Any) -> LoadedModel:
-    return loaded(tiny(name, **how).path)
-
-
-# The text ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["greedy", "sampled"])
@@ -317,304 +300,6 @@ def padded(n: int) -> Callable[[dict[str, Any], Any], None]:
             tensors[name] = np.concatenate([tensors[name], more.astype(np.float32)])
 
     return pad
-
-
-# What is drafted -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 2.0])
-def test_c8_chances_are_at_the_temperature_asked_for(temperature: float, tiny: Tiny) -> None:
-    """Over all tokens, of the draft model's own logits."""
-    target, draft = of(tiny, "qwen3"), tiny("qwen35")
-    watched = Watched(make_drafter(target, loaded(draft.path)))
-    params = replace(GREEDY, sampling=SamplingParams(temperature=temperature, seed=3))
-    write(engine_of(target, watched), PROMPTS[:1], params)
-    for ask, found in (pair for each in watched.rounds[:4] for pair in each):
-        text = [*ask.tokens, *found.tokens]
-        rows = start(draft.path, "cpu", window=96).append(text)[len(ask.tokens) - 1 : -1]
-        weights = np.exp(rows.astype(np.float64) / (temperature or 1.0))
-        want = weights / weights.sum(axis=1, keepdims=True)
-        got = want[range(len(found.tokens)), found.tokens]
-        assert found.chances == pytest.approx(got.tolist(), rel=1e-4)
-
-
-def test_c8_p_min_stops_before_an_improbable_token(tiny: Tiny) -> None:
-    target, draft = of(tiny, "qwen3"), of(tiny, "qwen35")
-    free = Watched(make_drafter(target, draft))
-    write(engine_of(target, free), PROMPTS, GREEDY)
-    chances = [chance for found in free.rounds for _, d in found for chance in d.chances]
-    least = sorted(chances)[len(chances) // 2]
-    watched = Watched(make_drafter(target, draft, draft_p_min=least))
-    texts = write(engine_of(target, watched), PROMPTS, GREEDY)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS, GREEDY))
-    kept = [chance for found in watched.rounds for _, d in found for chance in d.chances]
-    assert kept
-    assert min(kept) >= least
-    assert len(kept) < len(chances)
-
-
-def test_d12_a_draft_ends_before_the_text_does(tiny: Tiny) -> None:
-    """Nothing is drafted beyond an end token, nor the token itself."""
-    target = of(tiny, "qwen3")
-    bias = SamplingParams(temperature=1.0, seed=3, logit_bias=((EOS_ID, 3.0),))
-    params = GenerateParams(bias, max_tokens=40)
-    watched = Watched(make_drafter(target, target))
-    texts = write(engine_of(target, watched), PROMPTS, params)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS, params))
-    assert any(text.tokens[-1] == EOS_ID for text in texts)
-    assert all(EOS_ID not in d.tokens for found in watched.rounds for _, d in found)
-    n_drafted, n_accepted = drafted(texts)
-    assert n_accepted == n_drafted > 0
-
-
-def test_d12_a_grammar_is_followed(tiny: Tiny) -> None:
-    target, draft = of(tiny, "qwen3"), of(tiny, "qwen35")
-    params = replace(SAMPLED, grammar='root ::= ("a" | "the" | " ")+', ignore_eos=False)
-    for each in (draft, target):
-        watched = Watched(make_drafter(target, each))
-        texts = write(engine_of(target, watched), PROMPTS, params)
-        assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS, params))
-        assert_grammatical(target, watched)
-    assert drafted(texts)[0] == drafted(texts)[1]
-
-
-def assert_grammatical(target: LoadedModel, watched: Watched) -> None:
-    """The text with each draft is the beginning of something that the grammar allows."""
-    starts: dict[int, int] = {}
-    n_drafted = 0
-    for ask, draft in (pair for found in watched.rounds for pair in found):
-        first = starts.setdefault(ask.sequence, len(ask.tokens) - 1)
-        text = b"".join(map(target.tokenizer.piece, [*ask.tokens[first:], *draft.tokens]))
-        assert re.fullmatch(rb"(a|the| )*(th?)?", text)
-        n_drafted += len(draft.tokens)
-    assert n_drafted > 0
-
-
-def test_d12_biases_and_penalties_are_known(tiny: Tiny) -> None:
-    target = of(tiny, "qwen35")
-    banned = tuple((token, -math.inf) for token in range(0, 512, 2))
-    sampling = SamplingParams(seed=2, logit_bias=banned, presence_penalty=1.5)
-    params = replace(GREEDY, sampling=sampling)
-    watched = Watched(make_drafter(target, of(tiny, "qwen3")))
-    write(engine_of(target, watched), PROMPTS, params)
-    tokens = {t for found in watched.rounds for _, d in found for t in d.tokens}
-    assert tokens
-    assert all(token % 2 for token in tokens)
-
-
-# Lives -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_steps", [1, 2, 3, 5])
-@pytest.mark.parametrize("family", DRAFTS)
-def test_saved_and_restored_amid_drafts(
-    family: str, n_steps: int, tiny: Tiny, tmp_path: Path
-) -> None:
-    """C10 and D14: where the text goes on, so does its drafting, and nothing is read again."""
-    target = of(tiny, family)
-    want = write(engine_of(target), PROMPTS[:1], SAMPLED)
-    first = engine_of(target, make_drafter(target, target))
-    text = first.add(PROMPTS[0], SAMPLED)
-    for _ in range(n_steps):
-        first.step()
-    first.snapshot(text).save(tmp_path / "saved")
-    watched = Watched(make_drafter(target, target))
-    second = engine_of(target, watched)
-    write(second, [[1, 2, 3]], GREEDY)
-    watched.steps.clear()
-    restored = second.restore(SequenceSnapshot.load(tmp_path / "saved"))
-    drain(second)
-    assert restored.tokens == want[0].tokens
-    n_drafted, n_accepted = drafted([restored])
-    assert n_accepted == n_drafted > 0
-    if n_steps > 2:  # the prompt was read, and there was a draft
-        assert watched.steps[0] <= 5
-    drain(first)
-    assert text.tokens == want[0].tokens
-
-
-@pytest.mark.parametrize("family", DRAFTS)
-def test_a_state_that_does_not_fit_is_left_alone(family: str, tiny: Tiny) -> None:
-    """Of another model, another text, damaged: the text is read again."""
-    target, other = of(tiny, "qwen3"), of(tiny, family)
-    want = write(engine_of(target), PROMPTS[:1], SAMPLED)
-    first = engine_of(target, make_drafter(target, target))
-    text, elsewhere = first.add(PROMPTS[0], SAMPLED), first.add(PROMPTS[1], SAMPLED)
-    for _ in range(4):
-        first.step()
-    saved = first.snapshot(text)
-    name = next(name for name in saved.blobs if name.endswith("state"))
-    blob = saved.blobs[name]
-    strange = first.snapshot(elsewhere).blobs[name]
-    cases = [b"", blob[:-1], blob[:200], b"x" * 300, strange]
-    drafts = [(target, case) for case in cases]
-    if family != "qwen3":
-        drafts.append((other, blob))
-    for draft, case in drafts:
-        watched = Watched(make_drafter(target, draft))
-        engine = engine_of(target, watched)
-        restored = engine.restore(replace(saved, blobs=saved.blobs | {name: case}))
-        drain(engine)
-        assert restored.tokens == want[0].tokens
-        assert watched.steps[0] == CHUNK  # the prompt, not the last few tokens
-        if draft is target:
-            assert drafted([restored])[0] == drafted([restored])[1] > 0
-
-
-@pytest.mark.parametrize("family", DRAFTS)
-@pytest.mark.parametrize("at", [0, 1, 4, 9])
-def test_an_interrupted_round_is_forgotten(family: str, at: int, tiny: Tiny) -> None:
-    target = of(tiny, family)
-    watched = Watched(make_drafter(target, target))
-    engine = engine_of(target, watched)
-    state = watched.inner._state
-    run = state._run
-
-    def interrupt(step: Any) -> Any:
-        output = run(step)
-        if len(watched.steps) == at + 1:
-            raise KeyboardInterrupt
-        return output
-
-    state._run = interrupt
-    lost = [engine.add(prompt, SAMPLED) for prompt in PROMPTS[:2]]
-    with pytest.raises(KeyboardInterrupt):
-        drain(engine)
-    drain(engine)
-    assert all(text.stop_reason is not None for text in lost)
-    texts = write(engine, PROMPTS, SAMPLED)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS, SAMPLED))
-    assert drafted(texts)[0] == drafted(texts)[1] > 0
-
-
-def test_a_draft_model_of_broken_numbers_is_left_alone(
-    tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is not the target that is broken: the text goes on without drafts."""
-
-    def poison(_keys: dict[str, Any], tensors: Any) -> None:
-        tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
-
-    target = of(tiny, "qwen3")
-    draft = build("qwen35", tmp_path, poison)
-    with caplog.at_level(logging.WARNING):
-        texts = write(engine_of(target, make_drafter(target, draft)), PROMPTS[:2], SAMPLED)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS[:2], SAMPLED))
-    assert ERROR not in {text.stop_reason for text in texts}
-    assert drafted(texts) == (0, 0)
-    assert caplog.text.count("no more drafts for this text") == 2
-
-
-def test_everything_is_given_back(tiny: Tiny) -> None:
-    target = of(tiny, "qwen35")
-    drafter = make_drafter(target, target)
-    engine = engine_of(target, drafter)
-    write(engine, PROMPTS * 3, SAMPLED)
-    store = drafter._state.store
-    assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
-    assert not drafter._lines
-
-
-# Another vocabulary ----------------------------------------------------------------------------
-
-
-def shuffled(words: tuple[str, ...], seed: int) -> Callable[[dict[str, Any], Any], None]:
-    """The same model under other token ids."""
-
-    def shuffle(keys: dict[str, Any], tensors: Any) -> None:
-        keys |= tokenizer_metadata(words)
-        order = np.random.default_rng(seed).permutation(512)
-        for name in ("tokens", "token_type"):
-            values = keys[f"tokenizer.ggml.{name}"]
-            keys[f"tokenizer.ggml.{name}"] = [values[i] for i in order]
-        keys["tokenizer.ggml.eos_token_id"] = int(np.flatnonzero(order == EOS_ID)[0])
-        for name in ("token_embd.weight", "output.weight"):
-            tensors[name] = tensors[name][order]
-
-    return shuffle
-
-
-def with_words(*words: str) -> Callable[[dict[str, Any], Any], None]:
-    def change(keys: dict[str, Any], _tensors: Any) -> None:
-        keys |= tokenizer_metadata(words)
-
-    return change
-
-
-@pytest.fixture(params=DRAFTS)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LoadedModel, LoadedModel]:
-    """Of one behaviour, with tokens of one byte each but "zq", under other ids."""
-    return (
-        build(request.param, tmp_path / "target", with_words("zq")),
-        build(request.param, tmp_path / "draft", shuffled(("zq",), 3)),
-    )
-
-
-def spelling(params: GenerateParams, model: LoadedModel) -> GenerateParams:
-    known = {model.tokenizer.find_token(char) for char in "abcdefghijklmnoprstuvwxyĠ"}
-    bans = tuple((token, -math.inf) for token in range(512) if token not in known)
-    return replace(params, sampling=replace(params.sampling, logit_bias=bans), ignore_eos=False)
-
-
-@pytest.mark.parametrize("way", ["greedy", "sampled"])
-def test_d11_a_translated_twin_is_right(
-    pair: tuple[LoadedModel, LoadedModel], way: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    target, draft = pair
-    params = spelling(WAYS[way], target)
-    with caplog.at_level(logging.WARNING):
-        engine = engine_of(target, make_drafter(target, draft))
-    assert caplog.text.count("translated by way of their text") == 1
-    prompts = [target.tokenizer.encode(t) for t in ("the end of it", "a", "x " * 20, "so it is")]
-    for some in (prompts[:1], prompts):
-        texts = write(engine, some, params)
-        assert tokens_of(texts) == tokens_of(write(engine_of(target), some, params))
-        n_drafted, n_accepted = drafted(texts)
-        assert n_accepted == n_drafted > 10 * len(some)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("family", DRAFTS)
-def test_translated_drafts_of_another_model_change_nothing(
-    family: str, way: str, tiny: Tiny, tmp_path: Path
-) -> None:
-    """Random bytes, broken characters, control tokens and all; other words, other ids."""
-    edit = shuffled(("then", "hello"), 5)
-    target, draft = of(tiny, "qwen35"), build(family, tmp_path, edit)
-    params = WAYS[way]
-    engine = engine_of(target, make_drafter(target, draft, draft_n_max=7))
-    texts = write(engine, PROMPTS, params)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS, params))
-    assert drafted(texts)[0] > 0
-
-
-def test_translated_drafts_follow_a_grammar(pair: tuple[LoadedModel, LoadedModel]) -> None:
-    target, draft = pair
-    params = replace(SAMPLED, grammar='root ::= ("a" | "the" | " ")+', ignore_eos=False)
-    watched = Watched(make_drafter(target, draft))
-    prompts = [target.tokenizer.encode(text) for text in ("the end", "a", "of it", "so")]
-    texts = write(engine_of(target, watched), prompts, params)
-    assert tokens_of(texts) == tokens_of(write(engine_of(target), prompts, params))
-    assert_grammatical(target, watched)
-    assert drafted(texts)[1] > 0
-
-
-def test_b8_a_vocabulary_that_cannot_be_translated(tiny: Tiny, tmp_path: Path) -> None:
-    """One line, at the start; not a run without drafts that nobody asked for."""
-
-    def no_bytes(keys: dict[str, Any], _tensors: Any) -> None:
-        keys |= tokenizer_metadata(("then",))
-        tokens = keys["tokenizer.ggml.tokens"]
-        tokens[10], tokens[400] = "[gone]", tokens[10]
-        keys["tokenizer.ggml.token_type"][400] = 5
-        keys["tokenizer.ggml.merges"] = ["t h"]
-
-    draft = build("qwen3", tmp_path, no_bytes)
-    target = of(tiny, "qwen35")
-    with pytest.raises(ConfigError, match=r"no token for 1 of the 256 bytes") as caught:
-        make_drafter(target, draft)
-    assert str(caught.value).startswith(f"{draft.file.label}: cannot draft for this model: its ")
-    assert "\n" not in str(caught.value)
 
 
 def test_without_a_draft_model(tiny: Tiny) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from specdec.core.engine.sequence import Sequence as Text
 from specdec.core.generation import GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
+from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.draft_model import DraftModel, make
 from specdec.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
 from specdec.core.speculation.options import SpecOptions
@@ -22,10 +25,19 @@ from specdec.core.speculation.table import LoadedModel, Setting
 from specdec.core.state.sizes import StateSizes
 from specdec.core.tokenizer import load_tokenizer
 
+from .running import random_tokens
 from .scripted import drain
+from .tiny_models import TinyModel, build_tiny
 
 SIZES = StateSizes(96, n_slots=4, n_checkpoints=4, page_len=16, window=12)
 CHUNK = 16
+GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=24, ignore_eos=True)
+SAMPLED = replace(GREEDY, sampling=SamplingParams(seed=4, temperature=1.2, top_k=0))
+PENALISED = replace(GREEDY, sampling=SamplingParams(seed=5, repeat_penalty=1.3, dry_multiplier=0.8))
+STEERED = replace(GREEDY, sampling=SamplingParams(seed=6, mirostat=2))
+WAYS = {"greedy": GREEDY, "sampled": SAMPLED, "penalised": PENALISED, "steered": STEERED}
+PROMPTS = [random_tokens(n, seed=n, n_vocab=256) for n in (21, 3, 40, 17)]
+DRAFTS = ("qwen3", "qwen35")  # a dense draft model, and a recurrent one
 
 
 @cache
@@ -38,6 +50,15 @@ def loaded(path: Path, device: str = "cpu") -> LoadedModel:
     file = open_gguf(path)
     model = build_model(file, backend(device))
     return LoadedModel(file, model, load_tokenizer(file.metadata))
+
+
+def build(name: str, folder: Path, edit: Callable[..., None]) -> LoadedModel:
+    folder.mkdir(exist_ok=True)
+    return loaded(build_tiny(name, folder, edit=edit).path)
+
+
+def of(tiny: Callable[..., TinyModel], name: str) -> LoadedModel:
+    return loaded(tiny(name).path)
 
 
 def make_drafter(
@@ -130,3 +151,15 @@ class Watched(Speculator):
 
     def end(self, sequence: int) -> None:
         self.inner.end(sequence)
+
+
+def assert_grammatical(target: LoadedModel, watched: Watched) -> None:
+    """The text with each draft is the beginning of something that the grammar allows."""
+    starts: dict[int, int] = {}
+    n_drafted = 0
+    for ask, draft in (pair for found in watched.rounds for pair in found):
+        first = starts.setdefault(ask.sequence, len(ask.tokens) - 1)
+        text = b"".join(map(target.tokenizer.piece, [*ask.tokens[first:], *draft.tokens]))
+        assert re.fullmatch(rb"(a|the| )*(th?)?", text)
+        n_drafted += len(draft.tokens)
+    assert n_drafted > 0
