@@ -207,15 +207,21 @@ class DraftModel(Speculator):
             reading, ids = work.reading, work.ids
             first = len(reading.cells)
             end = self._end_of_piece(reading, len(ids))
-            if parts and end - first > left:
-                continue
-            left -= end - first
+            if not self._is_short(reading, end - first):
+                if end - first > left:
+                    continue
+                left -= end - first
             is_last = end == len(ids)
             parts.append(Part(reading, self._known(ids[first:end]), is_last))
             ran.append(work)
             if is_last:
                 live.append(work)
         return parts, ran, live
+
+    def _is_short(self, reading: Reading, n_rows: int) -> bool:
+        """No more than every text may have in a step besides the pieces of prompts."""
+        n_unsure = len(reading.cells) - reading.n_sure
+        return n_rows + n_unsure <= reading.state.window
 
     def _end_of_piece(self, reading: Reading, n_ids: int) -> int:
         first, chunk = len(reading.cells), self._state.store.chunk

@@ -174,6 +174,21 @@ def test_a_long_prompt_is_caught_up_in_pieces(tiny: Tiny) -> None:
     assert lone.steps[:4] == [16, 16, 16, 13]
 
 
+def test_who_has_much_to_read_is_not_forgotten(tiny: Tiny) -> None:
+    """Texts that draft at every step leave room for the pieces of one that came later."""
+    target = of(tiny, "qwen3")
+    watched = Watched(make_drafter(target, target))
+    engine = engine_of(target, watched)
+    for prompt in PROMPTS[:3]:
+        engine.add(prompt[:3], replace(GREEDY, max_tokens=80))
+    for _ in range(4):
+        engine.step()
+    late = engine.add(random_tokens(60, seed=1, n_vocab=256), replace(GREEDY, max_tokens=30))
+    drain(engine)
+    assert late.stats.draft_n_accepted == late.stats.draft_n
+    assert late.stats.steps <= 11  # four pieces of its prompt, and then five tokens at a time
+
+
 def test_d7_texts_with_drafts_of_different_lengths_share_steps(tiny: Tiny) -> None:
     target = of(tiny, "qwen35")
     watched = Watched(make_drafter(target, target))
