@@ -14,7 +14,7 @@ import numpy as np
 
 from .backend import create_backend
 from .backend.interface import Backend
-from .backend.layers import Floats, KvTypes
+from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
@@ -28,6 +28,8 @@ from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
 from .speculation.build import build_speculator
+from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
+from .speculation.draft_state import draft_sizes
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting, resolve_types
@@ -59,7 +61,8 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Open, check and prepare a GGUF file. `device` as on the command line."""
+    """Open, check and prepare a GGUF file. `device` as on the command line; `draft`: the file of a
+    draft model, or of an MTP head."""
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
     backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
@@ -68,14 +71,19 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     file = open_gguf(path)
     check_vocabulary(file)
     tokenizer = load_tokenizer(file.metadata)
+    draft_file = None if draft is None else open_draft(draft, spec)
 
     def check(demand: Demand) -> None:
         _refuse_what_does_not_fit(file, demand, backend, _context_length(demand.model, n_ctx))
 
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
+    with_nextn &= draft_file is None or not draft_file.is_head
     model = build_model(file, backend, check, with_nextn=with_nextn)
-    runtime = Runtime(file, model, backend, tokenizer, _context_length(model, n_ctx), spec)
-    runtime.draft = None if draft is None else _load_draft(draft, backend)
+    target, n_ctx = LoadedModel(file, model, tokenizer), _context_length(model, n_ctx)
+    drafter = None
+    if draft_file is not None:
+        drafter = _load_draft(draft_file, target, backend, spec, n_ctx)
+    runtime = Runtime(file, model, backend, tokenizer, n_ctx, spec, drafter)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
@@ -89,12 +97,13 @@ class Runtime:
         tokenizer: Tokenizer,
         n_ctx: int,
         spec: SpecOptions = NO_SPECULATION,
+        draft: LoadedModel | None = None,
     ) -> None:
         """Refused with a ConfigError if the state of one sequence does not fit into memory."""
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
+        self.draft = draft
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
-        self.draft: LoadedModel | None = None
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
@@ -139,11 +148,13 @@ class Runtime:
 
     def plan(self, n_slots: int) -> Budget:
         """What `n_slots` sequences at once take; ConfigError if that is not there."""
-        sizes = _sizes(self.n_ctx, n_slots)
-        available = _available_for(self.backend)
-        if available is not None:  # weights in a mapped file are free memory in the system's eyes
-            available = max(0, available - self.backend.mapped_bytes)
-        return make_budget(self.backend, self.model.state_shape, sizes, available)
+        sizes, shape = _sizes(self.n_ctx, n_slots), self.model.state_shape
+        available, n_draft = _available_beside(self.backend), 0
+        if self.draft is not None:
+            target = LoadedModel(self.file, self.model, self.tokenizer)
+            state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
+            n_draft = state.kv + state.recurrent
+        return make_budget(self.backend, shape, sizes, available, draft=n_draft)
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
@@ -262,18 +273,45 @@ class Runtime:
                 self._inboxes[event.sequence].append(event)
 
 
-def _load_draft(path: str | Path, backend: Backend) -> LoadedModel:
-    file = open_gguf(path)
-    check_vocabulary(file)
-    return LoadedModel(file, build_model(file, backend), load_tokenizer(file.metadata))
-
-
 def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
     return StateSizes(n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
 
 
 def _available_for(backend: Backend) -> int | None:
     return available_memory() if backend.name in _HOST_DEVICES else None
+
+
+def _available_beside(backend: Backend) -> int | None:
+    """The weights that are loaded not counted."""
+    available = _available_for(backend)
+    if available is not None:  # those in a mapped file are free memory in the system's eyes
+        available = max(0, available - backend.mapped_bytes)
+    return available
+
+
+def _load_draft(
+    draft: DraftFile, target: LoadedModel, backend: Backend, spec: SpecOptions, n_ctx: int
+) -> LoadedModel | None:
+    """Refused if it does not fit beside the target and the state of one sequence."""
+    sizes = _sizes(n_ctx, 1)
+
+    def check(demand: Demand) -> None:
+        available = _available_beside(backend)
+        if available is None:
+            return
+        state = make_budget(backend, target.model.state_shape, sizes, available)
+        own = draft_sizes(sizes, n_ctx, spec.n_max)
+        left = max(0, available - state.kv - state.recurrent)
+        # A head's keys and values belong to the state of the target, which is checked afterwards.
+        shape = StateShape(()) if draft.is_head else demand.model.state_shape
+        weights = demand.weight_bytes
+        try:
+            check_weights(backend, shape, weights, demand.stored_bytes, left)
+            make_budget(backend, shape, own, max(0, left - weights), weights)
+        except (ModelError, ConfigError) as error:
+            raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
+
+    return load_draft(draft, target, backend, check)
 
 
 def _refuse_what_does_not_fit(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
     from .base import Model
+    from .hparams import Hparams
     from .weights import Demand
 
 ARCHITECTURES = {
@@ -40,8 +41,8 @@ def build_model(
     from .weights import Inventory, Reporting, Weights
 
     model_class = _find_class(file)
+    _refuse_head_only(file)
     hparams = Hparams.from_gguf(file)
-    _refuse_head_only(file, hparams.n_nextn)
     inventory = Inventory()
     weights = Weights(file, inventory)
     empty = model_class(hparams, weights, with_nextn=with_nextn)
@@ -67,9 +68,53 @@ def _find_class(file: GgufFile) -> type[Model]:
     return found
 
 
-def _refuse_head_only(file: GgufFile, n_nextn: int) -> None:
-    if n_nextn and not any(name.startswith("blk.0.") for name in file.tensors):
+def add_heads(
+    model: Model, file: GgufFile, backend: Backend, check: Callable[[Demand], None] | None = None
+) -> None:
+    """Give a model the MTP heads of a file that holds only these.
+
+    `check` is told what they will take, and may refuse them.
+    """
+    from .hparams import Hparams
+    from .weights import Inventory, Reporting, Weights
+
+    model_class = _find_class(file)
+    hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
+    _check_heads(file, hparams, model.hparams)
+    inventory = Inventory()
+    weights = Weights(file, inventory)
+    model_class.heads_over(model, hparams, weights)
+    weights.check()
+    if check is not None:
+        check(inventory.demand(model, backend))
+    backend.expect(file, inventory.matrices)
+    reporting = Weights(file, Reporting(file, backend))
+    model.nextn, model.state_shape = model_class.heads_over(model, hparams, reporting)
+    backend.weights_ready(file)
+
+
+def is_head_only(file: GgufFile) -> bool:
+    """No model, but an MTP head for one."""
+    n_nextn = file.metadata.int("nextn_predict_layers", 0)
+    return n_nextn > 0 and not any(name.startswith("blk.0.") for name in file.tensors)
+
+
+def _refuse_head_only(file: GgufFile) -> None:
+    if is_head_only(file):
         raise ModelError(
             f"{file.label}: holds only an MTP head, not the model it belongs to; "
-            "attach it to the model's own file first"
+            "give that with -m, and this file with -md"
         )
+
+
+def _check_heads(file: GgufFile, head: Hparams, model: Hparams) -> None:
+    """Only what no missing tensor would show."""
+    for what, here, there in (
+        ("hidden rows are {} wide", head.n_embd, model.n_embd),
+        ("vocabulary has {} rows", head.n_vocab, model.n_vocab),
+    ):
+        if here != there:
+            raise ModelError(
+                f"{file.label}: this MTP head belongs to another model: its {what.format(here)}, "
+                f"the model's {there}"
+            )

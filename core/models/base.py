@@ -12,6 +12,7 @@ from .mtp import H_NEXTN, MtpHead
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend, Packed, Rows, State
+    from ..backend.layers import StateShape
     from ..backend.step import Step
     from .hparams import Hparams
     from .weights import Weights
@@ -48,8 +49,10 @@ class Model(ABC):
             self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
         self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
         self.output = self.token_embd
+        self.output_at = weights.file, "token_embd"  # whose rows the head's are
         if weights.has("output"):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
+            self.output_at = weights.file, "output"
         self.nextn = self._nextn(weights, build, layout, is_wanted=with_nextn)
         self.state_shape = layout.shape()
 
@@ -68,6 +71,30 @@ class Model(ABC):
             taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
         return Output(ops.head(last, self.output), taps)
+
+    @classmethod
+    def heads_over(
+        cls, trunk: Model, hparams: Hparams, weights: Weights
+    ) -> tuple[list[MtpHead], StateShape]:
+        """MTP heads out of a file of their own, and the state of the trunk with theirs behind it.
+
+        Tensors of the trunk that the file brings along are theirs; they share all others.
+        """
+        h, shell = hparams, cls.__new__(cls)
+        shell.hparams = h
+        shell.token_embd, shell.output = trunk.token_embd, trunk.output
+        shell.output_norm, shell.output_at = trunk.output_norm, trunk.output_at
+        if weights.has("token_embd"):
+            shell.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
+        if weights.has("output"):
+            shell.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
+            shell.output_at = weights.file, "output"
+        if weights.has("output_norm"):
+            shell.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
+        shape = trunk.state_shape
+        layout = Layout(kv=list(shape.kv), delta=list(shape.delta))
+        build = shell.block_builder(weights)
+        return shell._nextn(weights, build, layout, is_wanted=True), layout.shape()
 
     def _nextn(
         self, weights: Weights, build: BlockBuilder, layout: Layout, *, is_wanted: bool

@@ -32,7 +32,8 @@ class Hparams:
     attention_scale: float
 
     @classmethod
-    def from_gguf(cls, file: GgufFile) -> Self:
+    def from_gguf(cls, file: GgufFile, n_vocab: int | None = None) -> Self:
+        """`n_vocab`: of the model that a head belongs to, whose file may have no vocabulary."""
         meta = file.metadata
         n_blocks = meta.int("block_count", low=1, high=MAX_LAYERS)
         n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)
@@ -45,7 +46,7 @@ class Hparams:
             n_layers=n_blocks - n_nextn,
             n_nextn=n_nextn,
             n_embd=n_embd,
-            n_vocab=_vocabulary_size(file),
+            n_vocab=_vocabulary_size(file, n_vocab),
             n_ctx_train=meta.int("context_length", low=1),
             n_heads=n_heads,
             n_kv_heads=_kv_heads(file, n_heads),
@@ -70,8 +71,10 @@ def _kv_heads(file: GgufFile, n_heads: tuple[int, ...]) -> tuple[int, ...]:
     return n_kv
 
 
-def _vocabulary_size(file: GgufFile) -> int:
+def _vocabulary_size(file: GgufFile, default: int | None) -> int:
     table = file.tensors.get("token_embd.weight")
+    if table is None and default is not None:
+        return default
     if table is None:
         raise ModelError(f"{file.label}: tensor token_embd.weight is missing; not a complete model")
     if len(table.shape) != 2 or not table.shape[0]:

@@ -36,12 +36,10 @@ class MtpHead:
             self.embed_tokens = weights.matrix(h.n_embd, {"nextn.embed_tokens": h.n_vocab})
         self.shared_head_head = trunk.output
         # Where its rows are stored, for `shortened`.
-        self._file, self._n_vocab = weights.file, h.n_vocab
-        stems = (f"{weights.prefix}nextn.shared_head_head", "output")
-        stored = (stem for stem in stems if f"{stem}.weight" in weights.file.tensors)
-        self._head_stem = next(stored, "token_embd")
+        (self._file, self._head_stem), self._n_vocab = trunk.output_at, h.n_vocab
         if weights.has("nextn.shared_head_head"):
             self.shared_head_head = weights.matrix(h.n_embd, {"nextn.shared_head_head": h.n_vocab})
+            self._file, self._head_stem = weights.file, f"{weights.prefix}nextn.shared_head_head"
         self.shared_head_norm = trunk.output_norm
         for name in ("nextn.shared_head_norm", "layer_output_norm"):
             if weights.has(name):

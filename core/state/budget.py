@@ -23,6 +23,7 @@ class Budget:
     page_bytes: int
     slot_bytes: int
     available: int | None  # bytes that are left for the state; None: unknown
+    draft: int = 0  # bytes that the state of a draft model takes
 
     @property
     def kv(self) -> int:
@@ -34,7 +35,8 @@ class Budget:
 
     @property
     def fits(self) -> bool:
-        return self.available is None or self.kv + self.recurrent <= self.available
+        needed = self.kv + self.recurrent + self.draft
+        return self.available is None or needed <= self.available
 
     def describe(self) -> str:
         """One line, for people."""
@@ -43,7 +45,9 @@ class Budget:
         if self.slot_bytes:
             states = f"{sizes.n_slots} + {sizes.n_checkpoints} states"
             parts.append(f"recurrent {_gib(self.recurrent)} ({states})")
-        total = _gib(self.weights + self.kv + self.recurrent)
+        if self.draft:
+            parts.append(f"draft model's state {_gib(self.draft)}")
+        total = _gib(self.weights + self.kv + self.recurrent + self.draft)
         left = "" if self.available is None else f", {_gib(self.available)} free for the state"
         return f"{' + '.join(parts)} = {total}{left}"
 
@@ -54,6 +58,7 @@ def make_budget(
     sizes: StateSizes,
     available: int | None,
     weights: int | None = None,
+    draft: int = 0,
 ) -> Budget:
     """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit.
 
@@ -66,7 +71,7 @@ def make_budget(
         sizes = replace(sizes, n_checkpoints=0)
     if weights is None:
         weights = backend.weight_bytes()
-    budget = Budget(sizes, weights, page_bytes, slot_bytes, available)
+    budget = Budget(sizes, weights, page_bytes, slot_bytes, available, draft)
     # Checkpoints only save time, so they are the first to go.
     while not budget.fits and budget.sizes.n_checkpoints:
         sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
@@ -103,11 +108,13 @@ def check_weights(
 
 def _refusal(budget: Budget) -> str:
     sizes, available = budget.sizes, budget.available or 0
-    needed = budget.kv + budget.recurrent
+    needed = budget.kv + budget.recurrent + budget.draft
     least = sizes.n_slots * budget.slot_bytes
     parts = [f"{_gib(budget.kv)} of KV cache for {sizes.n_tokens} tokens"]
     if least:
         parts.append(f"{_gib(least)} of recurrent state")
+    if budget.draft:
+        parts.append(f"{_gib(budget.draft)} for the draft model")
     if longest := _longest_context(budget):
         advice = f"give a smaller -c (up to {longest} would fit)"
     else:
@@ -123,7 +130,7 @@ def _refusal(budget: Budget) -> str:
 
 def _longest_context(budget: Budget) -> int:
     sizes, available = budget.sizes, budget.available or 0
-    for_pages = available - sizes.n_slots * budget.slot_bytes
+    for_pages = available - sizes.n_slots * budget.slot_bytes - budget.draft
     n_pages = for_pages // max(budget.page_bytes, 1) - 1
     return max(0, min(n_pages // sizes.n_slots * sizes.page_len, sizes.n_ctx - 1))
 

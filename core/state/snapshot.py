@@ -76,6 +76,15 @@ class SequenceSnapshot:
             raise FileFormatError(f"{source}: cannot be read: {error.strerror}") from None
         return _Reader(data, source).snapshot()
 
+    def to_bytes(self) -> bytes:
+        """The same as in a file; it may become a blob of another one."""
+        data = b"".join(self._parts())
+        return data + blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str) -> SequenceSnapshot:
+        return _Reader(bytearray(data), source).snapshot()
+
     def _parts(self) -> Iterator[bytes | memoryview]:
         arrays = {name: np.asarray(array, order="C") for name, array in self.image.items()}
         header = json.dumps(

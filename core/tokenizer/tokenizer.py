@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError
@@ -57,16 +57,31 @@ class Tokenizer:
         self._all_pieces = _Pieces(self._spell)
         self._pieces = _Pieces(self._spell_visible)
 
+    @property
+    def tokens(self) -> Sequence[str]:
+        """All of them by id, as the vocabulary has them; not to be changed."""
+        return self._vocabulary.tokens
+
+    @property
+    def adds_space(self) -> bool:
+        """Encoding puts a space in front of a text, which decoding takes away."""
+        return self._algorithm.adds_space
+
     def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
+        self,
+        text: str,
+        *,
+        add_special: bool = True,
+        parse_special: bool = True,
+        continues: bool = False,
     ) -> list[int]:
         """`add_special`: BOS and EOS as the model wants them. `parse_special`: control tokens
         spelled out in the text count as such; off for text from outside. User-defined tokens
-        always do."""
+        always do. `continues`: other text, not a special token, is right before it."""
         ids: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
-        after_special = True
+        after_special = not continues
         for part in self._specials.split(_sound(text), parse_special):
             if isinstance(part, int):
                 ids.append(part)

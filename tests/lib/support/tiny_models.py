@@ -294,7 +294,7 @@ def write(
 ) -> None:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(path.stem)
-    for key, value in (keys | tokenizer_metadata()).items():
+    for key, value in (tokenizer_metadata() | keys).items():  # keys may be of another one
         _add_key(writer, key, value)
     wanted = gguf.GGMLQuantizationType[quantise]
     for name, array in tensors.items():

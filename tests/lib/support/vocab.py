@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 N_VOCAB = 512
@@ -32,11 +33,11 @@ def byte_characters() -> list[str]:
     return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
 
 
-def tokenizer_metadata() -> dict[str, Any]:
-    """GGUF keys of a gpt2-type tokenizer with `N_VOCAB` entries."""
+def tokenizer_metadata(words: Sequence[str] = COMMON) -> dict[str, Any]:
+    """GGUF keys of a gpt2-type tokenizer with `N_VOCAB` entries, some of them for these words."""
     tokens, merges = byte_characters(), []
     space = tokens[0x20]
-    for word in COMMON:
+    for word in words:
         for text in (word, space + word):
             for end in range(2, len(text) + 1):
                 if text[:end] not in tokens:

@@ -1,0 +1,284 @@
+"""`draft`: another, smaller model writes ahead, and the target checks.
+
+It reads nothing until somebody asks for a draft. Then it catches up, in pieces if there is much to
+read, in the same steps that draft for others. What it drafted and the target kept is not run again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigError, NonFiniteError, SpecdecError
+from ..state.fingerprint import model_fingerprint
+from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
+from .draft_saving import load_reading, save_reading
+from .draft_state import DraftState, Part, Reading, draft_sizes
+from .interface import Ask, Draft, Opening, Seen, Speculator
+from .options import DRAFT
+from .translation import NO_TOKEN, Translation, Translator
+from .vocabularies import find_difference
+
+if TYPE_CHECKING:
+    from ..backend.interface import HostOutput
+    from ..state.store import StateStore
+    from .table import LoadedModel, Setting
+
+logger = logging.getLogger(__name__)
+_STATE: Final = "state"
+_STAND_IN: Final = 0  # for a token that the draft model does not have
+
+
+def make(setting: Setting) -> DraftModel:
+    draft = setting.draft
+    if draft is None:
+        raise ConfigError("spec-type draft needs a draft model: give its file with -md")
+    language = _language(setting.target, draft)
+    return DraftModel(setting, draft, language, model_fingerprint(draft.file))
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """One text, as long as it is written."""
+
+    text: Translation | None  # None: the target's tokens are the draft model's
+    reading: Reading | None = None  # until the first draft
+    is_broken: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Work:
+    """One draft in the making."""
+
+    line: _Line
+    reading: Reading
+    ids: Sequence[int]  # the text in the draft model's tokens
+    n_sure: int
+    length: int  # tokens wanted at most
+    choice: Choice
+    tokens: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+
+class DraftModel(Speculator):
+    name = DRAFT
+    is_model = True
+
+    def __init__(
+        self, setting: Setting, draft: LoadedModel, language: Language, model_id: str = ""
+    ) -> None:
+        """`model_id`: a `model_fingerprint` of the draft model, by which what it saves is known."""
+        options = setting.options
+        self._backend, self._draft, self._language = setting.backend, draft, language
+        self._model_id = model_id
+        self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
+        self.longest = self._n_max
+        self._p_min = options.draft_p_min
+        h = draft.model.hparams
+        self._n_vocab = h.n_vocab
+        self._has_all = h.n_vocab >= setting.target.model.hparams.n_vocab
+        self._lines: dict[int, _Line] = {}
+        self._n_cells: dict[int, int] = {}  # of the target's state, by text
+        self._is_amid = False
+
+    def attach(self, store: StateStore) -> None:
+        n_train = self._draft.model.hparams.n_ctx_train
+        if n_train < store.sizes.n_ctx:
+            logger.warning(
+                "%s: drafts end at %d tokens, the context that this model was trained for",
+                self._draft.file.label,
+                n_train,
+            )
+        sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
+        self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
+
+    def begin(self, opening: Opening) -> None:
+        self._n_cells[opening.sequence] = opening.state.n_cells
+
+    def observe(self, seen: Seen) -> None:
+        for sequence, n in zip(seen.sequences, seen.n_true, strict=True):
+            self._n_cells[sequence] += n
+
+    def n_pending(self, sequence: int) -> int:
+        """Rows that it has to catch up on before it can draft, about as many."""
+        line = self._lines.get(sequence)
+        n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
+        return max(0, self._n_cells[sequence] - n_read)
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        self._recover()
+        began_at = time.perf_counter()
+        works = [self._work(ask) for ask in asks]
+        wanted = [work for work in works if work is not None]
+        if wanted:
+            self._is_amid = True
+            self._write(wanted)
+            self._is_amid = False
+        ms = 1000 * (time.perf_counter() - began_at) / max(1, len(wanted))
+        return [Draft() if work is None else self._finish(work, ms) for work in works]
+
+    def end(self, sequence: int) -> None:
+        self._recover()
+        self._n_cells.pop(sequence, None)
+        line = self._lines.pop(sequence, None)
+        if line is not None and line.reading is not None:
+            self._state.close(line.reading, is_sound=not line.is_broken)
+
+    def save(self, sequence: int) -> dict[str, bytes]:
+        self._recover()
+        line = self._lines.get(sequence)
+        if line is None or line.reading is None or line.is_broken:
+            return {}
+        return {_STATE: save_reading(self._state.store, line.reading, self._model_id)}
+
+    def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        """What does not fit here is left alone: then all is read again."""
+        self._recover()
+        if _STATE in blobs:
+            line = self._lines[sequence] = _Line(self._language.new_text())
+            line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
+
+    # one round
+
+    def _work(self, ask: Ask) -> _Work | None:
+        """What there is to do for a draft; None if there is to be none."""
+        length = min(self._n_max, ask.max_draft)
+        if length < self._n_min:
+            return None
+        line = self._lines.get(ask.sequence)
+        if line is None:
+            line = self._lines[ask.sequence] = _Line(self._language.new_text())
+        if line.is_broken:
+            return None
+        ids, n_sure = ask.tokens, len(ask.tokens)
+        if line.text is not None:
+            line.text.follow(ask.tokens)
+            ids, n_sure = line.text.ids, line.text.n_sure
+        # The last token drafted needs no cell.
+        length = min(length, self._state.n_ctx + 1 - len(ids))
+        if length < self._n_min or not len(ids):
+            return None
+        reading = self._reading(line, ids, n_sure)
+        if reading is None:
+            return None
+        return _Work(line, reading, ids, n_sure, length, Choice(ask))
+
+    def _reading(self, line: _Line, ids: Sequence[int], n_sure: int) -> Reading | None:
+        """What has been read of the text, taken back to what still holds."""
+        reading = line.reading
+        if reading is not None and not (
+            self._is_of(reading, ids) and self._state.follow(reading, ids, n_sure)
+        ):
+            self._state.close(reading, is_sound=False)
+            reading = line.reading = None
+        if reading is None:
+            reading = line.reading = self._state.open(self._known(ids))
+        return reading
+
+    def _is_of(self, reading: Reading, ids: Sequence[int]) -> bool:
+        """Of this text: a file may say anything."""
+        if not reading.is_restored or reading.is_compared:
+            return True
+        reading.is_compared = True
+        return reading.cells[: reading.n_sure] == self._known(ids[: reading.n_sure])
+
+    def _write(self, works: list[_Work]) -> None:
+        """A step for each place of the drafts, over all texts that go on."""
+        live: list[_Work] = []
+        while not live:
+            parts, ran, live = self._first_parts(works)
+            output = self._state.run(parts)
+            for work in ran:
+                is_read = len(work.reading.cells) == len(work.ids)
+                self._state.settle(work.reading, work.n_sure, is_read=is_read)
+            if len(works) > 1:  # the others shall not wait for one that has much to read
+                break
+        while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
+            output = self._state.run([Part(work.reading, [work.tokens[-1]]) for work in live])
+
+    def _first_parts(self, works: list[_Work]) -> tuple[list[Part], list[_Work], list[_Work]]:
+        """What has not been read, in pieces; of whom, and for whom that is all."""
+        left = self._state.store.chunk
+        parts, ran, live = list[Part](), list[_Work](), list[_Work]()
+        for work in works:
+            reading, ids = work.reading, work.ids
+            first = len(reading.cells)
+            end = self._end_of_piece(reading, len(ids))
+            if not self._is_short(reading, end - first):
+                if end - first > left:
+                    continue
+                left -= end - first
+            is_last = end == len(ids)
+            parts.append(Part(reading, self._known(ids[first:end]), is_last))
+            ran.append(work)
+            if is_last:
+                live.append(work)
+        return parts, ran, live
+
+    def _is_short(self, reading: Reading, n_rows: int) -> bool:
+        """No more than every text may have in a step besides the pieces of prompts."""
+        n_unsure = len(reading.cells) - reading.n_sure
+        return n_rows + n_unsure <= reading.state.window
+
+    def _end_of_piece(self, reading: Reading, n_ids: int) -> int:
+        first, chunk = len(reading.cells), self._state.store.chunk
+        end = n_ids if n_ids - first <= chunk else (first // chunk + 1) * chunk
+        return min([end, *(place for place in reading.state.wanted if first < place)])
+
+    def _extend(self, work: _Work, output: HostOutput, row: int) -> bool:
+        """By one token; whether there is to be another."""
+        choice, language = work.choice, self._language
+        try:
+            token = language.pick(choice, output, row)
+            if token == NO_TOKEN:
+                return False
+            chance = language.chance(choice, output.logits[row], token)
+            if chance < self._p_min:
+                return False
+            language.accept(choice, token)
+        except NonFiniteError as error:
+            work.line.is_broken = True
+            logger.warning("%s: no more drafts for this text: %s", self._draft.file.label, error)
+            return False
+        except SpecdecError:  # the sampler has nothing to say here, as the target will find
+            return False
+        work.tokens.append(token)
+        work.chances.append(chance)
+        return len(work.tokens) < work.length
+
+    def _finish(self, work: _Work, ms: float) -> Draft:
+        tokens, chances = self._language.back(work.tokens, work.chances)
+        if len(tokens) > work.length:
+            tokens, chances = tokens[: work.length], chances[: work.length]
+        if len(tokens) < self._n_min:
+            tokens, chances = [], []
+        return Draft(tokens, [DRAFT] * len(tokens), {DRAFT: ms}, chances)
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        if self._has_all:
+            return list(ids)
+        return [token if token < self._n_vocab else _STAND_IN for token in ids]
+
+    def _recover(self) -> None:
+        """An interrupt ended the last round anywhere."""
+        if self._is_amid:
+            self._is_amid = False
+            self._lines.clear()
+            self._state.reset()
+
+
+def _language(target: LoadedModel, draft: LoadedModel) -> Language:
+    n_target, n_draft = target.model.hparams.n_vocab, draft.model.hparams.n_vocab
+    difference = find_difference(target.tokenizer, draft.tokenizer)
+    if difference is None:
+        return SharedTokens(n_target, n_draft, target.tokenizer.eog_ids)
+    label = draft.file.label
+    try:
+        translator = Translator(target.tokenizer, draft.tokenizer)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: cannot draft for this model: {difference}; {error}") from None
+    logger.warning("%s: %s; drafts are translated by way of their text", label, difference)
+    return TranslatedTokens(translator, n_target, n_draft)

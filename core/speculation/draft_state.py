@@ -1,0 +1,220 @@
+"""What a draft model has seen of each text, and its steps.
+
+Its state is its own: pages, slots and a prefix cache. Tokens drafted are run like any others, and
+taken back by counting, as the target's are. A recurrent state can only be taken back over rows
+whose factors are still pending, so no step may make those of a draft final: where one would, it
+goes back before the draft and runs all of that again together with the new row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from ..backend.step import KEPT_FACTORS, Step, n_kept
+from ..state.sizes import StateSizes
+from ..state.store import StateStore
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend, HostOutput
+    from ..models.base import Model
+    from ..state.store import SequenceState
+
+_CHECKPOINTS: Final = 2  # per sequence, as the target has
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """One text. Cells before `n_sure` hold tokens that stay."""
+
+    state: SequenceState
+    cells: list[int]  # the tokens that have run, newest last
+    n_sure: int
+    is_published: bool = False
+    is_restored: bool = False  # from a file, for whose numbers nobody vouches
+    is_compared: bool = False  # with the text that it is said to be of
+
+
+class Part(NamedTuple):
+    """Rows of one text in a step; logits, if any, of the last one."""
+
+    reading: Reading
+    tokens: list[int]
+    has_logits: bool = True
+
+
+def draft_sizes(sizes: StateSizes, n_ctx_train: int, n_unsure: int) -> StateSizes:
+    """Of a draft model's state beside a target's. `n_unsure`: rows that may be taken back."""
+    return StateSizes(
+        min(sizes.n_ctx, n_ctx_train),
+        sizes.n_slots,
+        n_checkpoints=_CHECKPOINTS * sizes.n_slots,
+        page_len=sizes.page_len,
+        window=KEPT_FACTORS + n_unsure,
+    )
+
+
+class DraftState:
+    def __init__(self, backend: Backend, model: Model, sizes: StateSizes, chunk: int) -> None:
+        self.store = StateStore(backend, model.state_shape, sizes, chunk=chunk)
+        self.n_ctx = sizes.n_ctx
+        max_rows = chunk + sizes.n_slots * sizes.window
+        self._run = backend.compile(
+            model.forward, self.store.state, max_rows=max_rows, taps=frozenset()
+        )
+        self._rows = _Rows(max_rows, self.store)
+
+    def open(self, tokens: Sequence[int]) -> Reading | None:
+        """Begin with what other texts left of these tokens; None if there is no room."""
+        state = self.store.open(tokens, self.n_ctx)
+        if state is None:
+            return None
+        return Reading(state, list(tokens[: state.n_cells]), state.n_cells)
+
+    def follow(self, reading: Reading, tokens: Sequence[int], n_sure: int) -> bool:
+        """Go back to where what has run leaves `tokens`, of which the last one has to run (again).
+
+        False if that cannot be: the reading has to be closed and begun anew.
+        """
+        cells = reading.cells
+        end = min(len(cells), len(tokens) - 1)
+        place = min(reading.n_sure, end)
+        while place < end and cells[place] == tokens[place]:
+            place += 1
+        if len(cells) - place > self._n_revocable(reading):
+            return False
+        self._cut(reading, place)
+        reading.n_sure = min(max(reading.n_sure, n_sure), place)
+        return True
+
+    def run(self, parts: Sequence[Part]) -> HostOutput:
+        """Logits of the parts that want them, in their order, valid until the next run."""
+        parts = [self._without_final_drafts(part) for part in parts]
+        output = self._run(self._rows.step(parts))
+        for reading, tokens, _ in parts:
+            reading.state.advance(len(tokens), len(tokens))
+            reading.cells += tokens
+        return output
+
+    def settle(self, reading: Reading, n_sure: int, *, is_read: bool) -> None:
+        """So many tokens of what has run stay; `is_read`: all that there was to read."""
+        state = reading.state
+        reading.n_sure = max(reading.n_sure, min(n_sure, len(reading.cells)))
+        if state.n_cells in state.wanted and reading.n_sure == state.n_cells:
+            self.store.checkpoint(state, {})
+        if is_read and not reading.is_published and not reading.is_restored:
+            reading.is_published = True
+            self.store.publish(state, reading.cells[: reading.n_sure])
+
+    def close(self, reading: Reading, *, is_sound: bool = True) -> None:
+        """What is sure is left for texts that begin alike."""
+        is_sound &= not reading.is_restored
+        is_sound &= len(reading.cells) - reading.n_sure <= self._n_revocable(reading)
+        if is_sound:
+            self._cut(reading, reading.n_sure)
+        self.store.close(reading.state, reading.cells if is_sound else ())
+
+    def reset(self) -> None:
+        """Forget everything: a step was interrupted, and nobody knows where."""
+        self.store.reset()
+        self._rows.forget()
+
+    def _n_revocable(self, reading: Reading) -> int:
+        return reading.state.replay if self.store.is_recurrent else len(reading.cells)
+
+    def _cut(self, reading: Reading, n_cells: int) -> None:
+        n_back = len(reading.cells) - n_cells
+        del reading.cells[n_cells:]
+        reading.state.n_cells = n_cells
+        reading.state.replay = max(0, reading.state.replay - n_back)
+
+    def _without_final_drafts(self, part: Part) -> Part:
+        reading, tokens, has_logits = part
+        n_unsure = len(reading.cells) - reading.n_sure
+        if not self.store.is_recurrent or not n_unsure:
+            return part
+        if n_kept(reading.state.replay, len(tokens), reading.state.window):
+            return part
+        again = reading.cells[reading.n_sure :]
+        self._cut(reading, reading.n_sure)
+        return Part(reading, again + tokens, has_logits)
+
+
+class _Rows:
+    """Parts as the arrays of a `Step`, written into buffers made once."""
+
+    def __init__(self, max_rows: int, store: StateStore) -> None:
+        n_slots = store.sizes.n_slots
+        self._tables = store.tables
+        self._tokens = np.zeros(max_rows, np.int32)
+        self._positions = np.zeros(max_rows, np.int32)
+        self._out_rows = np.zeros(n_slots, np.int32)
+        self._starts = np.zeros(n_slots + 1, np.int32)
+        self._slots = np.zeros(n_slots, np.int32)
+        self._past = np.zeros(n_slots, np.int32)
+        self._replay = np.zeros(n_slots, np.int32)
+        self._pages = np.zeros((n_slots, store.sizes.pages_per_slot), np.int32)
+        self._numbers = np.arange(max(store.sizes.n_ctx, max_rows) + 1, dtype=np.int32)
+        # A step of one row differs from the last one of that text in four numbers.
+        self._single: Step | None = None
+        self._reading: Reading | None = None
+        self._n_changes = 0
+        self._firsts = tuple(
+            array.data for array in (self._tokens, self._positions, self._past, self._replay)
+        )
+
+    def forget(self) -> None:
+        self._single = self._reading = None
+
+    def step(self, parts: Sequence[Part]) -> Step:
+        """Valid until the next call. Makes sure that every row has a cell to write to."""
+        reading, tokens, has_logits = parts[0]
+        if len(parts) > 1 or len(tokens) > 1 or not has_logits:
+            self._single = None
+            return self._step(parts)
+        state = reading.state
+        past, table = state.n_cells, state.table
+        table.reserve(past, past + 1)
+        step = self._single
+        if step is None or reading is not self._reading or table.n_changes != self._n_changes:
+            self._single = None
+            step = self._step(parts)
+            self._single, self._reading, self._n_changes = step, reading, table.n_changes
+        else:
+            first_token, position, first_past, replay = self._firsts
+            first_token[0], position[0] = tokens[0], past
+            first_past[0], replay[0] = past, state.replay
+        return step
+
+    def _step(self, parts: Sequence[Part]) -> Step:
+        numbers = self._numbers
+        row = n_out = 0
+        for b, (reading, tokens, has_logits) in enumerate(parts):
+            state = reading.state
+            past, end = state.n_cells, row + len(tokens)
+            state.table.reserve(past, past + len(tokens))
+            self._tokens[row:end] = tokens
+            self._positions[row:end] = numbers[past : past + len(tokens)]
+            if has_logits:
+                self._out_rows[n_out] = end - 1
+                n_out += 1
+            self._starts[b + 1] = end
+            self._slots[b] = state.slot
+            self._past[b] = past
+            self._replay[b] = state.replay
+            self._pages[b] = self._tables[state.slot]
+            row = end
+        n = len(parts)
+        return Step(
+            tokens=self._tokens[:row],
+            positions=self._positions[:row],
+            starts=self._starts[: n + 1],
+            slots=self._slots[:n],
+            past=self._past[:n],
+            replay=self._replay[:n],
+            pages=self._pages[:n],
+            out_rows=self._out_rows[:n_out],
+        )
