@@ -20,6 +20,13 @@ from specdec.core.speculation.draft_vocab import (
 from specdec.core.speculation.token_counts import TokenCounts
 
 N_VOCAB = 4000
+
+
+@pytest.fixture(autouse=True)
+def counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPEC_TOKEN_COUNTS", raising=False)
+
+
 NOTHING = np.zeros(N_VOCAB, np.int64)
 
 
