@@ -25,6 +25,7 @@ from .mtp_text import MAX_WAITING, MtpText
 from .options import MTP
 from .table import Setting
 
+KEPT_STEPS: Final = 12  # rows of those that come again and again
 WAITING_ENOUGH: Final = 32  # rows of a text that is not drafted for; then the head reads them
 
 
@@ -47,7 +48,7 @@ class MtpSpeculator(Speculator):
         self._choosers: dict[int, DraftSampler] = {}
 
     def attach(self, store: StateStore) -> None:
-        self._store, self._rows = store, _Rows(store)
+        self._store, self._rows = store, _Rows(store, self._head.n_embd)
         store.reruns_last = True
         self._run: DraftRun = self._backend.compile_chain(
             self._head.forward,
@@ -74,6 +75,12 @@ class MtpSpeculator(Speculator):
 
     def observe(self, seen: Seen) -> None:
         step, rows = seen.step, seen.output.taps[H_NEXTN]
+        if len(step.tokens) == 1:
+            text = self._texts.get(seen.sequences[0])
+            if text is not None and text.add_next(step.tokens, rows, step.positions):
+                if text.n_tokens >= WAITING_ENOUGH:
+                    self._catch_up(text)
+                return
         for b, sequence in enumerate(seen.sequences):
             text = self._texts.get(sequence)
             n = seen.n_true[b]
@@ -83,10 +90,6 @@ class MtpSpeculator(Speculator):
             position = int(step.positions[first])
             if n > text.room:
                 self._catch_up(text)
-            if n == 1 and text.add_next(int(step.tokens[first]), rows[first], position):
-                if text.n_tokens >= WAITING_ENOUGH:
-                    self._catch_up(text)
-                continue
             text.add(step.tokens[first : first + n], rows[first : first + n], position)
             if text.n_tokens >= WAITING_ENOUGH or position + n <= text.n_prompt:
                 self._catch_up(text)
@@ -165,10 +168,10 @@ _NOTHING: Final = DraftAsk(_Nobody(), 0)
 class _Rows:
     """Steps of the head over what waits in texts."""
 
-    def __init__(self, store: StateStore) -> None:
-        self._store = store
+    def __init__(self, store: StateStore, width: int) -> None:
+        self._store, self._width = store, width
         self._numbers = np.arange(store.sizes.n_ctx + 1, dtype=np.int32)
-        self._one_replay = np.zeros(1, np.int32)
+        self._kept: dict[int, Step] = {}
 
     def of(self, texts: Sequence[MtpText]) -> Step:
         """All tokens that wait; one row of each text has to be there."""
@@ -194,16 +197,36 @@ class _Rows:
         )
 
     def _of_one(self, text: MtpText, n: int) -> Step:
+        """The same step for the same number of rows: that saves looking at its arrays again."""
+        step = self._kept.get(n)
+        if step is None:
+            step = self._blank(n)
+            if n <= KEPT_STEPS:
+                self._kept[n] = step
+        assert step.hidden is not None
+        first = text.n_done
+        step.tokens[:] = text.tokens[:n]
+        step.positions[:] = self._numbers[first : first + n]
+        step.slots[0], step.past[0] = text.state.slot, text.past
+        pages = self._pages(text)
+        step.pages[0, : len(pages)] = pages
+        step.hidden[:] = text.hidden[:n]
+        return step
+
+    def _blank(self, n: int) -> Step:
+        def zeros(*shape: int) -> Ints:
+            return np.zeros(shape, np.int32)
+
         return Step(
-            tokens=text.tokens[:n],
-            positions=self._numbers[text.n_done : text.n_done + n],
+            tokens=zeros(n),
+            positions=zeros(n),
             starts=np.array((0, n), np.int32),
-            slots=np.array((text.state.slot,), np.int32),
-            past=np.array((text.past,), np.int32),
-            replay=self._one_replay,
-            pages=self._pages(text)[None],
+            slots=zeros(1),
+            past=zeros(1),
+            replay=zeros(1),
+            pages=zeros(1, self._store.tables.shape[1]),
             out_rows=_NO_ROWS,
-            hidden=text.hidden[:n],
+            hidden=np.zeros((n, self._width), np.float32),
         )
 
     def _pages(self, text: MtpText) -> Ints:

@@ -98,15 +98,16 @@ class MtpText:
             self._append_hidden(np.zeros((-skipped, hidden.shape[1]), np.float32))
         self._append_hidden(hidden[skipped:] if skipped > 0 else hidden)
 
-    def add_next(self, token: int, hidden: Floats, position: int) -> bool:
-        """The same for one row in the middle of a text, where nothing is special; else False."""
-        n, n_hidden = self.n_tokens, self.n_hidden
-        is_next = self.n_done + n == position and n_hidden == n + 1 and position >= self.n_prompt
-        if is_next:
-            self.tokens[n] = token
-            self.hidden[n_hidden] = hidden
-            self.n_tokens, self.n_hidden = n + 1, n_hidden + 1
-        return is_next
+    def add_next(self, tokens: Ints, hidden: Floats, positions: Ints) -> bool:
+        """The same for one row that is the next one of a text, which is most of them; else
+        False."""
+        n, position = self.n_tokens, positions[0]
+        if self.n_done + n != position or self.n_hidden != n + 1 or position < self.n_prompt:
+            return False
+        self.tokens[n] = tokens[0]
+        self.hidden[n + 1] = hidden[0]
+        self.n_tokens, self.n_hidden = n + 1, n + 2
+        return True
 
     def add_last(self, token: int) -> int:
         """The text's last token, which the target has not run yet; returns its position + 1."""
