@@ -28,7 +28,7 @@ from .models.weights import Demand
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
 from .speculation.draft_state import draft_sizes
 from .speculation.interface import Speculator
-from .speculation.options import AUTO, MTP, NO_SPECULATION, SpecOptions
+from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
@@ -53,7 +53,7 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
-    spec: SpecOptions = NO_SPECULATION,
+    spec: SpecOptions = BY_DEFAULT,
     draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:

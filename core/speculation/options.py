@@ -138,3 +138,4 @@ def _check_range(name: str, value: int, low: int, high: int | None) -> None:
 
 
 NO_SPECULATION: Final = SpecOptions(types=(NONE,))
+BY_DEFAULT: Final = SpecOptions()
