@@ -110,13 +110,13 @@ class DraftModel(Speculator):
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         self._recover()
+        self._is_amid = True
         began_at = time.perf_counter()
         works = [self._work(ask) for ask in asks]
         wanted = [work for work in works if work is not None]
         if wanted:
-            self._is_amid = True
             self._write(wanted)
-            self._is_amid = False
+        self._is_amid = False
         ms = 1000 * (time.perf_counter() - began_at) / max(1, len(wanted))
         return [Draft() if work is None else self._finish(work, ms) for work in works]
 
@@ -186,7 +186,11 @@ class DraftModel(Speculator):
         return reading.cells[: reading.n_sure] == self._known(ids[: reading.n_sure])
 
     def _write(self, works: list[_Work]) -> None:
-        """A step for each place of the drafts, over all texts that go on."""
+        """A step for each place of the drafts, over all texts that go on.
+
+        The last two lines are what a native chain would do in one call, where ids are shared, the
+        draft model is not recurrent and every sampler has a native request.
+        """
         live: list[_Work] = []
         while not live:
             parts, ran, live = self._first_parts(works)

@@ -26,7 +26,6 @@ from .options import MTP
 from .table import Setting
 
 KEPT_STEPS: Final = 12  # rows of those that come again and again
-WAITING_ENOUGH: Final = 32  # rows of a text that is not drafted for; then the head reads them
 
 
 class MtpSpeculator(Speculator):
@@ -43,7 +42,7 @@ class MtpSpeculator(Speculator):
         self._n_min, self.longest = options.draft_n_min, options.n_max
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
-        self._max_rows = max(MAX_WAITING + 1, (WAITING_ENOUGH + 1) * setting.n_slots)
+        self._max_rows = (MAX_WAITING + 1) * setting.n_slots
         self._texts: dict[int, MtpText] = {}
         self._choosers: dict[int, DraftSampler] = {}
 
@@ -78,8 +77,8 @@ class MtpSpeculator(Speculator):
         if len(step.tokens) == 1:
             text = self._texts.get(seen.sequences[0])
             if text is not None and text.add_next(step.tokens, rows, step.positions):
-                if text.n_tokens >= WAITING_ENOUGH:
-                    self._catch_up(text)
+                if text.room < 1:
+                    text.forget()
                 return
         for b, sequence in enumerate(seen.sequences):
             text = self._texts.get(sequence)
@@ -88,10 +87,11 @@ class MtpSpeculator(Speculator):
                 continue
             first = int(step.starts[b])
             position = int(step.positions[first])
+            is_prompt = position + n <= text.n_prompt
             if n > text.room:
-                self._catch_up(text)
+                self._make_room(text, is_prompt=is_prompt)
             text.add(step.tokens[first : first + n], rows[first : first + n], position)
-            if text.n_tokens >= WAITING_ENOUGH or position + n <= text.n_prompt:
+            if is_prompt:
                 self._catch_up(text)
 
     def n_pending(self, sequence: int) -> int:
@@ -121,6 +121,7 @@ class MtpSpeculator(Speculator):
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
+        text.forget()
         self._catch_up(text)
         return {self.name: text.hidden[: text.n_hidden].tobytes()}
 
@@ -144,6 +145,12 @@ class MtpSpeculator(Speculator):
         if len(tokens) < self._n_min:
             tokens, chances = [], []
         return Draft(tokens, [self.name] * len(tokens), chances=chances)
+
+    def _make_room(self, text: MtpText, *, is_prompt: bool) -> None:
+        if is_prompt:
+            self._catch_up(text)
+        else:
+            text.forget()
 
     def _catch_up(self, text: MtpText) -> None:
         """Read all that waits, without drafting."""

@@ -17,6 +17,7 @@ from ..errors import FileFormatError
 from ..state.store import SequenceState
 
 MAX_WAITING = 256  # rows: a piece of a prompt
+RECENT = 64  # rows that are worth reading before the next draft, however long nobody drafted
 
 
 class MtpText:
@@ -136,6 +137,19 @@ class MtpText:
     def read(self, n_rows: int, marks: list[int]) -> None:
         """The head has run the first `n_rows` that were waiting."""
         self._mark(n_rows, marks)
+        self._drop(n_rows)
+
+    def forget(self) -> None:
+        """Nobody has drafted for long: of what waits, only the recent rows will be read, and what
+        the head drafts next begins there. To read on for nobody would cost what a layer costs."""
+        end = self.n_done + self.n_tokens
+        first = -(-(end - RECENT) // self.page_len) * self.page_len
+        dropped = first - self.n_done
+        if dropped > 0:
+            self._drop(dropped)
+            self.first = first
+
+    def _drop(self, n_rows: int) -> None:
         self.n_done += n_rows
         self.n_tokens -= n_rows
         self.n_hidden -= n_rows

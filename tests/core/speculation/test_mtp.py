@@ -19,7 +19,8 @@ from specdec.core.generation import GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.mtp import WAITING_ENOUGH, MtpSpeculator, make
+from specdec.core.speculation.mtp import MtpSpeculator, make
+from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT
 from specdec.core.speculation.options import SpecOptions
 from specdec.core.speculation.table import LoadedModel, Setting
 from specdec.core.state.snapshot import SequenceSnapshot
@@ -105,24 +106,41 @@ def test_the_text_is_that_of_plain_decoding(
 
 
 def test_catching_up_in_one_batch_changes_no_draft(runtime: Runtime) -> None:
-    """Tokens that nobody drafted for are read later: some before the next draft, some because
-    too many wait."""
+    """Tokens that nobody drafted for are read before the next draft."""
     engine, always = make_engine(runtime)
     always.hands_over = False
     tokens = prompt(runtime)
-    params = replace(GREEDY, max_tokens=3 * WAITING_ENOUGH)
+    params = replace(GREEDY, max_tokens=120)
     want = write(engine, tokens, params)
     engine, noted = make_engine(runtime)
     sequence = engine.add(tokens, params)
     while engine.has_work:
-        n = len(sequence.tokens) - len(tokens)
-        noted.may_draft = n not in range(4, 4 + 2 * WAITING_ENOUGH + 5)
+        noted.may_draft = len(sequence.tokens) - len(tokens) not in range(4, 90)
         engine.step()
     assert sequence.tokens == want.tokens
     shared = noted.drafts.keys() & always.drafts.keys()
-    assert max(shared) > len(tokens) + 2 * WAITING_ENOUGH
+    assert max(shared) > len(tokens) + 90
     for n in shared:
         assert noted.drafts[n] == always.drafts[n]
+
+
+def test_who_is_not_asked_for_long_forgets(runtime: Runtime, plain: Engine) -> None:
+    """Only so many rows wait; then drafts go on from the recent ones."""
+    tokens = prompt(runtime)
+    params = replace(SAMPLED, max_tokens=2 * MAX_WAITING + 60)
+    engine, noted = make_engine(runtime)
+    sequence = engine.add(tokens, params)
+    while engine.has_work:
+        n = len(sequence.tokens) - len(tokens)
+        noted.may_draft = n > 2 * MAX_WAITING
+        engine.step()
+        text = noted._texts.get(sequence.id)
+        assert text is None or text.n_tokens <= MAX_WAITING
+        if text is not None and MAX_WAITING + 5 < n < 2 * MAX_WAITING - 5:
+            assert text.first > len(tokens)
+            assert text.past + text.n_tokens >= min(n - MAX_WAITING, RECENT - text.page_len)
+    assert sequence.tokens == write(plain, tokens, params).tokens
+    assert sequence.stats.draft_n_accepted > 5
 
 
 @pytest.mark.parametrize("cut", [64, 100, 256, 300, 330])
