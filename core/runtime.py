@@ -162,7 +162,7 @@ class Runtime:
             self.model,
             self.backend,
             self.tokenizer,
-            EngineConfig(budget.sizes),
+            EngineConfig(budget.sizes, acceptance=self.spec.acceptance(self.spec_types)),
             drafter=drafter,
             model_id=self.fingerprint,
         )

@@ -1,11 +1,14 @@
-"""Samplers that pick the tokens of drafts."""
+"""Samplers that pick or draw the tokens of drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ..backend.chain import Chooser
+from ..backend.chain import NO_REQUEST, Chooser
+from ..backend.picking import UNSURE
+from .law import Law, without
+from .noise import DRAFT_TOKEN
 
 if TYPE_CHECKING:
     from ..backend.interface import HostOutput
@@ -39,3 +42,30 @@ class DraftSampler(Chooser):
         if self._sampler is not self._original:
             self._sampler.accept(token)
             self._history.append(token)
+
+
+class DrawingSampler(DraftSampler):
+    """Draws tokens instead, and keeps the law of each, for acceptance by ratio.
+
+    Where a draft ends depends on laws alone, never on what was drawn: the text would have another
+    law. So tokens that end a text are left out before the draw, and `p_min` is asked of the best.
+    """
+
+    __slots__ = ("_p_min", "_stops", "laws")
+
+    def __init__(self, sampler: Sampler, stops: Collection[int], p_min: float) -> None:
+        super().__init__(sampler)
+        self.request = NO_REQUEST
+        self.laws: list[Law | None] = []
+        self._stops, self._p_min = stops, p_min
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        super().restart(tokens)
+        self.laws = []
+
+    def pick(self, output: HostOutput, row: int, position: int) -> int:
+        law = without(self._sampler.law(output.logits[row], self._history, position), self._stops)
+        if law is None or law.probabilities.max() < self._p_min:
+            return UNSURE
+        self.laws.append(law)
+        return self._sampler.draw(law, position, DRAFT_TOKEN)

@@ -17,8 +17,9 @@ from ..backend.interface import Backend, HostOutput
 from ..backend.step import Ints, Step
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
-from ..sampling.choosing import DraftSampler
+from ..sampling.choosing import DraftSampler, DrawingSampler
 from ..state.store import StateStore
+from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_text import MAX_WAITING, MtpText
@@ -40,6 +41,7 @@ class MtpSpeculator(Speculator):
         self._backend = backend
         self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
         self._n_min, self.longest = options.draft_n_min, options.n_max
+        self._draws = options.accept == RATIO and not options.is_synthetic
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = (MAX_WAITING + 1) * setting.n_slots
@@ -104,15 +106,17 @@ class MtpSpeculator(Speculator):
             length = min(ask.max_draft, self.longest)
             end = text.add_last(ask.tokens[-1])
             text.state.table.reserve(end - 1, end + length)
-            wanted.append(DraftAsk(self._chooser(ask), length, self._p_min))
+            chooser = self._chooser(ask)
+            p_min = 0.0 if isinstance(chooser, DrawingSampler) else self._p_min
+            wanted.append(DraftAsk(chooser, length, p_min))
             texts.append(text)
         drafts = self._run(self._rows.of(texts), wanted)
         marks = self._store.pool.n_drafter_cells
         for text in texts:
             text.read(text.n_tokens, marks)
         return [
-            self._draft(tokens, chances)
-            for tokens, chances in zip(drafts.tokens, drafts.chances, strict=True)
+            self._draft(ask.chooser, tokens, chances)
+            for ask, tokens, chances in zip(wanted, drafts.tokens, drafts.chances, strict=True)
         ]
 
     def end(self, sequence: int) -> None:
@@ -137,11 +141,19 @@ class MtpSpeculator(Speculator):
     def _chooser(self, ask: Ask) -> DraftSampler:
         chooser = self._choosers.get(ask.sequence)
         if chooser is None:
-            chooser = self._choosers[ask.sequence] = DraftSampler(ask.sampler)
+            sampler = ask.sampler
+            if self._draws and not sampler.is_certain:
+                chooser = DrawingSampler(sampler, self._stops, self._p_min)
+            else:
+                chooser = DraftSampler(sampler)
+            self._choosers[ask.sequence] = chooser
         chooser.restart(ask.tokens)
         return chooser
 
-    def _draft(self, tokens: list[int], chances: list[float]) -> Draft:
+    def _draft(self, chooser: Chooser, tokens: list[int], chances: list[float]) -> Draft:
+        if isinstance(chooser, DrawingSampler):
+            # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
+            return Draft(tokens, [self.name] * len(tokens), laws=chooser.laws)
         if len(tokens) < self._n_min:
             tokens, chances = [], []
         return Draft(tokens, [self.name] * len(tokens), chances=chances)

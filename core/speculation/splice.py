@@ -17,10 +17,14 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
     if not cheap.tokens:
         return shortened(model, max_draft)
     if len(cheap.tokens) <= n or cheap.tokens[:n] != model.tokens:
-        joined = Draft(model.tokens, model.sources, dict(model.ms), model.chances)
+        joined = Draft(model.tokens, model.sources, dict(model.ms), model.chances, model.laws)
     else:
         joined = Draft(
-            cheap.tokens, model.sources + cheap.sources[n:], dict(model.ms), _chances(cheap, model)
+            cheap.tokens,
+            model.sources + cheap.sources[n:],
+            dict(model.ms),
+            _chances(cheap, model),
+            model.laws,  # the tail of the cheap one was not drawn
         )
     for source, ms in cheap.ms.items():
         joined.ms[source] = joined.ms.get(source, 0.0) + ms
@@ -38,7 +42,7 @@ def first_with_tokens(drafts: Sequence[Draft]) -> int:
 def shortened(draft: Draft, n: int) -> Draft:
     if len(draft.tokens) <= n:
         return draft
-    return Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n])
+    return Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.laws[:n])
 
 
 def _chances(cheap: Draft, model: Draft) -> list[float]:

@@ -1,0 +1,52 @@
+"""With acceptance by ratio, MTP draws its drafts and tells their laws; the text keeps its own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from specdec.core import nano
+from specdec.core.generation import GenerateParams
+from specdec.core.runtime import load_runtime
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.options import SpecOptions
+
+THREE = SamplingParams(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)
+N_RUNS, N_TOKENS = 1500, 3
+
+
+def test_the_law_of_the_text() -> None:
+    options = SpecOptions(types=("mtp",), accept="ratio", fixed=True)
+    with load_runtime(nano.path(), "cpu", n_ctx=64, spec=options) as runtime:
+        engine = runtime.warm_up()
+        prompt = runtime.tokenizer.encode("def main(x):\n    return")
+        how = GenerateParams(THREE, max_tokens=N_TOKENS)
+        texts = [
+            engine.add(prompt, replace(how, sampling=replace(THREE, seed=seed)))
+            for seed in range(N_RUNS)
+        ]
+        while engine.has_work:
+            engine.step()
+        found = Counter(tuple(text.tokens[len(prompt) :]) for text in texts)
+        chances: dict[tuple[int, ...], float] = {}
+
+        def follow(tokens: list[int], chance: float) -> None:
+            own = tuple(tokens[len(prompt) :])
+            if len(own) == N_TOKENS or (own and own[-1] in runtime.tokenizer.eog_ids):
+                chances[own] = chance
+                return
+            sampler = Sampler(THREE, n_vocab=runtime.n_vocab)
+            law = sampler.law(runtime.logits(tokens)[-1], tokens, len(tokens))
+            for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
+                follow([*tokens, token], chance * share)
+
+        follow(prompt, 1.0)
+        accepted = sum(text.stats.draft_n_accepted for text in texts)
+        assert accepted > 0.3 * sum(text.stats.draft_n for text in texts)
+    assert not found.keys() - chances.keys()
+    pairs = [(found[text], chance * N_RUNS) for text, chance in chances.items()]
+    common = [(n, wanted) for n, wanted in pairs if wanted >= 5]
+    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in common)
+    assert (chi_square - (len(common) - 1)) / math.sqrt(2 * (len(common) - 1)) < 4
