@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.running import random_tokens
-from support.scripted import drain
+from support.scripted import Oracle, drain
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
 from specdec.core import nano
@@ -119,7 +119,8 @@ def test_the_text_is_that_of_plain_decoding(
         got, n_drafted = write(engine, HOW[how], n)
         assert got == plainly(model, how, n)
         drafted += n_drafted
-    assert drafted or not fixed
+    # Random models seldom repeat themselves: there n-grams may have nothing to say.
+    assert drafted or not fixed or not {"mtp", "draft"}.intersection(types)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen35"])
@@ -136,15 +137,16 @@ def test_a_state_that_is_wrong_by_one_row_is_noticed(
         def keep_one_more(state: SequenceState, n_rows: int, n_true: int) -> None:
             cells = state.n_cells
             advance(state, n_rows, min(n_rows, n_true + 1))
-            if not runtime.model.state_shape.delta:
-                return
-            state.n_cells = cells + n_true  # only the recurrent state is wrong
+            if runtime.model.state_shape.delta:
+                state.n_cells = cells + n_true  # only the recurrent state is wrong
 
         monkeypatch.setattr(SequenceState, "advance", keep_one_more)
-        engine = speculative(model, ("ngram-simple",), 1, fixed=True)
-        got, n_drafted = write(engine, HOW["sampled"], 1)
+        oracle = Oracle(lambda number, place: int(place == number % 3), length=4)
+        oracle.n_vocab = runtime.n_vocab
+        oracle.texts[0] = prompts(1)[0] + [event.token for event in want[0]]
+        got, n_drafted = write(runtime.new_engine(runtime.plan(1), oracle), HOW["sampled"], 1)
         assert n_drafted
-        assert got != want
+        assert (got != want) == bool(runtime.model.state_shape.delta)
 
 
 N_RANDOM = 2000
