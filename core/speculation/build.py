@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .chain import Chain
 from .controller import Controller
 from .interface import Speculator
-from .options import SpecOptions
+from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
 from .plans import FixedPolicy, Policy
 from .table import Setting, make_speculator, resolve_types
 
@@ -18,6 +20,9 @@ def build_speculator(setting: Setting) -> Speculator | None:
 
 def make_speculators(setting: Setting) -> list[Speculator]:
     """In the order of precedence."""
+    options = setting.options
+    if options.types == (AUTO,) and options.ngram_mod == NgramModSizes():
+        setting = replace(setting, options=replace(options, ngram_mod=AUTO_MOD))
     return [make_speculator(name, setting) for name in resolve_types(setting)]
 
 

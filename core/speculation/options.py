@@ -46,6 +46,11 @@ class NgramModSizes:
     n_max: int = 64
 
 
+# What `auto` takes instead: shorter matches are found more often, and how far each is believed is
+# for the controller to say.
+AUTO_MOD: Final = NgramModSizes(n_match=6, n_min=1, n_max=64)
+
+
 @dataclass(frozen=True, slots=True)
 class SpecOptions:
     """Validated once, here; every later reader may trust the ranges."""
