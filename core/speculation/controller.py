@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
-_KEPT_FOR: Final = 6  # rounds that a decision is kept after that
+_KEPT_FOR: Final = 8  # rounds that a decision is kept after that
 _LONGEST: Final = 64
 _AGREEMENT: Final = 0.15  # how much one draft says of how often sources agree
 _TRACED: Final = 17  # rows whose believed cost is in the trace
@@ -130,8 +130,10 @@ class Controller(Policy):
         self._pass(1.0, text.cost)
         text.fresh = 0
         if text.n_rounds >= _FIRST_ROUNDS and not plan.is_probe and not plan.n_cheap:
-            due = min((patience.due for patience in text.patience.values()), default=1 << 30)
-            text.fresh = max(min(_KEPT_FOR, due - text.n_rounds - 1), 0)
+            text.fresh = _KEPT_FOR
+            for source, patience in text.patience.items():
+                if source != plan.model:
+                    text.fresh = max(min(text.fresh, patience.due - text.n_rounds - 1), 0)
         return plan
 
     def _plan_many(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:

@@ -44,6 +44,10 @@ class Shared:
         self.hits, self.seen = [0.0] * len(_EDGES), [0.0] * len(_EDGES)
         self.chance_hits, self.chance_seen = [0.0] * len(_CHANCES), [0.0] * len(_CHANCES)
 
+    def count(self, group: int, hit: float) -> None:
+        self.hits[group] = _SHARED_FORGET * self.hits[group] + _SHARED_PART * hit
+        self.seen[group] = _SHARED_FORGET * self.seen[group] + _SHARED_PART
+
     def level(self) -> float:
         """Of all places together."""
         hits, seen = sum(self.hits), sum(self.seen)
@@ -82,20 +86,21 @@ class Track:
     def rates(self) -> list[float]:
         """Of each group of places."""
         if self._is_stale:
-            level = self._shared.level()
-            seen = sum(self._seen)
-            own = (sum(self._hits) + _SHARED_WEIGHT * level) / (seen + _SHARED_WEIGHT)
-            rates, shift = [], _LEVEL_SHARE * (own - level)
-            for hits, seen, shared in zip(
-                self._hits, self._seen, self._shared.rates(), strict=True
-            ):
-                guess = min(max(shared + shift, _LOW), _HIGH)
-                rate = (hits + _SHARED_WEIGHT * guess) / (seen + _SHARED_WEIGHT)
-                rate = min(max(rate, _LOW), _HIGH)
-                shift = rate - shared
-                rates.append(rate)
-            self._rates, self._is_stale = rates, False
+            self._rates, self._is_stale = self._read(), False
         return self._rates
+
+    def _read(self) -> list[float]:
+        level, shared = self._shared.level(), self._shared.rates()
+        own = (sum(self._hits) + _SHARED_WEIGHT * level) / (sum(self._seen) + _SHARED_WEIGHT)
+        rates, shift = [], _LEVEL_SHARE * (own - level)
+        for hits, seen, others in zip(self._hits, self._seen, shared, strict=True):
+            guess = others + shift
+            guess = _LOW if guess < _LOW else _HIGH if guess > _HIGH else guess
+            rate = (hits + _SHARED_WEIGHT * guess) / (seen + _SHARED_WEIGHT)
+            rate = _LOW if rate < _LOW else _HIGH if rate > _HIGH else rate
+            shift = rate - others
+            rates.append(rate)
+        return rates
 
     def places(self, n: int) -> list[float]:
         """Chance of each of the first `n` places, given the ones before it."""
@@ -156,16 +161,23 @@ class Track:
     def observe(self, first: int, n_hits: int, is_miss: bool, chances: Sequence[float]) -> None:
         """From place `first` on so many tokens were taken; then, if `is_miss`, one was not.
         `chances`: of these tokens, if the source gave any."""
-        rates = self.rates()
+        rates = self._rates or self.rates()  # as they were when this was drafted
+        hits, seen = self._hits, self._seen
         n = n_hits + is_miss
         for i in range(n):
             place = first + i
             group = _PLACE[place] if place < N_PLACES else _LAST
-            self._count(group, 1.0 if i < n_hits else 0.0, rates[group])
-        for i in range(min(n, len(chances)) if chances and chances[0] >= 0.0 else 0):
-            place = first + i
-            group = _PLACE[place] if place < N_PLACES else _LAST
-            self._count_chance(chances[i], 1.0 if i < n_hits else 0.0, rates[group])
+            hit, rate = (1.0 if i < n_hits else 0.0), rates[group]
+            hits[group] = _FORGET * hits[group] + hit
+            seen[group] = _FORGET * seen[group] + 1.0
+            self._shared.count(group, hit)
+            self._surprise += hit - rate
+            self._variance += rate - rate * rate
+        if chances and chances[0] >= 0.0:
+            for i in range(min(n, len(chances))):
+                place = first + i
+                group = _PLACE[place] if place < N_PLACES else _LAST
+                self._count_chance(chances[i], 1.0 if i < n_hits else 0.0, rates[group])
         self._is_stale = True
         self._n_until_fading -= 1
         if not self._n_until_fading:
@@ -184,17 +196,10 @@ class Track:
         """A token that was drafted and not shown to the target, for its chance was too low: left
         out altogether, places would look better than they are."""
         group = _PLACE[place] if place < N_PLACES else _LAST
-        self._count(group, rate, rate)
-        self._is_stale = True
-
-    def _count(self, group: int, hit: float, rate: float) -> None:
-        self._hits[group] = _FORGET * self._hits[group] + hit
+        self._hits[group] = _FORGET * self._hits[group] + rate
         self._seen[group] = _FORGET * self._seen[group] + 1.0
-        shared = self._shared
-        shared.hits[group] = _SHARED_FORGET * shared.hits[group] + _SHARED_PART * hit
-        shared.seen[group] = _SHARED_FORGET * shared.seen[group] + _SHARED_PART
-        self._surprise += hit - rate
-        self._variance += rate * (1.0 - rate)
+        self._shared.count(group, rate)
+        self._is_stale = True
 
     def _count_chance(self, chance: float, hit: float, rate: float) -> None:
         i = 0

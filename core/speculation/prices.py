@@ -8,7 +8,7 @@ from .costs import CostModel
 
 _MOST_ROWS: Final = 320
 _LONGEST: Final = 64
-_KEPT_FOR: Final = 24  # readings
+_KEPT_FOR: Final = 48  # readings
 
 
 class Prices:
