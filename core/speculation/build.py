@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from ..errors import ConfigError
+from ..gguf.shown import shown_path
 from .chain import Chain
 from .controller import Controller
+from .costs import CostModel
 from .interface import Speculator
 from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
 from .plans import FixedPolicy, Policy
 from .table import Setting, make_speculator, resolve_types
+from .trace import Trace
 
 
 def build_speculator(setting: Setting) -> Speculator | None:
@@ -27,4 +32,15 @@ def make_speculators(setting: Setting) -> list[Speculator]:
 
 
 def make_policy(options: SpecOptions) -> Policy:
-    return FixedPolicy() if options.fixed else Controller()
+    """The controller. Costs are frozen if their file is there; else it is written at the end."""
+    if options.fixed:
+        return FixedPolicy()
+    path = None if options.costs is None else Path(options.costs)
+    trace = None if options.trace is None else Trace(options.trace)
+    if path is None:
+        return Controller(trace=trace)
+    if path.exists():
+        return Controller(CostModel.load(path), trace)
+    if not path.parent.is_dir():
+        raise ConfigError(f"--spec-costs: {shown_path(path.parent)} is not a folder to write to")
+    return Controller(trace=trace, costs_file=path)

@@ -19,6 +19,8 @@ from .plans import NOTHING, AskInfo, Plan, Policy
 from .text import Text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from .interface import Draft
     from .trace import Trace
 
@@ -32,7 +34,14 @@ _TRACED_PLACES: Final = 8
 
 
 class Controller(Policy):
-    def __init__(self, costs: CostModel | None = None, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        costs: CostModel | None = None,
+        trace: Trace | None = None,
+        costs_file: Path | None = None,
+    ) -> None:
+        """`costs_file`: where what was learned of costs is written at the end."""
+        self._costs_file = costs_file
         self.costs = costs if costs is not None else CostModel()
         self._chooser = Chooser(self.costs)
         self._explorer = Explorer(self._chooser)
@@ -293,7 +302,16 @@ class Controller(Policy):
             "taken": {},
         }
 
+    def rested(self, sequence: int, n_rounds: int) -> None:
+        text = self._texts.get(sequence)
+        if text is not None:
+            text.n_rounds += n_rounds
+            self._n_rounds += n_rounds
+            self._explorer.budget.total += n_rounds
+
     def close(self) -> None:
+        if self._costs_file is not None and self.costs.n_timings(1):
+            self.costs.save(self._costs_file)
         if self._trace is not None:
             if self._entry is not None:
                 self._trace.write(self._entry)
