@@ -98,7 +98,7 @@ class ChainPlan:
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """One sequence."""
 
     ask: DraftAsk
@@ -114,16 +114,16 @@ class HostChain:
         self._run, self._plan, self._window = run, plan, window
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
-        lines = [_Line(ask, place) for place, ask in enumerate(asks)]
+        lines = [Line(ask, place) for place, ask in enumerate(asks)]
         live = [line for line in lines if self._length(line) > 0]
-        step = replace(step, out_rows=_last_rows(step, live))
+        step = replace(step, out_rows=last_rows(step, live))
         output = self._run(step)
         while live := self._choose(live, step, output):
             step = self._follow(live, step, output)
             output = self._run(step)
         return Drafts([line.tokens for line in lines], [line.chances for line in lines])
 
-    def _choose(self, live: list[_Line], step: Step, output: HostOutput) -> list[_Line]:
+    def _choose(self, live: list[Line], step: Step, output: HostOutput) -> list[Line]:
         """One more token for each of them; returns those that want another."""
         output = self._of_all_tokens(output)
         positions = step.positions[step.out_rows] + 1
@@ -134,10 +134,10 @@ class HostChain:
             and len(line.tokens) < self._length(line)
         ]
 
-    def _length(self, line: _Line) -> int:
+    def _length(self, line: Line) -> int:
         return min(line.ask.length, self._plan.max_draft)
 
-    def _extend(self, line: _Line, output: HostOutput, row: int, position: int) -> bool:
+    def _extend(self, line: Line, output: HostOutput, row: int, position: int) -> bool:
         """By a token, if the draft does not end here."""
         chooser = line.ask.chooser
         try:
@@ -167,10 +167,10 @@ class HostChain:
             rows[:, taken] = logits
         return HostOutput(rows, output.taps)
 
-    def _follow(self, live: list[_Line], step: Step, output: HostOutput) -> Step:
+    def _follow(self, live: list[Line], step: Step, output: HostOutput) -> Step:
         """The step of the tokens just picked, one row of each sequence that goes on."""
         places = [line.place for line in live]
-        rows = _last_rows(step, live)
+        rows = last_rows(step, live)
         n_rows, replay = np.diff(step.starts)[places], step.replay[places]
         moved = [
             replay_after(before, n, n, self._window)
@@ -192,7 +192,7 @@ class HostChain:
         )
 
 
-def _last_rows(step: Step, lines: Sequence[_Line]) -> Ints:
+def last_rows(step: Step, lines: Sequence[Line]) -> Ints:
     return step.starts[1:][[line.place for line in lines]] - 1
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.chain import Chooser, DraftAsk, DraftRun
+from ..backend.chain import ChainPlan, Chooser, DraftAsk, DraftRun
 from ..backend.interface import Backend, HostOutput
 from ..backend.step import Ints, Step
 from ..errors import ConfigError
@@ -22,6 +22,7 @@ from ..state.store import StateStore
 from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
+from .mtp_heads import HeadsChain
 from .mtp_text import MAX_WAITING, MtpText
 from .options import MTP
 from .table import Setting
@@ -34,13 +35,17 @@ class MtpSpeculator(Speculator):
     is_model = True
     taps = frozenset({H_NEXTN})
 
-    def __init__(self, head: MtpHead, backend: Backend, setting: Setting) -> None:
+    def __init__(self, heads: Sequence[MtpHead], backend: Backend, setting: Setting) -> None:
         options = setting.options
         self._taken = _tokens_of_head(setting)
-        self._head = head if self._taken is None else head.shortened(backend, self._taken)
+        if self._taken is not None:
+            heads = [head.shortened(backend, self._taken) for head in heads]
+        self._heads, self._width = heads, heads[0].n_embd
         self._backend = backend
         self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
         self._n_min, self.longest = options.draft_n_min, options.n_max
+        if len(heads) > 1:
+            self.longest = min(self.longest, len(heads))
         self._draws = options.accept == RATIO and not options.is_synthetic
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
@@ -49,22 +54,34 @@ class MtpSpeculator(Speculator):
         self._choosers: dict[int, DraftSampler] = {}
 
     def attach(self, store: StateStore) -> None:
-        self._store, self._rows = store, _Rows(store, self._head.n_embd)
+        self._store, self._rows = store, _Rows(store, self._width)
         store.reruns_last = True
-        self._run: DraftRun = self._backend.compile_chain(
-            self._head.forward,
-            store.state,
-            max_rows=self._max_rows,
-            max_draft=max(self.longest, 1),
-            n_vocab=self._n_vocab,
-            tap=H_NEXTN,
-            taken=self._taken,
-            stops=self._stops,
-        )
+        self._run = self._compile(store)
+
+    def _compile(self, store: StateStore) -> DraftRun:
+        heads, state, longest = self._heads, store.state, max(self.longest, 1)
+        if len(heads) == 1:
+            return self._backend.compile_chain(
+                heads[0].forward,
+                state,
+                max_rows=self._max_rows,
+                max_draft=longest,
+                n_vocab=self._n_vocab,
+                tap=H_NEXTN,
+                taken=self._taken,
+                stops=self._stops,
+            )
+        n_rows = self._max_rows + len(heads) * store.sizes.n_slots
+        plan = ChainPlan(n_rows, longest, self._n_vocab, H_NEXTN, self._taken, self._stops)
+        runs = [
+            self._backend.compile(head.forward, state, max_rows=n_rows, taps=plan.taps)
+            for head in heads
+        ]
+        return HeadsChain(runs, plan, store.sizes.window)
 
     def begin(self, opening: Opening) -> None:
         store, state = self._store, opening.state
-        text = MtpText(state, len(opening.tokens), store.sizes.page_len, self._head.n_embd)
+        text = MtpText(state, len(opening.tokens), store.sizes.page_len, self._width)
         text.start(
             opening.tokens,
             opening.carry.get(self.name, b""),
@@ -269,4 +286,4 @@ def make(setting: Setting) -> MtpSpeculator:
             f"--spec-type mtp: {setting.target.file.label} has no MTP head; give one with -md, or "
             "attach it with `spec convert attach`"
         )
-    return MtpSpeculator(heads[0], setting.backend, setting)
+    return MtpSpeculator(heads, setting.backend, setting)

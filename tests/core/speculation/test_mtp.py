@@ -57,7 +57,7 @@ def make_engine(runtime: Runtime, n_slots: int = 1, **options: int) -> tuple[Eng
     target = LoadedModel(runtime.file, runtime.model, runtime.tokenizer)
     spec = replace(SPEC, **options)  # type: ignore[arg-type]
     setting = Setting(spec, target, runtime.backend, n_slots, runtime.n_ctx)
-    speculator = Noted(runtime.model.nextn[0], runtime.backend, setting)
+    speculator = Noted(runtime.model.nextn, runtime.backend, setting)
     speculator.drafts = {}
     return runtime.new_engine(runtime.plan(n_slots), speculator), speculator
 

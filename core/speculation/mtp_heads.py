@@ -1,0 +1,61 @@
+"""Several MTP heads, one after the other: head i drafts token i, as llama.cpp chains them.
+
+Every head keeps keys and values of its own and reads all true rows with the target's hidden rows.
+Behind them head i reads the tokens drafted so far, each with the row that the head which drafted
+it left: so a draft of n tokens costs n heads, each over a few more rows than the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..backend.chain import ChainPlan, DraftAsk, Drafts, HostChain, Line, last_rows
+from ..backend.interface import Run
+from ..backend.layers import Floats
+from ..backend.step import Piece, Step, build_step
+from ..models.mtp import H_NEXTN
+
+
+class HeadsChain(HostChain):
+    """What `compile_chain` returns for one head, for several."""
+
+    def __init__(self, runs: Sequence[Run], plan: ChainPlan, window: int) -> None:
+        super().__init__(runs[0], plan, window)
+        self._runs = runs
+
+    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+        lines = [Line(ask, place) for place, ask in enumerate(asks)]
+        behind: list[list[Floats]] = [[] for _ in asks]  # hidden rows of the drafted tokens
+        live = [line for line in lines if self._length(line) > 0]
+        for i, run in enumerate(self._runs):
+            wider = _with_drafts(step, lines, behind)
+            wider = replace(wider, out_rows=last_rows(wider, live))
+            output = run(wider)
+            if not live:
+                continue  # this head, too, has to read the true rows
+            ends = last_rows(wider, live)
+            hidden = output.taps[H_NEXTN][ends].copy()
+            drafting, before = live, [len(line.tokens) for line in lines]
+            live = self._choose(live, wider, output)
+            for line, row in zip(drafting, hidden, strict=True):
+                if len(line.tokens) > before[line.place] and i + 1 < len(self._runs):
+                    behind[line.place].append(row)
+        return Drafts([line.tokens for line in lines], [line.chances for line in lines])
+
+
+def _with_drafts(step: Step, lines: Sequence[Line], behind: Sequence[list[Floats]]) -> Step:
+    """The rows of the step, and behind those of each sequence what was drafted for it."""
+    assert step.hidden is not None
+    pieces, hidden = [], []
+    for b, (line, rows) in enumerate(zip(lines, behind, strict=True)):
+        part = step.rows(b)
+        tokens = [*step.tokens[part].tolist(), *line.tokens[: len(rows)]]
+        first, past = int(step.positions[part][0]), int(step.past[b])
+        pieces.append(
+            Piece(tokens, past, step.pages[b], int(step.slots[b]), first_position=first, n_out=0)
+        )
+        hidden += [step.hidden[part], *(row[None] for row in rows)]
+    return build_step(pieces, np.concatenate(hidden))
