@@ -31,7 +31,7 @@ _HARDLY: Final = 4.0  # tokens
 # Residuals of the last rounds. So many times their variance: the text has changed character.
 _RECENT: Final = 0.85
 _SURPRISE: Final = 7.0
-_AFTER_SURPRISE: Final = 3.0  # tokens that the past still weighs
+_AFTER_SURPRISE: Final = 1.5  # tokens that the past still weighs
 _LOW, _HIGH = 0.005, 0.995
 
 
@@ -135,9 +135,10 @@ class Track:
         least = 0.0
         if self.trusts_chances():
             for i, high in enumerate(_CHANCES[:-1]):
-                if self._chance_seen[i] < _FIRST_WEIGHT or self._calibrated(i, high) >= rate:
-                    break
-                least = high
+                if self._chance_seen[i] >= _FIRST_WEIGHT:
+                    if self._calibrated(i, high) >= rate:
+                        break
+                    least = high
         return least
 
     def of_tokens(self, first: int, chances: Sequence[float], n: int) -> list[float]:
