@@ -50,7 +50,7 @@ def test_a_plot_is_valid_svg(traced: Path) -> None:
 
 
 def test_a_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="spec-trace: .* cannot be written"):
+    with pytest.raises(ConfigError, match=r"spec-trace: .* cannot be written"):
         Trace(tmp_path / "no" / "trace.jsonl")
 
 
