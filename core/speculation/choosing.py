@@ -64,7 +64,9 @@ class Chooser:
         if plan.model and not plan.n_cheap:
             drafts = self._drafts(plan.model, rows)
             row = self.prices.row(rows.n_sequences)
-            plan.stop_below = text.track(plan.model).least_chance(self.rate * (row + drafts[1]))
+            plan.stop_below = text.track(plan.model).least_chance(
+                self.rate * (row + drafts[2] - drafts[1])
+            )
         return plan, best
 
     def option(self, ask: AskInfo, text: Text, plan: Plan, gains: Gains) -> Option:

@@ -19,8 +19,8 @@ _CHANCES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98, 2.0)
 
 _FIRST_GUESS: Final = 0.6  # before anything was seen of a source
 _FIRST_WEIGHT: Final = 2.0  # of that guess, in tokens
-_SHARED_WEIGHT: Final = 3.0  # of what other texts have shown
-_LEVEL_SHARE: Final = 0.5  # of what other places have shown, for the first
+_SHARED_WEIGHT: Final = 6.0  # of what other texts have shown
+_LEVEL_SHARE: Final = 0.2  # of what other places have shown, for the first
 _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
 _SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
 _SHARED_FORGET: Final = 0.995
@@ -31,7 +31,7 @@ _HARDLY: Final = 4.0  # tokens
 # Residuals of the last rounds. So many times their variance: the text has changed character.
 _RECENT: Final = 0.85
 _SURPRISE: Final = 7.0
-_AFTER_SURPRISE: Final = 3.0  # tokens that the past still weighs
+_AFTER_SURPRISE: Final = 1.5  # tokens that the past still weighs
 _LOW, _HIGH = 0.005, 0.995
 
 
@@ -135,9 +135,10 @@ class Track:
         least = 0.0
         if self.trusts_chances():
             for i, high in enumerate(_CHANCES[:-1]):
-                if self._chance_seen[i] < _FIRST_WEIGHT or self._calibrated(i, high) >= rate:
-                    break
-                least = high
+                if self._chance_seen[i] >= _FIRST_WEIGHT:
+                    if self._calibrated(i, high) >= rate:
+                        break
+                    least = high
         return least
 
     def of_tokens(self, first: int, chances: Sequence[float], n: int) -> list[float]:

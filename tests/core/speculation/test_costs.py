@@ -1,0 +1,150 @@
+"""The cost model against machines whose times are known; and its files."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from support.simulated import CPU, GPU, MACHINES, MOE, Machine
+
+from specdec.core.errors import ConfigError
+from specdec.core.speculation.costs import CostModel
+
+
+def measured(machine: Machine, outliers: float = 0.0, context: int = 0) -> CostModel:
+    noise, costs = random.Random(1), CostModel()
+    for _ in range(30):
+        for n in (1, 2, 4, 8, 16):
+            disturbed = 3.0 if noise.random() < outliers else 1.0
+            ms = machine.step_ms(n, context) * (1 + 0.03 * noise.random())
+            costs.observe_step(n, context, ms * disturbed)
+    return costs
+
+
+def test_the_prior_is_sane() -> None:
+    believed, _ = CostModel().steps(16, 0)
+    assert believed[1] == 1.0
+    assert believed == sorted(believed)
+    assert believed[4] < 1.5
+    assert 0 < CostModel().drafts("mtp", 1, 4)[4] < 1
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("outliers", [0.0, 0.2])
+def test_times_are_learned_whatever_disturbs_them(machine: Machine, outliers: float) -> None:
+    believed, hoped = measured(machine, outliers).steps(16, 0)
+    for n in (1, 2, 4, 8, 16):
+        assert believed[n] == pytest.approx(machine.step(n), rel=0.05)
+        assert hoped[n] == believed[n]
+    assert believed[1:] == sorted(believed[1:])
+    assert believed[2] <= believed[3] <= believed[4]  # between two that are known
+
+
+def test_a_first_timing_that_nobody_expected_is_doubtful() -> None:
+    costs = CostModel()
+    for _ in range(3):
+        costs.observe_step(1, 0, 1.0)
+    costs.observe_step(4, 0, 3.6)
+    believed, hoped = costs.steps(4, 0)
+    assert believed[4] == 3.6
+    assert hoped[4] < 1.3
+    costs.observe_step(4, 0, 1.2)
+    assert costs.steps(4, 0)[0][4] == 1.2
+
+
+def test_the_machine_may_become_slower_for_good() -> None:
+    costs = measured(CPU)
+    for _ in range(15):
+        costs.observe_step(16, 0, 9.0)
+    assert costs.steps(16, 0)[0][16] == pytest.approx(9.0)
+
+
+def test_longer_contexts_take_longer() -> None:
+    costs, machine = CostModel(), Machine("long", GPU.step, 0.1, per_context=0.001)
+    for context in range(0, 3000, 10):
+        costs.observe_step(4, context, machine.step_ms(4, context))
+    for context in (500, 4000):
+        expected = machine.step_ms(4, context)
+        assert costs.steps(4, context)[0][4] == pytest.approx(expected, rel=0.1)
+
+
+def test_drafters_cost_a_line() -> None:
+    noise, costs = random.Random(2), CostModel()
+    costs.observe_step(1, 0, 1.0)
+    for i in range(60):
+        n = 1 + i % 6
+        disturbed = 3.0 if noise.random() < 0.2 else 1.0
+        costs.observe_draft("mtp", n, 1, (0.1 + 0.05 * n) * disturbed)
+    table = costs.drafts("mtp", 1, 12)
+    assert table[0] == 0
+    assert table[2] == pytest.approx(0.2, rel=0.1)
+    assert table[12] == pytest.approx(0.7, rel=0.15)
+
+
+def test_catching_up_is_told_from_drafting() -> None:
+    costs = CostModel()
+    costs.observe_step(1, 0, 1.0)
+    for _ in range(10):
+        costs.observe_draft("mtp", 3, 1, 0.3)
+    for _ in range(5):
+        costs.observe_draft("mtp", 3, 1, 0.3 + 0.02 * 50, n_pending=50)
+    assert costs.catching_up("mtp", 100) == pytest.approx(2.0, rel=0.1)
+    assert costs.drafts("mtp", 1, 3)[3] == pytest.approx(0.3, rel=0.05)
+    assert costs.catching_up("mtp", 0) == 0
+
+
+def test_a_saved_model_is_frozen_and_the_same(tmp_path: Path) -> None:
+    costs = measured(MOE)
+    costs.observe_draft("mtp", 3, 1, 0.4)
+    costs.save(tmp_path / "costs.json")
+    frozen = CostModel.load(tmp_path / "costs.json")
+    assert frozen.steps(16, 0)[0] == pytest.approx(costs.steps(16, 0)[0], rel=0.01)
+    assert frozen.drafts("mtp", 1, 3)[3] == pytest.approx(costs.drafts("mtp", 1, 3)[3], rel=0.1)
+    before = frozen.steps(16, 0), frozen.drafts("mtp", 1, 8)
+    frozen.observe_step(1, 0, 99.0)
+    frozen.observe_draft("mtp", 1, 1, 99.0)
+    assert (frozen.steps(16, 0), frozen.drafts("mtp", 1, 8)) == before
+
+
+GOOD = {"format": "specdec-costs", "step": {"rows": {"1": {"ms": 1.0}}}}
+BAD: list[tuple[object, str]] = [
+    ([], "must be an object"),
+    ({}, "not a file of costs"),
+    (GOOD | {"step": {}}, "step.rows must be an object"),
+    (GOOD | {"step": {"rows": {}}}, "no cost of a step"),
+    (GOOD | {"step": {"rows": {"0": {"ms": 1}}}}, "'0' where a count"),
+    (GOOD | {"step": {"rows": {"x": {"ms": 1}}}}, "'x' where a count"),
+    (GOOD | {"step": {"rows": {"9" * 5000: {"ms": 1}}}}, "where a count"),
+    (GOOD | {"step": {"rows": {"1": {"ms": -1}}}}, "step.rows.1.ms must be a number"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 0}}}}, "is 0 ms"),
+    (GOOD | {"step": {"rows": {"1": {"ms": True}}}}, "must be a number"),
+    (GOOD | {"step": {"rows": {"1": {"ms": "1"}}}}, "must be a number"),
+    (GOOD | {"draft": {"mtp": 3}}, "draft.mtp must be an object"),
+    (GOOD | {"draft": {"mtp": {"1": {"2": None}}}}, "draft.mtp.1.2 must be a number"),
+    (GOOD | {"catch_up": {"mtp": "x"}}, "catch_up.mtp must be a number"),
+]
+
+
+@pytest.mark.parametrize(("content", "complaint"), BAD)
+def test_a_bad_file_is_one_line(content: object, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as caught:
+        CostModel.load(path)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_no_json_and_what_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        CostModel.load(path)
+    for text in ("{", "[" * 100_000, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="is not JSON"):
+            CostModel.load(path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        CostModel().save(tmp_path / "no" / "costs.json")
