@@ -144,7 +144,7 @@ def test_who_is_not_asked_for_long_forgets(runtime: Runtime, plain: Engine) -> N
 
 
 @pytest.mark.parametrize("cut", [64, 100, 256, 300, 330])
-def test_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, cut: int) -> None:
+def test_c1_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, cut: int) -> None:
     """At checkpoints, and where one turn ends and the next begins."""
     whole = (prompt(runtime, 0) * 8)[:400]
     warm, noted = make_engine(runtime)
@@ -159,7 +159,7 @@ def test_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, cut:
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 9])
-def test_drafts_after_a_restore_are_those_without_it(
+def test_c1_drafts_after_a_restore_are_those_without_it(
     runtime: Runtime, n_steps: int, tmp_path: Path
 ) -> None:
     tokens = prompt(runtime, 1, 300)
