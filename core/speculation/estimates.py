@@ -17,9 +17,9 @@ _LAST: Final = len(_EDGES) - 1
 # Upper ends of the ranges of chance that are looked at together.
 _CHANCES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98, 2.0)
 
-_FIRST_GUESS: Final = 0.6  # before anything was seen of a source
+_FIRST_GUESS: Final = 0.5  # before anything was seen of a source
 _FIRST_WEIGHT: Final = 2.0  # of that guess, in tokens
-_SHARED_WEIGHT: Final = 6.0  # of what other texts have shown
+_SHARED_WEIGHT: Final = 5.0  # of what other texts have shown
 _LEVEL_SHARE: Final = 0.2  # of what other places have shown, for the first
 _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
 _SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
