@@ -155,7 +155,10 @@ class Chain(Speculator):
         chosen = [i for i, plan in enumerate(plans) if plan.model == model.name]
         if not chosen:
             return
-        wanted = [asks[i]._replace(max_draft=plans[i].n_model) for i in chosen]
+        wanted = [
+            asks[i]._replace(max_draft=plans[i].n_model, stop_below=plans[i].stop_below)
+            for i in chosen
+        ]
         n_pending = sum(model.n_pending(ask.sequence) for ask in wanted)
         began = perf_counter()
         made = model.propose(wanted)

@@ -59,6 +59,7 @@ class _Work:
     n_sure: int
     length: int  # tokens wanted at most
     choice: Choice
+    p_min: float  # a token of less chance ends it
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
@@ -164,7 +165,8 @@ class DraftModel(Speculator):
         reading = self._reading(line, ids, n_sure)
         if reading is None:
             return None
-        return _Work(line, reading, ids, n_sure, length, Choice(ask))
+        p_min = max(self._p_min, ask.stop_below)
+        return _Work(line, reading, ids, n_sure, length, Choice(ask), p_min)
 
     def _reading(self, line: _Line, ids: Sequence[int], n_sure: int) -> Reading | None:
         """What has been read of the text, taken back to what still holds."""
@@ -240,7 +242,7 @@ class DraftModel(Speculator):
             if token == NO_TOKEN:
                 return False
             chance = language.chance(choice, output.logits[row], token)
-            if chance < self._p_min:
+            if chance < work.p_min:
                 return False
             language.accept(choice, token)
         except NonFiniteError as error:

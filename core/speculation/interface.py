@@ -39,6 +39,7 @@ class Ask(NamedTuple):
     tokens: Sequence[int]  # prompt and text so far, newest last; not to be kept or changed
     max_draft: int  # at least 1; longer drafts are cut
     sampler: Sampler  # of the target, for the next token; to be copied, not changed
+    stop_below: float = 0.0  # a token of less chance, by the drafter's own belief, ends the draft
 
 
 @dataclass(slots=True)

@@ -124,7 +124,8 @@ class MtpSpeculator(Speculator):
             end = text.add_last(ask.tokens[-1])
             text.state.table.reserve(end - 1, end + length)
             chooser = self._chooser(ask)
-            p_min = 0.0 if isinstance(chooser, DrawingSampler) else self._p_min
+            draws = isinstance(chooser, DrawingSampler)
+            p_min = 0.0 if draws else max(self._p_min, ask.stop_below)
             wanted.append(DraftAsk(chooser, length, p_min))
             texts.append(text)
         drafts = self._run(self._rows.of(texts), wanted)
