@@ -128,13 +128,12 @@ def test_completed_headers_parse(runtime: Runtime) -> None:
 def test_llama_cpp_writes_the_same(
     n_draft: int, runtime: Runtime, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with capfd.disabled():
-        with LlamaCpp(NANO, n_ctx=2048, n_threads=1, n_mtp=n_draft) as peer:
-            for prompt in PROMPTS:
-                tokens = runtime.tokenizer.encode(prompt, parse_special=False)
-                assert [runtime.tokenizer.bos_id, *peer.tokenize(prompt, special=False)] == tokens
-                theirs = peer.greedy(tokens, N_GREEDY).tokens
-                assert first_loss(runtime, tokens, theirs) <= NEAR_TIE
+    with capfd.disabled(), LlamaCpp(NANO, n_ctx=2048, n_threads=1, n_mtp=n_draft) as peer:
+        for prompt in PROMPTS:
+            tokens = runtime.tokenizer.encode(prompt, parse_special=False)
+            assert [runtime.tokenizer.bos_id, *peer.tokenize(prompt, special=False)] == tokens
+            theirs = peer.greedy(tokens, N_GREEDY).tokens
+            assert first_loss(runtime, tokens, theirs) <= NEAR_TIE
 
 
 def first_loss(runtime: Runtime, prompt: list[int], theirs: list[int]) -> float:
