@@ -9,7 +9,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from . import bandwidth, command, context, decode, neighbour, starts, tiles, together, widths
+from . import (
+    bandwidth,
+    command,
+    context,
+    decode,
+    neighbour,
+    spec_batch,
+    spec_chats,
+    spec_edit,
+    spec_memory,
+    spec_nano,
+    spec_sweep,
+    spec_synth,
+    starts,
+    tiles,
+    together,
+    widths,
+)
 from .figures import Figure, summary, table
 from .provenance import Moment, provenance
 from .record import Record
@@ -34,6 +51,14 @@ SECTIONS: dict[str, Section] = {
     "generic": tiles.generic,
     "dispatch": starts.dispatch,
     "start": starts.starts,
+    "spec-synth": spec_synth.synthetic,
+    "spec-hostile": spec_synth.hostile,
+    "spec-sweep": spec_sweep.sweep,
+    "spec-nano": spec_nano.held_out_python,
+    "spec-edit": spec_edit.edits,
+    "spec-batch": spec_batch.four,
+    "spec-chats": spec_chats.chats,
+    "spec-memory": spec_memory.factors,
 }
 
 

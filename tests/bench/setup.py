@@ -26,6 +26,7 @@ WINDOW = 16  # rows whose factors are kept: the widest step that is measured
 
 _FILES: dict[str, tuple[str, Sizes]] = {
     **{mixture: (mixture, random_shapes.QWEN35_800M) for mixture in MIXTURES},
+    **{f"{mixture}-mtp": (mixture, random_shapes.QWEN35_800M_MTP) for mixture in MIXTURES},
     "qwen3": ("Q4_K_M", random_shapes.QWEN3_600M),
     "moe": ("Q4_K_M", random_shapes.QWEN35_MOE_2B),
     "small": ("Q8_0", random_shapes.QWEN35_12M),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import llama_cpp
 from support.llama_cpp import LlamaCpp
 
 from specdec import core
@@ -124,33 +123,17 @@ def test_completed_headers_parse(runtime: Runtime) -> None:
     assert sum(ok for _, ok in made) >= FIGURES["parsing_headers_of_seed_0"] - 1
 
 
-class WithMtp(LlamaCpp):
-    """llama.cpp drafting with the file's own MTP block."""
-
-    def __init__(self, path: Path, n_draft: int) -> None:
-        import xllamacpp
-
-        params = llama_cpp._params(xllamacpp, path, 2048, 1)
-        llama_cpp._make_exact(xllamacpp, params)
-        kinds = xllamacpp.common_speculative_type
-        params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_MTP]
-        params.speculative.draft.n_max = n_draft
-        self._server = xllamacpp.Server(params)
-
-
 @pytest.mark.peer
 @pytest.mark.parametrize("n_draft", [0, 3], ids=["plain", "mtp"])
 def test_llama_cpp_writes_the_same(
     n_draft: int, runtime: Runtime, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with capfd.disabled():
-        peer = WithMtp(NANO, n_draft) if n_draft else LlamaCpp(NANO, n_ctx=2048, n_threads=1)
-        with peer:
-            for prompt in PROMPTS:
-                tokens = runtime.tokenizer.encode(prompt, parse_special=False)
-                assert [runtime.tokenizer.bos_id, *peer.tokenize(prompt, special=False)] == tokens
-                theirs = peer.greedy(tokens, N_GREEDY).tokens
-                assert first_loss(runtime, tokens, theirs) <= NEAR_TIE
+    with capfd.disabled(), LlamaCpp(NANO, n_ctx=2048, n_threads=1, n_mtp=n_draft) as peer:
+        for prompt in PROMPTS:
+            tokens = runtime.tokenizer.encode(prompt, parse_special=False)
+            assert [runtime.tokenizer.bos_id, *peer.tokenize(prompt, special=False)] == tokens
+            theirs = peer.greedy(tokens, N_GREEDY).tokens
+            assert first_loss(runtime, tokens, theirs) <= NEAR_TIE
 
 
 def first_loss(runtime: Runtime, prompt: list[int], theirs: list[int]) -> float:

@@ -31,7 +31,8 @@ class LlamaCpp:
     """A loaded file. F32 key-value cache and no flash attention: as exact as llama.cpp can be.
 
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
-    `n_ctx` is shared by `n_parallel` sequences.
+    `n_ctx` is shared by `n_parallel` sequences. `n_mtp`: draft so many tokens with the file's own
+    MTP block.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LlamaCpp:
         n_threads: int = 2,
         n_parallel: int = 1,
         half_kv: bool = False,
+        n_mtp: int = 0,
     ) -> None:
         import xllamacpp
 
@@ -49,6 +51,10 @@ class LlamaCpp:
         params.n_parallel = n_parallel
         if not half_kv:
             _make_exact(xllamacpp, params)
+        if n_mtp:
+            kinds = xllamacpp.common_speculative_type
+            params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_MTP]
+            params.speculative.draft.n_max = n_mtp
         self._server = xllamacpp.Server(params)
 
     def __enter__(self) -> Self:

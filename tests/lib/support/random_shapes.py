@@ -27,16 +27,20 @@ class Sizes:
     architecture: str = "qwen35"
     n_experts: int = 0
     n_experts_used: int = 0
+    n_nextn: int = 0  # MTP blocks behind the layers
+    tied: bool = True  # output and embedding are one matrix
 
     @property
     def is_hybrid(self) -> bool:
         return self.architecture in HYBRIDS
 
     def is_recurrent(self, layer: int) -> bool:
-        return self.is_hybrid and layer % 4 != 3
+        return self.is_hybrid and layer < self.n_layers and layer % 4 != 3
 
 
 QWEN35_800M = Sizes()
+# With an output matrix of its own and an MTP block: the files of the native table.
+QWEN35_800M_MTP = Sizes(n_nextn=1, tied=False)
 # 8 layers, 320 wide: 13 MB in Q8_0.
 QWEN35_12M = Sizes(
     n_layers=8, n_embd=320, n_ff=1024, n_vocab=4096, n_heads=4, n_kv_heads=2, head_dim=64,
@@ -59,11 +63,14 @@ def tensor_shapes(s: Sizes) -> Shapes:
         "token_embd.weight": (s.n_vocab, s.n_embd),
         "output_norm.weight": (s.n_embd,),
     }
-    for i in range(s.n_layers):
+    if not s.tied:
+        shapes["output.weight"] = (s.n_vocab, s.n_embd)
+    for i in range(s.n_layers + s.n_nextn):
         second_norm = "post_attention_norm" if s.is_hybrid else "ffn_norm"
         block: Shapes = {"attn_norm.weight": (s.n_embd,), f"{second_norm}.weight": (s.n_embd,)}
         block |= _experts(s) if s.n_experts else _dense(s)
         block |= _delta_net(s) if s.is_recurrent(i) else _attention(s)
+        block |= _nextn(s) if i >= s.n_layers else {}
         shapes |= {f"blk.{i}.{name}": shape for name, shape in block.items()}
     return shapes
 
@@ -83,7 +90,7 @@ def model_keys(s: Sizes) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "context_length": 32768,
         "embedding_length": s.n_embd,
-        "block_count": s.n_layers,
+        "block_count": s.n_layers + s.n_nextn,
         "feed_forward_length": s.n_ff,
         "attention.head_count": s.n_heads,
         "attention.head_count_kv": s.n_kv_heads,
@@ -103,6 +110,8 @@ def model_keys(s: Sizes) -> dict[str, Any]:
             "ssm.time_step_rank": s.n_delta_heads,
             "ssm.inner_size": s.n_delta_heads * s.delta_dim,
         }
+    if s.n_nextn:
+        keys["nextn_predict_layers"] = s.n_nextn
     if s.n_experts:
         keys |= {
             "expert_count": s.n_experts,
@@ -112,6 +121,11 @@ def model_keys(s: Sizes) -> dict[str, Any]:
         }
     general = {"general.architecture": s.architecture, "general.name": "random"}
     return general | {f"{s.architecture}.{key}": value for key, value in keys.items()}
+
+
+def _nextn(s: Sizes) -> Shapes:
+    norms = {f"nextn.{name}.weight": (s.n_embd,) for name in ("enorm", "hnorm", "shared_head_norm")}
+    return {"nextn.eh_proj.weight": (s.n_embd, 2 * s.n_embd), **norms}
 
 
 def _attention(s: Sizes) -> Shapes:
