@@ -153,6 +153,8 @@ class Engine:
             stream=self._tokenizer.stream(continues=True),
             sampler=sampler,
         )
+        if self._verifier.picks_every_row(sampler):
+            sequence.request = sampler.request
         sequence.stats.accept_mode = self.config.acceptance.mode
         return sequence
 
