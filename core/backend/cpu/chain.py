@@ -32,6 +32,7 @@ from .team import Program, Team
 if TYPE_CHECKING:
     from ..step import Step
     from .compile import Kernels
+    from .inputs import Source
     from .state import CpuState
 
 _WORD: Final = ctypes.c_int64
@@ -135,8 +136,9 @@ class NativeChain:
         self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
         self._chances: Any = made.chances.data
         self._counts = made.counts.data
+        self._words_view = made.words.data
         self._n_sequences = 0
-        self._latest: Step | None = None
+        self._latest: Source | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
         self._by_host = HostChain(
             Runner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
@@ -146,7 +148,7 @@ class NativeChain:
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
-        if step is not self._latest:
+        if self._latest is None or self._latest.step is not step:
             self._look_at(step)
         if len(asks) != self._n_sequences:
             raise ValueError(f"{len(asks)} asks for a step of {self._n_sequences} sequences")
@@ -181,9 +183,9 @@ class NativeChain:
         given = self._made.recording.given
         if given is not None and (step.hidden is None or step.hidden.shape[1] != given.shape[1]):
             raise ValueError(f"expected hidden rows of {given.shape[1]} numbers")
-        self._source = self._inputs.look_at(step)
-        self._words[ChainWords.SOURCE] = self._source.ctypes.data
-        self._latest, self._n_sequences = step, step.n_sequences
+        self._latest = self._inputs.look_at(step)
+        self._words_view[ChainWords.SOURCE] = self._latest.address
+        self._n_sequences = len(step.slots)
 
 
 def record_chain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,12 @@ class RopeTable:
         self.filled = end
 
 
+class Source(NamedTuple):
+    step: Step
+    words: Words  # `SourceWords`
+    address: int  # of the words
+
+
 class StepInputs:
     """What a program reads of a step."""
 
@@ -99,7 +105,7 @@ class StepInputs:
         self._no_requests = np.zeros(max_sequences, np.int64)
         self.ropes: list[RopeTable] = []
         self._n_rope = 0  # positions that all rope tables know
-        self._steps: dict[int, tuple[Step, Words]] = {}
+        self._steps: dict[int, Source] = {}
         self.words = np.zeros(StepWords.COUNT, np.int64)
         self._held = starts, slots, past, replay, requests, pages, positions, sequence_of
         for word, array in {
@@ -138,15 +144,16 @@ class StepInputs:
                 f"{self.max_sequences} were planned for"
             )
 
-    def look_at(self, step: Step) -> Words:
-        """Its `SourceWords`, to be held while they are used. Steps that come again are known."""
+    def look_at(self, step: Step) -> Source:
+        """To be held while its words are used. Steps that come again are known."""
         known = self._steps.get(id(step))
         if known is None:
-            known = step, self._words_of(step)
+            words = self._words_of(step)
+            known = Source(step, words, words.ctypes.data)
             if len(self._steps) >= MAX_STEPS:
                 self._steps.clear()
             self._steps[id(step)] = known  # with the step itself, so that no other gets its id
-        return known[1]
+        return known
 
     def reach(self, n_positions: int) -> None:
         """Rope tables know so many positions from now on."""
@@ -159,6 +166,8 @@ class StepInputs:
     def _words_of(self, step: Step) -> Words:
         n_rows, n_sequences, n_out = step.n_rows, step.n_sequences, len(step.out_rows)
         self.check(n_rows, n_sequences)
+        if step.hidden is not None and len(step.hidden) != n_rows:
+            raise ValueError(f"{len(step.hidden)} hidden rows for {n_rows} rows")
         self._lay_out(n_rows)
         self._lay_out(n_out)
         requests = self._no_requests if step.requests is None else step.requests
@@ -201,14 +210,13 @@ class Filler:
         self._held = kernels  # it owns the code
         self._function = _FUNCTION(kernels.addresses[_NAME])
         self._inputs = inputs
-        self._latest: Step | None = None
-        self._source, self._address = inputs.words, 0  # of the latest step
+        self._latest: Source | None = None
 
     def fill(self, step: Step) -> None:
-        if step is not self._latest:
-            self._source = self._inputs.look_at(step)
-            self._address, self._latest = self._source.ctypes.data, step
-        self._inputs.reach(self._function(self._inputs.address, self._address))
+        latest = self._latest
+        if latest is None or latest.step is not step:
+            latest = self._latest = self._inputs.look_at(step)
+        self._inputs.reach(self._function(self._inputs.address, latest.address))
 
     @staticmethod
     def add_to(writers: dict[str, Writer], kinds: dict[str, object]) -> None:

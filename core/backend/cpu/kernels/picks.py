@@ -33,7 +33,9 @@ def write_picks(e: Emitter) -> None:
         with e.when((request > 0) & (b.equals(left.get()) ^ 1)):
             maxima = w[PickWords.MAXIMA] + row * w[PickWords.MAXIMA_BYTES]
             logits = w[PickWords.LOGITS] + row * w[PickWords.LOGITS_BYTES]
-            head = Head(logits, maxima, e.load(I64, request + 8 * picking.N_VOCAB, 8), is_whole=True)
+            head = Head(
+                logits, maxima, e.load(I64, request + 8 * picking.N_VOCAB, 8), is_whole=True
+            )
             position = e.load(I64, step[StepWords.POSITIONS] + at * 8, 8) + 1
             best = largest(e, maxima, head.n_blocks)
             token.set(pick_token(e, head, best, (request, scratch, position)))
