@@ -92,7 +92,7 @@ class Engine:
                 part.state.advance(len(part.tokens), n_true[-1])
                 if part.n_out:
                     part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
-            self._drafting.tell(step, output, parts, n_true, 1000 * (ran_at - began_at))
+            self._drafting.tell(step, output, n_true, 1000 * (ran_at - began_at))
             for part in parts:
                 self._settle(part)
         self._is_amid_step = False

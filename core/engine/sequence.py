@@ -150,16 +150,17 @@ class Sequence:
         stats.drafts += 1
         stats.draft_n += n_drafted
         stats.draft_n_accepted += n_accepted
-        missing = n_drafted - len(stats.accept_per_pos)
-        if missing > 0:
-            stats.accept_per_pos += [0] * missing
-            stats.draft_per_pos += [0] * missing
-        for i, source in enumerate(draft.sources):
+        accepted, drafted = stats.accept_per_pos, stats.draft_per_pos
+        while len(drafted) < n_drafted:
+            accepted.append(0)
+            drafted.append(0)
+        for i in range(n_drafted):
+            drafted[i] += 1
+        for i in range(n_accepted):
+            accepted[i] += 1
+        for source in dict.fromkeys(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
-            is_accepted = i < n_accepted
-            counts.drafted += 1
-            counts.accepted += is_accepted
-            stats.accept_per_pos[i] += is_accepted
-            stats.draft_per_pos[i] += 1
+            counts.drafted += draft.sources.count(source)
+            counts.accepted += draft.sources[:n_accepted].count(source)
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms
