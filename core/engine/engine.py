@@ -11,11 +11,11 @@ from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
 from ..speculation.interface import Speculator
+from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from ..tokenizer import Tokenizer
 from . import saving
-from .batch import Batch
 from .config import EngineConfig
 from .drafting import Drafting
 from .samplers import SamplerMaker
@@ -44,7 +44,7 @@ class Engine:
         )
         self._drafting = Drafting(drafter, self.store)
         self._scheduler = Scheduler(self.store, config)
-        self._batch = Batch(config, self.store.tables)
+        self._rows = StateRows(self.store, config.max_rows)
         self._run = backend.compile(
             model.forward,
             self.store.state,
@@ -80,7 +80,11 @@ class Engine:
         events: list[Event] = []
         if parts := self._scheduler.plan():
             self._drafting.draft(parts)
-            step = self._batch.build(parts)
+            rows = self._rows
+            rows.begin()
+            for part in parts:
+                rows.add(part.state, part.tokens, part.n_out, part.sequence.request)
+            step = rows.step()
             began_at = time.perf_counter()
             output = self._run(step)
             ran_at = time.perf_counter()
