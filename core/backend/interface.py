@@ -58,6 +58,7 @@ class HostOutput:
     # If the backend can pick tokens by itself: row, address of the request and position to the
     # token, or to UNSURE; see `picking.py`.
     pick: Callable[[int, int, int], int] | None = None
+    picked: Sequence[int] | None = None  # (R,) tokens that `step.requests` asked for, or UNSURE
 
 
 MAXIMA_BLOCK = 64  # logits that share a maximum

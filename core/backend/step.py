@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of one row may be run again with another token, position, past, replay and hidden
-    row, written in place, and with nothing else changed."""
+    """It may be run again with other numbers in its arrays, written in place: that is quicker than
+    a new one, see `StepArrays`."""
 
     tokens: Ints  # (T,)
     positions: Ints  # (T,) for rope; consecutive within a sequence
@@ -30,6 +31,9 @@ class Step:
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
     out_rows: Ints  # (R,) rows whose logits are wanted
     hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
+    # (B,) addresses, see `picking.py`: a backend that can picks the token after each row with
+    # logits, which has the row's position + 1. 0, or no array: nothing is picked.
+    requests: NDArray[np.int64] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -74,6 +78,9 @@ class Piece:
     n_out: int = 1  # logits of the last so many rows
 
 
+_MAX_STEPS: Final = 256
+
+
 class StepArrays:
     """Steps over arrays that are made once, for whoever runs one after the other.
 
@@ -88,6 +95,7 @@ class StepArrays:
         self.slots, self.past, self.replay = (np.zeros(max_sequences, np.int32) for _ in "spr")
         self.pages = np.zeros((max_sequences, max_pages), np.int32)
         self.hidden = np.zeros((max_rows, width), np.float32) if width else None
+        self.requests = np.zeros(max_sequences, np.int64)
         self._steps: dict[tuple[int, int, int], Step] = {}
 
     def step(self, n_rows: int, n_sequences: int, n_out: int = 0) -> Step:
@@ -95,6 +103,8 @@ class StepArrays:
         key = n_rows, n_sequences, n_out
         made = self._steps.get(key)
         if made is None:
+            if len(self._steps) >= _MAX_STEPS:
+                self._steps.clear()
             made = self._steps[key] = Step(
                 self.tokens[:n_rows],
                 self.positions[:n_rows],
@@ -105,6 +115,7 @@ class StepArrays:
                 self.pages[:n_sequences],
                 self.out_rows[:n_out],
                 None if self.hidden is None else self.hidden[:n_rows],
+                self.requests[:n_sequences],
             )
         return made
 

@@ -21,6 +21,8 @@ class Drafting:
 
     def __init__(self, speculator: Speculator | None, store: StateStore) -> None:
         self._speculator = speculator
+        self._drafted: list[Part] = []  # of the step, those with a draft
+        self._ids: list[int] = []  # of its sequences
         if speculator is not None:
             speculator.attach(store)
 
@@ -33,32 +35,36 @@ class Drafting:
         speculator = self._speculator
         if speculator is None:
             return
+        self._drafted.clear()
+        self._ids = ids = []
         for part in parts:
+            ids.append(part.sequence.id)
             if not part.sequence.is_known_to_drafter:
                 self._begin(speculator, part)
         if speculator.rest:
             speculator.rest -= 1
             return
-        able = [part for part in parts if part.max_draft > 0]
+        asks, able = [], []
+        for part in parts:
+            if part.max_draft > 0:
+                sequence = part.sequence
+                able.append(part)
+                asks.append(Ask(sequence.id, sequence.tokens, part.max_draft, sequence.sampler))
         if not able:
             return
-        asks = [
-            Ask(part.sequence.id, part.sequence.tokens, part.max_draft, part.sequence.sampler)
-            for part in able
-        ]
         for part, draft in zip(able, speculator.propose(asks), strict=True):
-            part.add_draft(draft)
+            if draft.tokens:
+                part.add_draft(draft)
+                self._drafted.append(part)
 
-    def tell(
-        self, step: Step, output: HostOutput, parts: Many[Part], n_true: Many[int], ms: float
-    ) -> None:
+    def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
+        """What became of the parts that `draft` was called with."""
         speculator = self._speculator
         if speculator is None:
             return
-        speculator.observe(Seen(step, output, [part.sequence.id for part in parts], n_true, ms))
-        for part, n in zip(parts, n_true, strict=True):
-            if part.draft.tokens:
-                speculator.settle(part.sequence.id, n - 1, mine=True)
+        speculator.observe(Seen(step, output, self._ids, n_true, ms))
+        for part in self._drafted:
+            speculator.settle(part.sequence.id, part.n_accepted, mine=True)
 
     def end(self, sequence: Sequence) -> None:
         if self._speculator is not None and sequence.is_known_to_drafter:

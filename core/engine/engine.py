@@ -11,11 +11,11 @@ from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
 from ..speculation.interface import Speculator
+from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from ..tokenizer import Tokenizer
 from . import saving
-from .batch import Batch
 from .config import EngineConfig
 from .drafting import Drafting
 from .samplers import SamplerMaker
@@ -44,7 +44,7 @@ class Engine:
         )
         self._drafting = Drafting(drafter, self.store)
         self._scheduler = Scheduler(self.store, config)
-        self._batch = Batch(config, self.store.tables)
+        self._rows = StateRows(self.store, config.max_rows)
         self._run = backend.compile(
             model.forward,
             self.store.state,
@@ -80,8 +80,12 @@ class Engine:
         events: list[Event] = []
         if parts := self._scheduler.plan():
             self._drafting.draft(parts)
-            step = self._batch.build(parts)
-            began_at = time.perf_counter()
+            drafted_at = time.perf_counter()
+            rows = self._rows
+            rows.begin()
+            for part in parts:
+                rows.add(part.state, part.tokens, part.n_out, part.sequence.request)
+            step = rows.step()
             output = self._run(step)
             ran_at = time.perf_counter()
             first, n_true = 0, []
@@ -92,7 +96,8 @@ class Engine:
                 part.state.advance(len(part.tokens), n_true[-1])
                 if part.n_out:
                     part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
-            self._drafting.tell(step, output, parts, n_true, 1000 * (ran_at - began_at))
+            # A row costs what is done for its token, too.
+            self._drafting.tell(step, output, n_true, 1000 * (time.perf_counter() - drafted_at))
             for part in parts:
                 self._settle(part)
         self._is_amid_step = False
@@ -153,6 +158,8 @@ class Engine:
             stream=self._tokenizer.stream(continues=True),
             sampler=sampler,
         )
+        if self._verifier.picks_every_row(sampler):
+            sequence.request = sampler.request
         sequence.stats.accept_mode = self.config.acceptance.mode
         return sequence
 

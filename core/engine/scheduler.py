@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
 from .config import EngineConfig
 from .sequence import Sequence
+
+_NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
 
 
 @dataclass(eq=False, slots=True)
@@ -26,7 +29,7 @@ class Part:
     tokens: list[int]
     n_out: int  # logits wanted, of the last so many rows
     max_draft: int = 0
-    draft: Draft = field(default_factory=Draft)
+    draft: Draft = field(default_factory=lambda: _NO_DRAFT)
     n_accepted: int = 0  # of the draft's tokens, once it was verified
 
     def add_draft(self, draft: Draft) -> None:

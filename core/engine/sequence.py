@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 
 from ..backend.interface import HostOutput
+from ..backend.picking import UNSURE
 from ..errors import SpecdecError
 from ..generation import (
     CONTEXT,
@@ -54,6 +55,7 @@ class Sequence:
         self.max_len = min(asked, n_ctx)
         self.stop_reason: str | None = None
         self.stats = Stats(prompt_n=self.n_prompt)
+        self.request = 0  # by which a backend picks its tokens beforehand, see `Step.requests`
         self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
         self.state: SequenceState | None = None  # None while it waits and when it has ended
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
@@ -72,6 +74,8 @@ class Sequence:
 
     def pick(self, output: HostOutput, row: int) -> int:
         """The token after the last one."""
+        if output.picked is not None and (token := output.picked[row]) != UNSURE:
+            return token
         return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
 
     def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
@@ -146,16 +150,17 @@ class Sequence:
         stats.drafts += 1
         stats.draft_n += n_drafted
         stats.draft_n_accepted += n_accepted
-        missing = n_drafted - len(stats.accept_per_pos)
-        if missing > 0:
-            stats.accept_per_pos += [0] * missing
-            stats.draft_per_pos += [0] * missing
-        for i, source in enumerate(draft.sources):
+        accepted, drafted = stats.accept_per_pos, stats.draft_per_pos
+        while len(drafted) < n_drafted:
+            accepted.append(0)
+            drafted.append(0)
+        for i in range(n_drafted):
+            drafted[i] += 1
+        for i in range(n_accepted):
+            accepted[i] += 1
+        for source in dict.fromkeys(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
-            is_accepted = i < n_accepted
-            counts.drafted += 1
-            counts.accepted += is_accepted
-            stats.accept_per_pos[i] += is_accepted
-            stats.draft_per_pos[i] += 1
+            counts.drafted += draft.sources.count(source)
+            counts.accepted += draft.sources[:n_accepted].count(source)
         for source, ms in draft.ms.items():
             stats.by_source.setdefault(source, SourceStats()).ms += ms

@@ -29,6 +29,11 @@ class Verifier(ABC):
     def check(self, sampler: Sampler) -> None:
         """Refuse what cannot be verified in this way, with a ConfigError."""
 
+    def picks_every_row(self, sampler: Sampler) -> bool:
+        """`Sequence.pick` is asked of every row that follows true ones: so the backend may pick
+        them all beforehand."""
+        return True
+
     @abstractmethod
     def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
@@ -120,6 +125,9 @@ class Ratio(_OneByOne):
                 "adaptive-p do not say; use --spec-accept match"
             )
 
+    def picks_every_row(self, sampler: Sampler) -> bool:
+        return sampler.is_certain
+
     def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         if part.sequence.sampler.is_certain:  # the same outcome for less work
             return self._match.accept(part, output, first, events)
@@ -194,6 +202,9 @@ class Synthetic(_OneByOne):
                 "synthetic acceptance keeps draft tokens that no grammar has seen; "
                 "leave out the grammar or JSON schema, or --spec-synth-len and --spec-synth-rates"
             )
+
+    def picks_every_row(self, sampler: Sampler) -> bool:
+        return False
 
     def _choose(
         self, sequence: Sequence, output: HostOutput, row: int, draft: Draft, place: int

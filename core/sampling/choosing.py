@@ -22,16 +22,19 @@ class DraftSampler(Chooser):
     `restart` with the text so far, before each draft.
     """
 
-    __slots__ = ("_history", "_original", "_sampler", "request")
+    __slots__ = ("_history", "_is_stateless", "_original", "_sampler", "laws", "request")
+    draws = False  # not picks, but draws from a law, which is kept in `laws`
 
     def __init__(self, sampler: Sampler) -> None:
         self._original = self._sampler = sampler
+        self._is_stateless = sampler.is_stateless
+        self.laws: list[Law | None] = []
         self._history: list[int] = []
         self.request = sampler.request
 
     def restart(self, tokens: Sequence[int]) -> None:
         """`tokens`: prompt and text."""
-        if not self._original.is_stateless:
+        if not self._is_stateless:
             self._sampler = self._original.copy()
             self._history = list(tokens) if self._sampler.reads_history else []
 
@@ -51,12 +54,12 @@ class DrawingSampler(DraftSampler):
     law. So tokens that end a text are left out before the draw, and `p_min` is asked of the best.
     """
 
-    __slots__ = ("_p_min", "_stops", "laws")
+    __slots__ = ("_p_min", "_stops")
+    draws = True
 
     def __init__(self, sampler: Sampler, stops: Collection[int], p_min: float) -> None:
         super().__init__(sampler)
         self.request = NO_REQUEST
-        self.laws: list[Law | None] = []
         self._stops, self._p_min = stops, p_min
 
     def restart(self, tokens: Sequence[int]) -> None:

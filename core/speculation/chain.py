@@ -29,6 +29,7 @@ class Chain(Speculator):
         self._observers = [
             each for each in self._all if type(each).observe is not Speculator.observe
         ]
+        self._settlers = [each for each in self._all if type(each).settle is not Speculator.settle]
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._resting = 0  # rounds of the rest that is over, or under way
         self._step_ms = 0.0  # what the latest step took
@@ -50,7 +51,10 @@ class Chain(Speculator):
                 self._policy.rested(ask.sequence, self._resting)
             self._resting = 0
         drafts = self._propose(asks)
-        if not any(draft.tokens for draft in drafts):
+        for draft in drafts:
+            if draft.tokens:
+                return drafts
+        if not self._policy.repeats:
             self._take_a_rest(1000 * (perf_counter() - began))
         return drafts
 
@@ -62,30 +66,24 @@ class Chain(Speculator):
             self.rest = self._resting = min(LONGEST_REST, int(ms / affordable))
 
     def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        cheap = self._ask_cheap(asks)
-        models = self._models
-        plans = self._policy.plan(
-            [
-                AskInfo(
-                    ask.sequence,
-                    ask.tokens,
-                    ask.max_draft,
-                    [drafts[i] for drafts in cheap],
-                    [
-                        ModelOffer(each.name, each.longest, each.n_pending(ask.sequence))
-                        for each in models
-                    ],
-                )
-                for i, ask in enumerate(asks)
+        cheap = self._ask_cheap(asks) if self._cheap else []
+        infos = []
+        for i, ask in enumerate(asks):
+            sequence, tokens, max_draft, _, _ = ask
+            offers = [
+                ModelOffer(each.name, each.longest, each.n_pending(sequence))
+                for each in self._models
             ]
-        )
+            infos.append(
+                AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
+            )
+        plans = self._policy.plan(infos)
         drafts = [self._cheap_part(cheap, i, plan) for i, plan in enumerate(plans)]
-        for each in models:
+        for each in self._models:
             self._ask_model(each, asks, plans, drafts)
         for i, n in enumerate(self._policy.cut(drafts)):
             drafts[i] = shortened(drafts[i], n)
-        for ask, draft in zip(asks, drafts, strict=True):
-            self._drafts[ask.sequence] = draft
+            self._drafts[asks[i].sequence] = drafts[i]
         return drafts
 
     def observe(self, seen: Seen) -> None:
@@ -102,7 +100,7 @@ class Chain(Speculator):
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         draft = self._drafts[sequence]
         self._policy.settle(sequence, draft, n_accepted)
-        for each in self._all:
+        for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
 
     def end(self, sequence: int) -> None:
@@ -152,18 +150,19 @@ class Chain(Speculator):
     def _ask_model(
         self, model: Speculator, asks: Sequence[Ask], plans: Sequence[Plan], drafts: list[Draft]
     ) -> None:
-        chosen = [i for i, plan in enumerate(plans) if plan.model == model.name]
+        wanted, chosen, n_pending, longest = [], [], 0, 0
+        for i, plan in enumerate(plans):
+            if plan.model == model.name:
+                sequence, tokens, _, sampler, _ = asks[i]
+                wanted.append(Ask(sequence, tokens, plan.n_model, sampler, plan.stop_below))
+                chosen.append(i)
+                n_pending += model.n_pending(sequence)
+                longest = max(longest, plan.n_model)
         if not chosen:
             return
-        wanted = [
-            asks[i]._replace(max_draft=plans[i].n_model, stop_below=plans[i].stop_below)
-            for i in chosen
-        ]
-        n_pending = sum(model.n_pending(ask.sequence) for ask in wanted)
         began = perf_counter()
         made = model.propose(wanted)
         ms = 1000 * (perf_counter() - began)
-        longest = max(plans[i].n_model for i in chosen)
         self._policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
         for i, draft in zip(chosen, made, strict=True):
             draft.ms[model.name] = ms / len(chosen)

@@ -43,6 +43,7 @@ class Controller(Policy):
         """`costs_file`: where what was learned of costs is written at the end."""
         self._costs_file = costs_file
         self.costs = costs if costs is not None else CostModel()
+        self.repeats = self.costs.is_frozen
         self._chooser = Chooser(self.costs)
         self._explorer = Explorer(self._chooser)
         self._shared: dict[str, Shared] = {}

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
-from ..backend.step import KEPT_FACTORS, Step, n_kept
+from ..backend.step import KEPT_FACTORS, n_kept
+from ..state.rows import StateRows
 from ..state.sizes import StateSizes
 from ..state.store import StateStore
 
@@ -65,7 +64,7 @@ class DraftState:
         self._run = backend.compile(
             model.forward, self.store.state, max_rows=max_rows, taps=frozenset()
         )
-        self._rows = _Rows(max_rows, self.store)
+        self._rows = StateRows(self.store, max_rows)
 
     def open(self, tokens: Sequence[int]) -> Reading | None:
         """Begin with what other texts left of these tokens; None if there is no room."""
@@ -93,7 +92,11 @@ class DraftState:
     def run(self, parts: Sequence[Part]) -> HostOutput:
         """Logits of the parts that want them, in their order, valid until the next run."""
         parts = [self._without_final_drafts(part) for part in parts]
-        output = self._run(self._rows.step(parts))
+        rows = self._rows
+        rows.begin()
+        for reading, tokens, has_logits in parts:
+            rows.add(reading.state, tokens, int(has_logits))
+        output = self._run(rows.step())
         for reading, tokens, _ in parts:
             reading.state.advance(len(tokens), len(tokens))
             reading.cells += tokens
@@ -120,7 +123,6 @@ class DraftState:
     def reset(self) -> None:
         """Forget everything: a step was interrupted, and nobody knows where."""
         self.store.reset()
-        self._rows.forget()
 
     def _n_revocable(self, reading: Reading) -> int:
         return reading.state.replay if self.store.is_recurrent else len(reading.cells)
@@ -141,80 +143,3 @@ class DraftState:
         again = reading.cells[reading.n_sure :]
         self._cut(reading, reading.n_sure)
         return Part(reading, again + tokens, has_logits)
-
-
-class _Rows:
-    """Parts as the arrays of a `Step`, written into buffers made once."""
-
-    def __init__(self, max_rows: int, store: StateStore) -> None:
-        n_slots = store.sizes.n_slots
-        self._tables = store.tables
-        self._tokens = np.zeros(max_rows, np.int32)
-        self._positions = np.zeros(max_rows, np.int32)
-        self._out_rows = np.zeros(n_slots, np.int32)
-        self._starts = np.zeros(n_slots + 1, np.int32)
-        self._slots = np.zeros(n_slots, np.int32)
-        self._past = np.zeros(n_slots, np.int32)
-        self._replay = np.zeros(n_slots, np.int32)
-        self._pages = np.zeros((n_slots, store.sizes.pages_per_slot), np.int32)
-        self._numbers = np.arange(max(store.sizes.n_ctx, max_rows) + 1, dtype=np.int32)
-        # A step of one row differs from the last one of that text in four numbers.
-        self._single: Step | None = None
-        self._reading: Reading | None = None
-        self._n_changes = 0
-        self._firsts = tuple(
-            array.data for array in (self._tokens, self._positions, self._past, self._replay)
-        )
-
-    def forget(self) -> None:
-        self._single = self._reading = None
-
-    def step(self, parts: Sequence[Part]) -> Step:
-        """Valid until the next call. Makes sure that every row has a cell to write to."""
-        reading, tokens, has_logits = parts[0]
-        if len(parts) > 1 or len(tokens) > 1 or not has_logits:
-            self._single = None
-            return self._step(parts)
-        state = reading.state
-        past, table = state.n_cells, state.table
-        table.reserve(past, past + 1)
-        step = self._single
-        if step is None or reading is not self._reading or table.n_changes != self._n_changes:
-            self._single = None
-            step = self._step(parts)
-            self._single, self._reading, self._n_changes = step, reading, table.n_changes
-        else:
-            first_token, position, first_past, replay = self._firsts
-            first_token[0], position[0] = tokens[0], past
-            first_past[0], replay[0] = past, state.replay
-        return step
-
-    def _step(self, parts: Sequence[Part]) -> Step:
-        numbers = self._numbers
-        row = n_out = 0
-        for b, (reading, tokens, has_logits) in enumerate(parts):
-            state = reading.state
-            past, end = state.n_cells, row + len(tokens)
-            state.table.reserve(past, past + len(tokens))
-            self._tokens[row:end] = tokens
-            self._positions[row:end] = numbers[past : past + len(tokens)]
-            if has_logits:
-                self._out_rows[n_out] = end - 1
-                n_out += 1
-            self._starts[b + 1] = end
-            self._slots[b] = state.slot
-            self._past[b] = past
-            self._replay[b] = state.replay
-            self._pages[b] = self._tables[state.slot]
-            row = end
-        n = len(parts)
-        return Step(
-            tokens=self._tokens[:row],
-            positions=self._positions[:row],
-            starts=self._starts[: n + 1],
-            slots=self._slots[:n],
-            past=self._past[:n],
-            replay=self._replay[:n],
-            pages=self._pages[:n],
-            out_rows=self._out_rows[:n_out],
-        )

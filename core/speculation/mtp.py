@@ -14,20 +14,19 @@ import numpy as np
 
 from ..backend.chain import ChainPlan, Chooser, DraftAsk, DraftRun
 from ..backend.interface import Backend, HostOutput
-from ..backend.step import Ints, Step
+from ..backend.layers import Floats
+from ..backend.step import Ints, Step, StepArrays
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
 from ..sampling.choosing import DraftSampler, DrawingSampler
-from ..state.store import StateStore
+from ..state.store import SequenceState, StateStore
 from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
-from .mtp_text import MAX_WAITING, MtpText
+from .mtp_text import MAX_WAITING, MtpText, bytes_of
 from .options import MTP
 from .table import Setting
-
-KEPT_STEPS: Final = 12  # rows of those that come again and again
 
 
 class MtpSpeculator(Speculator):
@@ -52,9 +51,11 @@ class MtpSpeculator(Speculator):
         self._max_rows = (MAX_WAITING + 1) * setting.n_slots
         self._texts: dict[int, MtpText] = {}
         self._choosers: dict[int, DraftSampler] = {}
+        self._asks: dict[int, DraftAsk] = {}  # of the same texts
+        self._views: _Views | None = None
 
     def attach(self, store: StateStore) -> None:
-        self._store, self._rows = store, _Rows(store, self._width)
+        self._store, self._rows = store, _Rows(store, self._width, self._max_rows)
         store.reruns_last = True
         self._run = self._compile(store)
 
@@ -92,24 +93,21 @@ class MtpSpeculator(Speculator):
         self._texts[opening.sequence] = text
 
     def observe(self, seen: Seen) -> None:
-        step, rows = seen.step, seen.output.taps[H_NEXTN]
-        if len(step.tokens) == 1:
-            text = self._texts.get(seen.sequences[0])
-            if text is not None and text.add_next(step.tokens, rows, step.positions):
-                if text.room < 1:
-                    text.forget()
-                return
+        rows = seen.output.taps[H_NEXTN]
+        views = self._views
+        if views is None or seen.step is not views.step or rows is not views.rows:
+            views = self._views = _Views(seen.step, rows)
         for b, sequence in enumerate(seen.sequences):
             text = self._texts.get(sequence)
             n = seen.n_true[b]
             if text is None or not n:
                 continue
-            first = int(step.starts[b])
-            position = int(step.positions[first])
+            first = views.starts[b]
+            position = views.positions[first]
             is_prompt = position + n <= text.n_prompt
-            if n > text.room:
+            if text.n_tokens + n > MAX_WAITING:
                 self._make_room(text, is_prompt=is_prompt)
-            text.add(step.tokens[first : first + n], rows[first : first + n], position)
+            text.add(views.tokens, views.hidden, (first, first + n), position)
             if is_prompt:
                 self._catch_up(text)
 
@@ -120,26 +118,24 @@ class MtpSpeculator(Speculator):
         wanted, texts = [], []
         for ask in asks:
             text = self._texts[ask.sequence]
-            length = min(ask.max_draft, self.longest)
+            draft_ask = self._draft_ask(ask)
             end = text.add_last(ask.tokens[-1])
-            text.state.table.reserve(end - 1, end + length)
-            chooser = self._chooser(ask)
-            draws = isinstance(chooser, DrawingSampler)
-            p_min = 0.0 if draws else max(self._p_min, ask.stop_below)
-            wanted.append(DraftAsk(chooser, length, p_min))
+            text.state.table.reserve(end - 1, end + draft_ask.length)
+            wanted.append(draft_ask)
             texts.append(text)
         drafts = self._run(self._rows.of(texts), wanted)
         marks = self._store.pool.n_drafter_cells
         for text in texts:
             text.read(text.n_tokens, marks)
         return [
-            self._draft(ask.chooser, tokens, chances)
-            for ask, tokens, chances in zip(wanted, drafts.tokens, drafts.chances, strict=True)
+            self._draft(ask, tokens, chances)
+            for ask, tokens, chances in zip(asks, drafts.tokens, drafts.chances, strict=True)
         ]
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
         self._choosers.pop(sequence, None)
+        self._asks.pop(sequence, None)
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
@@ -156,7 +152,7 @@ class MtpSpeculator(Speculator):
         if self.name in blobs:
             self._texts[sequence].resume(blobs[self.name])
 
-    def _chooser(self, ask: Ask) -> DraftSampler:
+    def _draft_ask(self, ask: Ask) -> DraftAsk:
         chooser = self._choosers.get(ask.sequence)
         if chooser is None:
             sampler = ask.sampler
@@ -165,16 +161,22 @@ class MtpSpeculator(Speculator):
             else:
                 chooser = DraftSampler(sampler)
             self._choosers[ask.sequence] = chooser
+            self._asks[ask.sequence] = DraftAsk(chooser, 0)
         chooser.restart(ask.tokens)
-        return chooser
+        draft_ask = self._asks[ask.sequence]
+        draft_ask.length = min(ask.max_draft, self.longest)
+        draft_ask.p_min = 0.0 if chooser.draws else max(self._p_min, ask.stop_below)
+        return draft_ask
 
-    def _draft(self, chooser: Chooser, tokens: list[int], chances: list[float]) -> Draft:
-        if isinstance(chooser, DrawingSampler):
+    def _draft(self, ask: Ask, tokens: list[int], chances: list[float]) -> Draft:
+        sources = [self.name] * len(tokens)
+        chooser = self._choosers[ask.sequence]
+        if chooser.draws:
             # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
-            return Draft(tokens, [self.name] * len(tokens), laws=chooser.laws)
+            return Draft(tokens, sources, laws=chooser.laws)
         if len(tokens) < self._n_min:
-            tokens, chances = [], []
-        return Draft(tokens, [self.name] * len(tokens), chances=chances)
+            return Draft()
+        return Draft(tokens, sources, chances=chances)
 
     def _make_room(self, text: MtpText, *, is_prompt: bool) -> None:
         if is_prompt:
@@ -202,76 +204,58 @@ class _Nobody(Chooser):
 _NOTHING: Final = DraftAsk(_Nobody(), 0)
 
 
+class _Views:
+    """What is observed of a step, without numpy: its calls are slow when the caches are cold. Steps
+    and outputs that come again have the same memory."""
+
+    __slots__ = ("hidden", "positions", "rows", "starts", "step", "tokens")
+
+    def __init__(self, step: Step, rows: Floats) -> None:
+        self.step, self.rows = step, rows
+        self.tokens, self.positions, self.starts = (
+            array.data for array in (step.tokens, step.positions, step.starts)
+        )
+        self.hidden = bytes_of(rows)
+
+
 class _Rows:
     """Steps of the head over what waits in texts."""
 
-    def __init__(self, store: StateStore, width: int) -> None:
-        self._store, self._width = store, width
-        self._numbers = np.arange(store.sizes.n_ctx + 1, dtype=np.int32)
-        self._kept: dict[int, Step] = {}
+    def __init__(self, store: StateStore, width: int, max_rows: int) -> None:
+        self._tables, n_slots = store.tables, store.sizes.n_slots
+        arrays = self._arrays = StepArrays(max_rows, n_slots, self._tables.shape[1], width)
+        assert arrays.hidden is not None
+        self._tokens, self._positions, self._starts, self._past = (
+            array.data for array in (arrays.tokens, arrays.positions, arrays.starts, arrays.past)
+        )
+        self._hidden, self._row_bytes = bytes_of(arrays.hidden), 4 * width
+        self._numbers = np.arange(store.sizes.n_ctx + 1, dtype=np.int32).data
+        # Whose pages lie at each place: the state, as of which change, and from which cell on.
+        self._held: list[tuple[SequenceState | None, int, int]] = [(None, 0, 0)] * n_slots
 
     def of(self, texts: Sequence[MtpText]) -> Step:
         """All tokens that wait; one row of each text has to be there."""
-        if len(texts) == 1:
-            return self._of_one(texts[0], texts[0].n_tokens)
-        counts = [text.n_tokens for text in texts]
-        longest = max(len(self._pages(text)) for text in texts)
-        pages = np.zeros((len(texts), longest), np.int32)
-        for row, text in zip(pages, texts, strict=True):
-            own = self._pages(text)
-            row[: len(own)] = own
-        parts = [(text, slice(text.n_done, text.n_done + text.n_tokens)) for text in texts]
-        return Step(
-            tokens=np.concatenate([text.tokens[: text.n_tokens] for text in texts]),
-            positions=np.concatenate([self._numbers[part] for _, part in parts]),
-            starts=np.cumsum([0, *counts], dtype=np.int32),
-            slots=np.array([text.state.slot for text in texts], np.int32),
-            past=np.array([text.past for text in texts], np.int32),
-            replay=np.zeros(len(texts), np.int32),
-            pages=pages,
-            out_rows=_NO_ROWS,
-            hidden=np.concatenate([text.hidden[: text.n_tokens] for text in texts]),
-        )
+        row = b = 0
+        for text in texts:
+            n, first, width = text.n_tokens, text.n_done, self._row_bytes
+            held, n_changes, begin = self._held[b]
+            if held is not text.state or n_changes != held.table.n_changes or begin != text.first:
+                self._hold(b, text)
+            end = row + n
+            self._tokens[row:end] = text.token_view[:n]
+            self._positions[row:end] = self._numbers[first : first + n]
+            self._hidden[row * width : end * width] = text.hidden_view[: n * width]
+            self._past[b] = text.past
+            row, b = end, b + 1
+            self._starts[b] = row
+        return self._arrays.step(row, b)
 
-    def _of_one(self, text: MtpText, n: int) -> Step:
-        """The same step for the same number of rows: that saves looking at its arrays again."""
-        step = self._kept.get(n)
-        if step is None:
-            step = self._blank(n)
-            if n <= KEPT_STEPS:
-                self._kept[n] = step
-        assert step.hidden is not None
-        first = text.n_done
-        step.tokens[:] = text.tokens[:n]
-        step.positions[:] = self._numbers[first : first + n]
-        step.slots[0], step.past[0] = text.state.slot, text.past
-        pages = self._pages(text)
-        step.pages[0, : len(pages)] = pages
-        step.hidden[:] = text.hidden[:n]
-        return step
-
-    def _blank(self, n: int) -> Step:
-        def zeros(*shape: int) -> Ints:
-            return np.zeros(shape, np.int32)
-
-        return Step(
-            tokens=zeros(n),
-            positions=zeros(n),
-            starts=np.array((0, n), np.int32),
-            slots=zeros(1),
-            past=zeros(1),
-            replay=zeros(1),
-            pages=zeros(1, self._store.tables.shape[1]),
-            out_rows=_NO_ROWS,
-            hidden=np.zeros((n, self._width), np.float32),
-        )
-
-    def _pages(self, text: MtpText) -> Ints:
-        pages: Ints = self._store.tables[text.state.slot, text.first // text.page_len :]
-        return pages
-
-
-_NO_ROWS: Final = np.zeros(0, np.int32)
+    def _hold(self, b: int, text: MtpText) -> None:
+        state = text.state
+        self._arrays.slots[b] = state.slot
+        pages = self._tables[state.slot, text.first // text.page_len :]
+        self._arrays.pages[b, : len(pages)] = pages
+        self._held[b] = state, state.table.n_changes, text.first
 
 
 def _tokens_of_head(setting: Setting) -> Ints | None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backend.layers import Floats
-from ..backend.step import Ints
 from ..errors import FileFormatError
 from ..state.store import SequenceState
 
@@ -20,10 +19,14 @@ MAX_WAITING = 256  # rows: a piece of a prompt
 RECENT = 64  # rows that are worth reading before the next draft, however long nobody drafted
 
 
+def bytes_of(rows: Floats) -> memoryview:
+    return np.ascontiguousarray(rows).data.cast("B")
+
+
 class MtpText:
     __slots__ = (
-        "first", "hidden", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len", "state",
-        "tokens",
+        "first", "hidden", "hidden_view", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len",
+        "row_bytes", "state", "token_view", "tokens",
     )  # fmt: skip
 
     def __init__(self, state: SequenceState, n_prompt: int, page_len: int, width: int) -> None:
@@ -34,6 +37,9 @@ class MtpText:
         self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
         self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
         self.n_tokens = self.n_hidden = 0
+        # The same memory, without numpy, whose calls are slow when the caches are cold.
+        self.token_view, self.hidden_view = self.tokens.data, bytes_of(self.hidden)
+        self.row_bytes = 4 * width
 
     @property
     def past(self) -> int:
@@ -87,32 +93,29 @@ class MtpText:
         self.first = first_page * page_len
         self.n_done = last * page_len + min(n_tail, limit - last * page_len)
 
-    def add(self, tokens: Ints, hidden: Floats, position: int) -> None:
-        """Rows of the target that hold, the first of them at `position`."""
+    def add(
+        self, tokens: memoryview, hidden: memoryview, rows: tuple[int, int], position: int
+    ) -> None:
+        """Rows of the target that hold, of a step with these tokens and bytes of hidden rows; the
+        first of them is at `position`."""
+        first, end = rows
         known = self.n_done + self.n_tokens - position
-        fresh = tokens[known:] if known > 0 else tokens
-        end = self.n_tokens + len(fresh)
-        self.tokens[self.n_tokens : end] = fresh
-        self.n_tokens = end
+        begin = min(first + known, end) if known > 0 else first
+        n = self.n_tokens + (end - begin)
+        self.token_view[self.n_tokens : n] = tokens[begin:end]
+        self.n_tokens = n
         skipped = self.n_done + self.n_hidden - (position + 1)
         if skipped < 0:
-            self._append_hidden(np.zeros((-skipped, hidden.shape[1]), np.float32))
-        self._append_hidden(hidden[skipped:] if skipped > 0 else hidden)
-
-    def add_next(self, tokens: Ints, hidden: Floats, positions: Ints) -> bool:
-        """The same for one row that is the next one of a text, which is most of them; else
-        False."""
-        n, position = self.n_tokens, positions[0]
-        if self.n_done + n != position or self.n_hidden != n + 1 or position < self.n_prompt:
-            return False
-        self.tokens[n] = tokens[0]
-        self.hidden[n + 1] = hidden[0]
-        self.n_tokens, self.n_hidden = n + 1, n + 2
-        return True
+            self._append_hidden(np.zeros((-skipped, self.hidden.shape[1]), np.float32))
+        elif skipped:
+            first = min(first + skipped, end)
+        width, n = self.row_bytes, self.n_hidden + (end - first)
+        self.hidden_view[self.n_hidden * width : n * width] = hidden[first * width : end * width]
+        self.n_hidden = n
 
     def add_last(self, token: int) -> int:
         """The text's last token, which the target has not run yet; returns its position + 1."""
-        self.tokens[self.n_tokens] = token
+        self.token_view[self.n_tokens] = token
         self.n_tokens += 1
         if self.n_hidden < self.n_tokens:  # restored from where nobody had drafted like this
             self._append_hidden(np.zeros((1, self.hidden.shape[1]), np.float32))

@@ -48,8 +48,12 @@ class Plan:
 
 
 class Policy(ABC):
-    """Per round: `plan`, then the drafters run, then `cut`, the step, `settle` for every draft
+    """`repeats`: the same text always gets the same decisions, so that the clock has no say.
+
+    Per round: `plan`, then the drafters run, then `cut`, the step, `settle` for every draft
     that was not empty. `observe_draft` and `observe_step` say what things took."""
+
+    repeats: bool = False
 
     @abstractmethod
     def begin(self, sequence: int) -> None:
@@ -87,6 +91,8 @@ class Policy(ABC):
 
 class FixedPolicy(Policy):
     """Always the longest draft of every source (`--spec-fixed`)."""
+
+    repeats = True
 
     def begin(self, sequence: int) -> None:
         pass

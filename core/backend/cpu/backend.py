@@ -29,11 +29,11 @@ from . import ops
 from .chain import NativeChain, record_chain
 from .compile import Kernels
 from .formats import FORMATS
-from .inputs import StepInputs
+from .inputs import Filler, StepInputs
 from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
 from .memory import Arena, aligned
 from .ops_moe import moe
-from .picker import Picker
+from .picker import Picker, add_picks
 from .program import FloatRows, PackedRows, Recording
 from .repacked import RepackCache
 from .runner import Runner
@@ -127,8 +127,9 @@ class CpuBackend(Backend):
         recording, output = self._record(forward, state, max_rows, taps)
         best = ops.maxima(recording, output.logits)
         Picker.add_to(recording)
+        picked = add_picks(recording, output.logits, best, self.n_threads)
         program = recording.finish(self.kernels, self._report_compiling)
-        return Runner(self.team, self.kernels, program, recording, output, best)
+        return Runner(self.team, self.kernels, program, recording, output, best, picked)
 
     def compile_chain(
         self,
@@ -151,8 +152,10 @@ class CpuBackend(Backend):
     def _record(
         self, forward: Forward, state: CpuState, max_rows: int, taps: Taps
     ) -> tuple[Recording, Output]:
-        inputs = StepInputs(max_rows, min(max_rows, state.n_slots), state.n_pages)
+        n_sequences = min(max_rows, state.n_slots)
+        inputs = StepInputs(max_rows, n_sequences, state.n_pages, state.page_len)
         recording = Recording(inputs)
+        Filler.add_to(recording.writers, recording.kinds)
         recording.held += [state, forward]  # the program reads and writes their arrays
         self._recording, self._state = recording, state
         try:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from .. import picking
 from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
 from ..interface import MAXIMA_BLOCK, Output
-from .inputs import Words, groups_of
 from .kernels.chain import (
     BEGIN,
     NO_CELL,
@@ -23,7 +22,6 @@ from .kernels.chain import (
     write_choose,
     write_summits,
 )
-from .kernels.pack import RowSet
 from .memory import aligned
 from .ops import name_of
 from .picker import Picker
@@ -34,21 +32,11 @@ from .team import Program, Team
 if TYPE_CHECKING:
     from ..step import Step
     from .compile import Kernels
+    from .inputs import Source
     from .state import CpuState
 
 _WORD: Final = ctypes.c_int64
 _BEGIN: Final = ctypes.PYFUNCTYPE(_WORD, _WORD)  # too short to give the interpreter's lock away
-FIRST_STEP_WORD: Final = ChainWords.FROM_TOKENS
-MAX_STEPS: Final = 16  # whose addresses are remembered, and that are kept alive for that
-_STEP_ARRAYS: Final = (
-    (ChainWords.FROM_TOKENS, "tokens"),
-    (ChainWords.FROM_POSITIONS, "positions"),
-    (ChainWords.FROM_STARTS, "starts"),
-    (ChainWords.FROM_SLOTS, "slots"),
-    (ChainWords.FROM_PAST, "past"),
-    (ChainWords.FROM_REPLAY, "replay"),
-    (ChainWords.FROM_PAGES, "pages"),
-)
 
 
 class ChainRecording:
@@ -70,7 +58,6 @@ class ChainRecording:
         self.tokens = np.zeros(n * plan.max_draft, np.int64)
         self.chances = np.zeros(n * plan.max_draft, np.float64)
         self.counts = np.zeros(n, np.int64)
-        self.row_sets = np.zeros((r.inputs.max_rows + 1, RowSet.WORDS), np.int64)
         held: dict[int, NDArray[Any]] = {
             ChainWords.ARRIVED: np.zeros(1, np.int64),
             ChainWords.SCRATCH: aligned(team.n_threads * picking.SCRATCH_BYTES),
@@ -80,9 +67,6 @@ class ChainRecording:
             ChainWords.DRAFTED: self.tokens,
             ChainWords.CHANCES: self.chances,
             ChainWords.COUNTS: self.counts,
-            ChainWords.ROW_SETS: self.row_sets,
-            ChainWords.TOKENS: r.inputs.tokens,
-            ChainWords.OUT_INDEX: r.inputs.out_index,
         }
         if self.taken is not None:
             held[ChainWords.TAKEN] = self.taken
@@ -95,7 +79,6 @@ class ChainRecording:
             self.words[word] = array.ctypes.data
         for word, value in {
             ChainWords.STEP: r.inputs.address,
-            ChainWords.OUT_ROWS: r.inputs.out_rows.address,
             ChainWords.GIVEN: r.given.ctypes.data if r.given is not None else 0,
             ChainWords.TAP: output.taps[plan.tap].address if plan.tap is not None else 0,
             ChainWords.LOGITS: logits.address,
@@ -105,7 +88,6 @@ class ChainRecording:
             ChainWords.MAXIMA_BYTES: 4 * self.maxima.width,
             ChainWords.N_VALUES: n_values,
             ChainWords.WINDOW: state.window,
-            ChainWords.PAGE_LEN: state.page_len,
             ChainWords.AGAIN: team.again,
             ChainWords.MAX_DRAFT: plan.max_draft,
             ChainWords.N_STOPS: len(plan.stops),
@@ -149,18 +131,14 @@ class NativeChain:
         self._inputs, self._words, self._plan = made.recording.inputs, made.words, made.plan
         self._begin = _BEGIN(kernels.addresses[made.begin_name])
         self._address = made.words.ctypes.data
-        self._known: set[int] = set()  # row counts whose groups are laid out
-        for n_rows in range(self._inputs.max_sequences + 1):
-            self._lay_out(n_rows)
         # Through views of the memory: calls of numpy are slow when the caches are cold.
         self._asks, self._tokens = made.asks.data, made.tokens.data
         self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
         self._chances: Any = made.chances.data
         self._counts = made.counts.data
-        self._steps: dict[int, tuple[Step, Words]] = {}
+        self._words_view = made.words.data
         self._n_sequences = 0
-        self._filled = 0  # positions that all rope tables know
-        self._latest: Step | None = None
+        self._latest: Source | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
         self._by_host = HostChain(
             Runner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
@@ -170,7 +148,7 @@ class NativeChain:
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
-        if step is not self._latest:
+        if self._latest is None or self._latest.step is not step:
             self._look_at(step)
         if len(asks) != self._n_sequences:
             raise ValueError(f"{len(asks)} asks for a step of {self._n_sequences} sequences")
@@ -182,8 +160,7 @@ class NativeChain:
             limits[at + 2] = ask.p_min
             at += AskWords.COUNT
         reach = self._begin(self._address)
-        if reach > self._filled:
-            self._filled = self._inputs.reach(reach)
+        self._inputs.reach(reach)
         if reach == NO_CELL:
             raise ValueError("a page table is too short for the rows of the step and the draft")
         self._team.run(self._program)
@@ -203,45 +180,12 @@ class NativeChain:
     def _look_at(self, step: Step) -> None:
         """Where its arrays lie: the kernels read them there."""
         self._latest = None
-        known = self._steps.get(id(step))
-        if known is None:
-            known = step, self._words_of(step)
-            if len(self._steps) >= MAX_STEPS:
-                self._steps.clear()
-            self._steps[id(step)] = known  # with the step itself, so that no other gets its id
-        self._words[FIRST_STEP_WORD:] = known[1]
-        self._latest, self._n_sequences = step, step.n_sequences
-
-    def _words_of(self, step: Step) -> Words:
-        n_rows, n_sequences = step.n_rows, step.n_sequences
-        self._inputs.check(n_rows, n_sequences)
-        self._lay_out(n_rows)
-        words = np.zeros(ChainWords.COUNT, np.int64)
-        for word, name in _STEP_ARRAYS:
-            words[word] = _address(getattr(step, name), np.int32, name)
-        words[ChainWords.FROM_PAGES_BYTES] = step.pages.strides[0]
-        words[ChainWords.FROM_N_PAGES] = step.pages.shape[1]
         given = self._made.recording.given
-        if given is not None:
-            hidden = step.hidden
-            if hidden is None or hidden.shape != (n_rows, given.shape[1]):
-                raise ValueError(f"expected {n_rows} hidden rows of {given.shape[1]} numbers")
-            words[ChainWords.FROM_HIDDEN] = _address(hidden, np.float32, "hidden")
-        words[ChainWords.N_ROWS], words[ChainWords.N_SEQUENCES] = n_rows, n_sequences
-        return words[FIRST_STEP_WORD:]
-
-    def _lay_out(self, n_rows: int) -> None:
-        if n_rows not in self._known:
-            self._known.add(n_rows)
-            table, start, size = groups_of(n_rows)
-            addresses = (array.ctypes.data for array in (table, start, size))
-            self._made.row_sets[n_rows] = (n_rows, len(table), *addresses)
-
-
-def _address(array: Any, kind: type, name: str) -> int:
-    if array.dtype != kind or not array.flags.c_contiguous:
-        raise ValueError(f"step.{name} has to be contiguous, of {kind.__name__}")
-    return int(array.ctypes.data)
+        if given is not None and (step.hidden is None or step.hidden.shape[1] != given.shape[1]):
+            raise ValueError(f"expected hidden rows of {given.shape[1]} numbers")
+        self._latest = self._inputs.look_at(step)
+        self._words_view[ChainWords.SOURCE] = self._latest.address
+        self._n_sequences = len(step.slots)
 
 
 def record_chain(

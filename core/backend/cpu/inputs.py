@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,19 @@ from ...errors import ConfigError
 from ..layers import Rope
 from ..step import Step
 from .kernels.attention import StepWords
+from .kernels.fill import FILL, SourceWords, write_fill
 from .kernels.pack import RowSet
 from .kernels.tile import WIDTHS
 
+if TYPE_CHECKING:
+    from .compile import Kernels, Writer
+
 Words = NDArray[np.int64]
+_NAME: Final = "fill"
+_WORD: Final = ctypes.c_int64
+# Too short to give the interpreter's lock away.
+_FUNCTION: Final = ctypes.PYFUNCTYPE(_WORD, _WORD, _WORD)
+MAX_STEPS: Final = 64  # whose addresses are remembered, and that are kept alive for that
 SPARE_ROWS = max(WIDTHS)  # a group may be wider than the rows that are left
 
 
@@ -36,20 +47,22 @@ def groups_of(n_rows: int) -> tuple[Words, Words, Words]:
     return table, np.repeat(table[:, 0], table[:, 1]), widths
 
 
+def row_set_words(n_rows: int) -> tuple[int, ...]:
+    """See `RowSet`. The groups that they point to are there for good."""
+    table, start, size = groups_of(n_rows)
+    return n_rows, len(table), *(a.ctypes.data for a in (table, start, size))
+
+
 class RowCount:
     """A row set: how many rows, and their groups."""
 
     def __init__(self) -> None:
         self.words = np.zeros(RowSet.WORDS, np.int64)
         self.address = self.words.ctypes.data
-        self._held: object = None
         self.set(1)
 
     def set(self, n_rows: int) -> None:
-        if n_rows == self.words[RowSet.COUNT] and self._held is not None:
-            return
-        table, start, size = self._held = groups_of(n_rows)
-        self.words[:] = (n_rows, len(table), *(a.ctypes.data for a in (table, start, size)))
+        self.words[:] = row_set_words(n_rows)
 
 
 class RopeTable:
@@ -69,31 +82,53 @@ class RopeTable:
         self.filled = end
 
 
+class Source(NamedTuple):
+    step: Step
+    words: Words  # `SourceWords`
+    address: int  # of the words
+
+
 class StepInputs:
     """What a program reads of a step."""
 
-    def __init__(self, max_rows: int, max_sequences: int, max_pages: int) -> None:
+    def __init__(self, max_rows: int, max_sequences: int, max_pages: int, page_len: int) -> None:
         self.max_rows, self.max_sequences = max_rows, max_sequences
         self.rows, self.out_rows = RowCount(), RowCount()
         room = max_rows + SPARE_ROWS
-        self.tokens, self.positions, self.sequence_of, self.out_index = (
+        self.tokens, positions, sequence_of, self.out_index = (
             np.zeros(room, np.int64) for _ in range(4)
         )
-        self.starts = np.zeros(max_sequences + 1, np.int64)
-        self.slots, self.past, self.replay = (np.zeros(max_sequences, np.int64) for _ in range(3))
-        self.pages = np.zeros((max_sequences, max_pages), np.int64)
+        starts = np.zeros(max_sequences + 1, np.int64)
+        slots, past, replay, requests = (np.zeros(max_sequences, np.int64) for _ in range(4))
+        pages = np.zeros((max_sequences, max_pages), np.int64)
+        self._row_sets = np.zeros((max_rows + 1, RowSet.WORDS), np.int64)
+        self._no_requests = np.zeros(max_sequences, np.int64)
         self.ropes: list[RopeTable] = []
-        self._sources: tuple[memoryview, ...] = ()  # what may change when one row is run again
-        self._targets = tuple(
-            array.data for array in (self.tokens, self.positions, self.past, self.replay)
-        )
+        self._n_rope = 0  # positions that all rope tables know
+        self._steps: dict[int, Source] = {}
         self.words = np.zeros(StepWords.COUNT, np.int64)
-        self.words[:] = [
-            self.rows.address, 0, *(a.ctypes.data for a in (
-                self.starts, self.slots, self.past, self.replay, self.pages)),
-            self.pages.strides[0], self.positions.ctypes.data, self.sequence_of.ctypes.data,
-        ]  # fmt: skip
+        self._held = starts, slots, past, replay, requests, pages, positions, sequence_of
+        for word, array in {
+            StepWords.STARTS: starts,
+            StepWords.SLOTS: slots,
+            StepWords.PAST: past,
+            StepWords.REPLAY: replay,
+            StepWords.PAGES: pages,
+            StepWords.POSITIONS: positions,
+            StepWords.SEQUENCE_OF: sequence_of,
+            StepWords.TOKENS: self.tokens,
+            StepWords.ROW_SETS: self._row_sets,
+            StepWords.OUT_INDEX: self.out_index,
+            StepWords.REQUESTS: requests,
+        }.items():
+            self.words[word] = array.ctypes.data
+        self.words[StepWords.ROW_SET] = self.rows.address
+        self.words[StepWords.OUT_SET] = self.out_rows.address
+        self.words[StepWords.PAGES_STRIDE] = pages.strides[0]
+        self.words[StepWords.PAGE_LEN] = page_len
         self.address = self.words.ctypes.data
+        for n_rows in range(max_sequences + 1):  # what a draft may come to
+            self._lay_out(n_rows)
 
     def rope_table(self, rope: Rope, n_positions: int) -> RopeTable:
         for table in self.ropes:
@@ -109,41 +144,81 @@ class StepInputs:
                 f"{self.max_sequences} were planned for"
             )
 
+    def look_at(self, step: Step) -> Source:
+        """To be held while its words are used. Steps that come again are known."""
+        known = self._steps.get(id(step))
+        if known is None:
+            words = self._words_of(step)
+            known = Source(step, words, words.ctypes.data)
+            if len(self._steps) >= MAX_STEPS:
+                self._steps.clear()
+            self._steps[id(step)] = known  # with the step itself, so that no other gets its id
+        return known
+
+    def reach(self, n_positions: int) -> None:
+        """Rope tables know so many positions from now on."""
+        if n_positions > self._n_rope:
+            for table in self.ropes:
+                if n_positions > table.filled:
+                    table.fill(n_positions)
+            self._n_rope = min((table.filled for table in self.ropes), default=1 << 62)
+
+    def _words_of(self, step: Step) -> Words:
+        n_rows, n_sequences, n_out = step.n_rows, step.n_sequences, len(step.out_rows)
+        self.check(n_rows, n_sequences)
+        if step.hidden is not None and len(step.hidden) != n_rows:
+            raise ValueError(f"{len(step.hidden)} hidden rows for {n_rows} rows")
+        self._lay_out(n_rows)
+        self._lay_out(n_out)
+        requests = self._no_requests if step.requests is None else step.requests
+        words = np.zeros(SourceWords.COUNT, np.int64)
+        for word, array, kind in (
+            (SourceWords.TOKENS, step.tokens, np.int32),
+            (SourceWords.POSITIONS, step.positions, np.int32),
+            (SourceWords.STARTS, step.starts, np.int32),
+            (SourceWords.SLOTS, step.slots, np.int32),
+            (SourceWords.PAST, step.past, np.int32),
+            (SourceWords.REPLAY, step.replay, np.int32),
+            (SourceWords.PAGES, step.pages, np.int32),
+            (SourceWords.OUT_ROWS, step.out_rows, np.int32),
+            (SourceWords.REQUESTS, requests, np.int64),
+            (SourceWords.HIDDEN, step.hidden, np.float32),
+        ):
+            if array is not None:
+                words[word] = _address(array, kind)
+        words[SourceWords.PAGES_BYTES] = step.pages.strides[0]
+        words[SourceWords.N_PAGES] = step.pages.shape[1]
+        words[SourceWords.N_ROWS], words[SourceWords.N_SEQUENCES] = n_rows, n_sequences
+        words[SourceWords.N_OUT] = n_out
+        return words
+
+    def _lay_out(self, n_rows: int) -> None:
+        if not self._row_sets[n_rows, RowSet.GROUPS]:
+            self._row_sets[n_rows] = row_set_words(n_rows)
+
+
+def _address(array: NDArray[np.generic], kind: type[np.generic]) -> int:
+    if array.dtype != kind or not array.flags.c_contiguous:
+        raise ValueError(f"arrays of a step have to be contiguous, and this one {kind.__name__}")
+    return array.ctypes.data
+
+
+class Filler:
+    """The kernel that fills `StepInputs`, as a function of Python."""
+
+    def __init__(self, kernels: Kernels, inputs: StepInputs) -> None:
+        self._held = kernels  # it owns the code
+        self._function = _FUNCTION(kernels.addresses[_NAME])
+        self._inputs = inputs
+        self._latest: Source | None = None
+
     def fill(self, step: Step) -> None:
-        n, b = len(step.tokens), len(step.slots)
-        self.check(n, b)
-        self.rows.set(n)
-        self.out_rows.set(len(step.out_rows))
-        self.pages[:b, : step.pages.shape[1]] = step.pages
-        self._fill_rows(step, n, b)
-        # Positions of a sequence ascend; of several the last rows are looked at.
-        last = step.positions[n - 1] if b == 1 else step.positions[step.starts[1:] - 1].max()
-        self._fill_ropes(int(last) + 1)
-        arrays = (step.tokens, step.positions, step.past, step.replay)
-        self._sources = tuple(array.data for array in arrays) if n == 1 else ()
+        latest = self._latest
+        if latest is None or latest.step is not step:
+            latest = self._latest = self._inputs.look_at(step)
+        self._inputs.reach(self._function(self._inputs.address, latest.address))
 
-    def fill_again(self) -> None:
-        """The step of one row that came last, with other numbers in it: plain decoding. Through
-        views of the memory, because each call of numpy takes 5 to 10 us when the weights of a step
-        have just flushed the caches."""
-        for target, source in zip(self._targets, self._sources, strict=True):
-            target[0] = source[0]
-        self._fill_ropes(self._sources[1][0] + 1)
-
-    def reach(self, n_positions: int) -> int:
-        """Rope tables know so many positions from now on; returns how many they do know."""
-        self._fill_ropes(n_positions)
-        return min((table.filled for table in self.ropes), default=1 << 62)
-
-    def _fill_ropes(self, n_positions: int) -> None:
-        for table in self.ropes:
-            if n_positions > table.filled:
-                table.fill(n_positions)
-
-    def _fill_rows(self, step: Step, n: int, b: int) -> None:
-        self.tokens[:n], self.positions[:n] = step.tokens, step.positions
-        self.out_index[: len(step.out_rows)] = step.out_rows
-        self.words[StepWords.N_SEQUENCES] = b
-        self.starts[: b + 1] = step.starts
-        self.slots[:b], self.past[:b], self.replay[:b] = step.slots, step.past, step.replay
-        self.sequence_of[:n] = 0 if b == 1 else np.repeat(np.arange(b), np.diff(step.starts))
+    @staticmethod
+    def add_to(writers: dict[str, Writer], kinds: dict[str, object]) -> None:
+        """Let it be compiled with the kernels of a program."""
+        writers[_NAME], kinds[_NAME] = write_fill, FILL

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
+import numpy as np
+
 from .. import picking
 from ..layers import Floats
 from .compile import Kernels
+from .inputs import Words
+from .kernels.picks import PickWords, write_picks
 from .kernels.sample import PICK, write_pick
 from .memory import aligned
-from .program import Recording
+from .program import FloatRows, Recording, row_set_capacity
 
 _NAME: Final = "pick"
 _WORD: Final = ctypes.c_int64
@@ -40,3 +44,22 @@ class Picker:
         """Let it be compiled with the kernels of a program."""
         recording.writers[_NAME] = write_pick
         recording.kinds[_NAME] = PICK
+
+
+def add_picks(r: Recording, logits: FloatRows, maxima: FloatRows, n_threads: int) -> Words:
+    """Let the program pick what `step.requests` asks for; where the tokens will be."""
+    picked = np.zeros(row_set_capacity(r, logits.row_set), np.int64)
+    scratch = aligned(n_threads * picking.SCRATCH_BYTES)
+    words = r.add("picks", write_picks, [0] * PickWords.COUNT)
+    for word, value in {
+        PickWords.STEP: r.inputs.address,
+        PickWords.LOGITS: logits.address,
+        PickWords.LOGITS_BYTES: 4 * logits.width,
+        PickWords.MAXIMA: maxima.address,
+        PickWords.MAXIMA_BYTES: 4 * maxima.width,
+        PickWords.SCRATCH: scratch.ctypes.data,
+        PickWords.PICKED: picked.ctypes.data,
+    }.items():
+        words[word] = value
+    r.held += [picked, scratch]
+    return picked

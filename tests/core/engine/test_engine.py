@@ -168,7 +168,7 @@ def test_what_nobody_vouches_for_is_not_used() -> None:
 PLACES = [
     "specdec.core.engine.scheduler.Scheduler._open",
     "specdec.core.engine.scheduler.Scheduler._pieces",
-    "specdec.core.engine.batch.Batch.build",
+    "specdec.core.state.rows.StateRows.step",
     "specdec.core.engine.sequence.Sequence.emit",
     "specdec.core.engine.sequence.Sequence.count",
     "specdec.core.state.store.SequenceState.advance",

@@ -96,7 +96,9 @@ class StepWords:
 
     ROW_SET, N_SEQUENCES, STARTS, SLOTS, PAST, REPLAY, PAGES, PAGES_STRIDE, POSITIONS = range(9)
     SEQUENCE_OF = 9  # for each row
-    COUNT = 10
+    # Row sets by number of rows, of rows with logits: where these rows are, and how to pick there.
+    TOKENS, PAGE_LEN, ROW_SETS, OUT_SET, OUT_INDEX, REQUESTS = range(10, 16)
+    COUNT = 16
 
 
 def _cell_of_row(e: Emitter, step: list[Value], row: Value) -> tuple[Value, Value]:

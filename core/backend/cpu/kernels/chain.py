@@ -13,10 +13,10 @@ from llvmlite import ir
 from ... import picking
 from ...interface import MAXIMA_BLOCK
 from ...step import KEPT_FACTORS
-from ..emit import F64, I32, I64, LANES, POINTER, Emitter, Value, vector
+from ..emit import F64, I64, LANES, POINTER, Emitter, Value, vector
 from .attention import StepWords
+from .fill import Filling, SourceWords
 from .mathematics import F32X16, I32X16, ROUND, one, polynomial
-from .pack import RowSet
 from .rows import copy_floats
 from .sample import Head, largest, pick_token
 
@@ -30,15 +30,13 @@ NO_CELL = -1  # a page table is too short
 class ChainWords:
     """Argument words of both kernels. First where the program finds its step, and leaves rows."""
 
-    STEP, OUT_ROWS, TOKENS, OUT_INDEX, GIVEN, TAP = range(6)
-    LOGITS, LOGITS_BYTES, MAXIMA, SUMS, MAXIMA_BYTES, TAKEN, N_VALUES = range(6, 13)
-    ROW_SETS, WINDOW, PAGE_LEN, AGAIN, ARRIVED, SCRATCH = range(13, 19)
+    STEP, GIVEN, TAP = range(3)
+    LOGITS, LOGITS_BYTES, MAXIMA, SUMS, MAXIMA_BYTES, TAKEN, N_VALUES = range(3, 10)
+    WINDOW, AGAIN, ARRIVED, SCRATCH = range(10, 14)
     # Of each sequence that is asked for, of each row of logits, and what comes out.
-    ASKS, LINES, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(19, 27)
-    # The step of the call: addresses of its arrays, and their sizes.
-    FROM_TOKENS, FROM_POSITIONS, FROM_STARTS, FROM_SLOTS, FROM_PAST, FROM_REPLAY = range(27, 33)
-    FROM_PAGES, FROM_PAGES_BYTES, FROM_N_PAGES, FROM_HIDDEN, N_ROWS, N_SEQUENCES = range(33, 39)
-    COUNT = 39
+    ASKS, LINES, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(14, 22)
+    SOURCE = 22  # the step of the call
+    COUNT = 23
 
 
 class AskWords:
@@ -56,20 +54,12 @@ class LineWords:
     COUNT = 3
 
 
-class _Chain:
+class _Chain(Filling):
     """The words of a call, and the arrays of the step that the program reads."""
 
     def __init__(self, e: Emitter, words_at: Value) -> None:
-        self.e, self.w = e, e.words(words_at, ChainWords.COUNT)
-        self.step_at = self.w[ChainWords.STEP]
-        self.step = e.words(self.step_at, StepWords.COUNT)
-
-    def word(self, array: Value, i: Value) -> Value:
-        return self.e.load(I64, array + i * 8, 8)
-
-    def put(self, value: Value | int, array: Value, i: Value) -> None:
-        made = value if isinstance(value, Value) else self.e.index(value)
-        self.e.store(made, array + i * 8, 8)
+        self.w = e.words(words_at, ChainWords.COUNT)
+        super().__init__(e, self.w[ChainWords.STEP], self.w[ChainWords.SOURCE])
 
     def ask(self, b: Value, word: int) -> Value:
         return self.w[ChainWords.ASKS] + b * (8 * AskWords.COUNT) + 8 * word
@@ -77,84 +67,38 @@ class _Chain:
     def line(self, row: Value, word: int) -> Value:
         return self.w[ChainWords.LINES] + row * (8 * LineWords.COUNT) + 8 * word
 
-    def last_row(self, place: Value) -> Value:
-        return self.word(self.step[StepWords.STARTS], place + 1) - 1
-
-    def pages(self, place: Value) -> Value:
-        return self.step[StepWords.PAGES] + place * self.step[StepWords.PAGES_STRIDE]
-
-    def n_pages(self, n_cells: Value) -> Value:
-        page_len = self.w[ChainWords.PAGE_LEN]
-        return (n_cells + (page_len - 1)) // page_len
-
-    def set_rows(self, row_set: Value, n: Value) -> None:
-        source = self.w[ChainWords.ROW_SETS] + n * (8 * RowSet.WORDS)
-        for i in range(RowSet.WORDS):
-            self.e.store(self.e.load(I64, source + 8 * i, 8), row_set + 8 * i, 8)
-
-    def set_sequences(self, n: Value) -> None:
-        self.put(n, self.step_at, self.e.index(StepWords.N_SEQUENCES))
-
 
 # The first step ----------------------------------------------------------------------------------
 
 
 def write_begin(e: Emitter, hidden_width: int) -> None:
-    """The caller's arrays, of 32 bits, to where the program looks."""
     c = _Chain(e, e.parameters[0])
-    n_rows, n_sequences = c.w[ChainWords.N_ROWS], c.w[ChainWords.N_SEQUENCES]
-    c.set_rows(c.step[StepWords.ROW_SET], n_rows)
-    c.set_sequences(n_sequences)
-    _widen(c, ChainWords.FROM_TOKENS, c.w[ChainWords.TOKENS], n_rows)
-    _widen(c, ChainWords.FROM_POSITIONS, c.step[StepWords.POSITIONS], n_rows)
-    _widen(c, ChainWords.FROM_STARTS, c.step[StepWords.STARTS], n_sequences + 1)
-    for source, target in (
-        (ChainWords.FROM_SLOTS, StepWords.SLOTS),
-        (ChainWords.FROM_PAST, StepWords.PAST),
-        (ChainWords.FROM_REPLAY, StepWords.REPLAY),
-    ):
-        _widen(c, source, c.step[target], n_sequences)
+    c.lay_out()
+    n_rows, n_sequences = c.source[SourceWords.N_ROWS], c.source[SourceWords.N_SEQUENCES]
     if hidden_width:
         with e.range(0, n_rows * (4 * hidden_width), 4 * hidden_width) as at:
-            hidden = c.w[ChainWords.FROM_HIDDEN] + at
+            hidden = c.source[SourceWords.HIDDEN] + at
             copy_floats(e, hidden, c.w[ChainWords.GIVEN] + at, hidden_width)
     n_out, reach, is_whole = (e.variable(e.index(first)) for first in (0, 0, 1))
     with e.range(0, n_sequences) as b:
         length = e.load(I64, c.ask(b, AskWords.LENGTH), 8)
-        has_cells = _begin_sequence(c, b, length)
+        n_cells = c.n_cells(b) + e.maximum(length - 1, 0)
+        c.copy_pages(b, n_cells)
+        room = c.step[StepWords.PAGE_LEN] * c.source[SourceWords.N_PAGES]
         last = c.last_row(b)
         position = c.word(c.step[StepWords.POSITIONS], last)
         reach.set(e.maximum(reach.get(), position + 1 + length))
-        with e.when(has_cells ^ 1):
+        with e.when(n_cells > room):
             is_whole.set(e.index(0))
-        c.put(0, c.w[ChainWords.COUNTS], b)
+        c.put(e.index(0), c.w[ChainWords.COUNTS], b)
         with e.when(length > 0):
             row = n_out.get()
-            c.put(last, c.w[ChainWords.OUT_INDEX], row)
+            c.put(last, c.step[StepWords.OUT_INDEX], row)
             e.store(b, c.line(row, LineWords.SEQUENCE), 8)
             e.store(b, c.line(row, LineWords.PLACE), 8)
             n_out.set(row + 1)
-    c.set_rows(c.w[ChainWords.OUT_ROWS], n_out.get())
+    c.set_rows(StepWords.OUT_SET, n_out.get())
     e.finish((is_whole.get() > 0).select(reach.get(), e.index(NO_CELL)))
-
-
-def _widen(c: _Chain, source: int, target: Value, n: Value) -> None:
-    with c.e.range(0, n) as i:
-        c.put(c.e.load(I32, c.w[source] + i * 4).widen(I64, signed=True), target, i)
-
-
-def _begin_sequence(c: _Chain, b: Value, length: Value) -> Value:
-    """Its rows know it, and it has its page table; returns whether that is long enough."""
-    e, starts = c.e, c.step[StepWords.STARTS]
-    start, end = c.word(starts, b), c.word(starts, b + 1)
-    with e.range(start, end) as row:
-        c.put(b, c.step[StepWords.SEQUENCE_OF], row)
-    n_cells = c.word(c.step[StepWords.PAST], b) + (end - start) + e.maximum(length - 1, 0)
-    n_pages = e.minimum(c.n_pages(n_cells), c.w[ChainWords.FROM_N_PAGES])
-    source = c.w[ChainWords.FROM_PAGES] + b * c.w[ChainWords.FROM_PAGES_BYTES]
-    with e.range(0, n_pages) as i:
-        c.put(e.load(I32, source + i * 4).widen(I64, signed=True), c.pages(b), i)
-    return n_cells <= c.w[ChainWords.PAGE_LEN] * c.w[ChainWords.FROM_N_PAGES]
 
 
 # From step to step -------------------------------------------------------------------------------
@@ -164,7 +108,7 @@ def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
     """Threads share the rows; who is done last lays out the next step."""
     words_at, part, parts = e.parameters
     c = _Chain(e, words_at)
-    n_rows = e.load(I64, c.w[ChainWords.OUT_ROWS], 8)
+    n_rows = e.load(I64, c.step[StepWords.OUT_SET], 8)
     scratch = c.w[ChainWords.SCRATCH] + part * picking.SCRATCH_BYTES
     first, last = e.share(n_rows, part, parts)
     with e.range(first, last) as row:
@@ -251,7 +195,7 @@ def _follow(c: _Chain, n_rows: Value, hidden_width: int) -> Value:
             if hidden_width:
                 source = w[ChainWords.TAP] + c.last_row(place) * (4 * hidden_width)
                 copy_floats(e, source, w[ChainWords.GIVEN] + to * (4 * hidden_width), hidden_width)
-            c.put(token, w[ChainWords.TOKENS], to)
+            c.put(token, c.step[StepWords.TOKENS], to)
             b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
             e.store(b, c.line(to, LineWords.SEQUENCE), 8)
             e.store(to, c.line(to, LineWords.PLACE), 8)
@@ -260,11 +204,11 @@ def _follow(c: _Chain, n_rows: Value, hidden_width: int) -> Value:
     with e.range(0, n) as i:
         c.put(i, c.step[StepWords.STARTS], i)
         c.put(i, c.step[StepWords.SEQUENCE_OF], i)
-        c.put(i, w[ChainWords.OUT_INDEX], i)
+        c.put(i, c.step[StepWords.OUT_INDEX], i)
     c.put(n, c.step[StepWords.STARTS], n)
-    c.set_sequences(n)
-    c.set_rows(c.step[StepWords.ROW_SET], n)
-    c.set_rows(w[ChainWords.OUT_ROWS], n)
+    e.store(n, c.step_at + 8 * StepWords.N_SEQUENCES, 8)
+    c.set_rows(StepWords.ROW_SET, n)
+    c.set_rows(StepWords.OUT_SET, n)
     return n
 
 
@@ -282,9 +226,12 @@ def _move(c: _Chain, place: Value, to: Value) -> None:
     with e.when(to < place):
         c.put(c.word(step[StepWords.SLOTS], place), step[StepWords.SLOTS], to)
         # All that the sequence may come to: it does not grow past what it was laid out for.
-        n_pages = c.n_pages(past + c.w[ChainWords.MAX_DRAFT])
-        with e.range(0, e.minimum(n_pages, step[StepWords.PAGES_STRIDE] // 8)) as i:
-            c.put(c.word(c.pages(place), i), c.pages(to), i)
+        stride, pages, page_len = (
+            step[word] for word in (StepWords.PAGES_STRIDE, StepWords.PAGES, StepWords.PAGE_LEN)
+        )
+        n_pages = (past + c.w[ChainWords.MAX_DRAFT] + (page_len - 1)) // page_len
+        with e.range(0, e.minimum(n_pages, stride // 8)) as i:
+            c.put(c.word(pages + place * stride, i), pages + to * stride, i)
 
 
 def _replay_after(c: _Chain, replay: Value, n_rows: Value) -> Value:

@@ -1,0 +1,72 @@
+"""Rows of several sequences as the `Step` that a model runs, written into arrays made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from ..backend.step import Step, StepArrays
+from .store import SequenceState, StateStore
+
+_FEW: Final = 16  # tokens of a sequence that are written one by one
+
+
+class StateRows:
+    """Call `begin`, `add` for each sequence, then `step`, which is valid until the next `begin`.
+
+    Numbers are written through views of the memory: each call of numpy takes 5 to 10 us when the
+    weights of a step have just flushed the caches.
+    """
+
+    def __init__(self, store: StateStore, max_rows: int) -> None:
+        sizes = store.sizes
+        self._tables = store.tables
+        arrays = self._arrays = StepArrays(max_rows, sizes.n_slots, sizes.pages_per_slot)
+        self._numbers = np.arange(max(sizes.n_ctx, max_rows) + 1, dtype=np.int32).data
+        self._tokens, self._positions, self._out_rows = (
+            array.data for array in (arrays.tokens, arrays.positions, arrays.out_rows)
+        )
+        self._starts, self._past, self._replay = (
+            array.data for array in (arrays.starts, arrays.past, arrays.replay)
+        )
+        # Whose slot and pages lie at each place, and as of which change.
+        self._held: list[tuple[SequenceState | None, int]] = [(None, 0)] * sizes.n_slots
+        self.begin()
+
+    def begin(self) -> None:
+        self._n_rows = self._n_out = self._n_sequences = 0
+
+    def add(
+        self, state: SequenceState, tokens: Sequence[int], n_out: int, request: int = 0
+    ) -> None:
+        """The next tokens of a sequence, with logits of the last `n_out`. Makes sure that every
+        row has a cell to write to. `request`: always the same for a state; see `Step.requests`."""
+        b, row, past, table = self._n_sequences, self._n_rows, state.n_cells, state.table
+        end = row + len(tokens)
+        next_past = past + len(tokens)
+        table.reserve(past, next_past)
+        held, n_changes = self._held[b]
+        if held is not state or n_changes != table.n_changes:
+            self._hold(b, state, request)
+        if len(tokens) <= _FEW:
+            for at, token in enumerate(tokens, row):
+                self._tokens[at] = token
+        else:
+            self._arrays.tokens[row:end] = tokens
+        self._positions[row:end] = self._numbers[past:next_past]
+        n = self._n_out + n_out
+        self._out_rows[self._n_out : n] = self._numbers[end - n_out : end]
+        self._past[b], self._replay[b] = past, state.replay
+        self._n_rows, self._n_out, self._n_sequences = end, n, b + 1
+        self._starts[b + 1] = end
+
+    def step(self) -> Step:
+        return self._arrays.step(self._n_rows, self._n_sequences, self._n_out)
+
+    def _hold(self, b: int, state: SequenceState, request: int) -> None:
+        arrays = self._arrays
+        arrays.slots[b], arrays.requests[b] = state.slot, request
+        arrays.pages[b] = self._tables[state.slot]
+        self._held[b] = state, state.table.n_changes
