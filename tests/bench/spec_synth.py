@@ -14,7 +14,6 @@ import specdec.core
 from specdec.core.engine.engine import Engine
 from specdec.core.runtime import Runtime
 from specdec.core.speculation.options import MTP, SpecOptions
-from specdec.core.speculation.plans import FixedPolicy
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -22,6 +21,7 @@ from .spec_runs import (
     AUTO,
     PLAIN,
     Task,
+    Watching,
     Written,
     fixed_mtp,
     interleaved,
@@ -36,28 +36,6 @@ N_CTX = 1024
 N_DRAFT, LENGTH, SHORT_LENGTH = 3, 3.0, 1.1
 HEADS = {"full": 1.7, "8192": 2.1, "4096": 2.1}  # tokens that the head knows, and what is asked
 NEVER_SLOWER = 0.97
-
-
-class Watching(FixedPolicy):
-    """Keeps what steps and drafts take."""
-
-    def __init__(self) -> None:
-        self.steps: list[float] = []
-        self.drafts: list[float] = []
-
-    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
-        if n_rows == 1 + N_DRAFT:
-            self.steps.append(ms)
-
-    def observe_draft(
-        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
-    ) -> None:
-        if n_tokens == N_DRAFT:
-            self.drafts.append(ms)
-
-    def forget(self) -> None:
-        self.steps.clear()
-        self.drafts.clear()
 
 
 @dataclass
@@ -84,8 +62,8 @@ class Head:
         if i:
             self.rounds.append(1000 * written.seconds / n_rounds)
             self.lengths.append(written.n / n_rounds)
-            self.steps.append(statistics.median(self.policy.steps))
-            self.drafts.append(statistics.median(self.policy.drafts))
+            self.steps.append(statistics.median(self.policy.steps[1 + N_DRAFT]))
+            self.drafts.append(statistics.median(self.policy.drafts[N_DRAFT]))
         return rate(written)
 
 
