@@ -23,7 +23,7 @@ test: ## the tests that need neither minutes nor llama.cpp
 test-all: ## with the slow tests and the comparisons with llama.cpp
 	$(PYTHON) -m pytest -q -m "not gpu"
 
-bench: ## CPU figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
+bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
 	$(BENCH) bench $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT)) $(if $(FILES),--files $(FILES))
 
 bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4

@@ -24,7 +24,7 @@ from specdec.core.tokenizer import Tokenizer
 
 from .figures import Figure, spread
 from .setup import Setup
-from .spec_runs import PLAIN, fixed_mtp, interleaved, new_engine, ratio
+from .spec_runs import PLAIN, Watching, fixed_mtp, interleaved, new_engine, ratio
 
 FILES = ("Q4_0", "Q4_K_M")
 ROUNDS, N_PROMPT, STEPS, N_CTX = 5, 16, 32, 512
@@ -52,7 +52,7 @@ def four(setup: Setup) -> list[Figure]:
     for mixture in FILES:
         path = setup.file(f"{mixture}-mtp")
         with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
-            rates, lengths = measure(runtime)
+            rates, lengths, watched = measure(runtime)
         for name in ("fixed", "controller"):
             detail = {name: spread(rates[name]), "plain": spread(rates["plain"])}
             figures += [
@@ -62,20 +62,31 @@ def four(setup: Setup) -> list[Figure]:
                 ),
                 Figure(f"{mixture}: {name}, tokens of a round and text", lengths[name]),
             ]  # fmt: skip
-        plain = statistics.median(rates["plain"])
-        figures.append(Figure(f"{mixture}: 4 plain sequences", plain, "tokens/s"))
+        plain, n = statistics.median(rates["plain"]), len(LENGTHS)
+        rows = n * (1 + N_DRAFT)
+        steps, drafts = watched.steps[rows], watched.drafts[N_DRAFT]
+        figures += [
+            Figure(f"{mixture}: {n} plain sequences", plain, "tokens/s"),
+            Figure(f"{mixture}: a plain step of {n}", 1000 * n / plain, "ms"),
+            Figure(f"{mixture}: step of {rows} rows", statistics.median(steps), "ms"),
+            Figure(f"{mixture}: {n} drafts of {N_DRAFT}", statistics.median(drafts), "ms"),
+        ]
     return figures
 
 
-def measure(runtime: Runtime) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Tokens/s of all four together; and how many a round brought to each of them."""
+def measure(runtime: Runtime) -> tuple[dict[str, list[float]], dict[str, float], Watching]:
+    """Tokens/s of all four together; how many a round brought to each of them; what it took."""
     rng, n = np.random.default_rng(0), len(LENGTHS)
     options = {
         "plain": PLAIN,
         "fixed": fixed_mtp(N_DRAFT, draft_vocab=HEAD),
         "controller": SpecOptions(types=(MTP,), draft_n_max=N_DRAFT, draft_vocab=HEAD),
     }
-    engines = {name: new_engine(runtime, each, n) for name, each in options.items()}
+    watching = Watching()
+    policies = {"fixed": watching}
+    engines = {
+        name: new_engine(runtime, each, n, policies.get(name)) for name, each in options.items()
+    }
     made: dict[str, list[float]] = {name: [] for name in engines}
     for name in ("fixed", "controller"):
         engines[name]._verifier = OwnChances(runtime.tokenizer, LENGTHS, N_DRAFT)
@@ -89,7 +100,7 @@ def measure(runtime: Runtime) -> tuple[dict[str, list[float]], dict[str, float]]
 
     runs = {name: partial(run, name) for name in engines}
     rates = interleaved(runs, ROUNDS)
-    return rates, {name: statistics.fmean(values) for name, values in made.items()}
+    return rates, {name: statistics.fmean(values) for name, values in made.items()}, watching
 
 
 def decode(engine: Engine, prompts: list[list[int]], seed: int) -> tuple[int, float]:

@@ -20,7 +20,7 @@ from specdec.core.speculation.acceptance import Acceptance
 from specdec.core.speculation.build import make_policy, make_speculators
 from specdec.core.speculation.chain import Chain
 from specdec.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
-from specdec.core.speculation.plans import Policy
+from specdec.core.speculation.plans import FixedPolicy, Policy
 from specdec.core.speculation.table import resolve_types
 
 from .figures import spread
@@ -45,6 +45,26 @@ def new_engine(
         drafter = Chain(make_speculators(setting), policy or make_policy(options))
     config = EngineConfig(runtime.plan(n_slots).sizes, acceptance=acceptance)
     return Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
+
+
+class Watching(FixedPolicy):
+    """Keeps what steps take, by rows, and drafts, by length: ms."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[float]] = {}
+        self.drafts: dict[int, list[float]] = {}
+
+    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
+        self.steps.setdefault(n_rows, []).append(ms)
+
+    def observe_draft(
+        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
+    ) -> None:
+        self.drafts.setdefault(n_tokens, []).append(ms)
+
+    def forget(self) -> None:
+        self.steps.clear()
+        self.drafts.clear()
 
 
 @dataclass(frozen=True)

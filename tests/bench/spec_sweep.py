@@ -17,7 +17,7 @@ from .setup import Setup
 from .spec_runs import AUTO, PLAIN, Pace, fixed_mtp, interleaved, new_engine, ratio, write_all
 from .spec_workloads import KINDS, tasks
 
-ROUNDS = 7
+ROUNDS = 5
 TEMPERATURES = (0.0, 0.7)
 CONTROLLER, NO_DRAFTS = "controller", "plain"
 SETTINGS: dict[str, SpecOptions] = {

@@ -14,7 +14,6 @@ import specdec.core
 from specdec.core.engine.engine import Engine
 from specdec.core.runtime import Runtime
 from specdec.core.speculation.options import MTP, SpecOptions
-from specdec.core.speculation.plans import FixedPolicy
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -22,6 +21,7 @@ from .spec_runs import (
     AUTO,
     PLAIN,
     Task,
+    Watching,
     Written,
     fixed_mtp,
     interleaved,
@@ -36,28 +36,10 @@ N_CTX = 1024
 N_DRAFT, LENGTH, SHORT_LENGTH = 3, 3.0, 1.1
 HEADS = {"full": 1.7, "8192": 2.1, "4096": 2.1}  # tokens that the head knows, and what is asked
 NEVER_SLOWER = 0.97
-
-
-class Watching(FixedPolicy):
-    """Keeps what steps and drafts take."""
-
-    def __init__(self) -> None:
-        self.steps: list[float] = []
-        self.drafts: list[float] = []
-
-    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
-        if n_rows == 1 + N_DRAFT:
-            self.steps.append(ms)
-
-    def observe_draft(
-        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
-    ) -> None:
-        if n_tokens == N_DRAFT:
-            self.drafts.append(ms)
-
-    def forget(self) -> None:
-        self.steps.clear()
-        self.drafts.clear()
+HOSTILE = {  # what runs, and what it is held against
+    f"mtp at length {SHORT_LENGTH}": ("synthetic", "plain"),
+    "auto, random tokens": ("auto", "plain, sampled"),
+}
 
 
 @dataclass
@@ -84,8 +66,8 @@ class Head:
         if i:
             self.rounds.append(1000 * written.seconds / n_rounds)
             self.lengths.append(written.n / n_rounds)
-            self.steps.append(statistics.median(self.policy.steps))
-            self.drafts.append(statistics.median(self.policy.drafts))
+            self.steps.append(statistics.median(self.policy.steps[1 + N_DRAFT]))
+            self.drafts.append(statistics.median(self.policy.drafts[N_DRAFT]))
         return rate(written)
 
 
@@ -153,26 +135,29 @@ def hostile(setup: Setup) -> list[Figure]:
         path = setup.file(f"{mixture}-mtp")
         with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
             found = _hostile_rates(runtime)
-        for name in ("synthetic", "auto"):
-            what = f"mtp at length {SHORT_LENGTH}" if name == "synthetic" else "auto, random tokens"
-            detail = {name: spread(found[name]), "plain": spread(found["plain"])}
-            measured = ratio(found[name], found["plain"])
+        for what, (name, plain) in HOSTILE.items():
+            detail = spreads({name: found[name], plain: found[plain]})
+            measured = ratio(found[name], found[plain])
             title = f"{mixture}: {what} / plain"
             figures.append(Figure(title, measured, "x", NEVER_SLOWER, detail=detail))
     return figures
 
 
 def _hostile_rates(runtime: Runtime) -> dict[str, list[float]]:
-    prompts, plain_engine = random_prompts(runtime), new_engine(runtime, PLAIN)
+    """The real drafters meet a text at temperature 1: a greedy one would repeat itself."""
+    prompts, engine = random_prompts(runtime), new_engine(runtime, PLAIN)
     texts: dict[int, list[int]] = {}
 
     def plain(i: int) -> float:
-        written = write(plain_engine, Task(prompts[i], N_HOSTILE), 0, i, "")
+        return rate(write(engine, Task(prompts[i], N_HOSTILE), 0, i, ""))
+
+    def plain_sampled(i: int) -> float:
+        written = write(engine, Task(prompts[i], N_HOSTILE), 1, i, "")
         check_same(texts, i, written)
         return rate(written)
 
     def auto(i: int) -> float:
-        written = write(new_engine(runtime, AUTO), Task(prompts[i], N_HOSTILE), 0, i, "")
+        written = write(new_engine(runtime, AUTO), Task(prompts[i], N_HOSTILE), 1, i, "")
         check_same(texts, i, written)
         return rate(written)
 
@@ -180,7 +165,13 @@ def _hostile_rates(runtime: Runtime) -> dict[str, list[float]]:
         engine = new_engine(runtime, SpecOptions(types=(MTP,), synth_len=SHORT_LENGTH))
         return rate(write(engine, Task(prompts[i], N_HOSTILE), 0, i, ""))
 
-    return interleaved({"plain": plain, "synthetic": synthetic, "auto": auto}, ROUNDS)
+    runs = {
+        "plain": plain,
+        "synthetic": synthetic,
+        "plain, sampled": plain_sampled,
+        "auto": auto,
+    }
+    return interleaved(runs, ROUNDS)
 
 
 def check_same(texts: dict[int, list[int]], i: int, written: Written) -> None:

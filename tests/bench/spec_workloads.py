@@ -17,7 +17,7 @@ from .spec_runs import Task
 
 DATA = Path(__file__).parents[1] / "data"
 EDITS = ("ledger", "station", "manual")
-N_TEXTS, N_TOKENS = 4, 192
+N_TEXTS, N_TOKENS = 4, 128
 KINDS = ("code", "prose", "edit", "json", "random", "mixed")
 
 PROSE = (
