@@ -171,7 +171,9 @@ class Runtime:
         """Make the engine now, with all kernels compiled, instead of at the first generation."""
         if self._engine is None:
             n_slots = self.budget.sizes.n_slots
-            self._engine = self.new_engine(self.budget, build_speculator(self.setting(n_slots)))
+            engine = self.new_engine(self.budget, build_speculator(self.setting(n_slots)))
+            engine.rehearse()
+            self._engine = engine
         return self._engine
 
     def logits(self, token_ids: Sequence[int]) -> Floats:

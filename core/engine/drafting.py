@@ -66,6 +66,13 @@ class Drafting:
         for part in self._drafted:
             speculator.settle(part.sequence.id, part.n_accepted, mine=True)
 
+    def rehearse(self) -> bool:
+        return self._speculator is not None and self._speculator.rehearse()
+
+    @property
+    def is_rehearsing(self) -> bool:
+        return self._speculator is not None and self._speculator.is_rehearsing
+
     def end(self, sequence: Sequence) -> None:
         if self._speculator is not None and sequence.is_known_to_drafter:
             self._speculator.end(sequence.id)

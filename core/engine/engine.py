@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Tokens
 from itertools import count
+from typing import Final
 
 from ..backend.interface import Backend
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
+from ..sampling.params import SamplingParams
 from ..speculation.interface import Speculator
+from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
 from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -22,6 +25,8 @@ from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
 from .verify import make_verifier
+
+REHEARSED_TOKENS: Final = 240  # at most
 
 
 class Engine:
@@ -140,6 +145,27 @@ class Engine:
         sequence.saved = snapshot
         self._scheduler.waiting.append(sequence)
         return sequence
+
+    def rehearse(self) -> None:
+        """Some rounds of a text that nobody gets, if drafters learn from that what rounds cost.
+        Before the first text, or they would share its steps."""
+        if self.has_work or not self._drafting.rehearse():
+            return
+        length = min(REHEARSED_TOKENS, self.config.sizes.n_ctx - 1)
+        if length < 1:
+            return
+        greedy = SamplingParams(temperature=0.0)
+        params = GenerateParams(greedy, max_tokens=length, ignore_eos=True, owner=OWNER)
+        sequence = self.add([0], params)
+        began = time.perf_counter()
+        self.step()
+        is_quick = time.perf_counter() - began < SLOWEST_STEP_S
+        while is_quick and self._drafting.is_rehearsing and sequence.stop_reason is None:
+            self.step()
+        self.cancel(sequence)
+        self._news.clear()
+        self.store.reset()
+        self._ids = count()
 
     def close(self) -> None:
         """No more steps: what drafters keep in files is written."""

@@ -13,10 +13,11 @@ from typing import Final
 from ..state.store import StateStore
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .plans import AskInfo, ModelOffer, Plan, Policy
+from .rehearsal import OWNER, Go, Rehearsal
 from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
-LONGEST_REST: Final = 8  # rounds
+LONGEST_REST: Final = 32  # rounds
 
 
 class Chain(Speculator):
@@ -30,6 +31,8 @@ class Chain(Speculator):
             each for each in self._all if type(each).observe is not Speculator.observe
         ]
         self._settlers = [each for each in self._all if type(each).settle is not Speculator.settle]
+        self._rehearsal: Rehearsal | None = None
+        self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._resting = 0  # rounds of the rest that is over, or under way
         self._step_ms = 0.0  # what the latest step took
@@ -44,7 +47,34 @@ class Chain(Speculator):
         for each in self._all:
             each.begin(opening)
 
+    def rehearse(self) -> bool:
+        if not self._policy.repeats:
+            self._rehearsal = Rehearsal([each.name for each in self._models])
+        return self.is_rehearsing
+
+    @property
+    def is_rehearsing(self) -> bool:
+        return self._rehearsal is not None
+
+    def _practise(self, rehearsal: Rehearsal, asks: Sequence[Ask]) -> list[Draft]:
+        go = self._go = rehearsal.next()
+        if go is None:
+            self._rehearsal = None
+            return [Draft() for _ in asks]
+        if not go.model:
+            drafts = [Draft([ask.tokens[-1]] * go.n, [OWNER] * go.n) for ask in asks]
+        else:
+            (model,) = (each for each in self._models if each.name == go.model)
+            plans = [Plan(model=go.model, n_model=min(go.n, ask.max_draft)) for ask in asks]
+            drafts = [Draft() for _ in asks]
+            self._ask_model(model, asks, plans, drafts)
+        for ask, draft in zip(asks, drafts, strict=True):
+            self._drafts[ask.sequence] = draft
+        return drafts
+
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        if self._rehearsal is not None:
+            return self._practise(self._rehearsal, asks)
         began = perf_counter()
         if self._resting:
             for ask in asks:
@@ -90,7 +120,7 @@ class Chain(Speculator):
         for each in self._observers:
             each.observe(seen)
         self._step_ms = seen.ms
-        if self.rest:
+        if self.rest or (self._go is not None and not self._go.counts):
             return
         step = seen.step
         if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
@@ -98,12 +128,15 @@ class Chain(Speculator):
             self._policy.observe_step(len(step.tokens), n_cells, seen.ms)
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
+        if self._go is not None:
+            return
         draft = self._drafts[sequence]
         self._policy.settle(sequence, draft, n_accepted)
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
 
     def end(self, sequence: int) -> None:
+        self._rehearsal = self._go = None
         self._policy.end(sequence)
         self._drafts.pop(sequence, None)
         for each in self._all:
@@ -163,7 +196,8 @@ class Chain(Speculator):
         began = perf_counter()
         made = model.propose(wanted)
         ms = 1000 * (perf_counter() - began)
-        self._policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
+        if self._go is None or self._go.counts:
+            self._policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
         for i, draft in zip(chosen, made, strict=True):
             draft.ms[model.name] = ms / len(chosen)
             drafts[i] = splice(drafts[i], draft, asks[i].max_draft)

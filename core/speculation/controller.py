@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FORGET: Final = 0.95  # per round: of the speed that was reached
 _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 8  # rounds that a decision is kept after that
+_IDLE_FOR: Final = 64  # the same, of the decision to draft nothing
 _LONGEST: Final = 64
 _AGREEMENT: Final = 0.15  # how much one draft says of how often sources agree
 _TRACED: Final = 17  # rows whose believed cost is in the trace
@@ -140,7 +141,8 @@ class Controller(Policy):
         self._pass(1.0, text.cost)
         text.fresh = 0
         if text.n_rounds >= _FIRST_ROUNDS and not plan.is_probe and not plan.n_cheap:
-            text.fresh = _KEPT_FOR
+            # Without a draft nothing new is learned, until somebody is due to be tried again.
+            text.fresh = _KEPT_FOR if plan.model else _IDLE_FOR
             for source, patience in text.patience.items():
                 if source != plan.model:
                     text.fresh = max(min(text.fresh, patience.due - text.n_rounds - 1), 0)
@@ -307,6 +309,7 @@ class Controller(Policy):
         text = self._texts.get(sequence)
         if text is not None:
             text.n_rounds += n_rounds
+            text.fresh = max(text.fresh - n_rounds, 0)
             self._n_rounds += n_rounds
             self._explorer.budget.total += n_rounds
 

@@ -16,7 +16,7 @@ _PLAIN_ROUNDS: Final = (0, 10, 30)  # in which it is measured what a step withou
 _HOPEFUL_EVERY: Final = 6  # rounds between two looks at places that were hardly seen
 _WORTH_A_TRY: Final = 0.02  # tokens that the unknown must promise
 _LIKELY: Final = 1.3  # times what is hoped: what a doubtful cost is reckoned to be
-_AGAIN: Final = 4  # rounds after which a probe that was too expensive is considered again
+_AGAIN: Final = 32  # rounds after which a probe that was too expensive is considered again
 
 
 class Explorer:

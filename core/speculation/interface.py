@@ -110,5 +110,14 @@ class Speculator(ABC):
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """Called after `begin` for a sequence that was saved."""
 
+    def rehearse(self) -> bool:
+        """Whether some rounds of a text that nobody gets would be of use; if so, proposals are
+        for practice as long as `is_rehearsing`."""
+        return False
+
+    @property
+    def is_rehearsing(self) -> bool:
+        return False
+
     def close(self) -> None:
         """No more texts: what is kept in files is written."""

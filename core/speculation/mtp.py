@@ -24,9 +24,11 @@ from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
-from .mtp_text import MAX_WAITING, MtpText, bytes_of
+from .mtp_text import MAX_WAITING, MUCH, MtpText, bytes_of
 from .options import MTP
 from .table import Setting
+
+FEW: Final = 16  # rows that wait where drafts are made now and then
 
 
 class MtpSpeculator(Speculator):
@@ -112,13 +114,15 @@ class MtpSpeculator(Speculator):
                 self._catch_up(text)
 
     def n_pending(self, sequence: int) -> int:
-        return self._texts[sequence].n_tokens
+        return min(self._texts[sequence].n_tokens, MUCH)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         wanted, texts = [], []
         for ask in asks:
             text = self._texts[ask.sequence]
             draft_ask = self._draft_ask(ask)
+            if text.n_tokens > MUCH:
+                text.forget()
             end = text.add_last(ask.tokens[-1])
             text.state.table.reserve(end - 1, end + draft_ask.length)
             wanted.append(draft_ask)
@@ -139,14 +143,16 @@ class MtpSpeculator(Speculator):
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
-        text.forget()
-        self._catch_up(text)
-        return {self.name: text.hidden[: text.n_hidden].tobytes()}
+        if text.n_tokens <= FEW:  # else nobody drafts here: the next text begins without them
+            self._catch_up(text)
+        return {self.name: text.last_hidden.tobytes()}
 
     def save(self, sequence: int) -> dict[str, bytes]:
-        row = self.carry(sequence)[self.name]
         text = self._texts[sequence]
-        return {"mtp": np.array([text.first, text.n_done], "<i8").tobytes() + row}
+        text.forget()
+        self._catch_up(text)
+        place = np.array([text.first, text.n_done], "<i8")
+        return {"mtp": place.tobytes() + text.last_hidden.tobytes()}
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         if self.name in blobs:

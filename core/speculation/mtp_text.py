@@ -16,7 +16,8 @@ from ..errors import FileFormatError
 from ..state.store import SequenceState
 
 MAX_WAITING = 256  # rows: a piece of a prompt
-RECENT = 64  # rows that are worth reading before the next draft, however long nobody drafted
+RECENT = 32  # rows that are worth reading before the next draft, however long nobody drafted
+MUCH = RECENT + 64  # rows beyond which only the recent ones are read: pages are 64 cells
 
 
 def bytes_of(rows: Floats) -> memoryview:
@@ -49,6 +50,11 @@ class MtpText:
     @property
     def room(self) -> int:
         return MAX_WAITING - self.n_tokens
+
+    @property
+    def last_hidden(self) -> Floats:
+        """What the row after the text's last one goes with; empty before the first."""
+        return self.hidden[max(self.n_hidden - 1, 0) : self.n_hidden]
 
     def start(
         self,
@@ -146,7 +152,7 @@ class MtpText:
         """Nobody has drafted for long: of what waits, only the recent rows will be read, and what
         the head drafts next begins there. To read on for nobody would cost what a layer costs."""
         end = self.n_done + self.n_tokens
-        first = -(-(end - RECENT) // self.page_len) * self.page_len
+        first = max(end - RECENT, 0) // self.page_len * self.page_len
         dropped = first - self.n_done
         if dropped > 0:
             self._drop(dropped)
