@@ -48,6 +48,7 @@ class Controller(Policy):
         self._chooser = Chooser(self.costs)
         self._explorer = Explorer(self._chooser)
         self._shared: dict[str, Shared] = {}
+        self._waits: dict[str, int] = {}
         self._texts: dict[int, Text] = {}
         self._asks: Sequence[AskInfo] = ()
         self._plans: Sequence[Plan] = ()
@@ -57,7 +58,7 @@ class Controller(Policy):
         self._entry: dict[str, Any] | None = None  # of the trace, for the round that is going on
 
     def begin(self, sequence: int) -> None:
-        self._texts[sequence] = Text(self._shared)
+        self._texts[sequence] = Text(self._shared, self._waits)
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
@@ -140,7 +141,8 @@ class Controller(Policy):
         text.cost = ms / steps[1]
         self._pass(1.0, text.cost)
         text.fresh = 0
-        if text.n_rounds >= _FIRST_ROUNDS and not plan.is_probe and not plan.n_cheap:
+        is_settled = text.rests or text.n_rounds >= _FIRST_ROUNDS
+        if is_settled and not plan.is_probe and not plan.n_cheap:
             # Without a draft nothing new is learned, until somebody is due to be tried again.
             text.fresh = _KEPT_FOR if plan.model else _IDLE_FOR
             for source, patience in text.patience.items():
@@ -306,12 +308,10 @@ class Controller(Policy):
         }
 
     def rested(self, sequence: int, n_rounds: int) -> None:
-        text = self._texts.get(sequence)
-        if text is not None:
-            text.n_rounds += n_rounds
-            text.fresh = max(text.fresh - n_rounds, 0)
-            self._n_rounds += n_rounds
-            self._explorer.budget.total += n_rounds
+        # They count for the budget only: who is asked seldom thinks anew, and probes, seldom.
+        self._explorer.budget.total += n_rounds
+        if (text := self._texts.get(sequence)) is not None:
+            text.rests = True
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

@@ -133,5 +133,6 @@ class Explorer:
     def _patience(self, text: Text, source: str) -> Patience:
         patience = text.patience.get(source)
         if patience is None:
-            patience = text.patience[source] = Patience(text.n_rounds)
+            wait = text.waits.get(source, 0) // 2  # as long as it had disappointed other texts
+            patience = text.patience[source] = Patience(text.n_rounds, wait)
         return patience

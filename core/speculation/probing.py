@@ -34,9 +34,9 @@ class Patience:
 
     __slots__ = ("due", "loss", "wait")
 
-    def __init__(self, now: int) -> None:
-        self.wait = _SOON
-        self.due = now + _SOON
+    def __init__(self, now: int, wait: int = 0) -> None:
+        self.wait = max(wait, _SOON)
+        self.due = now + self.wait
         self.loss = 0.0  # of the last probe
 
     def tried(self, now: int, *, taken: bool) -> None:

@@ -19,18 +19,36 @@ _WRITTEN: Final = 80  # tokens that a round can add, and some
 
 class Text:
     __slots__ = (
-        "agreement", "cheap", "cost", "cut_rate", "fresh", "hopeful_due", "n_rounds", "n_tokens",
-        "patience", "plan", "plans", "reach", "runs", "shared", "tracks",
+        "agreement",
+        "cheap",
+        "cost",
+        "cut_rate",
+        "fresh",
+        "hopeful_due",
+        "n_rounds",
+        "n_tokens",
+        "patience",
+        "plan",
+        "plans",
+        "reach",
+        "rests",
+        "runs",
+        "shared",
+        "tracks",
+        "waits",
     )  # fmt: skip
 
-    def __init__(self, shared: dict[str, Shared]) -> None:
-        self.shared = shared
+    def __init__(self, shared: dict[str, Shared], waits: dict[str, int]) -> None:
+        """Both are of all texts: what sources have shown, and how long they last had to wait for
+        a probe."""
+        self.shared, self.waits = shared, waits
         self.tracks: dict[str, Track] = {}
         self.patience: dict[str, Patience] = {}
         self.reach: dict[str, int] = {}  # longest drafts of models that were earned so far
         self.runs: dict[str, bool] = {}  # cheap sources: all that was seen of the last was right
         self.agreement = 0.6  # how often a model says what a cheap draft says
         self.n_rounds = 0
+        self.rests = False  # it is not asked every round, because asking is dear
         self.hopeful_due = 12  # round in which a longer draft may be tried
         self.plan = Plan()
         self.plans = [self.plan]
@@ -64,7 +82,9 @@ class Text:
         if track.version != version:
             self.fresh = 0
         if self.plan.is_probe and source in self.patience:
-            self.patience[source].tried(self.n_rounds, taken=n_hits > 0)
+            patience = self.patience[source]
+            patience.tried(self.n_rounds, taken=n_hits > 0)
+            self.waits[source] = patience.wait
 
     def track(self, source: str) -> Track:
         track = self.tracks.get(source)
