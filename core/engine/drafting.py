@@ -23,6 +23,7 @@ class Drafting:
         self._speculator = speculator
         self._drafted: list[Part] = []  # of the step, those with a draft
         self._ids: list[int] = []  # of its sequences
+        self._rests = False  # nobody was asked
         if speculator is not None:
             speculator.attach(store)
 
@@ -35,15 +36,20 @@ class Drafting:
         speculator = self._speculator
         if speculator is None:
             return
-        self._drafted.clear()
-        self._ids = ids = []
-        for part in parts:
-            ids.append(part.sequence.id)
-            if not part.sequence.is_known_to_drafter:
-                self._begin(speculator, part)
+        drafted = self._drafted
+        if drafted:
+            drafted.clear()
+        ids = [part.sequence.id for part in parts]
+        if ids != self._ids:
+            self._ids = ids
+            for part in parts:
+                if not part.sequence.is_known_to_drafter:
+                    self._begin(speculator, part)
         if speculator.rest:
             speculator.rest -= 1
+            self._rests = True
             return
+        self._rests = False
         asks, able = [], []
         for part in parts:
             if part.max_draft > 0:
@@ -60,7 +66,7 @@ class Drafting:
     def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
         """What became of the parts that `draft` was called with."""
         speculator = self._speculator
-        if speculator is None:
+        if speculator is None or (self._rests and not speculator.taps):
             return
         speculator.observe(Seen(step, output, self._ids, n_true, ms))
         for part in self._drafted:
@@ -74,6 +80,7 @@ class Drafting:
         return self._speculator is not None and self._speculator.is_rehearsing
 
     def end(self, sequence: Sequence) -> None:
+        self._ids = []
         if self._speculator is not None and sequence.is_known_to_drafter:
             self._speculator.end(sequence.id)
 

@@ -18,6 +18,7 @@ from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
 LONGEST_REST: Final = 32  # rounds
+GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams
 
 
 class Chain(Speculator):
@@ -35,6 +36,7 @@ class Chain(Speculator):
         self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._resting = 0  # rounds of the rest that is over, or under way
+        self._to_rest = 0  # rounds that it may still last
         self._step_ms = 0.0  # what the latest step took
 
     def attach(self, store: StateStore) -> None:
@@ -42,7 +44,7 @@ class Chain(Speculator):
             each.attach(store)
 
     def begin(self, opening: Opening) -> None:
-        self.rest = 0
+        self.rest = self._to_rest = 0
         self._policy.begin(opening.sequence)
         for each in self._all:
             each.begin(opening)
@@ -76,11 +78,17 @@ class Chain(Speculator):
         if self._rehearsal is not None:
             return self._practise(self._rehearsal, asks)
         began = perf_counter()
+        cheap = self._ask_cheap(asks) if self._cheap else []
+        if self._to_rest:
+            if not _says_something(cheap):
+                self._rest_on()
+                return [Draft() for _ in asks]
+            self._to_rest = 0
         if self._resting:
             for ask in asks:
                 self._policy.rested(ask.sequence, self._resting)
             self._resting = 0
-        drafts = self._propose(asks)
+        drafts = self._propose(asks, cheap)
         for draft in drafts:
             if draft.tokens:
                 return drafts
@@ -93,10 +101,17 @@ class Chain(Speculator):
         nothing."""
         affordable = QUESTIONS * self._step_ms
         if affordable:
-            self.rest = self._resting = min(LONGEST_REST, int(ms / affordable))
+            self._to_rest = min(LONGEST_REST, int(ms / affordable))
+            self._rest_on()
 
-    def _propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        cheap = self._ask_cheap(asks) if self._cheap else []
+    def _rest_on(self) -> None:
+        """In between only n-grams are asked, which takes little, and now and then."""
+        n = min(self._to_rest, GLANCE_EVERY if self._cheap else LONGEST_REST)
+        self.rest = n
+        self._to_rest -= n
+        self._resting += n
+
+    def _propose(self, asks: Sequence[Ask], cheap: list[Sequence[Draft]]) -> list[Draft]:
         infos = []
         for i, ask in enumerate(asks):
             sequence, tokens, max_draft, _, _ = ask
@@ -201,3 +216,11 @@ class Chain(Speculator):
         for i, draft in zip(chosen, made, strict=True):
             draft.ms[model.name] = ms / len(chosen)
             drafts[i] = splice(drafts[i], draft, asks[i].max_draft)
+
+
+def _says_something(cheap: list[Sequence[Draft]]) -> bool:
+    for drafts in cheap:
+        for draft in drafts:
+            if draft.tokens:
+                return True
+    return False

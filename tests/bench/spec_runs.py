@@ -44,7 +44,9 @@ def new_engine(
     if types:
         drafter = Chain(make_speculators(setting), policy or make_policy(options))
     config = EngineConfig(runtime.plan(n_slots).sizes, acceptance=acceptance)
-    return Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
+    engine = Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
+    engine.rehearse()
+    return engine
 
 
 class Watching(FixedPolicy):
