@@ -13,6 +13,17 @@ import typer
 
 UNLIMITED = -1
 
+PredictOption = Annotated[
+    int,
+    typer.Option(
+        "--predict", "--n-predict", "-n", metavar="N",
+        help="Tokens to generate; -1 goes on until the model stops or the context is full.",
+    ),
+]  # fmt: skip
+IgnoreEosOption = Annotated[
+    bool, typer.Option("--ignore-eos", help="Never let the model end the text.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class PromptOptions:
@@ -107,13 +118,7 @@ class PlaceOptions:
 class TextOptions:
     SECTION: ClassVar = "Text"
 
-    predict: Annotated[
-        int,
-        typer.Option(
-            "--predict", "--n-predict", "-n", metavar="N",
-            help="Tokens to generate; -1 goes on until the model stops or the context is full.",
-        ),
-    ] = UNLIMITED  # fmt: skip
+    predict: PredictOption = UNLIMITED
     stop: Annotated[
         list[str] | None,
         typer.Option(
@@ -121,9 +126,7 @@ class TextOptions:
             help="End the text before this one comes up; may be given several times.",
         ),
     ] = None  # fmt: skip
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Never let the model end the text.")
-    ] = False
+    ignore_eos: IgnoreEosOption = False
     grammar: Annotated[
         str | None, typer.Option("--grammar", metavar="GBNF", help="Only text that this allows.")
     ] = None

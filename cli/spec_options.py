@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Final
 import typer
 
 from ..core.errors import ConfigError
+from ..core.speculation.acceptance import MATCH, SYNTHETIC, Acceptance, parse_accept
 from ..core.speculation.options import (
     AUTO,
     DRAFT,
@@ -25,7 +26,6 @@ from ..core.speculation.options import (
 )
 
 DEFAULT: Final = SpecOptions()
-_MATCH: Final = DEFAULT.accept
 
 
 def flag(*names: str, metavar: str | None = None, help: str) -> Any:
@@ -193,7 +193,7 @@ class ControlFlags:
             help="match: never another text. ratio: another text of the same law. "
             "relaxed[:N[,DELTA]]: lossy.",
         ),
-    ] = _MATCH  # fmt: skip
+    ] = DEFAULT.accept  # fmt: skip
     synth_len: Annotated[
         float | None,
         flag(
@@ -244,6 +244,13 @@ def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     except ConfigError as error:
         raise typer.BadParameter(with_dashes(str(error))) from None
     _check_draft(options, flags)
+    if options.draft_vocab != DEFAULT.draft_vocab:
+        from ..core.speculation.draft_vocab import check_option
+
+        try:
+            check_option(options.draft_vocab)
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from None
     return options
 
 
@@ -256,27 +263,23 @@ def check_audit(audit: AuditFlags, options: SpecOptions) -> None:
 
 
 def is_lossless(options: SpecOptions) -> bool:
-    return options.accept == _MATCH and not _is_synthetic(options)
+    return _kind_of_acceptance(options).mode == MATCH
 
 
 def warning_of(options: SpecOptions) -> str | None:
     """If the text is not going to be the model's own."""
-    if options.types == (NONE,):
-        return None
-    if _is_synthetic(options):
-        return "warning: drafts are accepted at random (synthetic): the text means nothing"
-    if options.accept.startswith("relaxed"):
-        return f"warning: --spec-accept {options.accept}: the text is not the model's own"
-    return None
+    warning = "" if options.types == (NONE,) else _kind_of_acceptance(options).warning
+    return f"warning: {warning}" if warning else None
+
+
+def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
+    """Without the numbers, which depend on who drafts."""
+    return Acceptance(SYNTHETIC) if options.is_synthetic else parse_accept(options.accept)
 
 
 def with_dashes(message: str) -> str:
     """The core names options without the dashes of flags."""
     return f"--{message}" if message.startswith(("spec-", "lookup-")) else message
-
-
-def _is_synthetic(options: SpecOptions) -> bool:
-    return options.synth_len is not None or bool(options.synth_rates)
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:

@@ -12,7 +12,15 @@ from ..core.errors import ConfigError
 from .flags import takes_flags
 from .generate_params import flag_names
 from .loading import bundled_model, open_runtime
-from .options import UNLIMITED, ModelOptions, PlaceOptions, PromptOptions, VoiceOptions
+from .options import (
+    UNLIMITED,
+    IgnoreEosOption,
+    ModelOptions,
+    PlaceOptions,
+    PredictOption,
+    PromptOptions,
+    VoiceOptions,
+)
 from .output import READING, Output
 from .prompt import read_prompt
 from .report import SHOWN_PLACES
@@ -31,16 +39,8 @@ ACCEPTED = "32"  # green
 class LoopOptions:
     SECTION: ClassVar = "Text"
 
-    predict: Annotated[
-        int,
-        typer.Option(
-            "--predict", "--n-predict", "-n", metavar="N",
-            help="Tokens to generate; -1 goes on until the model stops or the context is full.",
-        ),
-    ] = UNLIMITED  # fmt: skip
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Never let the model end the text.")
-    ] = False
+    predict: PredictOption = UNLIMITED
+    ignore_eos: IgnoreEosOption = False
     color: Annotated[bool, typer.Option("--color", help="Colour the tokens of drafts.")] = False
 
 

@@ -79,11 +79,11 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= draft_file is None or not draft_file.is_head
     model = build_model(file, backend, check, with_nextn=with_nextn)
-    target, n_ctx = LoadedModel(file, model, tokenizer), _context_length(model, n_ctx)
+    target, length = LoadedModel(file, model, tokenizer), _context_length(model, n_ctx)
     drafter = None
     if draft_file is not None:
-        drafter = _load_draft(draft_file, target, backend, spec, n_ctx)
-    runtime = Runtime(file, model, backend, tokenizer, n_ctx, spec, drafter)
+        drafter = _load_draft(draft_file, target, backend, spec, length)
+    runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 

@@ -274,7 +274,7 @@ def make(setting: Setting) -> MtpSpeculator:
     heads = setting.target.model.nextn
     if not heads:
         raise ConfigError(
-            f"--spec-type mtp: {setting.target.file.label} has no MTP head; give one with -md, or "
-            "attach it with `spec convert attach`"
+            f"--spec-type mtp: {setting.target.file.label} has no MTP head; give a file "
+            "that holds one with -md"
         )
     return MtpSpeculator(heads, setting.backend, setting)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .admissible import admissible
 from .interface import Ask, Draft, Opening, Speculator
-from .ngram_estimates import as_int, n_common, refusing_damage
+from .ngram_estimates import LEVELS, Chances, as_int, n_common, refusing_damage
 from .ngram_index import goes_on_from
 
 
@@ -100,6 +100,24 @@ class NgramText(ABC):
             n_right = n_common(self._offered, new)
             self.judge(n_right, failed=n_right < min(len(self._offered), len(new)))
             self._offered = None
+
+
+class AgreeingText(NgramText):
+    """Believes a guess by how far two places agree beyond the minimum: that is its `basis`."""
+
+    chances: Chances
+
+    def judge(self, n_right: int, *, failed: bool) -> None:
+        self.chances.learn(self.basis, n_right, failed=failed)
+
+    def save_learnt(self) -> Any:
+        return self.chances.save()
+
+    def load_learnt(self, saved: Any) -> None:
+        self.chances.load(saved)
+
+    def check_basis(self, basis: Any, n_offered: int) -> None:
+        LEVELS.index(basis)
 
 
 class NgramSpeculator(Speculator):

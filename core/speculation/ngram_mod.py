@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .ngram_base import NO_GUESS, Guess, NgramSpeculator, NgramText
-from .ngram_estimates import LEVELS, Chances
+from .ngram_base import NO_GUESS, AgreeingText, Guess, NgramSpeculator
+from .ngram_estimates import Chances
 from .ngram_pool import MAX_KEPT, Pools
 from .options import NGRAM_MOD, NgramModSizes
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .table import Setting
 
 
-class ModText(NgramText):
+class ModText(AgreeingText):
     def __init__(self, sizes: NgramModSizes, pools: Pools, owner: str) -> None:
         self.chances = Chances(sizes.n_match)
         self._sizes, self._pools, self._owner = sizes, pools, owner
@@ -39,20 +39,8 @@ class ModText(NgramText):
         draft = draft[:n_max]
         return Guess(draft, self.chances.of(self.basis, len(draft)))
 
-    def judge(self, n_right: int, *, failed: bool) -> None:
-        self.chances.learn(self.basis, n_right, failed=failed)
-
     def close(self, *, is_finished: bool) -> None:
         self._pools.finish(self._owner, self._text)
-
-    def save_learnt(self) -> Any:
-        return self.chances.save()
-
-    def load_learnt(self, saved: Any) -> None:
-        self.chances.load(saved)
-
-    def check_basis(self, basis: Any, n_offered: int) -> None:
-        LEVELS.index(basis)
 
 
 class NgramMod(NgramSpeculator):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .ngram_base import NO_GUESS, Guess, NgramSpeculator, NgramText
-from .ngram_estimates import LEVELS, Chances, agreed_beyond
+from .ngram_base import NO_GUESS, AgreeingText, Guess, NgramSpeculator
+from .ngram_estimates import Chances, agreed_beyond
 from .ngram_index import MOD_FACTOR, NgramIndex, repeat_from
 from .options import NGRAM_SIMPLE, NgramSizes
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .table import Setting
 
 
-class SimpleText(NgramText):
+class SimpleText(AgreeingText):
     def __init__(self, sizes: NgramSizes, factor: int = MOD_FACTOR) -> None:
         self.sizes = sizes
         self.index = NgramIndex(sizes.size_n, factor)
@@ -37,18 +37,6 @@ class SimpleText(NgramText):
         draft = repeat_from(tokens, at + sizes.size_n, min(sizes.size_m, n_max))
         self.basis = agreed_beyond(tokens, at, tokens, len(tokens) - sizes.size_n)
         return Guess(draft, self.chances.of(self.basis, len(draft)))
-
-    def judge(self, n_right: int, *, failed: bool) -> None:
-        self.chances.learn(self.basis, n_right, failed=failed)
-
-    def save_learnt(self) -> Any:
-        return self.chances.save()
-
-    def load_learnt(self, saved: Any) -> None:
-        self.chances.load(saved)
-
-    def check_basis(self, basis: Any, n_offered: int) -> None:
-        LEVELS.index(basis)
 
 
 class NgramSimple(NgramSpeculator):

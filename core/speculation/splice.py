@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from .interface import Draft
@@ -29,14 +28,6 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
     for source, ms in cheap.ms.items():
         joined.ms[source] = joined.ms.get(source, 0.0) + ms
     return shortened(joined, max_draft)
-
-
-def first_with_tokens(drafts: Sequence[Draft]) -> int:
-    """Of drafts in the order of precedence: the first that says something; -1: none does."""
-    for i, draft in enumerate(drafts):
-        if draft.tokens:
-            return i
-    return -1
 
 
 def shortened(draft: Draft, n: int) -> Draft:

@@ -258,15 +258,6 @@ class Emitter:
     def store(self, value: Value, address: Value, align: int = 4) -> None:
         self.builder.store(value.v, self.builder.inttoptr(address.v, POINTER), align=align)
 
-    def store_lanes(self, value: Value, address: Value, n: Value) -> None:
-        """Only the first n lanes."""
-        kind = value.type
-        index = self.table(vector(I64, kind.count), list(range(kind.count)))
-        mask = index < self.splat(n, kind.count)
-        pointer = Value(self.builder, self.builder.inttoptr(address.v, POINTER))
-        name = f"llvm.masked.store.v{kind.count}f32.p0"
-        self.call(name, VOID, value, pointer, self.const(I32, 4), mask)
-
     def prefetch(self, address: Value, level: int = 2) -> None:
         """Into the first or the second level of the cache."""
         pointer = Value(self.builder, self.builder.inttoptr(address.v, POINTER))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.splice import UNKNOWN, first_with_tokens, shortened, splice
+from specdec.core.speculation.splice import UNKNOWN, shortened, splice
 
 tokens = st.lists(st.integers(0, 3), max_size=6)
 
@@ -36,11 +36,6 @@ def test_chances_stay_beside_their_tokens_if_only_one_source_has_them() -> None:
 
 def test_time_of_both_is_kept() -> None:
     assert splice(draft([1, 2], "a"), draft([1], "m"), 64).ms == {"m": 1.0, "a": 1.0}
-
-
-def test_the_first_that_says_something_is_taken() -> None:
-    assert first_with_tokens([Draft(), draft([1], "b"), draft([2], "c")]) == 1
-    assert first_with_tokens([Draft()]) == -1
 
 
 def test_what_is_short_enough_is_not_copied() -> None:
