@@ -7,9 +7,12 @@ from .avx512 import Avx512Vnni
 from .base import SIGNED_BITS, Simd
 from .generic import Generic
 from .neon import NeonDotprod
+from .ssse3 import Ssse3
 
 __all__ = [
     "SETS", "SIGNED_BITS", "Avx2", "Avx512Vnni", "AvxVnni", "Generic", "NeonDotprod", "Simd",
+    "Ssse3",
 ]  # fmt: skip
 
-SETS: dict[str, type[Simd]] = {s.name: s for s in (Avx512Vnni, AvxVnni, Avx2, NeonDotprod, Generic)}
+_BEST_FIRST: list[type[Simd]] = [Avx512Vnni, AvxVnni, Avx2, Ssse3, NeonDotprod, Generic]
+SETS = {made.name: made for made in _BEST_FIRST}

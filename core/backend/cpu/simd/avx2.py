@@ -1,20 +1,14 @@
-"""AVX2, and AVX-VNNI on top of it.
-
-The trap of AVX2 is `vpmaddubsw`, unsigned times signed bytes to sums of two in 16 bits: it
-saturates where weights have all 8 bits. Those are widened to 16 bits instead.
-"""
+"""AVX2, and AVX-VNNI on top of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
-from itertools import islice
-from operator import add
 from typing import TYPE_CHECKING
 
 from llvmlite import binding, ir
 
-from .base import I8, I8X64, I16, I32, SIGNED_BITS, Simd, Term, in_parts
+from .base import I8, I16, I32, SIGNED_BITS, Simd, Term, in_parts
+from .pairs import PairSums
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
@@ -30,6 +24,9 @@ class _Avx(Simd):
         return in_parts(e, 2, lambda i: e.call("llvm.x86.avx2.pshuf.b", I8X32, entries, i), index)
 
 
+_PAIRS = PairSums(2, "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
+
+
 class Avx2(_Avx):
     name = "avx2"
     features = ("avx2", "fma", "f16c")
@@ -39,25 +36,7 @@ class Avx2(_Avx):
     ) -> list[Value]:
         if bits == SIGNED_BITS:
             return super().dots(e, totals, terms, bits)
-        fit = 32767 // (2 * 128 * (2**bits - 1))  # how many sums of pairs 16 bits surely hold
-        totals, left = list(totals), iter(terms)
-        while some := list(islice(left, fit)):
-            for m, total in enumerate(totals):
-                pairs = [self._multiply(e, weights, rows[m]) for weights, rows in some]
-                totals[m] = total + self._widen(e, reduce(add, pairs))
-        return totals
-
-    @staticmethod
-    def _multiply(e: Emitter, weights: Value, x: Value) -> Value:
-        def write(w: Value, y: Value) -> Value:
-            return e.call("llvm.x86.avx2.pmadd.ub.sw", I16X16, w, y)
-
-        return in_parts(e, 2, write, weights, x.bits(I8X64))
-
-    @staticmethod
-    def _widen(e: Emitter, sums: Value) -> Value:
-        ones = e.const(I16X16, 1)
-        return in_parts(e, 2, lambda s: e.call("llvm.x86.avx2.pmadd.wd", I32X8, s, ones), sums)
+        return _PAIRS.dots(e, totals, terms, bits)
 
     def dot(self, e: Emitter, total: Value, weights: Value, x: Value, bits: int) -> Value:
         """Signed bytes as 16-bit numbers, even and odd."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from llvmlite import ir
 
@@ -18,7 +18,7 @@ I16X32, I32X4 = ir.VectorType(I16, 32), ir.VectorType(I32, 4)
 
 class Generic(Simd):
     name, architecture = "generic", ""
-    features = ()
+    features: ClassVar[tuple[str, ...]] = ()
     looks_up = False
 
     def cpu(self) -> str:

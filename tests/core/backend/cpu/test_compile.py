@@ -82,7 +82,8 @@ def test_sets_that_this_cpu_lacks_are_refused() -> None:
     assert not Future.is_available()
     assert Generic.is_available()
     with pytest.raises(
-        ConfigError, match="choose one of avx512-vnni, avx-vnni, avx2, neon-dotprod, generic"
+        ConfigError,
+        match="choose one of avx512-vnni, avx-vnni, avx2, ssse3, neon-dotprod, generic",
     ):
         choose_set("avx1024")
 

@@ -234,6 +234,11 @@ EXPECTED: list[tuple[type[Simd], str, list[str], list[str]]] = [
         [r"%zmm", r"%[xy]mm(1[6-9]|[23]\d)", r"%k[0-7]", r"vpdpbusd"],
     ),
     (
+        SETS["ssse3"], "x86_64",
+        [r"pmaddubsw\s.*%xmm", r"pmaddwd\s.*%xmm", r"mulps\s"],
+        [r"%[yz]mm", r"^\s+v[a-z]", r"pmulld", r"pblendvb", r"ptest"],
+    ),
+    (
         SETS["neon-dotprod"], "aarch64",
         [r"sdot\s+v\d+\.4s, v\d+\.16b", r"tbl\s+v\d+\.16b", r"fcvtl\s", r"fcvtn\s", r"fmla\s"],
         [r"\sz\d+\.[bhsd]", r"usdot", r"smmla"],
@@ -306,7 +311,7 @@ def test_the_dot_product_of_neon_is_asked_for(
         ("avx2 fma f16c avxvnni avx512f avx512bw avx512vl avx512vnni", "avx512-vnni"),
         ("avx2 fma f16c avxvnni", "avx-vnni"),
         ("avx2 fma f16c avx512f avx512bw avx512vl", "avx2"),
-        ("avx2 fma", "generic"),
+        ("avx2 fma ssse3", "ssse3"),
         ("avx", "generic"),
     ],
 )
