@@ -175,6 +175,8 @@ def _check_places(tensors: list[StoredTensor], start: int, source: Source) -> No
         if tensor.start != start:
             raise _damaged(source, f"tensor {shown(tensor.name)} overlaps another or leaves a gap")
         start += tensor.n_bytes
+    if start != source.size:
+        raise _damaged(source, f"{source.size - start} bytes at its end belong to no tensor")
 
 
 def _damaged(source: Source, what: str) -> FileFormatError:
