@@ -8,7 +8,7 @@ from pathlib import Path
 from ...core.errors import FileFormatError
 from ...core.gguf.shown import shown_path
 from .folder import Checkpoint, Folder, Place, read_checkpoint
-from .remote import Repository, parse_repository
+from .remote import open_repository, parse_repository
 
 
 def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Place:
@@ -21,7 +21,7 @@ def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Pl
     name = parse_repository(os.fspath(where), revision)
     if name is None:
         raise FileFormatError(f"{shown_path(path)}: no such folder")
-    return Repository(name)
+    return open_repository(name)
 
 
 def open_checkpoint(where: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:

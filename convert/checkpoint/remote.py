@@ -142,6 +142,14 @@ class Repository:
         return found.size
 
 
+def open_repository(name: RepositoryName) -> Repository:
+    """For a text that could have been a path with a mistake in it."""
+    try:
+        return Repository(name)
+    except RemoteError as error:
+        raise RemoteError(f"{error} (and there is no such path here)") from None
+
+
 class RemoteSource:
     """A file that is read in byte ranges; its first kilobytes at once, and only once."""
 

@@ -11,7 +11,7 @@ from ...core.models import ARCHITECTURES
 from ..checkpoint.folder import Checkpoint
 from .chat import describe_template
 from .facts import listing
-from .head import CHECKPOINT, shell
+from .head import shell
 from .hf_names import (
     Layer,
     declared_heads,
@@ -28,6 +28,7 @@ from .report import Drafter, Layers, Part, Report, TemplateFacts, TokenizerFacts
 # Bits per weight of whole files, as recipes turn out.
 _RECIPES: Final = {"BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q4_K_M": 4.85}
 _HEADS_ALWAYS: Final = ("qwen3next", "qwen35", "qwen35moe", "glm4moe", "mimo2", "step35")
+MAX_LAYERS: Final = 10_000  # more are damage
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 _BESIDE: Final = ("_scale", "_scale_inv", "_scale_2", "_zero_point")
 
@@ -35,6 +36,7 @@ _BESIDE: Final = ("_scale", "_scale_inv", "_scale_2", "_zero_point")
 def inspect_checkpoint(checkpoint: Checkpoint) -> Report:
     config, tensors = checkpoint.config, checkpoint.tensors
     n_trunk = number(config, "num_hidden_layers", "n_layer", "num_layers")
+    n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
     layers = sort_layers(tensors, n_trunk)
     architecture = find_architecture(config)
     sizes: Counter[str] = Counter()
@@ -196,7 +198,7 @@ def _mtp(checkpoint: Checkpoint, report: Report, layers: Sorted) -> Drafter:
             Part.HEAD,
             f"no MTP tensors, although {why}: they were dropped when this checkpoint was saved "
             "(transformers leaves them out)",
-            f"spec convert attach MODEL.gguf --from {CHECKPOINT} -o OUT.gguf, with the original",
+            "spec convert attach MODEL.gguf --from ORIGINAL -o OUT.gguf",
         )
         return Drafter("mtp", False, "the head was dropped, see below")
     return Drafter("mtp", False, "no head")

@@ -117,7 +117,7 @@ class Facts:
         entry = metadata.entry(metadata.full_key(key))
         if entry.type is ValueType.ARRAY:
             return np.asarray(entry.value).tolist() if entry.element in _WHOLE else []
-        return [entry.value] * (self.n_blocks or 0)
+        return [entry.value] * (self.n_blocks or 0) if entry.type in _WHOLE else []
 
     def _read(self, kind: str, key: str, **limits: Any) -> Any:
         if not self.architecture and not key.startswith(("general.", "tokenizer.")):

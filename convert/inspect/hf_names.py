@@ -184,11 +184,26 @@ def _missing_ffn(head: Layer, layers: Layers) -> list[str]:
     if head.starting("mixer."):
         return []
     moe = [
-        names
+        _unstacked(layer.starting(*prefixes))
         for layer in layers.trunk.values()
         if any("expert" in name or name.startswith("moe.") for name in layer.names)
-        if (names := layer.starting(*prefixes))
     ]
     choices = [set(_DENSE)] + ([set.intersection(*moe)] if moe else [])
-    lacks = [sorted(choice - head.names.keys()) for choice in choices]
-    return min(lacks, key=len)
+    if not layers.trunk:  # nothing to compare with: a router is all that is sure
+        choices.append({"mlp.gate.weight"})
+    present = _unstacked(head.starting(*prefixes))
+    return sorted((sorted(choice - present) for choice in choices), key=len)[0]
+
+
+def _unstacked(names: set[str]) -> set[str]:
+    """Stacks of experts as what they are stacked from: a trunk and its head may differ in that."""
+    found = set()
+    for name in names:
+        plain = name.removesuffix(".weight")
+        if plain == "mlp.experts.gate_up_proj":
+            found |= {"mlp.experts.*.gate_proj.weight", "mlp.experts.*.up_proj.weight"}
+        elif plain == "mlp.experts.down_proj":
+            found.add("mlp.experts.*.down_proj.weight")
+        else:
+            found.add(name)
+    return found

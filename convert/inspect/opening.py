@@ -18,7 +18,7 @@ from ...core.gguf.shards import check_set, shard_paths
 from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import Tensor, TensorInfo
 from ..checkpoint.folder import Checkpoint, Folder, Place, read_checkpoint
-from ..checkpoint.remote import Repository, parse_repository
+from ..checkpoint.remote import Repository, open_repository, parse_repository
 from ..checkpoint.source import Source
 
 FIRST_BYTES: Final = 1 << 18  # of a header; vocabularies take megabytes, and are read as well
@@ -45,14 +45,14 @@ class OpenedGguf:
 
 def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Checkpoint:
     path = Path(where)
-    if path.is_dir():
+    if where and path.is_dir():
         return _open_place(Folder(path), path)
-    if path.exists():
+    if where and path.exists():
         return _open_file(path)
     name = parse_repository(where, revision)
     if name is None or _looks_like_a_path(where):
-        raise FileFormatError(f"{shown_path(path)}: no such file or folder")
-    repository = Repository(name)
+        raise FileFormatError(f"{shown_path(where)}: no such file or folder")
+    repository = open_repository(name)
     if name.file:
         return open_remote_gguf(repository, name.file)
     return _open_place(repository, None)
