@@ -80,7 +80,8 @@ def to_floats(raw: Array, dtype: str) -> Floats:
         return (raw.astype(np.uint32) << 16).view(np.float32)
     if dtype in _FLOAT8:
         return _FLOAT8[dtype][raw]
-    return raw.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # F64: infinity says it well enough
+        return raw.astype(np.float32)
 
 
 def _float8(exponent_bits: int, bias: int, *, has_infinity: bool) -> Floats:
