@@ -109,7 +109,7 @@ def _examine(facts: Facts, report: Report, *, is_head: bool) -> None:
     has_head = check_head(facts, report)
     check_numbers(facts, report)
     found = None if is_head else survey(facts, report)
-    report.memory = memory_of(facts, found)
+    report.memory = None if is_head else memory_of(facts, found)
     check_llama_cpp(facts, report)
     for fault in facts.faults:
         if not any(fault in finding.text for finding in report.findings):

@@ -157,4 +157,4 @@ def _key_without_head(facts: Facts, report: Report) -> None:
     if facts.family.bare_key_loads and facts.family.name:
         report.warning(Part.HEAD, text, fix)
     else:
-        report.problem(Part.HEAD, f"{text}; llama.cpp does not load such a file", fix)
+        report.problem(Part.HEAD, f"{text}; llama.cpp refuses it, or aborts when it drafts", fix)
