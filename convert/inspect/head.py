@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from ...core.gguf.tensors import Tensor
@@ -33,11 +32,15 @@ def check_head(facts: Facts, report: Report) -> bool:
     return False
 
 
-def how_to_attach(facts: Facts, target: str = "") -> str:
-    path = facts.file.paths[0]
-    out = shell(str(Path(path.stem.split("-00001-of-")[0] + "-mtp.gguf")))
-    origin = facts.source or CHECKPOINT
-    return f"spec convert attach {target or shell(str(path))} --from {origin} -o {out}"
+def how_to_attach(facts: Facts) -> str:
+    """A head from its checkpoint, in the place of what there is."""
+    path, origin = facts.file.paths[0], facts.source or CHECKPOINT
+    if facts.is_head_only:
+        return f"spec convert attach MODEL.gguf --from {origin} -o MODEL-mtp.gguf"
+    target = shell(str(path) if facts.has_numbers else path.name)
+    out = shell(f"{path.stem.split('-00001-of-')[0]}-mtp.gguf")
+    replace = " --replace" if facts.marked else ""
+    return f"spec convert attach {target} --from {origin} -o {out}{replace}"
 
 
 def shell(text: str) -> str:

@@ -59,7 +59,7 @@ def test_a_broken_file(broken: str, capsys: Capture) -> None:
     assert lines[at + 1] == (
         "  mtp        the MTP head is incomplete: a tensor is missing: blk.4.nextn.hnorm.weight"
     )
-    command = f"spec convert attach {broken} --from Qwen/Q -o qwen35-mtp-F32-mtp.gguf"
+    command = f"spec convert attach {broken} --from Qwen/Q -o qwen35-mtp-F32-mtp.gguf --replace"
     assert lines[at + 2].strip() == command
     assert "  mtp    no  the head is broken, see below" in lines
 
