@@ -33,6 +33,10 @@ class Place(Protocol):
 
     def open(self, name: str) -> Source: ...
 
+    def expect(self, names: list[str]) -> None:
+        """The beginnings of all of these will be read now."""
+        ...
+
 
 @dataclass(slots=True)
 class Checkpoint:
@@ -89,6 +93,9 @@ class Folder:
             raise FileFormatError(f"{shown_path(path)} leads out of {self.label}: not read")
         return LocalSource(path)
 
+    def expect(self, names: list[str]) -> None:
+        """Nothing is gained by being early here."""
+
 
 def read_checkpoint(place: Place) -> Checkpoint:
     names = place.names()
@@ -99,7 +106,9 @@ def read_checkpoint(place: Place) -> Checkpoint:
     tensors: dict[str, StoredTensor] = {}
     sources: list[Source] = []
     try:
-        for name in _tensor_files(place, names, index):
+        files = _tensor_files(place, names, index)
+        place.expect(files)
+        for name in files:
             sources.append(place.open(name))
             found, _ = read_tensors(sources[-1])
             if twice := next((n for n in found if n in tensors), None):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,6 +30,8 @@ _PROGRESS_BYTES: Final = 1 << 16  # less than this between two failures is no pr
 _LONGEST_WAIT_S: Final = 20.0  # that a server may ask for before the next try
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# No server of that name, none that listens, none that is who it says: not soon, either.
+_FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -60,6 +64,16 @@ class Client:
         self._home, self._token = _origin(_split(self.endpoint)), token
         self._connections: dict[tuple[str, str, int], HTTPConnection] = {}
         self._moved: dict[str, str] = {}  # where a URL led to; such places expire
+
+    def twin(self) -> Client:
+        """For another thread: the same, with connections of its own."""
+        return Client(
+            self.endpoint,
+            self._token,
+            timeout_s=self._timeout_s,
+            retries=self._retries,
+            pause_s=self._pause_s,
+        )
 
     def json(self, url: str, what: str) -> Any:
         def attempt() -> bytes:
@@ -263,7 +277,8 @@ class Client:
                 self._wait(error, failures, what)
 
     def _wait(self, error: Exception, failures: int, what: str) -> None:
-        if failures > self._retries:
+        is_final = isinstance(error, _FINAL)
+        if is_final or failures > self._retries:
             raise RemoteError(f"{what}: {_named(error, self._timeout_s)}") from None
         asked = error.wait_s if isinstance(error, _TransientError) else 0.0
         time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
@@ -328,6 +343,8 @@ def _named(error: Exception, timeout_s: float) -> str:
         return f"the server did not answer within {timeout_s:g} s"
     if isinstance(error, _TransientError):
         return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, OSError):
         return f"cannot be reached: {error.strerror or error}"
     return f"the server's answer makes no sense ({type(error).__name__})"

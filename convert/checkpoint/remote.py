@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,8 @@ from ...core.gguf.shown import shown
 from .http import Client, RemoteError, client_from_environment
 from .source import LocalSource, Source
 
+_AT_ONCE: Final = 8
+_MANY: Final = 4  # files, from which on it is worth it
 HEAD_BYTES: Final = 1 << 16  # read at once: most headers, and the small files
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _PART: Final = re.compile(r"[^/\\\0]+")
@@ -74,6 +77,7 @@ class Repository:
         url = f"{self._client.endpoint}/api/models/{name.repo}/revision/{rev}?blobs=true"
         listing = self._client.json(url, self.label)
         self.commit, self.files = _read_listing(listing, self.label)
+        self._heads: dict[str, bytes] = {}  # that were fetched ahead
 
     def names(self) -> list[str]:
         return sorted(name for name in self.files if "/" not in name)
@@ -82,7 +86,30 @@ class Repository:
         kept = self.kept_path(name)
         if kept.is_file():
             return LocalSource(kept)
-        return RemoteSource(self._client, self._url(name), f"{self.label}/{name}", self._size(name))
+        size, head = self._size(name), self._heads.pop(name, b"")
+        return RemoteSource(self._client, self._url(name), f"{self.label}/{name}", size, head)
+
+    def expect(self, names: list[str]) -> None:
+        """Some at once: a large checkpoint has 160 files, and each costs a few round trips."""
+        if len(names) < _MANY:
+            return
+        wanted = [name for name in names if not self.kept_path(name).is_file()]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            shares = [wanted[i::_AT_ONCE] for i in range(_AT_ONCE)]
+            for heads in pool.map(self._fetch_heads, shares):
+                self._heads |= heads
+
+    def _fetch_heads(self, names: list[str]) -> dict[str, bytes]:
+        client = self._client.twin()
+        try:
+            return {
+                name: RemoteSource(
+                    client, self._url(name), f"{self.label}/{name}", self._size(name)
+                ).read(0, min(HEAD_BYTES, self._size(name)))
+                for name in names
+            }
+        finally:
+            client.close()
 
     def kept_path(self, name: str) -> Path:
         """Where `keep` puts a file; names were checked when they were listed."""
@@ -153,9 +180,9 @@ def open_repository(name: RepositoryName) -> Repository:
 class RemoteSource:
     """A file that is read in byte ranges; its first kilobytes at once, and only once."""
 
-    def __init__(self, client: Client, url: str, label: str, size: int) -> None:
+    def __init__(self, client: Client, url: str, label: str, size: int, head: bytes = b"") -> None:
         self.label, self.size = label, size
-        self._client, self._url, self._head = client, url, b""
+        self._client, self._url, self._head = client, url, head
 
     def read(self, start: int, stop: int) -> bytes:
         if not 0 <= start <= stop <= self.size:

@@ -76,6 +76,24 @@ def test_headers_cost_kilobytes_and_tensors_their_own_bytes(hub: Hub) -> None:
     assert len(resolved) == 4
 
 
+def test_many_files_are_asked_for_at_once(hub: Hub, tmp_path: Path) -> None:
+    hub.files = {"config.json": b"{}"}
+    for n in range(20):
+        path = tmp_path / f"{n}.safetensors"
+        save_file({f"t{n}": SMALL + n}, path)
+        hub.files[path.name] = path.read_bytes()
+    hub.faults["slow"] = 0.02
+    with read_checkpoint(quick(hub)) as checkpoint:
+        assert len(checkpoint.tensors) == 20
+        n_requests = len(hub.requests)
+        assert np.array_equal(checkpoint.tensors["t7"].floats(), SMALL + 7)
+    assert len(hub.requests) == n_requests, "small files came whole"
+    assert hub.most_at_once > 3
+    hub.faults = {"gated": 403}
+    with pytest.raises(RemoteError, match=r"owner/name/config\.json: access is denied"):
+        read_checkpoint(quick(hub))
+
+
 def test_connections_are_kept(hub: Hub) -> None:
     place = quick(hub)
     source = place.open("a.safetensors")
@@ -241,13 +259,14 @@ def test_https_is_never_left(hub: Hub) -> None:
 
 def test_a_silent_server_and_none_at_all(hub: Hub) -> None:
     hub.faults["slow"] = 0.6
+    hub.requests.clear()
     with pytest.raises(RemoteError, match=r"owner/name: the server did not answer within 0\.2 s"):
         quick(hub, timeout_s=0.2, retries=0)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(RemoteError, match="owner/name: cannot be reached: "):
-            Repository(NAME, Client(nowhere, retries=0))
+            Repository(NAME, Client(nowhere, pause_s=30))  # and nobody waits for it
     with pytest.raises(RemoteError, match="no address of a server"):
         Client("huggingface.co")
 

@@ -34,6 +34,8 @@ class Hub:
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     sent: int = 0
+    at_once: int = 0
+    most_at_once: int = 0
 
     def add_folder(self, folder: Path) -> None:
         for path in sorted(folder.rglob("*")):
@@ -63,7 +65,10 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         faults = self.hub.faults
         if wait := faults.get("slow"):
+            self.hub.at_once += 1
+            self.hub.most_at_once = max(self.hub.most_at_once, self.hub.at_once)
             time.sleep(wait)
+            self.hub.at_once -= 1
         if "status" in faults and not self._spent("status"):
             extra = faults.get("headers", {})
             return self._answer(faults["status"], b"{}", extra)
