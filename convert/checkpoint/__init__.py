@@ -1,7 +1,7 @@
 """Checkpoints of `transformers`: a folder (or repository) of safetensors files and their JSON."""
 
+from .failures import RemoteError
 from .folder import Checkpoint, Place
-from .http import RemoteError
 from .places import open_checkpoint, open_place
 from .safetensors import StoredTensor
 

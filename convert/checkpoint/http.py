@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,8 +16,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ...core.errors import SpecdecError
 from ...core.gguf.shown import shown
+from .failures import FINAL, RemoteError, TransientError, busy, named, reason
 
 T = TypeVar("T")
 
@@ -30,21 +28,7 @@ _PROGRESS_BYTES: Final = 1 << 16  # less than this between two failures is no pr
 _LONGEST_WAIT_S: Final = 20.0  # that a server may ask for before the next try
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-# No server of that name, none that listens, none that is who it says: not soon, either.
-_FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-
-
-class RemoteError(SpecdecError):
-    """Something on a server cannot be read."""
-
-
-class _TransientError(Exception):
-    """Worth another try."""
-
-    def __init__(self, message: str, wait_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
 
 
 class Client:
@@ -110,8 +94,13 @@ class Client:
 
         return self._retried(attempt, what)
 
-    def read(self, url: str, start: int, stop: int, size: int, what: str) -> bytes:
-        return b"".join(self.stream(url, start, stop, size, what))
+    def read(self, url: str, start: int, stop: int, size: int, what: str) -> memoryview:
+        """In one piece, which is in memory once."""
+        found, at = bytearray(stop - start), 0
+        for piece in self.stream(url, start, stop, size, what):
+            found[at : at + len(piece)] = piece
+            at += len(piece)
+        return memoryview(found).toreadonly()
 
     def stream(self, url: str, start: int, stop: int, size: int, what: str) -> Iterator[bytes]:
         """The bytes start..stop of a file of `size`, in pieces. Goes on where it was cut off."""
@@ -121,7 +110,7 @@ class Client:
                 for piece in self._range(url, at, stop, size, what):
                     at += len(piece)
                     yield piece
-            except (_TransientError, OSError, HTTPException) as error:
+            except (TransientError, OSError, HTTPException) as error:
                 self._drop()
                 failures = 1 if at - last >= _PROGRESS_BYTES else failures + 1
                 last = at
@@ -138,7 +127,7 @@ class Client:
             while at < end:
                 piece = response.read(min(PIECE_BYTES, end - at))
                 if not piece:
-                    raise _TransientError(f"the connection was cut {end - at} bytes early")
+                    raise TransientError(f"the connection was cut {end - at} bytes early")
                 at += len(piece)
                 is_whole = at == end
                 yield piece
@@ -254,7 +243,7 @@ class Client:
             self._drop()
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and len(raw) < min(most, int(length)):
-            raise _TransientError("the answer was cut off")
+            raise TransientError("the answer was cut off")
         return raw
 
     def _refusal(self, response: HTTPResponse, what: str) -> Exception:
@@ -263,24 +252,24 @@ class Client:
         if status == 429 or status >= 500:
             asked = response.headers.get("Retry-After", "")
             wait_s = min(float(asked), _LONGEST_WAIT_S) if asked.isdecimal() else 0.0
-            return _TransientError(_busy(status), wait_s)
-        return RemoteError(f"{what}: {_reason(status, has_token=self._token is not None)}")
+            return TransientError(busy(status), wait_s)
+        return RemoteError(f"{what}: {reason(status, has_token=self._token is not None)}")
 
     def _retried(self, attempt: Callable[[], T], what: str) -> T:
         failures = 0
         while True:
             try:
                 return attempt()
-            except (_TransientError, OSError, HTTPException) as error:
+            except (TransientError, OSError, HTTPException) as error:
                 self._drop()
                 failures += 1
                 self._wait(error, failures, what)
 
     def _wait(self, error: Exception, failures: int, what: str) -> None:
-        is_final = isinstance(error, _FINAL)
+        is_final = isinstance(error, FINAL)
         if is_final or failures > self._retries:
-            raise RemoteError(f"{what}: {_named(error, self._timeout_s)}") from None
-        asked = error.wait_s if isinstance(error, _TransientError) else 0.0
+            raise RemoteError(f"{what}: {named(error, self._timeout_s)}") from None
+        asked = error.wait_s if isinstance(error, TransientError) else 0.0
         time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
 
     def _drop(self) -> None:
@@ -314,37 +303,3 @@ def _split(url: str) -> SplitResult:
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
     default = 443 if parts.scheme == "https" else 80
     return parts.scheme, parts.hostname or "", parts.port or default
-
-
-def _busy(status: int) -> str:
-    if status == 429:
-        return "the server has had too many requests (429); try later, or set HF_TOKEN"
-    return f"the server failed ({status}); try later"
-
-
-def _reason(status: int, *, has_token: bool) -> str:
-    match status:
-        case 401 if has_token:
-            return "the server does not take this HF_TOKEN (401), or there is no such repository"
-        case 401:
-            return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
-        case 403:
-            return (
-                "access is denied (403): a gated repository wants its terms accepted on its page, "
-                "and HF_TOKEN set"
-            )
-        case 404:
-            return "there is no such repository, revision or file (404)"
-    return f"the server answered with status {status}"
-
-
-def _named(error: Exception, timeout_s: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"the server did not answer within {timeout_s:g} s"
-    if isinstance(error, _TransientError):
-        return str(error)
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message})"
-    if isinstance(error, OSError):
-        return f"cannot be reached: {error.strerror or error}"
-    return f"the server's answer makes no sense ({type(error).__name__})"

@@ -19,7 +19,8 @@ from urllib.parse import quote
 from ...core.errors import FileFormatError
 from ...core.folders import cache_root
 from ...core.gguf.shown import shown
-from .http import Client, RemoteError, client_from_environment
+from .failures import RemoteError
+from .http import Client, client_from_environment
 from .source import LocalSource, Source
 
 _AT_ONCE: Final = 8
@@ -100,16 +101,15 @@ class Repository:
                 self._heads |= heads
 
     def _fetch_heads(self, names: list[str]) -> dict[str, bytes]:
-        client = self._client.twin()
+        client, heads = self._client.twin(), {}
         try:
-            return {
-                name: RemoteSource(
-                    client, self._url(name), f"{self.label}/{name}", self._size(name)
-                ).read(0, min(HEAD_BYTES, self._size(name)))
-                for name in names
-            }
+            for name in names:
+                what, size = f"{self.label}/{name}", self._size(name)
+                stop = min(HEAD_BYTES, size)
+                heads[name] = bytes(client.read(self._url(name), 0, stop, size, what))
         finally:
             client.close()
+        return heads
 
     def kept_path(self, name: str) -> Path:
         """Where `keep` puts a file; names were checked when they were listed."""
@@ -184,20 +184,21 @@ class RemoteSource:
         self.label, self.size = label, size
         self._client, self._url, self._head = client, url, head
 
-    def read(self, start: int, stop: int) -> bytes:
+    def read(self, start: int, stop: int) -> bytes | memoryview:
         if not 0 <= start <= stop <= self.size:
             raise FileFormatError(f"{self.label} ends before byte {stop}")
         if start < HEAD_BYTES and not self._head and stop > start:
-            self._head = self._fetch(0, min(self.size, HEAD_BYTES))
+            self._head = bytes(self._fetch(0, min(self.size, HEAD_BYTES)))
         head = self._head[start:stop]
-        return head + self._fetch(start + len(head), stop)
+        if len(head) == stop - start:
+            return head
+        rest = self._fetch(start + len(head), stop)
+        return head + rest if head else rest
 
     def close(self) -> None:
         self._head = b""
 
-    def _fetch(self, start: int, stop: int) -> bytes:
-        if start >= stop:
-            return b""
+    def _fetch(self, start: int, stop: int) -> memoryview:
         return self._client.read(self._url, start, stop, self.size, self.label)
 
 

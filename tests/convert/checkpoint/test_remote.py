@@ -76,6 +76,18 @@ def test_headers_cost_kilobytes_and_tensors_their_own_bytes(hub: Hub) -> None:
     assert len(resolved) == 4
 
 
+def test_through_a_proxy(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is told the whole address; what is on this machine is asked without it."""
+    monkeypatch.setenv("http_proxy", hub.endpoint)
+    monkeypatch.delenv("no_proxy", raising=False)
+    place = Repository(NAME, Client("http://hub.example:8000", "secret"))
+    assert read_checkpoint(place).config == {"model_type": "qwen3"}
+    asked = [(path, headers) for path, headers in hub.requests if not path.startswith("/store/")]
+    assert all(path.startswith("http://hub.example:8000/") for path, _ in asked)
+    assert all(headers["Host"] == "hub.example:8000" for _, headers in asked)
+    assert not any("Authorization" in headers for _, headers in asked), "that was plain http"
+
+
 def test_many_files_are_asked_for_at_once(hub: Hub, tmp_path: Path) -> None:
     hub.files = {"config.json": b"{}"}
     for n in range(20):
