@@ -67,7 +67,7 @@ class Facts:
 
     @cached_property
     def is_head_only(self) -> bool:
-        return bool(self.marked) and 0 not in self.blocks
+        return bool(self.marked) and not self.trunk_blocks
 
     @cached_property
     def head_blocks(self) -> list[int]:

@@ -164,6 +164,8 @@ def _mtp(facts: Facts, report: Report, path: str, *, has_head: bool) -> Drafter:
     if has_head:
         where = ", ".join(f"blk.{n}" for n in facts.marked)
         noun = "a complete head" if len(facts.marked) == 1 else "complete heads"
+        if report.runs_here and report.has_problem(Part.MODEL):
+            return Drafter("mtp", True, f"{noun} in {where}; but the model is broken, see below")
         if report.runs_here:
             return Drafter("mtp", True, f"{noun} in {where}", f"spec generate -m {path}")
         by = (

@@ -123,23 +123,29 @@ def _check_norms(facts: Facts, report: Report) -> None:
     low, high = [], []
     for stem, norms in head.items():
         like = _middle(trunk.get(stem, [])) or usual
-        for norm in norms:
-            if _lacks_one(norm, like):
-                low.append(norm)
-            elif _has_two(norm, like):
-                high.append(norm)
-    for found, what in (
-        (low, "are not shifted by one as those of the model are"),
-        (high, "are larger by one than those of the model: shifted once too often"),
-    ):
-        if not found or not (facts.family.shifted_norms or found is high):
-            continue
-        names = [f"{norm.name} (median {norm.middle:.2f})" for norm in found]
-        text = f"norms of the head seem wrong, they {what} (median {usual.middle:.2f}): "
+        low += [norm for norm in norms if _lacks_one(norm, like)]
+        # What only heads have may well be larger than anything in the trunk.
+        high += [norm for norm in norms if stem in trunk and _has_two(norm, like)]
+    if low and facts.family.shifted_norms:
         # Half of a norm below zero is no accident; a median alone may be.
-        sure = any(norm.negative > 0.2 for norm in low) if found is low else len(found) > 2
-        say = report.problem if sure else report.warning
-        say(Part.HEAD, text + listing(names), how_to_attach(facts))
+        sure = any(norm.negative > 0.2 for norm in low)
+        (report.problem if sure else report.warning)(
+            Part.HEAD,
+            "norms of the head are not shifted by one, as those of the model are (median "
+            f"{usual.middle:.2f}): {_medians(low)}",
+            how_to_attach(facts),
+        )
+    if len(high) > 1:
+        report.warning(
+            Part.HEAD,
+            "norms of the head are larger by one than those of the model (median "
+            f"{usual.middle:.2f}), as if shifted once too often: {_medians(high)}",
+            how_to_attach(facts),
+        )
+
+
+def _medians(norms: list[_Norm]) -> str:
+    return listing([f"{norm.name} (median {norm.middle:.2f})" for norm in norms])
 
 
 def _check_trunk_norms(trunk: dict[str, list[_Norm]], report: Report) -> None:

@@ -220,7 +220,7 @@ FAULTS: list[tuple[str, Edit, Part, str]] = [
         "norms without their one",
         set_tensor(SECOND, lambda a: a - 1),
         Part.HEAD,
-        r"not shifted by one .*blk\.4\.nextn\.enorm\.weight",
+        r"not shifted by one, .*blk\.4\.nextn\.enorm\.weight",
     ),
     (
         "a layer that is gone",
@@ -282,7 +282,8 @@ def test_a_hole_in_the_trunk(tmp_path: Path) -> None:
     report = doctor(ours(tmp_path, edit=edit))
     (text,) = texts(report)
     assert text == "tensors are missing: blk.0.ffn_up.weight, blk.2.ssm_a"
-    assert report.drafters[0].works, "the head is not at fault"
+    mtp = report.drafters[0]
+    assert (mtp.works, mtp.command) == (True, ""), "the head is not at fault"
 
     def add(keys: Keys, tensors: Tensors) -> None:
         tensors["blk.1.strange.weight"] = np.zeros((4, 4), np.float32)
@@ -311,9 +312,25 @@ def test_norms_shifted_twice(tmp_path: Path) -> None:
             if name.startswith("blk.4.") and name.endswith("norm.weight"):
                 tensors[name] = tensors[name] + 1
 
-    (text,) = texts(doctor(ours(tmp_path, edit=edit)))
+    (text,) = texts(doctor(ours(tmp_path, edit=edit)), Severity.WARNING)
     assert "shifted once too often" in text
     assert "blk.4.attn_q_norm.weight" in text
+
+
+def test_large_norms_that_only_heads_have_are_no_suspicion(tmp_path: Path) -> None:
+    def edit(keys: Keys, tensors: Tensors) -> None:
+        for name in ("enorm", "hnorm", "shared_head_norm"):
+            tensors[f"blk.4.nextn.{name}.weight"] = tensors[f"blk.4.nextn.{name}.weight"] * 3
+
+    assert doctor(ours(tmp_path, edit=edit)).findings == []
+
+
+def test_norms_around_zero_without_negative_ones_are_a_suspicion(tmp_path: Path) -> None:
+    edit = set_tensor("blk.4.nextn.hnorm.weight", lambda a: abs(a - 1) * 0.5)
+    report = doctor(ours(tmp_path, edit=edit))
+    assert report.is_sound
+    (text,) = texts(report, Severity.WARNING)
+    assert "not shifted by one" in text
 
 
 def test_norms_of_other_families_are_not_expected_at_one(tmp_path: Path) -> None:
