@@ -86,16 +86,16 @@ def inspect(what: InspectOptions, listings: ListingOptions) -> None:
 
     Example: spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
-    from ...convert.inspect import examine, open_anything
+    from ...convert.inspect import examine
 
     output = Output()
-    opened = open_anything(what.model, what.revision)
+    opened = _open(what.model, what.revision, output)
     if (listings.tensors is not None or listings.metadata) and what.draft is not None:
         raise ConfigError("--draft goes with neither --tensors nor --metadata")
     if listings.tensors is not None or listings.metadata:
         _list(opened, listings, output)
         return
-    draft = None if what.draft is None else open_anything(what.draft)
+    draft = None if what.draft is None else _open(what.draft, None, output)
     report = examine(opened, draft)
     if listings.json:
         output.line(json.dumps(report.json(), ensure_ascii=False))
@@ -105,6 +105,16 @@ def inspect(what: InspectOptions, listings: ListingOptions) -> None:
             output.line("")
     if not report.is_sound:
         raise typer.Exit(1)
+
+
+def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
+    from ...convert.inspect import open_anything
+
+    output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
+    try:
+        return open_anything(where, revision)
+    finally:
+        output.clear_progress()
 
 
 def _list(opened: OpenedGguf | Checkpoint, listings: ListingOptions, output: Output) -> None:

@@ -46,13 +46,13 @@ def reason(status: int, *, has_token: bool) -> str:
     return f"the server answered with status {status}"
 
 
-def named(error: Exception, timeout_s: float) -> str:
+def named(error: Exception, host: str, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"the server did not answer within {timeout_s:g} s"
+        return f"{host} did not answer within {timeout_s:g} s"
     if isinstance(error, TransientError):
         return str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message})"
+        return f"the certificate of {host} is not trusted ({error.verify_message})"
     if isinstance(error, OSError):
-        return f"cannot be reached: {error.strerror or error}"
+        return f"{host} cannot be reached: {error.strerror or error}"
     return f"the server's answer makes no sense ({type(error).__name__})"

@@ -47,6 +47,7 @@ class Client:
         self._timeout_s, self._retries, self._pause_s = timeout_s, retries, pause_s
         self._home, self._token = _origin(_split(self.endpoint)), token
         self._connections: dict[tuple[str, str, int], HTTPConnection] = {}
+        self._asked = self._home[1]  # the host of the latest request
         self._moved: dict[str, str] = {}  # where a URL led to; such places expire
 
     def twin(self) -> Client:
@@ -198,6 +199,7 @@ class Client:
     def _request(self, url: str, headers: dict[str, str]) -> HTTPResponse:
         parts = _split(url)
         origin = _origin(parts)
+        self._asked = origin[1]
         sent = {"User-Agent": "specdec", "Accept-Encoding": "identity", **headers}
         is_private = parts.scheme == "https" or parts.hostname in _LOOPBACK
         if self._token and origin == self._home and is_private:
@@ -268,7 +270,7 @@ class Client:
     def _wait(self, error: Exception, failures: int, what: str) -> None:
         is_final = isinstance(error, FINAL)
         if is_final or failures > self._retries:
-            raise RemoteError(f"{what}: {named(error, self._timeout_s)}") from None
+            raise RemoteError(f"{what}: {named(error, self._asked, self._timeout_s)}") from None
         asked = error.wait_s if isinstance(error, TransientError) else 0.0
         time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
 

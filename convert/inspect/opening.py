@@ -44,10 +44,12 @@ class OpenedGguf:
 
 
 def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Checkpoint:
+    if not where:
+        raise FileFormatError("the name of a file, folder or repository is empty")
     path = Path(where)
-    if where and path.is_dir():
+    if path.is_dir():
         return _open_place(Folder(path), path)
-    if where and path.exists():
+    if path.exists():
         return _open_file(path)
     name = parse_repository(where, revision)
     if name is None or _looks_like_a_path(where):

@@ -209,9 +209,11 @@ def test_folders_that_are_no_model(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(nano.path().read_bytes())
     with pytest.raises(SpecdecError, match=r"has 2 GGUF files: give one of them, .*: a.gguf, b.gg"):
         doctor(tmp_path)
-    for text in ("nowhere.gguf", "no/where.gguf", "a/b/c/../d", "", "\0"):
+    for text in ("nowhere.gguf", "no/where.gguf", "a/b/c/../d", "\0"):
         with pytest.raises(SpecdecError, match="no such file or folder"):
             open_anything(text)
+    with pytest.raises(SpecdecError, match="is empty"):
+        open_anything("")
 
 
 def test_hostile_texts_do_not_reach_the_terminal(
