@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from support.gguf_bytes import gguf, string_pair
 from support.hub import COMMIT, Hub, serve_hub
 from support.tiny_models import build_tiny
@@ -349,3 +350,25 @@ def test_facts_survive_a_file_without_architecture() -> None:
     with open_gguf(nano.path()) as file:
         facts = Facts(replace(file, metadata=Metadata.of({"a": 1})), True)
         assert (facts.architecture, facts.n_blocks, facts.per_block("x")) == ("", None, [])
+
+
+def test_a_checkpoint_in_a_repository(hub: Hub, tmp_path: Path) -> None:
+    """Two large files: their headers are all that is fetched."""
+    large = np.zeros((1024, 1024), np.float32)
+    for n in range(2):
+        tensors = {f"model.layers.{n}.mlp.up_proj.weight": large, f"x{n}": large}
+        save_file(tensors, tmp_path / f"{n}.safetensors")
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "qwen3_5", "num_hidden_layers": 2, "mtp_num_hidden_layers": 1})
+    )
+    (tmp_path / "tokenizer.json").write_text("{}")
+    hub.add_folder(tmp_path)
+    report = doctor("owner/name")
+    assert (report.kind, report.architecture, report.parameters) == (
+        "checkpoint",
+        "qwen35",
+        4 << 20,
+    )
+    assert hub.sent < 200_000
+    (found,) = report.findings
+    assert "no MTP tensors, although the configuration says 1" in found.text
