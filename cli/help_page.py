@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import typer.main
@@ -17,10 +18,17 @@ def help_page() -> str:
     context = root.make_context("spec", [], resilient_parsing=True, terminal_width=WIDTH)
     parts = ["# The `spec` command", "Generated from `--help`; do not edit.", "## spec"]
     parts.append(fenced(context.get_help()))
-    for name, command in root.commands.items():
-        below = command.make_context(name, [], parent=context, resilient_parsing=True)
-        parts += [f"## spec {name}", fenced(below.get_help())]
+    parts += sections(root, context, "spec")
     return "\n\n".join(parts) + "\n"
+
+
+def sections(group: Any, context: Any, path: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        below = command.make_context(name, [], parent=context, resilient_parsing=True)
+        yield f"## {path} {name}"
+        yield fenced(below.get_help())
+        if hasattr(command, "commands"):
+            yield from sections(command, below, f"{path} {name}")
 
 
 def fenced(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ _STRIPPED: Final = dict.fromkeys(_CONTROL)
 _ESCAPED: Final = {c: f"\\x{c:02x}" for c in _CONTROL} | {ord("\n"): "\\n", ord("\t"): "\\t"}
 _ERASE_LINE: Final = "\r\x1b[K"
 _COLUMNS: Final = 80
+_WIDEST: Final = 100  # of prose
 READING: Final = "reading the prompt"
 _DIM, _RED = "2", "1;31"
 
@@ -44,6 +46,11 @@ class Output:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
+
+    @property
+    def width(self) -> int | None:
+        """Columns for lines of prose; None where nobody looks at columns."""
+        return min(shutil.get_terminal_size().columns, _WIDEST) if self._cleans else None
 
     def text(self, piece: str, style: str = "") -> None:
         """A piece of the model's text, at once; `style` is for terminals with colours."""

@@ -5,14 +5,26 @@ from __future__ import annotations
 import typer
 
 from ..flags import SectionedCommand
+from ..output import print_help
+from .inspect import InspectCommand, inspect
 
 app = typer.Typer(
     name="convert",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    help="Inspect, attach, extract, convert and quantise model files.",
 )
-# one line per subcommand: app.command("inspect", cls=SectionedCommand)(inspect)
+
+
+@app.callback(invoke_without_command=True)
+def convert(context: typer.Context) -> None:
+    """Inspect, attach, extract, convert and quantise model files."""
+    if context.invoked_subcommand is None:
+        print_help(context.get_help())
+        raise typer.Exit(2)
+
+
+# one line per subcommand
+app.command("inspect", cls=InspectCommand)(inspect)
+
 __all__ = ["SectionedCommand", "app"]

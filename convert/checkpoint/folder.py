@@ -33,6 +33,10 @@ class Place(Protocol):
 
     def open(self, name: str) -> Source: ...
 
+    def expect(self, names: list[str]) -> None:
+        """The beginnings of all of these will be read now."""
+        ...
+
 
 @dataclass(slots=True)
 class Checkpoint:
@@ -41,6 +45,7 @@ class Checkpoint:
     config: dict[str, Any]  # config.json, raw
     tensors: dict[str, StoredTensor]
     _sources: list[Source]
+    absent: tuple[str, ...] = ()  # tensors that the index names, and no file has
 
     def json(self, name: str) -> dict[str, Any] | None:
         """Another JSON file of the folder (tokenizer_config.json, ...), None if there is none."""
@@ -73,10 +78,10 @@ class Folder:
         self.path, self.label = path, shown_path(path)
         if not path.is_dir():
             raise FileFormatError(f"{self.label} is not a folder")
-        # A cache of downloads links to files beside its snapshots; nothing else may leave.
+        # The hub's cache links to files beside its snapshots; nothing else may leave.
         root = path.resolve()
-        cache = next((up for up in root.parents if up.name.startswith("models--")), root)
-        self._inside = (root, cache)
+        cache = next((up for up in root.parents if up.name.startswith("models--")), None)
+        self._inside = (root,) if cache is None else (root, cache / "blobs")
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
@@ -88,9 +93,8 @@ class Folder:
             raise FileFormatError(f"{shown_path(path)} leads out of {self.label}: not read")
         return LocalSource(path)
 
-
-def open_checkpoint(path: Path) -> Checkpoint:
-    return read_checkpoint(Folder(path))
+    def expect(self, names: list[str]) -> None:
+        """Nothing is gained by being early here."""
 
 
 def read_checkpoint(place: Place) -> Checkpoint:
@@ -98,23 +102,38 @@ def read_checkpoint(place: Place) -> Checkpoint:
     if "config.json" not in names:
         raise ModelError(f"{place.label} has no config.json: not a checkpoint folder")
     config = read_json(place, "config.json")
+    index = _read_index(place, names)
     tensors: dict[str, StoredTensor] = {}
     sources: list[Source] = []
-    for name in _tensor_files(place, names):
-        source = place.open(name)
-        sources.append(source)
-        found, _ = read_tensors(source)
-        if twice := next((n for n in found if n in tensors), None):
-            raise FileFormatError(f"{place.label}: tensor {shown(twice)} is in two files")
-        tensors.update(found)
-    return Checkpoint(place.label, place, config, tensors, sources)
+    try:
+        files = _tensor_files(place, names, index)
+        place.expect(files)
+        for name in files:
+            sources.append(place.open(name))
+            found, _ = read_tensors(sources[-1])
+            if twice := next((n for n in found if n in tensors), None):
+                raise FileFormatError(f"{place.label}: tensor {shown(twice)} is in two files")
+            tensors.update(found)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+    absent = tuple(sorted(index.keys() - tensors.keys()))
+    return Checkpoint(place.label, place, config, tensors, sources, absent)
 
 
-def _tensor_files(place: Place, names: list[str]) -> list[str]:
-    if _INDEX in names:
-        listed = read_json(place, _INDEX).get("weight_map")
-        if not isinstance(listed, Mapping) or not listed:
-            raise FileFormatError(f"{place.label}: {_INDEX} has no weight_map")
+def _read_index(place: Place, names: list[str]) -> Mapping[str, object]:
+    """Files by tensor; empty if there is no index."""
+    if _INDEX not in names:
+        return {}
+    listed = read_json(place, _INDEX).get("weight_map")
+    if not isinstance(listed, Mapping) or not listed:
+        raise FileFormatError(f"{place.label}: {_INDEX} has no weight_map")
+    return listed
+
+
+def _tensor_files(place: Place, names: list[str], listed: Mapping[str, object]) -> list[str]:
+    if listed:
         files = sorted({_plain_name(place, value) for value in listed.values()})
         if missing := [name for name in files if name not in names]:
             raise FileFormatError(f"{place.label}: {shown(missing[0])} of {_INDEX} is missing")

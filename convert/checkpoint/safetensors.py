@@ -80,7 +80,8 @@ def to_floats(raw: Array, dtype: str) -> Floats:
         return (raw.astype(np.uint32) << 16).view(np.float32)
     if dtype in _FLOAT8:
         return _FLOAT8[dtype][raw]
-    return raw.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # F64: infinity says it well enough
+        return raw.astype(np.float32)
 
 
 def _float8(exponent_bits: int, bias: int, *, has_infinity: bool) -> Floats:
@@ -175,6 +176,8 @@ def _check_places(tensors: list[StoredTensor], start: int, source: Source) -> No
         if tensor.start != start:
             raise _damaged(source, f"tensor {shown(tensor.name)} overlaps another or leaves a gap")
         start += tensor.n_bytes
+    if start != source.size:
+        raise _damaged(source, f"{source.size - start} bytes at its end belong to no tensor")
 
 
 def _damaged(source: Source, what: str) -> FileFormatError:

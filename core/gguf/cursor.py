@@ -19,15 +19,22 @@ _U32 = Struct("<I")
 _U64 = Struct("<Q")
 
 
+class MoreNeededError(Exception):
+    """The bytes that were given are only the beginning of the file, and do not suffice."""
+
+
 class Cursor:
-    """A position in a file's bytes. Every message begins with the file's name."""
+    """A position in a file's bytes. Every message begins with the file's name.
+
+    `size`: of the whole file, where `data` is only its beginning.
+    """
 
     __slots__ = ("_data", "end", "pos", "source")
 
-    def __init__(self, data: Buffer, source: str) -> None:
+    def __init__(self, data: Buffer, source: str, size: int | None = None) -> None:
         self._data = data
         self.pos = 0
-        self.end = len(data)
+        self.end = len(data) if size is None else size
         self.source = source
 
     @property
@@ -44,6 +51,8 @@ class Cursor:
             )
         start = self.pos
         self.pos = start + n_bytes
+        if self.pos > len(self._data):
+            raise MoreNeededError
         return self._data[start : self.pos]
 
     def u32(self, what: str) -> int:
@@ -81,7 +90,8 @@ class Cursor:
         if count * 8 > self.left:
             raise self.error(f"{what} has {count} strings, but only {self.left} bytes are left")
         data, read, pos = self._data, _U64.unpack_from, self.pos
-        last = self.end - 8
+        have = min(self.end, len(data))
+        last = have - 8
         begin = pos
         fields = array("q")
         add = fields.append
@@ -90,6 +100,8 @@ class Cursor:
                 break
             add(pos - begin)
             pos += read(data, pos)[0] + 8
+        if have < self.end >= pos and (len(fields) != count or pos > have):
+            raise MoreNeededError
         if len(fields) != count or pos > self.end:
             raise self.error(
                 f"{what}: string {len(fields) - 1} of {count} runs past the file's end"

@@ -30,8 +30,9 @@ class Header:
     data_start: int
 
 
-def parse_header(data: Buffer, source: str) -> Header:
-    cursor = Cursor(data, source)
+def parse_header(data: Buffer, source: str, size: int | None = None) -> Header:
+    """`size`: of the file, if `data` is only its beginning. MoreNeededError: it is too short."""
+    cursor = Cursor(data, source, size)
     _check_magic(cursor)
     n_tensors = _count(cursor, "tensors", MAX_TENSORS)
     n_pairs = _count(cursor, "metadata keys", MAX_PAIRS)

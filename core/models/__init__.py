@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ..gguf.reader import GgufFile
     from .base import Model
     from .hparams import Hparams
-    from .weights import Demand
+    from .weights import Demand, Inventory, Weights
 
 ARCHITECTURES = {
     "llama": "llama:Llama",
@@ -37,23 +38,39 @@ def build_model(
 
     `check` is told in between what the model will take, and may refuse it.
     """
-    from .hparams import Hparams
-    from .weights import Inventory, Reporting, Weights
+    from .weights import Reporting, Weights
 
-    model_class = _find_class(file)
-    _refuse_head_only(file)
-    hparams = Hparams.from_gguf(file)
-    inventory = Inventory()
-    weights = Weights(file, inventory)
-    empty = model_class(hparams, weights, with_nextn=with_nextn)
-    weights.check()
+    survey = survey_model(file, with_nextn=with_nextn)
+    empty, inventory = survey.model, survey.inventory
+    survey.weights.check()
     if check is not None:
         check(inventory.demand(empty, backend))
     backend.expect(file, inventory.matrices)
     reporting = Weights(file, Reporting(file, backend))
-    model = model_class(hparams, reporting, with_nextn=with_nextn)
+    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn)
     backend.weights_ready(file)
     return model
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A model without numbers, what it would prepare, and what the file lacks for it."""
+
+    model: Model
+    inventory: Inventory
+    weights: Weights  # `findings` has every fault, `check` raises them
+
+
+def survey_model(file: GgufFile, *, with_nextn: bool = True) -> Survey:
+    from .hparams import Hparams
+    from .weights import Inventory, Weights
+
+    model_class = _find_class(file)
+    _refuse_head_only(file)
+    inventory = Inventory()
+    weights = Weights(file, inventory)
+    model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn)
+    return Survey(model, inventory, weights)
 
 
 def _find_class(file: GgufFile) -> type[Model]:

@@ -1,0 +1,165 @@
+"""`spec convert inspect`: what a file is, and a doctor's verdict on speculation with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+
+from ...core.errors import ConfigError
+from ..flags import SectionedCommand, takes_flags
+from ..output import Output
+from .inspect_text import metadata_lines, report_lines, tensor_line
+
+if TYPE_CHECKING:
+    from ...convert.checkpoint import Checkpoint
+    from ...convert.inspect import OpenedGguf
+
+ALL = "*"
+
+
+class InspectCommand(SectionedCommand):
+    """`--tensors` may stand without a pattern, which the parser has no notion of."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--tensors" in args:
+            at = args.index("--tensors") + 1
+            behind = args[at:]
+            words = [word for word in (*args[: at - 1], *behind[1:]) if not word.startswith("-")]
+            if not behind or behind[0].startswith("-") or not words:
+                args = [*args[:at], ALL, *behind]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+@dataclass(frozen=True, slots=True)
+class InspectOptions:
+    SECTION: ClassVar = "Model"
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A GGUF file (any of its parts), a folder of safetensors, or a repository: "
+            "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
+        ),
+    ]
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft", metavar="FILE",
+            help="Does this draft model, or this file with an MTP head, go with it?",
+        ),
+    ] = None  # fmt: skip
+    revision: Annotated[
+        str | None,
+        typer.Option("--revision", metavar="NAME", help="Branch, tag or commit of a repository."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListingOptions:
+    SECTION: ClassVar = "Output"
+
+    tensors: Annotated[
+        str | None,
+        typer.Option(
+            "--tensors", metavar="[PATTERN]",
+            help="List tensors instead: all, or those with names like *.attn_*, or with this in "
+            "their names.",
+        ),
+    ] = None  # fmt: skip
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="List the keys of the metadata instead.")
+    ] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+
+@takes_flags
+def inspect(what: InspectOptions, listings: ListingOptions) -> None:
+    """Say what a model file is, which speculation it supports, and what is wrong with it.
+
+    Ends with 0 if the file is sound, and with 1 if something in it is broken.
+
+    Example: spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
+    """
+    from ...convert.inspect import examine
+
+    output = Output()
+    opened = _open(what.model, what.revision, output)
+    if (listings.tensors is not None or listings.metadata) and what.draft is not None:
+        raise ConfigError("--draft goes with neither --tensors nor --metadata")
+    if listings.tensors is not None or listings.metadata:
+        _list(opened, listings, output)
+        return
+    draft = None if what.draft is None else _open(what.draft, None, output)
+    report = examine(opened, draft)
+    if listings.json:
+        output.line(json.dumps(report.json(), ensure_ascii=False))
+    else:
+        for line, style in report_lines(report, output.width):
+            output.text(line, style)
+            output.line("")
+    if not report.is_sound:
+        raise typer.Exit(1)
+
+
+def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
+    from ...convert.inspect import open_anything
+
+    output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
+    try:
+        return open_anything(where, revision)
+    finally:
+        output.clear_progress()
+
+
+def _list(opened: OpenedGguf | Checkpoint, listings: ListingOptions, output: Output) -> None:
+    found: dict[str, Any] = {}
+    if listings.tensors is not None:
+        found["tensors"] = [
+            entry for entry in _tensors(opened) if is_like(entry["name"], listings.tensors)
+        ]
+    if listings.metadata:
+        found["metadata"] = _metadata(opened)
+    if listings.json:
+        output.line(json.dumps(found, ensure_ascii=False))
+        return
+    for entry in found.get("tensors", ()):
+        output.line(tensor_line(entry))
+    for line in metadata_lines(found.get("metadata", {})):
+        output.line(line)
+    if listings.tensors is not None and not found["tensors"]:
+        output.remark(f"no tensor is called like {listings.tensors}")
+
+
+def is_like(name: str, pattern: str) -> bool:
+    if any(c in pattern for c in "*?["):
+        return fnmatchcase(name, pattern)
+    return pattern in name
+
+
+def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
+    from ...convert.checkpoint import Checkpoint
+
+    if isinstance(opened, Checkpoint):
+        stored = [(t.name, t.dtype, t.shape, t.n_bytes) for t in opened.tensors.values()]
+    else:
+        tensors = opened.file.tensors.values()
+        stored = [(t.name, t.format.name, t.shape, t.n_bytes) for t in tensors]
+    return [
+        {"name": name, "type": kind, "shape": list(shape), "bytes": n_bytes}
+        for name, kind, shape, n_bytes in stored
+    ]
+
+
+def _metadata(opened: OpenedGguf | Checkpoint) -> dict[str, Any]:
+    from ...convert.checkpoint import Checkpoint
+    from ...convert.inspect.listing import plain_metadata
+
+    if isinstance(opened, Checkpoint):
+        return opened.config
+    return plain_metadata(opened.file.metadata)

@@ -1,0 +1,168 @@
+"""A report as lines for people: aligned, at most as wide as the terminal, commands unbroken."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from ..output import one_line
+
+if TYPE_CHECKING:
+    from ...convert.inspect.report import Layers, Memory, Report, TemplateFacts, TokenizerFacts
+
+Line = tuple[str, str]  # text, style
+_PLAIN, _BOLD, _GREEN, _RED, _YELLOW = "", "1", "32", "31", "33"
+_LABEL: Final = 13
+_KINDS: Final = (("problem", _RED), ("warning", _YELLOW), ("note", _PLAIN))
+
+
+def report_lines(report: Report, width: int | None) -> Iterator[Line]:
+    """`width`: None for a pipe, where every fact is one line."""
+    yield from _wrapped(f"{one_line(report.label)}: {one_line(report.what)}", "", width, _BOLD)
+    for label, text in _facts(report):
+        yield from _row(label, one_line(text), width)
+    if report.drafters:
+        yield "", _PLAIN
+        yield "speculation", _BOLD
+        for drafter in report.drafters:
+            mark, style = ("yes", _GREEN) if drafter.works else ("no", _YELLOW)
+            yield from _row(f"{drafter.name:<6} {mark}", one_line(drafter.text), width, style)
+            if drafter.command:
+                yield from _command(drafter.command)
+    for kind, style in _KINDS:
+        found = [finding for finding in report.findings if finding.severity == kind]
+        if found:
+            yield "", _PLAIN
+            yield f"{kind}s" if len(found) > 1 else kind, _BOLD
+        for finding in found:
+            yield from _row(finding.part, one_line(finding.text), width, style)
+            if finding.fix:
+                yield from _command(finding.fix)
+
+
+def tensor_line(entry: dict[str, Any]) -> str:
+    shape = " x ".join(map(str, entry["shape"])) or "scalar"
+    name = one_line(entry["name"])
+    return f"{name:<40} {entry['type']:<8} {shape:>20} {entry['bytes']:>14}"
+
+
+def metadata_lines(metadata: dict[str, Any]) -> Iterator[str]:
+    for key, value in metadata.items():
+        yield f"{one_line(key)} = {one_line(str(value))}"
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    if report.name:
+        yield "name", report.name + (f" ({report.quantised})" if report.quantised else "")
+    if report.source:
+        yield "made from", report.source
+    files = "1 file" if report.files == 1 else f"{report.files} files"
+    weights = f", {_count(report.parameters)} weights" if report.parameters else ""
+    bits = f", {report.bits_per_weight:.2f} bits each" if report.parameters else ""
+    yield "size", f"{_size(report.bytes)} in {files}{weights}{bits}"
+    if report.types:
+        yield "tensors", ", ".join(f"{t.tensors} {t.name} ({_size(t.bytes)})" for t in report.types)
+    if report.layers:
+        yield "layers", _layers(report.layers)
+    if report.context:
+        rows = f"; rows {report.width} wide" if report.width else ""
+        yield "context", f"{report.context} tokens{rows}"
+    if report.kind in ("model", "mtp-head", "checkpoint"):
+        yield "tokenizer", _tokenizer(report.tokenizer)
+        yield "template", _template(report.template)
+    if report.memory:
+        yield "memory", _memory(report.memory)
+    if report.becomes:
+        sizes = ", ".join(f"{name} {_size(n)}" for name, n in report.becomes.items())
+        yield "as GGUF", sizes + (" (by spec convert hf)" if report.runs_here else "")
+    if report.kind == "model" and not report.runs_here:
+        yield "runs here", f"no, {report.architecture} is not among the architectures of spec"
+
+
+def _layers(layers: Layers) -> str:
+    kinds = []
+    if layers.recurrent:
+        kinds = [f"{layers.attention} attention, {layers.recurrent} recurrent"]
+    if layers.moe:
+        experts = (
+            f" of {layers.experts} experts, {layers.experts_used} used" if layers.experts else ""
+        )
+        kinds.append(f"{layers.moe} MoE{experts}")
+    text = str(layers.trunk) + (f" ({'; '.join(kinds)})" if kinds else "")
+    if layers.heads:
+        text += f" and {layers.heads} MTP"
+    return text
+
+
+def _tokenizer(found: TokenizerFacts | None) -> str:
+    if found is None:
+        return "none that can be used"
+    pre = f"/{found.pre}" if found.pre else ""
+    text = f"{found.model}{pre}, {found.size} tokens"
+    if found.eos:
+        text += f", ends with {found.eos}"
+    if found.bos:
+        text += f", begins with {found.bos}"
+    return text
+
+
+def _template(found: TemplateFacts | None) -> str:
+    if found is None:
+        return "none: completion only, or --chat-template"
+    if found.error:
+        return "fails, see below"
+    can = ["chat"]
+    if found.system:
+        can.append("system prompt")
+    if found.tools:
+        can.append("tools")
+    if found.thinking:
+        how = "" if found.thinking == "always" else f" ({found.thinking})"
+        can.append(f"thinking{how}")
+    more = f"; also {', '.join(found.names)}" if found.names else ""
+    return ", ".join(can) + more
+
+
+def _memory(memory: Memory) -> str:
+    about = "about " if memory.is_estimate else ""
+    parts = [f"weights {_size(memory.weights)}"]
+    parts.append(f"KV {about}{_size(memory.kv_per_1k)} per 1024 tokens")
+    if memory.recurrent:
+        state, factors = _size(memory.recurrent), _size(memory.factors)
+        parts.append(f"recurrent state {state} and {factors} of factors to undo drafts, per text")
+    return f"{', '.join(parts)}; {about}{_size(memory.total)} for {memory.n_ctx} tokens of context"
+
+
+def _row(label: str, text: str, width: int | None, style: str = _PLAIN) -> Iterator[Line]:
+    yield from _wrapped(f"  {label:<{_LABEL - 2}}{text}", " " * _LABEL, width, style)
+
+
+def _wrapped(text: str, indent: str, width: int | None, style: str) -> Iterator[Line]:
+    if width is None:
+        yield text, style
+        return
+    lines = textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True, replace_whitespace=False,
+    )  # fmt: skip
+    for line in lines:
+        yield line, style
+
+
+def _command(text: str) -> Iterator[Line]:
+    yield " " * _LABEL + one_line(text), _PLAIN
+
+
+def _count(n: int) -> str:
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if n >= unit:
+            return f"{n / unit:.3g} {name}"
+    return str(n)
+
+
+def _size(n: int) -> str:
+    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
+        if n >= 0.9 * unit:
+            return f"{n / unit:.2f} {name}" if n < 100 * unit else f"{n / unit:.0f} {name}"
+    return f"{n / 1024:.1f} KiB"

@@ -1,0 +1,84 @@
+"""Whether a draft model, or a file with an MTP head, goes with a target."""
+
+from __future__ import annotations
+
+from ...core.errors import SpecdecError
+from ...core.gguf.reader import GgufFile
+from ...core.speculation.vocabularies import find_difference
+from ...core.tokenizer import load_tokenizer
+from .facts import Facts
+from .head import check_head, shell
+from .report import Drafter, Part, Report
+
+
+def check_pair(facts: Facts, draft: GgufFile, report: Report, *, has_numbers: bool) -> None:
+    other = Facts(draft, has_numbers)
+    command = f"spec generate -m {shell(str(facts.file.path))} -md {shell(str(draft.path))}"
+    if other.is_head_only:
+        _check_head_file(facts, other, command, report)
+    else:
+        _check_model(facts, other, command, report)
+
+
+def _check_head_file(facts: Facts, head: Facts, command: str, report: Report) -> None:
+    label, before = head.file.label, len(report.findings)
+    if head.architecture != facts.architecture:
+        report.problem(
+            Part.HEAD,
+            f"{label} is a head of {head.architecture}, the model is {facts.architecture}",
+        )
+    for key in ("embedding_length", "vocab_size"):
+        ours, theirs = facts.whole(key), head.whole(key)
+        if ours and theirs and ours != theirs:
+            report.problem(Part.HEAD, f"{label}: {key} is {theirs}, the model's {ours}")
+    if len(facts.trunk_blocks) != min(head.marked):
+        report.warning(
+            Part.HEAD,
+            f"{label} is the head behind {min(head.marked)} layers, the model has "
+            f"{len(facts.trunk_blocks)}",
+        )
+    check_head(head, report)
+    if difference := _difference(facts, head):
+        report.problem(Part.HEAD, f"{label} belongs to another model: {difference}")
+    works = all(finding.part is not Part.HEAD for finding in report.findings[before:])
+    text = "the head goes with this model" if works else "the head does not go with this model"
+    report.drafters.insert(0, Drafter("mtp", works, f"{label}: {text}", command if works else ""))
+
+
+def _check_model(facts: Facts, other: Facts, command: str, report: Report) -> None:
+    label = other.file.label
+    if "tokenizer.ggml.tokens" not in other.file.metadata or not other.has("token_embd.weight"):
+        report.problem(Part.MODEL, f"{label} is no model: it cannot draft")
+        report.drafters.append(Drafter("draft", False, f"{label} cannot draft"))
+        return
+    n_ours, n_theirs = _size(facts), _size(other)
+    text = f"{label} has the same vocabulary: its tokens are taken as they are"
+    if difference := _difference(facts, other):
+        text = (
+            f"{label}: {difference}; drafts are translated by way of their text, which costs some"
+        )
+        report.warning(
+            Part.LLAMA_CPP, f"{label}: llama.cpp drafts with it only by translation ({difference})"
+        )
+    if n_theirs * 3 > n_ours:
+        report.warning(
+            Part.MODEL,
+            f"{label} has {n_theirs / 2**20:.0f} MiB, the model {n_ours / 2**20:.0f}: a draft "
+            "model that large is slower than none; take one of a tenth",
+        )
+    report.drafters = [drafter for drafter in report.drafters if drafter.name != "draft"]
+    report.drafters.append(Drafter("draft", True, text, command))
+
+
+def _size(facts: Facts) -> int:
+    return sum(tensor.n_bytes for tensor in facts.file.tensors.values())
+
+
+def _difference(facts: Facts, other: Facts) -> str | None:
+    if "tokenizer.ggml.tokens" not in other.file.metadata:
+        return None
+    try:
+        target = load_tokenizer(facts.file.metadata)
+        return find_difference(target, load_tokenizer(other.file.metadata))
+    except SpecdecError as error:
+        return f"a tokenizer cannot be used ({error})"
