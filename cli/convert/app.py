@@ -5,6 +5,11 @@ from __future__ import annotations
 import typer
 
 from ..flags import SectionedCommand
+from .attach import attach
+from .detach import detach
+from .extract import extract
+from .merge import merge
+from .split import split
 
 app = typer.Typer(
     name="convert",
@@ -15,4 +20,9 @@ app = typer.Typer(
     help="Inspect, attach, extract, convert and quantise model files.",
 )
 # one line per subcommand: app.command("inspect", cls=SectionedCommand)(inspect)
+app.command("attach", cls=SectionedCommand)(attach)
+app.command("extract", cls=SectionedCommand)(extract)
+app.command("detach", cls=SectionedCommand)(detach)
+app.command("merge", cls=SectionedCommand)(merge)
+app.command("split", cls=SectionedCommand)(split)
 __all__ = ["SectionedCommand", "app"]

@@ -98,8 +98,7 @@ def _missing(stems: set[str], layers: Sequence[set[str]]) -> list[str]:
         halves = [half for layer in layers if (half := _half(layer, kind))]
         if halves:
             have = _half(stems, kind)
-            lacking: list[set[str]] = [half - have for half in halves]
-            missing += sorted(min(lacking, key=len))
+            missing += min((sorted(half - have) for half in halves), key=lambda names: len(names))
     return missing
 
 
