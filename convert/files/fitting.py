@@ -93,12 +93,12 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _missing(stems: set[str], layers: Sequence[set[str]]) -> list[str]:
     """Of the block, compared with the layer of the trunk that is most like it."""
-    missing = []
+    missing: list[str] = []
     for kind in ("attention", "ffn"):
         halves = [half for layer in layers if (half := _half(layer, kind))]
-        if halves:
-            have = _half(stems, kind)
-            missing += min((sorted(half - have) for half in halves), key=lambda names: len(names))
+        lacking = [sorted(half - _half(stems, kind)) for half in halves]
+        if lacking:
+            missing += lacking[min(range(len(lacking)), key=lambda i: len(lacking[i]))]
     return missing
 
 

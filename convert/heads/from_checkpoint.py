@@ -140,8 +140,12 @@ class CheckpointTrunk:
 
     def _candidates(self, name: str) -> list[str]:
         plain: dict[str, tuple[str, ...]] = {
-            "token_embd.weight": ("model.embed_tokens.weight", "model.word_embeddings.weight"),
-            "output_norm.weight": ("model.norm.weight",),
+            "token_embd.weight": (
+                "model.embed_tokens.weight",
+                "model.word_embeddings.weight",
+                "backbone.embeddings.weight",
+            ),
+            "output_norm.weight": ("model.norm.weight", "backbone.norm_f.weight"),
             "output.weight": ("lm_head.weight",),
         }
         if name in plain:
@@ -151,4 +155,5 @@ class CheckpointTrunk:
             "attn_norm.weight": ("input_layernorm",),
             "attn_output.weight": ("self_attn.o_proj", "attention.dense", "attention.o_proj"),
         }
-        return [f"model.layers.{number}.{each}.weight" for each in inner.get(stem, ())]
+        stems = [f"model.layers.{number}.{each}.weight" for each in inner.get(stem, ())]
+        return [*stems, f"backbone.layers.{number}.norm.weight"] if "norm" in stem else stems
