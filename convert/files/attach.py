@@ -63,7 +63,7 @@ def attach(
         )
 
     def twin(block: int, kind: str) -> int | None:
-        return twin_of(head.stems[block], parts, kind)
+        return twin_of(head.shapes[block], parts, kind)
 
     entries = with_head(target, parts, len(head.blocks), head.layer_keys, twin)
     new = list(_head_tensors(head, parts, choice))

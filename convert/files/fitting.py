@@ -13,11 +13,12 @@ from ...core.gguf.reader import GgufFile
 from ..heads.head import EH_PROJ, EMBED, OWN_HEAD, Head, HeadTensor
 from ..heads.values import Floats
 from .head_of_gguf import GgufTrunk
-from .parts import Parts, split_name
+from .parts import Parts, Shapes
 
 _NORMS: Final = ("nextn.enorm.weight", "nextn.hnorm.weight")
 _ALWAYS: Final = (EH_PROJ, *_NORMS)
-_SPLIT: Final = {"attn_qkv.weight": {"attn_q.weight", "attn_k.weight", "attn_v.weight"}}
+_QKV: Final = ("attn_q.", "attn_k.", "attn_v.", "attn_qkv.")
+_NOT_COMPARED: Final = ("nextn.", "layer_output_norm", "indexer")
 # Rows are compared by their error relative to what they hold. Quantisation to two bits gives some
 # 0.3, rows of another model 1.4; norms and floats are stored exactly, but for the last bits.
 _QUANTISED_APART: Final = 0.7
@@ -37,14 +38,14 @@ def fit(head: Head, target: GgufFile, parts: Parts) -> Head:
             f"{head.label} belongs to a model of {head.n_trunk} layers, {target.label} has "
             f"{parts.n_trunk}"
         )
-    shapes = _trunk_shapes(target, parts)
+    shapes = _trunk_shapes(parts)
     problems: list[str] = []
     blocks = []
     for index, block in enumerate(head.blocks):
         blocks.append([_fit_tensor(tensor, shapes, problems) for tensor in block])
         problems += [
             f"{stem} is missing"
-            for stem in _missing(head.stems[index], parts.stems[: parts.n_trunk])
+            for stem in _missing(head.shapes[index], parts.blocks[: parts.n_trunk])
         ]
     problems += _nextn_problems(head, target)
     if problems:
@@ -55,21 +56,23 @@ def fit(head: Head, target: GgufFile, parts: Parts) -> Head:
     return replace(head, blocks=blocks)
 
 
-def twin_of(stems: set[str], parts: Parts, kind: str) -> int | None:
-    """The last layer of the trunk that is built like a block of a head, in one of its halves."""
-    wanted = _half(stems, kind)
-    for block in range(parts.n_trunk - 1, -1, -1):
-        if (half := _half(parts.stems[block], kind)) and half <= wanted:
-            return block
-    return None
+def twin_of(shapes: Shapes, parts: Parts, kind: str) -> int | None:
+    """The layer of the trunk that is most like a block of a head in one of its halves; the last
+    of several."""
+    wanted = _half(shapes, kind)
+    twin, best = None, 0
+    for block, layer in enumerate(parts.blocks[: parts.n_trunk]):
+        half = _half(layer, kind)
+        if len(half) >= max(best, 1) and half.items() <= wanted.items():
+            twin, best = block, len(half)
+    return twin
 
 
-def _trunk_shapes(target: GgufFile, parts: Parts) -> dict[str, set[tuple[int, ...]]]:
+def _trunk_shapes(parts: Parts) -> dict[str, set[tuple[int, ...]]]:
     shapes: dict[str, set[tuple[int, ...]]] = {}
-    for name, tensor in target.tensors.items():
-        block, stem = split_name(name)
-        if block is not None and block < parts.n_trunk:
-            shapes.setdefault(stem, set()).add(tensor.shape)
+    for layer in parts.blocks[: parts.n_trunk]:
+        for stem, shape in layer.items():
+            shapes.setdefault(stem, set()).add(shape)
     return shapes
 
 
@@ -91,29 +94,48 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
-def _missing(stems: set[str], layers: Sequence[set[str]]) -> list[str]:
+def _missing(shapes: Shapes, layers: Sequence[Shapes]) -> list[str]:
     """Of the block, compared with the layer of the trunk that is most like it."""
     missing: list[str] = []
     for kind in ("attention", "ffn"):
-        halves = [half for layer in layers if (half := _half(layer, kind))]
-        lacking = [sorted(half - _half(stems, kind)) for half in halves]
+        have = _stems(shapes, kind)
+        lacking = [sorted(_stems(layer, kind) - have) for layer in layers if _half(layer, kind)]
         if lacking:
             missing += lacking[min(range(len(lacking)), key=lambda i: len(lacking[i]))]
     return missing
 
 
-def _half(stems: set[str], kind: str) -> set[str]:
-    """Attention or the rest of a block, whichever way it stores q, k and v; no recurrent parts."""
-    plain: set[str] = set()
-    for stem in stems:
-        plain |= _SPLIT.get(stem, {stem})
-    plain = {s for s in plain if not s.startswith("nextn.") and s != "layer_output_norm.weight"}
-    if kind == "ffn":
-        return {s for s in plain if s.startswith(("ffn_", "exp_probs_b")) and "norm" not in s}
-    if any(s.startswith("ssm_") for s in plain):
-        return set()
-    rest = {s for s in plain if not s.startswith(("ffn_", "exp_probs_b", "indexer"))}
-    return rest if "attn_output.weight" in rest else set()
+def _stems(shapes: Shapes, kind: str) -> set[str]:
+    """Of one half, with a fused matrix as the three that it is."""
+    found: set[str] = set()
+    for stem in shapes:
+        if _is_of_ffn(stem) == (kind == "ffn") and not stem.startswith(_NOT_COMPARED):
+            name, _, ending = stem.partition(".")
+            fused = _QKV[:3] if name == "attn_qkv" else (f"{name}.",)
+            found |= {f"{part}{ending}" for part in fused}
+    return found
+
+
+def _half(shapes: Shapes, kind: str) -> Shapes:
+    """Attention or the FFN of a block. Query, key and value matrices count as one, because they are
+    stored as one or as three; layers with a recurrent state have nothing that a head has."""
+    is_ffn = kind == "ffn"
+    half: Shapes = {}
+    for stem, shape in shapes.items():
+        if stem.startswith(_NOT_COMPARED):
+            continue
+        if stem.startswith(_QKV) and not is_ffn:
+            name = "attn_q, attn_k or attn_v." + stem.rpartition(".")[2]
+            half[name] = (half.get(name, (0,))[0] + shape[0], *shape[1:])
+        elif _is_of_ffn(stem) == is_ffn:
+            half[stem] = _without_ones(shape)
+    if not is_ffn and (any(s.startswith("ssm_") for s in half) or "attn_output.weight" not in half):
+        return {}
+    return half
+
+
+def _is_of_ffn(stem: str) -> bool:
+    return stem.startswith(("ffn_", "exp_probs_b")) and "norm" not in stem
 
 
 def _nextn_problems(head: Head, target: GgufFile) -> list[str]:
@@ -172,7 +194,7 @@ def _probed(parts: Parts) -> Iterable[str]:
     yield from ("output_norm.weight", "token_embd.weight")
     for block in sorted({0, parts.n_trunk // 2, parts.n_trunk - 1}):
         yield f"blk.{block}.attn_norm.weight"
-    full = [i for i in range(parts.n_trunk) if "attn_output.weight" in parts.stems[i]]
+    full = [i for i in range(parts.n_trunk) if "attn_output.weight" in parts.blocks[i]]
     for block in sorted({*full[:1], *full[-1:]}):
         yield f"blk.{block}.attn_output.weight"
 

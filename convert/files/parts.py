@@ -17,6 +17,7 @@ from ..heads.values import Floats
 
 _BLOCK: Final = re.compile(r"blk\.(\d{1,5})\.(.+)")
 _PIECE_ELEMENTS: Final = 1 << 22
+Shapes = dict[str, tuple[int, ...]]  # of a block's tensors, by stem
 NEXTN: Final = "nextn_predict_layers"
 
 
@@ -27,7 +28,7 @@ class Parts:
     n_trunk: int
     n_heads: int  # that are there
     has_trunk: bool
-    stems: list[set[str]]  # of every block that has tensors, by number
+    blocks: list[Shapes]  # by number; empty where the file has none
 
     @property
     def head_blocks(self) -> range:
@@ -38,8 +39,8 @@ def parts_of(file: GgufFile) -> Parts:
     meta = file.metadata
     n_blocks = meta.int("block_count", low=1, high=1 << 16)
     n_keyed = meta.int(NEXTN, 0, high=n_blocks - 1)
-    stems: list[set[str]] = [set() for _ in range(n_blocks)]
-    for name in file.tensors:
+    blocks: list[Shapes] = [{} for _ in range(n_blocks)]
+    for name, tensor in file.tensors.items():
         block, stem = split_name(name)
         if block is not None:
             if block >= n_blocks:
@@ -47,8 +48,8 @@ def parts_of(file: GgufFile) -> Parts:
                     f"{file.label}: {name} belongs to block {block}, but "
                     f"{meta.full_key('block_count')} is {n_blocks}"
                 )
-            stems[block].add(stem)
-    with_head = [i for i, found in enumerate(stems) if EH_PROJ in found]
+            blocks[block][stem] = tensor.shape
+    with_head = [i for i, found in enumerate(blocks) if EH_PROJ in found]
     n_trunk = with_head[0] if with_head else n_blocks - n_keyed
     if with_head and with_head != list(range(n_trunk, n_blocks)):
         raise ModelError(
@@ -59,8 +60,8 @@ def parts_of(file: GgufFile) -> Parts:
         n_blocks=n_blocks,
         n_trunk=n_trunk,
         n_heads=len(with_head),
-        has_trunk=bool(n_trunk and stems[0]),
-        stems=stems,
+        has_trunk=bool(n_trunk and blocks[0]),
+        blocks=blocks,
     )
 
 

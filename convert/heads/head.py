@@ -47,5 +47,5 @@ class Head:
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
 
     @property
-    def stems(self) -> list[set[str]]:
-        return [{tensor.stem for tensor in block} for block in self.blocks]
+    def shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        return [{tensor.stem: tensor.shape for tensor in block} for block in self.blocks]

@@ -9,10 +9,6 @@ from .family import Family, Names, behind_the_trunk
 from .weights import CheckpointWeights
 
 _INFIX: Final = "transformer."
-_HEADS: Final = {
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_attention_groups",
-}
 _CLAMPS: Final = {
     "swiglu_clamp_exp": "swiglu_limits",
     "swiglu_clamp_shexp": "swiglu_limits_shared",
@@ -33,15 +29,7 @@ def _layer_keys(config: Mapping[str, Any], n_trunk: int, n_heads: int) -> dict[s
     if not isinstance(kinds, list) or len(kinds) < n_heads:
         kinds = _tail(config.get("layer_types"), n_trunk, n_heads)
     if kinds := kinds[:n_heads]:
-        windowed = [kind == "sliding_attention" for kind in kinds]
-        found["attention.sliding_window_pattern"] = windowed
-        other = config.get("attention_other_setting")
-        other = other if isinstance(other, dict) else {}
-        if "num_sliding_attention_heads" in config:
-            other = {"num_attention_heads": config["num_sliding_attention_heads"]}
-        for key, name in _HEADS.items():
-            if (full := config.get(name)) is not None:
-                found[key] = [other.get(name, full) if is_swa else full for is_swa in windowed]
+        found["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in kinds]
     for key, name in _CLAMPS.items():
         if limits := _tail(config.get(name), n_trunk, n_heads):
             found[key] = [float(limit or 0) for limit in limits]
