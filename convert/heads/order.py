@@ -22,4 +22,5 @@ _ORDER: Final = {
 
 
 def place_in_block(stem: str) -> tuple[int, str]:
-    return _ORDER.get(stem.rpartition(".")[0], len(_ORDER)), stem
+    name = stem.removesuffix(".weight").removesuffix(".bias")
+    return _ORDER.get(name, len(_ORDER)), stem

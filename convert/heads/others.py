@@ -10,6 +10,7 @@ from .weights import CheckpointWeights
 
 _BAILING = {
     "attention.query_key_value": "attn_qkv",
+    "attention.q_proj": "attn_q",
     "attention.dense": "attn_output",
     "attention.o_proj": "attn_output",
     "attention.query_layernorm": "attn_q_norm",
@@ -70,7 +71,7 @@ FAMILIES = (
             "mlp.shared_mlp.up_proj": "ffn_up_shexp",
             "mlp.shared_mlp.down_proj": "ffn_down_shexp",
         },
-        whole={"mlp.expert_bias": "exp_probs_b.bias"},
+        whole={"mlp.expert_bias": "exp_probs_b"},  # without an ending, in this family alone
     ),
     Family("cohere2moe", ("cohere2_moe",), behind_the_trunk, layer_keys=_attention_is_full),
     Family(

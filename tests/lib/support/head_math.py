@@ -182,7 +182,7 @@ class Head:
 
     def routed(self, x: Rows) -> Rows:
         p = torch.sigmoid(x @ self.tensor("ffn_gate_inp").T)
-        chosen = p + self.tensor("exp_probs_b", "bias")
+        chosen = p + self.router_bias()
         groups = self.meta.int("expert_group_count", 1)
         if groups > 1:
             of_group = chosen.reshape(len(x), groups, -1)
@@ -203,6 +203,11 @@ class Head:
         g = torch.nn.functional.silu(torch.einsum("te,tkfe->tkf", x, gate[picked]))
         u = torch.einsum("te,tkfe->tkf", x, up[picked])
         return torch.einsum("tk,tkef,tkf->te", w, down, g * u)
+
+    def router_bias(self) -> torch.Tensor:
+        """Which one family names without an ending."""
+        name = f"blk.{self.block}.exp_probs_b"
+        return self.whole(name if name in self.file.tensors else f"{name}.bias")
 
 
 def rms(x: Rows, weight: torch.Tensor, eps: float) -> Rows:
