@@ -5,7 +5,7 @@ its generic MTP stack, its checkpoint as the hub has it, and a GGUF of the trunk
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from specdec.convert.heads.weights import CheckpointWeights
 from specdec.core.gguf.quants import find_format
 from specdec.core.gguf.writer import TensorData, write_gguf
 
-from .tiny_models import COMMON
+from .tiny_models import COMMON, MTP_NAMES, TinyModel
 from .vocab import tokenizer_metadata
 
 Renames = dict[str, str]
@@ -344,4 +344,18 @@ def _keys(kind: HeadKind, weights: CheckpointWeights, n_layers: int) -> dict[str
     return general | named | tokenizer_metadata()
 
 
-Reference = Callable[[int, Any, Any], Any]
+# The Qwen hybrids, which we run -----------------------------------------------------------------
+
+
+def write_qwen_checkpoint(folder: Path, made: TinyModel, *, one_by_one: bool) -> Path:
+    """As the hub has it: Qwen3.5 with stacked experts, Qwen3-Next with one tensor for each."""
+    made.hf.save_pretrained(folder)
+    state = load_file(folder / "model.safetensors")
+    for name, value in made.mtp.state_dict().items():
+        for old, new in MTP_NAMES.items():
+            if name.startswith(old):
+                inner = new + name.removeprefix(old)
+                parts = _per_expert(inner, value) if one_by_one else [(inner, value)]
+                state |= {part: tensor.detach().contiguous().clone() for part, tensor in parts}
+    save_file(state, folder / "model.safetensors")
+    return folder
