@@ -7,6 +7,7 @@ a link, what cannot be written to, and whether there is room.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from typing import Final
 
 from ...core.errors import ConfigError, SpecdecError
 from ...core.gguf.reader import GgufFile
-from ...core.gguf.shards import MAX_SHARDS, shard_name
 from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed
@@ -66,10 +66,11 @@ def write(
         nonlocal n_done
         n_done += n_bytes
         progress(n_done, total)
-        if n_done >= total and (changed := [f for f in opened if not f.is_unchanged()]):
-            raise SpecdecError(f"{changed[0].label} was written to meanwhile; nothing was made")
+        if n_done >= total:
+            _check_unchanged(opened)
+            backup.make()
 
-    with _backed_up(output):
+    with _Backup(output) as backup:
         return write_gguf(
             output.path,
             dict(entries),
@@ -81,6 +82,12 @@ def write(
         )
 
 
+def _check_unchanged(sources: list[GgufFile]) -> None:
+    for source in sources:
+        if not source.is_unchanged():
+            raise SpecdecError(f"{source.label} was written to meanwhile; nothing was made")
+
+
 def _check(output: Output, sources: list[GgufFile], total: int) -> None:
     path = output.path
     folder = path.parent
@@ -90,10 +97,7 @@ def _check(output: Output, sources: list[GgufFile], total: int) -> None:
         raise ConfigError(f"there is no folder {shown_path(folder)}")
     if output.backup is None:
         for source in sources:
-            if path.exists() and any(path.samefile(part) for part in source.paths):
-                raise ConfigError(
-                    f"{shown_path(path)} is the input itself; --in-place --backup is for that"
-                )
+            _refuse_input(output, source)
         _refuse_link(path)
         if path.exists() and not output.overwrite:
             raise ConfigError(f"{shown_path(path)} exists already; --force replaces it")
@@ -106,6 +110,22 @@ def _check(output: Output, sources: list[GgufFile], total: int) -> None:
         )
 
 
+def _refuse_input(output: Output, source: GgufFile) -> None:
+    path = output.path
+    if path.exists() and any(path.samefile(part) for part in source.paths):
+        raise ConfigError(f"{shown_path(path)} is the input itself; give another name")
+    if output.max_bytes is None:
+        return
+    shard = re.compile(re.escape(path.name.removesuffix(".gguf")) + r"-\d{5}-of-\d{5}\.gguf")
+    folder = path.parent.resolve()
+    for part in source.paths:
+        if part.resolve().parent == folder and shard.fullmatch(part.name):
+            raise ConfigError(
+                f"shards called {shown_path(path.name.removesuffix('.gguf'))}-... may replace the "
+                f"input's, as {shown_path(part.name)} is one of its own shards; give another name"
+            )
+
+
 def _refuse_link(path: Path) -> None:
     """It would be replaced by a file, or what it leads to written over: neither is asked for."""
     if path.is_symlink():
@@ -115,22 +135,28 @@ def _refuse_link(path: Path) -> None:
         )
 
 
-class _backed_up:  # noqa: N801 - reads as what it does
+class _Backup:
     """The old file under a second name before it loses its first: at no moment is there none."""
 
     def __init__(self, output: Output) -> None:
-        self.output = output
+        self.path, self.backup = output.path, output.backup
+        self.is_made = False
 
-    def __enter__(self) -> None:
-        if self.output.backup is not None:
-            try:
-                os.link(self.output.path, self.output.backup)
-            except OSError:  # a file system without hard links
-                _copy(self.output.path, self.output.backup)
+    def make(self) -> None:
+        if self.backup is None or self.is_made:
+            return
+        self.is_made = True
+        try:
+            os.link(self.path, self.backup)
+        except OSError:  # a file system without hard links
+            _copy(self.path, self.backup)
+
+    def __enter__(self) -> _Backup:
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self.output.backup is not None:
-            self.output.backup.unlink(missing_ok=True)
+        if kind is not None and self.backup is not None and self.is_made:
+            self.backup.unlink(missing_ok=True)
 
 
 def _copy(path: Path, backup: Path) -> None:
@@ -150,10 +176,3 @@ def shard_prefix(prefix: str) -> Path:
     if not Path(name).name:
         raise ConfigError(f"{prefix!r} is not a name that shards could have")
     return Path(name + ".gguf")
-
-
-def shard_names(path: Path, count: int) -> list[Path]:
-    stem = path.name.removesuffix(".gguf")
-    return [
-        path.with_name(shard_name(stem, n, count)) for n in range(1, min(count, MAX_SHARDS) + 1)
-    ]

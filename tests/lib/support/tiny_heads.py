@@ -316,7 +316,7 @@ def write_trunk(path: Path, checkpoint: Path, kind: HeadKind, quantise: str = "F
 def _tensor(name: str, array: Any, quantise: str) -> TensorData:
     import gguf
 
-    kept = ("norm", "ffn_gate_inp", "sinks")
+    kept = ("norm", "ffn_gate_inp", "sinks", "attn_k_b")
     plain = array.ndim < 2 or not name.endswith(".weight") or any(k in name for k in kept)
     if plain or quantise == "F32":
         return TensorData(name, array.shape, find_format("F32"), array.astype(np.float32))
