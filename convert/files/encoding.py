@@ -19,6 +19,7 @@ from .small_blocks import ENCODERS
 AS_IS: Final = "as-is"
 _FLOATS: Final = ("F32", "F16", "BF16")
 TYPES: Final = (AS_IS, *(name.lower() for name in (*_FLOATS, *ENCODERS)))
+_AT_ONCE: Final = 1 << 16  # numbers; a multiple of all block sizes
 # Read as floats by everybody, whatever the rest of a file is.
 _ALWAYS_F32: Final = ("norm", "ffn_gate_inp", "attn_sinks", "exp_probs_b", "indexer.k_norm")
 
@@ -88,11 +89,16 @@ def encoded(tensor: HeadTensor, form: BlockFormat) -> Callable[[], Iterator[NDAr
 
     def pieces() -> Iterator[NDArray[Any]]:
         for piece in tensor.pieces():
-            if not (np.abs(piece) <= most).all() or not np.isfinite(piece).all():
-                raise ModelError(
-                    f"{tensor.stem} of the head holds NaN, infinity or what {form.name} cannot hold"
-                )
-            yield encode(piece, form)
+            flat = piece.reshape(-1)
+            for start in range(0, flat.size, _AT_ONCE):  # what fits into a cache
+                part = flat[start : start + _AT_ONCE]
+                size = np.abs(part).max()
+                if not size <= most or np.isinf(size):
+                    raise ModelError(
+                        f"{tensor.stem} of the head holds NaN, infinity or a number that is too "
+                        f"large for {form.name}"
+                    )
+                yield encode(part, form)
 
     return pieces
 

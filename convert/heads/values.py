@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from ..checkpoint import StoredTensor
 
 Floats = NDArray[np.float32]
+# Read at once. Memory of this size is used again for the next; more is given back to the system
+# every time, which then has to clear it.
+SLAB_BYTES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Values:
 
 def stored(tensor: StoredTensor) -> Values:
     def pieces() -> Iterator[Floats]:
-        for first, last in tensor.slabs():
+        for first, last in tensor.slabs(SLAB_BYTES):
             yield tensor.floats(first, last)
 
     return Values(tensor.shape or (1,), tensor.dtype, pieces)

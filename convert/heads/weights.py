@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import ModelError
 from ...core.gguf.shown import shown
 from ..checkpoint import Checkpoint, StoredTensor
-from .values import Floats, Values, stored
+from .values import SLAB_BYTES, Floats, Values, stored
 
 _BLOCK: Final = 128
 _FLOATS: Final = {"F64", "F32", "F16", "BF16"}
@@ -113,7 +113,7 @@ class CheckpointWeights:
             )
 
         def pieces() -> Iterator[Floats]:
-            for first, last in tensor.slabs():
+            for first, last in tensor.slabs(SLAB_BYTES):
                 yield rows(first, last)
 
         return Values(tensor.shape, "BF16", pieces)
