@@ -14,7 +14,7 @@ from ...core.errors import FileFormatError
 from ...core.gguf.reader import GgufFile, open_gguf
 from ...core.gguf.shown import shown_path
 from ..checkpoint import Checkpoint
-from ..checkpoint.folder import Folder, read_checkpoint, read_json
+from ..checkpoint.folder import Folder, Place, read_checkpoint, read_json
 from ..checkpoint.safetensors import read_tensors
 from ..checkpoint.source import LocalSource
 
@@ -30,10 +30,15 @@ def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
         elif path.exists():
             yield stack.enter_context(open_gguf(path))
         else:
-            raise FileFormatError(
-                f"{shown_path(path)}: no such file or folder (--from takes a checkpoint's folder, "
-                f"one of its .safetensors files, or a GGUF)"
-            )
+            yield stack.enter_context(read_checkpoint(_find_elsewhere(text)))
+
+
+def _find_elsewhere(text: str) -> Place:
+    """What is no path here. The one place that knows of repositories, once there are any."""
+    raise FileFormatError(
+        f"{shown_path(text)}: no such file or folder (--from takes a checkpoint's folder, one of its "
+        f".safetensors files, or a GGUF)"
+    )
 
 
 class _UnmappedFolder(Folder):
