@@ -36,8 +36,8 @@ def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
 def _find_elsewhere(text: str) -> Place:
     """What is no path here. The one place that knows of repositories, once there are any."""
     raise FileFormatError(
-        f"{shown_path(text)}: no such file or folder (--from takes a checkpoint's folder, one of its "
-        f".safetensors files, or a GGUF)"
+        f"{shown_path(text)}: no such file or folder (--from takes a checkpoint's folder, one of "
+        f"its .safetensors files, or a GGUF)"
     )
 
 
