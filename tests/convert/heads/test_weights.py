@@ -260,3 +260,18 @@ def test_ranks_of_a_parallel_run_are_put_in_order(tmp_path: Path, n_ranks: int) 
         got = np.concatenate([piece.reshape(-1) for piece in tensor.pieces()])
     assert tensor.stem == "attn_qkv.weight"
     assert np.allclose(got.reshape(-1, width), torch.cat(want).numpy(), rtol=0, atol=1e-7)
+
+
+# Copies ------------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_differs_in_one_bit_is_none(deepseek: TinyHead, tmp_path: Path) -> None:
+    name = "model.layers.2.embed_tokens.weight"
+
+    def touch(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name][77, 3] = torch.nextafter(tensors[name][77, 3], torch.tensor(9.0))
+
+    made = edited(deepseek, tmp_path / "a", touch)
+    attach_to(deepseek.trunk, made, tmp_path / "out.gguf")
+    kept = [stem for stem in contents(tmp_path / "out.gguf") if "nextn.embed" in stem]
+    assert kept == ["blk.2.nextn.embed_tokens.weight"]
