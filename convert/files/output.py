@@ -106,7 +106,7 @@ def _check(output: Output, sources: list[GgufFile], total: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < total + min(_HEADERS, total // 8):
         raise SpecdecError(
-            f"{shown_path(folder)} has {free / 1e9:.2f} GB free, {total / 1e9:.2f} GB are needed"
+            f"{shown_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are needed"
         )
 
 

@@ -50,6 +50,10 @@ def test_what_it_says_to_try_works(real_spec: Run, tmp_path: Path, trunk: Path) 
     assert answer["by_source"]["mtp"]["accepted"] > 0
     plain = json.loads(real_spec("generate", "-m", str(trunk), *flags).stdout)
     assert answer["text"] == plain["text"]
+    head = str(tmp_path / "mtp.gguf")
+    real_spec("convert", "extract", NANO, "-o", head)
+    given = real_spec("generate", "-m", str(trunk), "-md", head, *drafting, *flags)
+    assert json.loads(given.stdout)["by_source"]["mtp"]["accepted"] > 0
 
 
 def test_shards(real_spec: Run, tmp_path: Path) -> None:
