@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,12 @@ from .parts import Parts, Shapes
 
 _NORMS: Final = ("nextn.enorm.weight", "nextn.hnorm.weight")
 _ALWAYS: Final = (EH_PROJ, *_NORMS)
-_QKV: Final = ("attn_q.", "attn_k.", "attn_v.", "attn_qkv.")
+# Matrices that are stored one by one or as one, and the axis along which they are joined.
+_FUSED: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
+    "attn_qkv": (("attn_q", "attn_k", "attn_v"), 0),
+    "ffn_gate_up_exps": (("ffn_gate_exps", "ffn_up_exps"), 1),
+}
+_JOINED: Final = {part: whole for whole, (parts, _) in _FUSED.items() for part in (*parts, whole)}
 _NOT_COMPARED: Final = ("nextn.", "layer_output_norm", "indexer")
 # Rows are compared by their error relative to what they hold. Quantisation to two bits gives some
 # 0.3, rows of another model 1.4; norms and floats are stored exactly, but for the last bits.
@@ -110,24 +115,27 @@ def _stems(shapes: Shapes, kind: str) -> set[str]:
     found: set[str] = set()
     for stem in shapes:
         if _is_of_ffn(stem) == (kind == "ffn") and not stem.startswith(_NOT_COMPARED):
-            name, _, ending = stem.partition(".")
-            fused = _QKV[:3] if name == "attn_qkv" else (f"{name}.",)
-            found |= {f"{part}{ending}" for part in fused}
+            name, dot, ending = stem.partition(".")
+            parts, _ = _FUSED.get(name, ((name,), 0))
+            found |= {f"{part}{dot}{ending}" for part in parts}
     return found
 
 
 def _half(shapes: Shapes, kind: str) -> Shapes:
-    """Attention or the FFN of a block. Query, key and value matrices count as one, because they are
-    stored as one or as three; layers with a recurrent state have nothing that a head has."""
+    """Attention or the FFN of a block, with what may be fused as one; layers with a recurrent state
+    have nothing that a head has."""
     is_ffn = kind == "ffn"
     half: Shapes = {}
     for stem, shape in shapes.items():
-        if stem.startswith(_NOT_COMPARED):
+        if stem.startswith(_NOT_COMPARED) or _is_of_ffn(stem) != is_ffn:
             continue
-        if stem.startswith(_QKV) and not is_ffn:
-            name = "attn_q, attn_k or attn_v." + stem.rpartition(".")[2]
-            half[name] = (half.get(name, (0,))[0] + shape[0], *shape[1:])
-        elif _is_of_ffn(stem) == is_ffn:
+        name, dot, ending = stem.partition(".")
+        if name in _JOINED:
+            whole = _JOINED[name]
+            axis, key = _FUSED[whole][1], whole + dot + ending
+            size = half[key][axis] if key in half else 0
+            half[key] = (*shape[:axis], size + shape[axis], *shape[axis + 1 :])
+        else:
             half[stem] = _without_ones(shape)
     if not is_ffn and (any(s.startswith("ssm_") for s in half) or "attn_output.weight" not in half):
         return {}

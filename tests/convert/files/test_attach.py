@@ -240,6 +240,28 @@ def test_a_source_that_does_not_fit_is_refused(
     assert sorted(tmp_path.iterdir()) == [source]
 
 
+def fuse(keys: dict[str, Any], tensors: list[TensorData]) -> None:
+    """Gate and up in one, as newer converters have it."""
+    names = [f"blk.4.ffn_{part}_exps.weight" for part in ("gate", "up")]
+    both = [t for t in tensors if t.name in names]
+    tensors[:] = [t for t in tensors if t.name not in names]
+    data = [np.asarray(t.data).view(np.float32).reshape(t.shape) for t in both]
+    whole = np.concatenate(data, 1)
+    name = "blk.4.ffn_gate_up_exps.weight"
+    tensors.append(TensorData(name, whole.shape, find_format("F32"), whole))
+
+
+def test_a_head_may_be_fused_where_the_model_is_not(tiny: Tiny, tmp_path: Path) -> None:
+    widths = [32] * 4
+    per_layer = change("qwen35moe.expert_feed_forward_length", widths)
+    trunk = rewritten(tiny("qwen35moe").path, tmp_path / "trunk.gguf", per_layer)
+    source = rewritten(tiny("qwen35moe", mtp=True).path, tmp_path / "source.gguf", fuse)
+    attach_to(trunk, source, tmp_path / "o.gguf")
+    with open_gguf(tmp_path / "o.gguf") as file:
+        assert "blk.4.ffn_gate_up_exps.weight" in file.tensors
+        assert file.metadata.ints("expert_feed_forward_length") == (32,) * 5
+
+
 def test_models_of_other_families_and_lengths(tiny: Tiny, made: Made, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"holds a head for qwen35moe.* is a qwen35"):
         attach_to(tiny("qwen35").path, tiny("qwen35moe", mtp=True).path, tmp_path / "o.gguf")
