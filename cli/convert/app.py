@@ -6,7 +6,12 @@ import typer
 
 from ..flags import SectionedCommand
 from ..output import print_help
+from .attach import attach
+from .detach import detach
+from .extract import extract
 from .inspect import InspectCommand, inspect
+from .merge import merge
+from .split import split
 
 app = typer.Typer(
     name="convert",
@@ -26,5 +31,8 @@ def convert(context: typer.Context) -> None:
 
 # one line per subcommand
 app.command("inspect", cls=InspectCommand)(inspect)
-
-__all__ = ["SectionedCommand", "app"]
+app.command("attach", cls=SectionedCommand)(attach)
+app.command("extract", cls=SectionedCommand)(extract)
+app.command("detach", cls=SectionedCommand)(detach)
+app.command("merge", cls=SectionedCommand)(merge)
+app.command("split", cls=SectionedCommand)(split)

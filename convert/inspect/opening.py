@@ -135,6 +135,7 @@ def open_remote_gguf(repository: Repository, name: str) -> OpenedGguf:
         },
         alignment=first.alignment,
         identities=(),
+        ranges={},
         _mappings=[],
     )
     return OpenedGguf(file, False, sum(size for _, _, size in headers))

@@ -22,6 +22,7 @@ from ..errors import FileFormatError
 from .cursor import Buffer
 from .header import Header, parse_header
 from .metadata import Metadata
+from .ranges import FileRange
 from .shards import check_set, shard_paths
 from .shown import shown_path
 from .tensors import Tensor
@@ -51,6 +52,7 @@ class GgufFile:
     tensors: dict[str, Tensor]
     alignment: int
     identities: tuple[FileIdentity, ...]  # of `paths`
+    ranges: dict[str, FileRange]  # where the bytes of each tensor lie
     _mappings: list[memory_map.mmap]
 
     @property
@@ -110,6 +112,7 @@ def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GgufFile:
         tensors={name: tensor for part in parts for name, tensor in _bind(part).items()},
         alignment=parts[0].header.alignment,
         identities=tuple(part.identity for part in parts),
+        ranges={name: place for part in parts for name, place in _ranges(part).items()},
         _mappings=[part.data for part in parts if isinstance(part.data, memory_map.mmap)],
     )
 
@@ -146,3 +149,11 @@ def _bind(part: _Part) -> dict[str, Tensor]:
         data = whole[start : start + info.n_bytes]
         tensors[info.name] = Tensor(info.name, info.shape, info.format, data)
     return tensors
+
+
+def _ranges(part: _Part) -> dict[str, FileRange]:
+    start = part.header.data_start
+    return {
+        info.name: FileRange(part.path, start + info.offset, info.n_bytes)
+        for info in part.header.infos
+    }

@@ -17,6 +17,7 @@ from ..errors import ConfigError, FileFormatError
 from .encode import check_writable, encode_entries, encode_info, exact_types
 from .header import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT
 from .quants import BlockFormat
+from .ranges import FileRange, append_range
 from .shards import shard_name
 from .shown import shown, shown_path
 from .staging import staged
@@ -26,7 +27,8 @@ from .types import Typed, ValueType, Writable
 VERSION = 3
 MAX_SHARDS = (1 << 16) - 1  # split.count is a u16
 
-Piece = bytes | bytearray | memoryview | NDArray[np.generic]
+Piece = bytes | bytearray | memoryview | NDArray[np.generic] | FileRange
+Report = Callable[[int], None]  # of so many bytes more
 Pieces = Piece | Iterable[Piece] | Callable[[], Iterable[Piece]]
 
 
@@ -47,9 +49,9 @@ class TensorData:
     def n_bytes(self) -> int:
         return self.format.n_bytes(math.prod(self.shape))
 
-    def pieces(self) -> Iterator[memoryview]:
+    def pieces(self) -> Iterator[memoryview | FileRange]:
         data = self.data() if callable(self.data) else self.data
-        if isinstance(data, bytes | bytearray | memoryview | np.ndarray):
+        if isinstance(data, bytes | bytearray | memoryview | np.ndarray | FileRange):
             data = [data]
         return map(_flat, data)
 
@@ -62,11 +64,13 @@ def write_gguf(
     alignment: int = DEFAULT_ALIGNMENT,
     max_shard_bytes: int | None = None,
     overwrite: bool = False,
+    report: Report = lambda n_bytes: None,
 ) -> list[Path]:
     """The files written: `path`, or `stem-00001-of-0000N.gguf` beside it.
 
     Metadata keep their order; those of a `Metadata` keep their exact types. `split.*` keys are
     this function's own. `max_shard_bytes` counts tensor data; a larger tensor stands alone.
+    `report` hears of bytes of tensors as they are written; what it raises leaves no file.
     """
     if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise ConfigError(f"alignment {alignment} is not a power of two up to {MAX_ALIGNMENT}")
@@ -77,7 +81,7 @@ def write_gguf(
     heads = [_head(entries, shards, number, alignment) for number in range(len(shards))]
     with staged(paths, overwrite) as files:
         for file, head, shard, target in zip(files, heads, shards, paths, strict=True):
-            _write_shard(file, head, shard, alignment, target)
+            _write_shard(file, head, shard, alignment, target, report)
     return paths
 
 
@@ -142,14 +146,23 @@ def _head(
 
 
 def _write_shard(
-    file: BinaryIO, head: bytes, tensors: list[TensorData], alignment: int, path: Path
+    file: BinaryIO,
+    head: bytes,
+    tensors: list[TensorData],
+    alignment: int,
+    path: Path,
+    report: Report,
 ) -> None:
     file.write(head)
     for tensor in tensors:
         written = 0
         for piece in tensor.pieces():
             written += piece.nbytes
-            file.write(piece)
+            if isinstance(piece, FileRange):
+                append_range(file, piece, report)
+            else:
+                file.write(piece)
+                report(piece.nbytes)
         if written != tensor.n_bytes:
             raise FileFormatError(
                 f"{shown_path(path)}: tensor {shown(tensor.name)} was given {written} bytes, "
@@ -158,7 +171,9 @@ def _write_shard(
         file.write(bytes(align(written, alignment) - written))
 
 
-def _flat(piece: Piece) -> memoryview:
+def _flat(piece: Piece) -> memoryview | FileRange:
+    if isinstance(piece, FileRange):
+        return piece
     if isinstance(piece, np.ndarray):
         return np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
     return memoryview(piece).cast("B")

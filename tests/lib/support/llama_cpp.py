@@ -32,7 +32,7 @@ class LlamaCpp:
 
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
     `n_ctx` is shared by `n_parallel` sequences. `n_mtp`: draft so many tokens with the file's own
-    MTP block.
+    MTP block, or that of the file `head`.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class LlamaCpp:
         n_parallel: int = 1,
         half_kv: bool = False,
         n_mtp: int = 0,
+        head: Path | None = None,
     ) -> None:
         import xllamacpp
 
@@ -55,6 +56,8 @@ class LlamaCpp:
             kinds = xllamacpp.common_speculative_type
             params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_MTP]
             params.speculative.draft.n_max = n_mtp
+            if head is not None:
+                params.speculative.draft.mparams.path = str(head)
         self._server = xllamacpp.Server(params)
 
     def __enter__(self) -> Self:

@@ -1,0 +1,243 @@
+"""`spec convert attach`: an MTP head into a GGUF file that lost it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from ...core.errors import ConfigError
+from ..flags import takes_flags
+from ..options import VoiceOptions
+from ..output import Output
+from .writing import ForceOption, JsonOption, quoted, size, writing
+
+if TYPE_CHECKING:
+    from ...convert.checkpoint import Checkpoint
+    from ...convert.files.attach import Attached
+    from ...convert.files.encoding import TypeChoice
+    from ...convert.files.output import Output as OutputFile
+    from ...convert.heads.head import Head
+    from ...core.gguf.reader import GgufFile
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    SECTION: ClassVar = "Files"
+
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The model: a GGUF, or any shard of one.")
+    ]
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="SOURCE",
+            help="Where the head is: the folder of the original checkpoint (safetensors), one file "
+            "of it, a GGUF of the same model that has its head, or an mtp-*.gguf.",
+        ),
+    ]  # fmt: skip
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take out the head that TARGET has.")
+    ] = False
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Attach it although SOURCE seems to be another model: a fine-tune, say."
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOptions:
+    SECTION: ClassVar = "Types"
+
+    type: Annotated[
+        str | None,
+        typer.Option(
+            "--type", metavar="TYPE",
+            help="Of the head's matrices: q8_0, bf16, f16, f32, q5_1, q5_0, q4_1, q4_0 or as-is. "
+            "Unless given: as-is from a GGUF or for a model of floats, else q8_0.",
+        ),
+    ] = None  # fmt: skip
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type", metavar="PATTERN=TYPE",
+            help="For tensors whose name has this regular expression: 'ffn_.*_exps=q4_0'. May be "
+            "given several times; the first that fits decides.",
+        ),
+    ] = None  # fmt: skip
+    keep_copies: Annotated[
+        bool,
+        typer.Option(
+            "--keep-copies",
+            help="Also write embedding and output matrices of the head that equal the model's.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttachOutput:
+    SECTION: ClassVar = "Output"
+
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+    ] = None
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Put the new file in TARGET's place; see --backup.")
+    ] = False
+    backup: Annotated[
+        bool, typer.Option("--backup", help="With --in-place: the old file stays as TARGET.bak.")
+    ] = False
+    force: ForceOption = False
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-size", metavar="SIZE",
+            help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G.",
+        ),
+    ] = None  # fmt: skip
+    json: JsonOption = False
+
+
+@takes_flags
+def attach(
+    files: SourceOptions, types: TypeOptions, out: AttachOutput, voice: VoiceOptions
+) -> None:
+    """Give a GGUF the MTP head that it was trained with, and leave all else as it is.
+
+    spec convert attach model-Q4_K_M.gguf --from Qwen3.6-27B/ -o model-mtp.gguf
+    """
+    check_places(out)
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+
+    from ...convert.files.attach import attach as attach_head
+    from ...convert.files.attach import check_target, default_type
+    from ...convert.files.source import open_source
+    from ...core.gguf.reader import GgufFile, open_gguf
+
+    choice = type_choice(types)
+    max_bytes = read_size(out.max_size)
+    with open_gguf(files.target) as target:
+        check_target(target, replaces=files.replace)
+        place = output_file(out, target, max_bytes)
+        with open_source(files.source) as source:
+            head = read_head(source, target, keep_copies=types.keep_copies)
+            from_gguf = source if isinstance(source, GgufFile) else None
+            for line in head.remarks:
+                output.remark(line)
+            choice = choice or type_choice(
+                types, default_type(target, from_gguf=from_gguf is not None)
+            )
+            assert choice is not None
+            with writing(output, place.path) as progress:
+                done = attach_head(
+                    target,
+                    head,
+                    place,
+                    choice,
+                    replaces=files.replace,
+                    trusts=files.trust,
+                    source=from_gguf,
+                    progress=progress,
+                )
+        say(output, files, head.architecture, place, done)
+        if out.json:
+            output.line(json.dumps(record(head.architecture, files, place, done)))
+
+
+def check_places(out: AttachOutput) -> None:
+    if out.in_place == (out.output is not None):
+        raise typer.BadParameter("where to? Give --output OUT, or --in-place --backup")
+    if out.in_place and not out.backup:
+        raise typer.BadParameter("--in-place needs --backup, which keeps the old file")
+    if out.backup and not out.in_place:
+        raise typer.BadParameter("--backup is for --in-place; with --output nothing is replaced")
+    if out.in_place and out.max_size:
+        raise typer.BadParameter("--max-size makes several files: use it with --output")
+
+
+def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | None:
+    """None if there is no --type and no default: rules are checked all the same."""
+    from ...convert.files.encoding import Rule, TypeChoice, check_type
+
+    try:
+        rules = [Rule.parse(text) for text in types.tensor_type or []]
+        wanted = default if types.type is None else check_type(types.type)
+    except ConfigError as error:
+        flag = (
+            "--type" if "PATTERN" not in str(error) and not types.tensor_type else "--tensor-type"
+        )
+        raise typer.BadParameter(f"{flag}: {error}") from None
+    return None if wanted is None else TypeChoice(wanted, tuple(rules))
+
+
+def read_size(text: str | None) -> int | None:
+    from ...convert.files.sharding import parse_size
+
+    try:
+        return None if text is None else parse_size(text)
+    except ConfigError as error:
+        raise typer.BadParameter(f"--max-size: {error}") from None
+
+
+def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> OutputFile:
+    from ...convert.files.output import Output as OutputFile
+
+    if out.output is None:
+        return OutputFile.in_place(target)
+    return OutputFile(out.output, out.force, max_bytes)
+
+
+def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> Head:
+    from ...convert.files.head_of_gguf import read_gguf_head
+    from ...convert.heads.from_checkpoint import read_checkpoint_head
+    from ...core.gguf.reader import GgufFile
+
+    if isinstance(source, GgufFile):
+        return read_gguf_head(source)
+    architecture = target.metadata.architecture
+    return read_checkpoint_head(source, architecture, target.tensors, keep_copies=keep_copies)
+
+
+def say(
+    output: Output, files: SourceOptions, architecture: str, place: OutputFile, done: Attached
+) -> None:
+    for doubt in done.suspicions:
+        output.remark(f"trusted: {doubt}")
+    heads = "1 MTP head" if done.n_heads == 1 else f"{done.n_heads} MTP heads"
+    kinds = ", ".join(f"{n} {name}" for name, n in sorted(done.types.items()))
+    kept = f"; the old file is {place.backup}" if place.backup else ""
+    output.remark(
+        f"attached {heads} to {done.paths[0]}: {done.n_tensors} tensors ({kinds}), "
+        f"{size(done.n_bytes)}{kept}. Try: {next_command(architecture, done.paths[0])}"
+    )
+
+
+def next_command(architecture: str, path: Path) -> str:
+    """Ours, if we run the family; else llama.cpp's."""
+    from ...core.models import ARCHITECTURES
+
+    if architecture in ARCHITECTURES:
+        return f"spec generate -m {quoted(path)} --spec-type mtp 'Once upon a time'"
+    return f"llama-server -m {quoted(path)} --spec-type draft-mtp"
+
+
+def record(
+    architecture: str, files: SourceOptions, place: OutputFile, done: Attached
+) -> dict[str, object]:
+    return {
+        "output": [str(path) for path in done.paths],
+        "target": str(files.target),
+        "source": files.source,
+        "architecture": architecture,
+        "heads": done.n_heads,
+        "tensors": done.n_tensors,
+        "bytes": done.n_bytes,
+        "types": done.types,
+        "trusted": done.suspicions,
+        "backup": None if place.backup is None else str(place.backup),
+    }

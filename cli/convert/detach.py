@@ -1,0 +1,44 @@
+"""`spec convert detach`: a GGUF without its MTP head."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from ..flags import takes_flags
+from ..options import VoiceOptions
+from ..output import Output
+from .writing import OutOptions, quoted, size, writing
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    SECTION: ClassVar = "Files"
+
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF with its MTP head.")]
+
+
+@takes_flags
+def detach(files: FileOptions, out: OutOptions, voice: VoiceOptions) -> None:
+    """Write a GGUF without its MTP head: smaller, and as if converted without it.
+
+    spec convert detach model-mtp.gguf -o model-trunk.gguf
+    """
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+
+    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.separate import detach as detach_head
+    from ...core.gguf.reader import open_gguf
+
+    with open_gguf(files.file) as file, writing(output, out.output) as progress:
+        (written,), saved = detach_head(file, OutputFile(out.output, out.force), progress)
+    output.remark(
+        f"wrote {written}, {size(saved)} less. To have the head back: spec convert attach "
+        f"{quoted(written)} --from {quoted(files.file)} -o OUT"
+    )
+    if out.json:
+        output.line(json.dumps({"output": [str(written)], "bytes_saved": saved}))

@@ -1,0 +1,52 @@
+"""`spec convert merge`: shards of a GGUF into one file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from ..flags import takes_flags
+from ..options import VoiceOptions
+from ..output import Output
+from .writing import OutOptions, quoted, size, writing
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptions:
+    SECTION: ClassVar = "Files"
+
+    shards: Annotated[
+        list[Path],
+        typer.Argument(metavar="SHARDS", help="One shard, which finds the others, or all of them."),
+    ]
+
+
+@takes_flags
+def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
+    """Make one file of a GGUF in shards.
+
+    spec convert merge model-00001-of-00003.gguf -o model.gguf
+    """
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+
+    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.sharding import merge as merge_shards
+    from ...convert.files.sharding import open_shards
+
+    with open_shards(files.shards) as file:
+        n_shards = len(file.paths)
+        with writing(output, out.output) as progress:
+            (written,) = merge_shards(file, OutputFile(out.output, out.force), progress)
+    n_bytes = written.stat().st_size
+    output.remark(
+        f"merged {n_shards} shards into {written}, {size(n_bytes)}. "
+        f"Try: spec convert inspect {quoted(written)}"
+    )
+    if out.json:
+        output.line(
+            json.dumps({"output": [str(written)], "bytes": n_bytes, "merged_shards": n_shards})
+        )

@@ -1,0 +1,1 @@
+"""GGUF to GGUF: heads attached, extracted and detached, shards merged and split."""

@@ -1,0 +1,88 @@
+"""Numbers that are computed while they are written: no tensor of a head is ever held whole
+unless it is small or has to be turned round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checkpoint import StoredTensor
+
+Floats = NDArray[np.float32]
+# Read at once. Memory of this size is used again for the next; more is given back to the system
+# every time, which then has to clear it.
+SLAB_BYTES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """`pieces` gives them in order, some whole rows of the last axis at a time."""
+
+    shape: tuple[int, ...]
+    dtype: str  # safetensors' word for how the checkpoint has them
+    pieces: Callable[[], Iterator[Floats]]
+
+    def whole(self) -> Floats:
+        parts = [piece.reshape(-1) for piece in self.pieces()]
+        flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return flat.reshape(self.shape)
+
+    def reshaped(self, *shape: int) -> Values:
+        assert math.prod(shape) == math.prod(self.shape)
+        return Values(shape, self.dtype, self.pieces)
+
+
+def stored(tensor: StoredTensor) -> Values:
+    def pieces() -> Iterator[Floats]:
+        for first, last in tensor.slabs(SLAB_BYTES):
+            yield tensor.floats(first, last)
+
+    return Values(tensor.shape or (1,), tensor.dtype, pieces)
+
+
+def plus_one(values: Values) -> Values:
+    """Norm weights of models that compute x * (1 + w)."""
+    return Values(values.shape, values.dtype, lambda: (piece + 1 for piece in values.pieces()))
+
+
+def stacked(parts: Sequence[Values]) -> Values:
+    """One behind the other along a new first axis."""
+    return Values((len(parts), *parts[0].shape), parts[0].dtype, _chain(parts))
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """One below the other along the first axis."""
+    rows = sum(part.shape[0] for part in parts)
+    return Values((rows, *parts[0].shape[1:]), parts[0].dtype, _chain(parts))
+
+
+def turned(values: Values, shape: tuple[int, ...], turn: Callable[[Floats], Floats]) -> Values:
+    """Through a function of all numbers at once."""
+
+    def pieces() -> Iterator[Floats]:
+        yield np.ascontiguousarray(turn(values.whole()), np.float32)
+
+    return Values(shape, values.dtype, pieces)
+
+
+def slab(tensor: StoredTensor, index: int, first: int, last: int) -> Values:
+    """Rows first..last of the matrix at `index` of a stack of them."""
+
+    def pieces() -> Iterator[Floats]:
+        yield tensor.floats(index, index + 1)[0, first:last]
+
+    return Values((last - first, *tensor.shape[2:]), tensor.dtype, pieces)
+
+
+def _chain(parts: Sequence[Values]) -> Callable[[], Iterator[Floats]]:
+    def pieces() -> Iterator[Floats]:
+        for part in parts:
+            yield from part.pieces()
+
+    return pieces

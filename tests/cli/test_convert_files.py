@@ -1,0 +1,213 @@
+"""`spec convert attach`, extract, detach, merge and split as people use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from specdec.cli.app import run
+from specdec.core import nano
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+NANO = str(nano.path())
+
+
+@pytest.fixture
+def trunk(tmp_path: Path) -> Path:
+    path = tmp_path / "trunk.gguf"
+    assert run(["convert", "detach", NANO, "-o", str(path), "-q"]) == 0
+    return path
+
+
+def test_there_and_back(real_spec: Run, tmp_path: Path, trunk: Path) -> None:
+    head, whole = tmp_path / "mtp.gguf", tmp_path / "whole.gguf"
+    made = real_spec("convert", "extract", NANO, "-o", str(head), "--json")
+    assert json.loads(made.stdout)["heads"] == 1
+    assert made.stderr.startswith(f"wrote {head}: 1 MTP head, ")
+    assert f"spec generate -m {NANO} -md {head} --spec-type mtp" in made.stderr
+    done = real_spec("convert", "attach", str(trunk), "--from", str(head), "-o", str(whole))
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"attached 1 MTP head to {whole}: 15 tensors (7 F32, 8 Q8_0)" in done.stderr
+    assert f"Try: spec generate -m {whole} --spec-type mtp" in done.stderr
+    assert whole.read_bytes() == nano.path().read_bytes()
+
+
+@pytest.mark.slow
+def test_what_it_says_to_try_works(real_spec: Run, tmp_path: Path, trunk: Path) -> None:
+    whole, drafting = tmp_path / "whole.gguf", ("--spec-type", "mtp", "--spec-fixed")
+    flags = ("-n", "24", "--temp", "0", "--json", "def add(a, b):")
+    real_spec("convert", "attach", str(trunk), "--from", NANO, "-o", str(whole))
+    answer = json.loads(real_spec("generate", "-m", str(whole), *drafting, *flags).stdout)
+    assert answer["by_source"]["mtp"]["accepted"] > 0
+    plain = json.loads(real_spec("generate", "-m", str(trunk), *flags).stdout)
+    assert answer["text"] == plain["text"]
+    head = str(tmp_path / "mtp.gguf")
+    real_spec("convert", "extract", NANO, "-o", head)
+    given = real_spec("generate", "-m", str(trunk), "-md", head, *drafting, *flags)
+    assert json.loads(given.stdout)["by_source"]["mtp"]["accepted"] > 0
+
+
+def test_shards(real_spec: Run, tmp_path: Path) -> None:
+    made = real_spec(
+        "convert", "split", NANO, "-o", str(tmp_path / "m"), "--max-size", "2M", "--json"
+    )
+    names = json.loads(made.stdout)["output"]
+    assert len(names) > 3
+    assert Path(names[0]).name == f"m-00001-of-{len(names):05d}.gguf"
+    assert f"wrote {len(names)} shards" in made.stderr
+    merged = tmp_path / "merged.gguf"
+    done = real_spec("convert", "merge", *names, "-o", str(merged), "--json")
+    assert json.loads(done.stdout)["merged_shards"] == len(names)
+    assert merged.read_bytes() == nano.path().read_bytes()
+
+
+def test_in_place(real_spec: Run, trunk: Path, tmp_path: Path) -> None:
+    before = trunk.read_bytes()
+    done = real_spec(
+        "convert", "attach", str(trunk), "--from", NANO, "--in-place", "--backup", "--json"
+    )
+    assert json.loads(done.stdout)["backup"] == f"{trunk}.bak"
+    assert f"the old file is {trunk}.bak" in done.stderr
+    assert trunk.read_bytes() == nano.path().read_bytes()
+    assert (tmp_path / "trunk.gguf.bak").read_bytes() == before
+
+
+def test_quiet_says_nothing(real_spec: Run, trunk: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "o.gguf")
+    done = real_spec("convert", "attach", str(trunk), "--from", NANO, "-o", out, "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+FAULTS = [
+    ("attach T --from N", 2, "where to? Give --output OUT, or --in-place --backup"),
+    ("attach T --from N -o O --in-place", 2, "where to?"),
+    ("attach T --from N --in-place", 2, "--in-place needs --backup"),
+    ("attach T --from N -o O --backup", 2, "--backup is for --in-place"),
+    ("attach T --from N --in-place --backup --max-size 2G", 2, "use it with --output"),
+    ("attach T --from N -o O --type q9", 2, "--type: 'q9' is not a type for a head (known: as-is"),
+    ("attach T --from N -o O --tensor-type x", 2, "'x' is not PATTERN=TYPE"),
+    ("attach T --from N -o O --max-size big", 2, "--max-size: 'big' is not a size"),
+    ("attach T -o O", 2, "missing option '--from'"),
+    ("attach T --from nowhere -o O", 1, "nowhere: no such file or folder (--from takes"),
+    ("attach nowhere --from N -o O", 1, "nowhere: cannot be read: No such file"),
+    ("attach T --from D -o O", 1, "has no config.json: not a checkpoint folder"),
+    ("attach T --from T -o O", 1, "has no MTP head: no blk.N.nextn.eh_proj.weight"),
+    ("attach N --from N -o O", 1, "has 1 MTP head(s) already; --replace takes them out"),
+    ("attach T --from N -o T", 1, "is the input itself; give another name"),
+    ("attach T --from N -o N --force", 1, "is the input itself; give another name"),
+    ("attach T --from N -o D", 1, "is a folder; give the name of a file"),
+    ("attach T --from N -o nowhere/o.gguf", 1, "there is no folder nowhere"),
+    ("detach T -o O", 1, "has no MTP head (no blk."),
+    ("detach N", 2, "missing option '--output'"),
+    ("extract T", 1, "has no MTP head"),
+    ("merge N -o O", 1, "is a whole file: there is nothing to merge"),
+    ("split N -o O --max-size 1T", 1, "which fit into one shard"),
+    ("split N -o O", 2, "missing option '--max-size'"),
+    ("attach T --form N -o O", 2, "no such option --form (did you mean --from?)"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "complaint"), FAULTS)
+def test_one_clear_line(
+    line: str,
+    code: int,
+    complaint: str,
+    trunk: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    words = {"T": str(trunk), "N": NANO, "D": str(tmp_path), "O": str(tmp_path / "out.gguf")}
+    got = run(["convert", *(words.get(word, word) for word in line.split())])
+    said = capsys.readouterr()
+    assert (got, said.out) == (code, "")
+    assert complaint in said.err
+    assert said.err.startswith("spec: error: ")
+    assert said.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_existing_file_is_kept_unless_forced(
+    real_spec: Run, trunk: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.gguf"
+    out.write_bytes(b"precious")
+    command = ("convert", "attach", str(trunk), "--from", NANO, "-o", str(out))
+    assert "exists already; --force replaces it" in real_spec(*command).stderr
+    assert out.read_bytes() == b"precious"
+    assert real_spec(*command, "--force").returncode == 0
+    assert out.read_bytes() == nano.path().read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_folder_that_may_not_be_written_to(real_spec: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    done = real_spec("convert", "detach", NANO, "-o", str(folder / "o.gguf"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "cannot be written to" in done.stderr
+
+
+LIMITED = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+from specdec.cli.app import main
+main()
+"""
+
+
+def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
+    out = str(tmp_path / "o.gguf")
+    command = [sys.executable, "-c", LIMITED, "convert", "detach", NANO, "-o", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "cannot be written: File too large" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+SLOW = """
+import time
+import specdec.core.gguf.ranges as ranges
+copy = ranges._copy_in_kernel
+def slowly(*where):
+    time.sleep(0.05)
+    return copy(*where)
+ranges._copy_in_kernel = slowly
+from specdec.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_being_stopped_leaves_nothing(sent: signal.Signals, code: int, tmp_path: Path) -> None:
+    out = tmp_path / "o.gguf"
+    out.write_bytes(b"precious")
+    command = [sys.executable, "-c", SLOW, "convert", "detach", NANO, "-o", str(out), "--force"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while not list(tmp_path.glob(".*.tmp")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list(tmp_path.glob(".*.tmp"))
+        process.send_signal(sent)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == [out]
+    assert out.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("command", ["attach", "extract", "detach", "merge", "split"])
+def test_help_shows_an_example(command: str, real_spec: Run) -> None:
+    page = real_spec("convert", command, "--help").stdout
+    assert f"\n  spec convert {command} " in page

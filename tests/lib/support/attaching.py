@@ -1,0 +1,53 @@
+"""Attaching heads without a command line, and what of a file can be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specdec.convert.files.attach import Attached, attach
+from specdec.convert.files.encoding import Rule, TypeChoice
+from specdec.convert.files.head_of_gguf import read_gguf_head
+from specdec.convert.files.output import Output
+from specdec.convert.files.source import open_source
+from specdec.convert.heads.from_checkpoint import read_checkpoint_head
+from specdec.core.gguf.reader import GgufFile, open_gguf
+
+
+def attach_to(
+    target: Path,
+    source: Path,
+    path: Path,
+    kind: str = "as-is",
+    *rules: str,
+    keep_copies: bool = False,
+    **more: Any,
+) -> Attached:
+    choice = TypeChoice(kind, tuple(map(Rule.parse, rules)))
+    with open_gguf(target) as file, open_source(str(source)) as opened:
+        if isinstance(opened, GgufFile):
+            head = read_gguf_head(opened)
+            return attach(file, head, Output(path, True), choice, source=opened, **more)
+        names, arch = file.tensors, file.metadata.architecture
+        head = read_checkpoint_head(opened, arch, names, keep_copies=keep_copies)
+        return attach(file, head, Output(path, True), choice, **more)
+
+
+def contents(path: Path) -> dict[str, tuple[Any, ...]]:
+    """Type, shape and bytes of every tensor."""
+    with open_gguf(path) as file:
+        return {
+            name: (tensor.format.name, tensor.shape, tensor.data.tobytes())
+            for name, tensor in file.tensors.items()
+        }
+
+
+def metadata(path: Path) -> list[tuple[Any, ...]]:
+    """Keys in their order, with exact types and values."""
+    with open_gguf(path) as file:
+        found = []
+        for key in file.metadata:
+            typed = file.metadata.typed(key)
+            value = typed.value.tolist() if hasattr(typed.value, "tolist") else typed.value
+            found.append((key, typed.type, typed.element, value))
+        return found
