@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..flags import SectionedCommand
+from .hf import hf
 
 app = typer.Typer(
     name="convert",
@@ -14,5 +15,5 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Inspect, attach, extract, convert and quantise model files.",
 )
-# one line per subcommand: app.command("inspect", cls=SectionedCommand)(inspect)
+app.command("hf", cls=SectionedCommand)(hf)
 __all__ = ["SectionedCommand", "app"]
