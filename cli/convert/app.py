@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ..flags import SectionedCommand
+from .check import check
 from .hf import hf
 
 app = typer.Typer(
@@ -15,5 +16,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Inspect, attach, extract, convert and quantise model files.",
 )
+app.command("check", cls=SectionedCommand)(check)
 app.command("hf", cls=SectionedCommand)(hf)
 __all__ = ["SectionedCommand", "app"]

@@ -233,8 +233,8 @@ def test_same_tensors_and_keys_as_written_by_others(name: str, tmp_path: Path) -
     for key in theirs.metadata:
         if key == "general.name" or (key.endswith(left_out) and key not in ours.metadata):
             continue
-        mine, their = ours.metadata.entry(key), theirs.metadata.entry(key)
-        assert (mine.type, mine.element) == (their.type, their.element), key
+        entry, other = ours.metadata.entry(key), theirs.metadata.entry(key)
+        assert (entry.type, entry.element) == (other.type, other.element), key
         assert np.array_equal(np.asarray(ours.metadata[key]), np.asarray(theirs.metadata[key])), key
 
 
