@@ -62,9 +62,8 @@ def encoded(tensor: Planned, kind: str, label: str, done: Callable[[int], None])
     def pieces() -> Iterator[NDArray[Any]]:
         row = 0
         for source, values in tensor.slabs():
-            with np.errstate(over="ignore"):
-                piece = _ENCODERS[fmt.name](values)
-            _check(values, piece, fmt, source, row, label)
+            _check(values, fmt, source, row, label)
+            piece = _ENCODERS[fmt.name](values)
             row += len(values)
             done(piece.nbytes)
             yield piece
@@ -72,9 +71,7 @@ def encoded(tensor: Planned, kind: str, label: str, done: Callable[[int], None])
     return TensorData(tensor.name, tensor.shape, fmt, pieces)
 
 
-def _check(
-    values: Floats, piece: NDArray[Any], fmt: BlockFormat, source: str, row: int, label: str
-) -> None:
+def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) -> None:
     # A sum is finite only if all are, and is one pass without a temporary array.
     with np.errstate(all="ignore"):
         if np.isfinite(values.sum(dtype=np.float32)) and not _may_overflow(values, fmt):

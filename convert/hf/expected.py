@@ -27,7 +27,10 @@ def check_complete(
     missing = [n for n in expected if n not in planned and not n.endswith(OPTIONAL)]
     missing = [name for name in missing if not name.endswith(".bias") or family.qkv_bias]
     if missing:
-        raise ModelError(f"{label}: nothing in the checkpoint makes {_listing(missing)}")
+        head = tuple(f"blk.{n}." for n in range(sizes.n_layers, sizes.n_blocks))
+        of_head = all(name.startswith(head) for name in missing)
+        hint = "; the MTP head is incomplete, --no-mtp leaves it out" if of_head else ""
+        raise ModelError(f"{label}: nothing in the checkpoint makes {_listing(missing)}{hint}")
     surplus = [name for name in planned if name not in expected]
     if surplus:
         sources = [f"{planned[name].source} ({name})" for name in surplus]
