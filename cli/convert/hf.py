@@ -160,7 +160,7 @@ def parse_size(text: str | None) -> int | None:
 
 def plan_lines(plan: Conversion, out: Path) -> list[str]:
     types = ", ".join(f"{n} {name}" for name, n in plan.types().items())
-    heads = f", {plan.sizes.n_mtp} MTP head(s)" if plan.sizes.n_mtp else ""
+    heads = ", MTP head" if plan.sizes.n_mtp else ""
     tokens = plan.metadata["tokenizer.ggml.tokens"]
     return [
         f"{plan.label}: {plan.architecture}, {plan.sizes.n_layers} layers{heads}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.checkpoints import State, TinyCheckpoint, build_checkpoint
-from support.converting import convert, plan
+from support.converting import check_line, convert, plan
 
 from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.hf import Options, conversion, plan_conversion
+from specdec.convert.hf import Options, plan_conversion
+from specdec.convert.hf.matrix import Planned
 from specdec.core.errors import ConfigError, ModelError, SpecdecError
 from specdec.core.gguf.reader import open_gguf
 
@@ -80,7 +82,7 @@ def test_headers_and_configuration(name: str, edit: Edit, message: str, tmp_path
     build_checkpoint(name, tmp_path, edit=edit)
     with pytest.raises(ModelError, match=message) as caught:
         plan(tmp_path)
-    assert "\n" not in str(caught.value)
+    check_line(caught.value)
 
 
 NUMBERS: list[tuple[Edit, str, str]] = [
@@ -169,8 +171,8 @@ def test_an_interrupt_leaves_nothing(
             raise KeyboardInterrupt
         yield from whole(self)
 
-    whole = conversion.Planned.slabs
-    monkeypatch.setattr(conversion.Planned, "slabs", slabs)
+    whole = Planned.slabs
+    monkeypatch.setattr(Planned, "slabs", slabs)
     with pytest.raises(KeyboardInterrupt):
         convert(hybrid.folder, tmp_path / "out.gguf")
     assert len(seen) == 1  # the temporary file was there
@@ -186,8 +188,8 @@ def test_what_is_there_stays(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
 
 def test_no_room(hybrid: TinyCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1 << 20})
-    monkeypatch.setattr(conversion.shutil, "disk_usage", lambda _folder: usage)
-    with pytest.raises(SpecdecError, match="0.0 GiB free, but the file takes"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
+    with pytest.raises(SpecdecError, match="0.0 GiB free, but the file takes".replace(".", "[.]")):
         convert(hybrid.folder, tmp_path / "out.gguf")
     with pytest.raises(ConfigError, match="is not a folder: make it first"):
         convert(hybrid.folder, tmp_path / "deep" / "out.gguf")
@@ -228,4 +230,4 @@ def test_any_configuration(hybrid: TinyCheckpoint, changes: dict[str, Any]) -> N
         try:
             plan_conversion(checkpoint, hybrid.folder, Options())
         except SpecdecError as error:
-            assert "\n" not in str(error)
+            check_line(error)

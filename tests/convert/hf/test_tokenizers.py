@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.converting import check_line
 from support.tokenizer_files import (
     CUTS,
     SPECIALS,
@@ -152,7 +153,8 @@ TEMPLATES: list[tuple[Keys, dict[str, str], Keys]] = [
     ({"chat_template": "A"}, {"chat_template.jinja": "B"}, {"": "B"}),
     ({}, {"chat_template.json": '{"chat_template": "C"}'}, {"": "C"}),
     (
-        {"chat_template": [{"name": "default", "template": "D"}, {"name": "tool-use", "template": "E"}]},
+        {"chat_template": [{"name": "default", "template": "D"},
+                           {"name": "tool-use", "template": "E"}]},
         {},
         {"": "D", ".tool_use": "E", "s": ["tool_use"]},
     ),
@@ -196,9 +198,10 @@ def test_an_unknown_way_of_cutting_is_refused(tmp_path: Path) -> None:
 # tokenizer.model ---------------------------------------------------------------------------------
 
 PIECES = [
-    ("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), *[(f"<0x{b:02X}>", 0.0, 6) for b in range(256)],
-    ("\u2581t", -1.0, 1), ("he", -2.0, 1), ("\u2581the", -3.0, 1), ("\u2581", -4.0, 1), ("t", -5.0, 1),
-    ("h", -6.0, 1), ("e", -7.0, 1), ("extra", -1.5, 4),
+    ("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3),
+    *[(f"<0x{b:02X}>", 0.0, 6) for b in range(256)],
+    ("\u2581t", -1.0, 1), ("he", -2.0, 1), ("\u2581the", -3.0, 1), ("\u2581", -4.0, 1),
+    ("t", -5.0, 1), ("h", -6.0, 1), ("e", -7.0, 1), ("extra", -1.5, 4),
 ]  # fmt: skip
 
 
@@ -225,7 +228,7 @@ def test_any_bytes_are_a_proto_or_one_line(data: bytes) -> None:
     try:
         assert parse_proto(data, "tokenizer.model").pieces
     except FileFormatError as error:
-        assert "tokenizer.model is not a SentencePiece model" in str(error)
+        check_line(error)
 
 
 def test_a_proto_that_is_cut_off(tmp_path: Path) -> None:
@@ -243,7 +246,9 @@ def test_a_proto_that_is_cut_off(tmp_path: Path) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 2000) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )  # fmt: skip
 PLACES = [
@@ -271,7 +276,7 @@ def test_damaged_definitions(place: tuple[Any, ...], value: Any, bytewise: bool)
         try:
             read(save(Path(folder), json.dumps(definition)))
         except SpecdecError as error:
-            assert "\n" not in str(error)
+            check_line(error)
 
 
 def test_too_few_rows(tmp_path: Path) -> None:

@@ -9,6 +9,12 @@ from specdec.convert.checkpoint import open_checkpoint
 from specdec.convert.hf import Conversion, Options, plan_conversion
 
 
+def check_line(error: Exception) -> None:
+    """What a person gets to read."""
+    assert str(error)
+    assert "\n" not in str(error)
+
+
 def plan(folder: Path, **options: Any) -> Conversion:
     """Without writing; its tensors must not be read any more."""
     with open_checkpoint(folder) as checkpoint:
