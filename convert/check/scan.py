@@ -35,21 +35,21 @@ class Scale:
     most: float
 
 
-# (offset, type, largest factor); of codebook types a bound.
+# (offset, type, largest factor): twice where two add up, and of codebook types a bound.
 _SCALES: Final = MappingProxyType(
     {
         "F32": (Scale(0, "<u4", 1),),
         "F16": (Scale(0, "<u2", 1),),
         "BF16": (Scale(0, "bf16", 1),),
         "Q4_0": (Scale(0, "<u2", 8),),
-        "Q4_1": (Scale(0, "<u2", 15), Scale(2, "<u2", 1)),
+        "Q4_1": (Scale(0, "<u2", 30), Scale(2, "<u2", 2)),
         "Q5_0": (Scale(0, "<u2", 16),),
-        "Q5_1": (Scale(0, "<u2", 31), Scale(2, "<u2", 1)),
+        "Q5_1": (Scale(0, "<u2", 62), Scale(2, "<u2", 2)),
         "Q8_0": (Scale(0, "<u2", 128),),
-        "Q2_K": (Scale(80, "<u2", 45), Scale(82, "<u2", 15)),
+        "Q2_K": (Scale(80, "<u2", 90), Scale(82, "<u2", 30)),
         "Q3_K": (Scale(108, "<u2", 128),),
-        "Q4_K": (Scale(0, "<u2", 945), Scale(2, "<u2", 63)),
-        "Q5_K": (Scale(0, "<u2", 1953), Scale(2, "<u2", 63)),
+        "Q4_K": (Scale(0, "<u2", 1890), Scale(2, "<u2", 126)),
+        "Q5_K": (Scale(0, "<u2", 3906), Scale(2, "<u2", 126)),
         "Q6_K": (Scale(208, "<u2", 4096),),
         "IQ2_XXS": (Scale(0, "<u2", 256),),
         "IQ2_XS": (Scale(0, "<u2", 256),),
@@ -60,7 +60,7 @@ _SCALES: Final = MappingProxyType(
         "IQ2_S": (Scale(0, "<u2", 256),),
         "IQ4_XS": (Scale(0, "<u2", 4096),),
         "TQ1_0": (Scale(52, "<u2", 1),),
-        "TQ2_0": (Scale(64, "<u2", 1),),
+        "TQ2_0": (Scale(64, "<u2", 2),),
         "Q1_0": (Scale(0, "<u2", 1),),
         "Q2_0": (Scale(0, "<u2", 2),),
     }
