@@ -138,10 +138,10 @@ def _largest_of(blocks: NDArray[np.uint8], scale: Scale) -> tuple[float, int]:
     """Without its sign, a float's bits are in the order of its value, NaN last."""
     dtype = "<u2" if scale.dtype == "bf16" else scale.dtype
     size = np.dtype(dtype).itemsize
-    if blocks.shape[1] == size:
-        bits = np.ascontiguousarray(blocks).reshape(-1).view(dtype)
-    else:
-        bits = np.ascontiguousarray(blocks[:, scale.at : scale.at + size]).view(dtype)[:, 0]
+    # Where they lie, one per block: copying them together takes four times as long.
+    bits: NDArray[Any] = np.ndarray(
+        (len(blocks),), dtype, np.ascontiguousarray(blocks), scale.at, (blocks.shape[1],)
+    )
     mask = bits.dtype.type((1 << (8 * size - 1)) - 1)
     magnitudes = bits & mask
     at = int(magnitudes.argmax())
