@@ -128,7 +128,9 @@ def hf(checkpoint: CheckpointOptions, file: FileOptions, voice: VoiceOptions) ->
 def target(out: Path, folder: Path, plan: Conversion, *, is_head: bool) -> Path:
     if not out.is_dir():
         return out
-    stem = re.sub(r"[^\w.+-]+", "-", folder.resolve().name) or "model"
+    from ...convert.hf.general import model_name
+
+    stem = re.sub(r"[^\w.+-]+", "-", model_name(folder)) or "model"
     return out / f"{'mtp-' if is_head else ''}{stem}-{plan.kind.upper()}.gguf"
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...core.errors import FileFormatError
+from ...core.gguf.encode import encode_entries, exact_types
 from ...core.gguf.shown import shown
 from ...core.gguf.types import Typed, ValueType
 from .matrix import Planned
@@ -27,9 +29,22 @@ def general_keys(
         found = _by_package(folder.resolve(), architecture, planned, sizes, n_params)
     except Exception as error:  # noqa: BLE001 - a model card can hold anything
         notes.append(f"the model card is not understood ({shown(str(error))}): left out")
-        found = {"general.name": folder.resolve().name}
-    keys.update({key: value for key, value in found.items() if key not in keys})
+        found = {"general.name": model_name(folder)}
+    for key, value in found.items():
+        try:
+            encode_entries(exact_types({key: value}))
+        except (FileFormatError, TypeError):  # a temperature that is a text, say
+            notes.append(f"{shown(key)} of the model card or generation_config.json: left out")
+        else:
+            keys.setdefault(key, value)
     return keys, notes
+
+
+def model_name(folder: Path) -> str:
+    """The folder's; in a cache of downloads, where that is a hash, the repository's."""
+    path = folder.resolve()
+    cache = next((up.name for up in path.parents if up.name.startswith("models--")), None)
+    return path.name if cache is None else cache.split("--")[-1]
 
 
 def _by_package(
@@ -43,8 +58,8 @@ def _by_package(
 
     logging.getLogger("metadata").setLevel(logging.CRITICAL)
     found = Metadata.load(None, folder, None, n_params)
-    if found.name is None:
-        found.name = folder.name
+    if found.name is None or model_name(folder) != folder.name:
+        found.name = Metadata.id_to_title(model_name(folder))
     if found.size_label is None and n_params:
         of_experts = sum(t.n_elements for name, t in planned.items() if "_exps." in name)
         each = of_experts // sizes.n_experts if sizes.n_experts else 0

@@ -77,6 +77,21 @@ def test_the_model_card(tmp_path: Path, capsys: Capture) -> None:
         assert file.metadata.str("general.base_model.0.repo_url").endswith("Some-Org/Base-1B")
         assert file.metadata["general.languages"] == ["en", "de"]
         assert next(iter(file.metadata)) == "general.architecture"
+        assert file.metadata.float("general.sampling.temp") == pytest.approx(0.7)
+
+
+def test_a_cache_of_downloads(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "models--Org--Tiny-0.5B" / "snapshots" / "0123abcd"
+    folder.mkdir(parents=True)
+    build_checkpoint("qwen3", folder)
+    (folder / "generation_config.json").write_text('{"temperature": "hot"}')
+    (tmp_path / "out").mkdir()
+    assert run(["convert", "hf", str(folder), "-o", str(tmp_path / "out")]) == 0
+    (path,) = (tmp_path / "out").iterdir()
+    assert path.name == "Tiny-0.5B-F32.gguf"
+    assert "'general.sampling.temp' of the model card" in capsys.readouterr().err
+    with open_gguf(path) as file:
+        assert file.metadata.str("general.name") == "Tiny 0.5B"
 
 
 USAGE = [

@@ -8,9 +8,11 @@ from typing import Any
 
 from ....core.gguf.checks import MAX_TEMPLATE_BYTES
 from ...checkpoint import Checkpoint
+from ...checkpoint.folder import Folder
 from .files import TokenizerFiles
 
 _KEY = "tokenizer.chat_template"
+_FOLDER = "additional_chat_templates"
 
 
 def template_keys(
@@ -22,12 +24,14 @@ def template_keys(
         found = files.settings.get("chat_template")
     if found is None:
         found = (checkpoint.json("chat_template.json") or {}).get("chat_template")
+    more = _additional(checkpoint)
     if isinstance(found, str):
-        return _kept({_KEY: found}, notes)
+        found = [{"name": "default", "template": found}]
+    found = [*found, *more] if isinstance(found, list) else more
     out: dict[str, str] = {}
     names: list[str] = []
     default = None
-    for entry in found if isinstance(found, list) else []:
+    for entry in found:
         name, text = (
             (entry.get("name"), entry.get("template"))
             if isinstance(entry, Mapping)
@@ -44,6 +48,21 @@ def template_keys(
         out[_KEY] = default
     listed = {"tokenizer.chat_templates": names} if names else {}
     return {**_kept(out, notes), **listed}
+
+
+def _additional(checkpoint: Checkpoint) -> list[dict[str, str]]:
+    """Those of a folder beside chat_template.jinja."""
+    place = checkpoint.place
+    if not isinstance(place, Folder):
+        return []
+    paths = sorted((place.path / _FOLDER).glob("*.jinja"))
+    sources = [(path.stem, place.open(f"{_FOLDER}/{path.name}")) for path in paths]
+    out = []
+    for name, source in sources:
+        text = bytes(source.read(0, min(source.size, MAX_TEMPLATE_BYTES + 1)))
+        out.append({"name": name, "template": text.decode(errors="replace")})
+        source.close()
+    return out
 
 
 def _kept(templates: dict[str, str], notes: list[str]) -> dict[str, Any]:

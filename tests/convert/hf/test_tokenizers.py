@@ -158,12 +158,18 @@ TEMPLATES: list[tuple[Keys, dict[str, str], Keys]] = [
         {},
         {"": "D", ".tool_use": "E", "s": ["tool_use"]},
     ),
+    (
+        {"chat_template": "A"},
+        {"additional_chat_templates/rag.jinja": "F", "chat_template.jinja": "B"},
+        {"": "B", ".rag": "F", "s": ["rag"]},
+    ),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("settings", "files", "want"), TEMPLATES)
 def test_templates(settings: Keys, files: dict[str, str], want: Keys, tmp_path: Path) -> None:
     save(tmp_path, byte_level("qwen2"), **settings)
+    (tmp_path / "additional_chat_templates").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     keys, _ = read(tmp_path)
@@ -180,6 +186,37 @@ def test_the_probe_text_tells_all_ways_of_cutting_apart() -> None:
     for rule in PRE_TOKENIZERS.values():
         cut = tuple(_cut(rule, PROBE))
         assert ways.setdefault(cut, rule.patterns) == rule.patterns
+
+
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+NEARLY = {
+    "tekken": _CASED % ("", "", ""),
+    "gpt-4o": _CASED % ("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "{1,3}"),
+}
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_what_llama_cpp_does_nearly(name: str, tmp_path: Path) -> None:
+    """It knows upper and lower case of ASCII letters alone."""
+    definition = json.loads(byte_level("qwen2"))
+    definition["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": NEARLY[name]}
+    keys, notes = read(save(tmp_path, json.dumps(definition)))
+    assert keys["tokenizer.ggml.pre"] == name
+    assert "cuts some texts beyond ASCII differently" in notes[0]
+
+
+def test_single_digits_before_gpt2(tmp_path: Path) -> None:
+    """As SmolLM and StarCoder cut."""
+    definition = json.loads(byte_level(None))
+    cuts = definition["pre_tokenizer"]["pretokenizers"]
+    cuts.insert(0, {"type": "Digits", "individual_digits": True})
+    keys, notes = read(save(tmp_path, json.dumps(definition)))
+    assert notes == []
+    assert PRE_TOKENIZERS[keys["tokenizer.ggml.pre"]] == PRE_TOKENIZERS["smollm"]
 
 
 def test_an_unknown_way_of_cutting_is_refused(tmp_path: Path) -> None:
