@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoint import StoredTensor
+from ..checkpoint.source import LocalSource
 from ..hf_tensors import Floats
 
 SLAB_BYTES: Final = 1 << 24  # as float32; a few of that size are alive at a time
@@ -80,10 +81,12 @@ class Matrix:
 
     def _release(self, first: int, last: int) -> None:
         """Let the system take back pages of a mapped file."""
+        if not isinstance(self.tensor.source, LocalSource):  # asking again would fetch it again
+            return
         size = self.tensor.n_bytes // max(1, self.n_rows)
         start, stop = self.tensor.start + first * size, self.tensor.start + last * size
         view = self.tensor.source.read(start, stop)
-        mapped = view.obj if isinstance(view, memoryview) else None
+        mapped = view.obj
         if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             start = start // mmap.PAGESIZE * mmap.PAGESIZE
             mapped.madvise(mmap.MADV_DONTNEED, start, stop - start)

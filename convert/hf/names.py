@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,14 +110,13 @@ def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: Config) -> 
     n_matrices = Matrix(tensor).n_rows // max(1, rows)
     if scale.dtype not in (*FLOATS, "F8_E8M0"):
         raise _wrong(tensor, scale, config)
-    n = Matrix(scale).n_rows * Matrix(scale).n_columns if scale.shape else 1
+    n = math.prod(scale.shape)
     if n == n_matrices:
         return BlockScales(_reshaped(scale, (n, 1)), rows, (rows, columns))
-    if n == n_matrices * rows:
+    if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
         return BlockScales(_reshaped(scale, (n, 1)), rows, (1, columns))
     block = _block_size(config)
-    across = -(-columns // block[1])
-    if n != n_matrices * -(-rows // block[0]) * across or scale.shape[-1] != across:
+    if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
         raise _wrong(tensor, scale, config)
     return BlockScales(scale, rows, block)
 

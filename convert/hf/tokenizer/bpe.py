@@ -24,8 +24,10 @@ def is_byte_level(files: TokenizerFiles) -> bool:
 def read_byte_level(files: TokenizerFiles, n_rows: int, pre: str | None) -> Vocab:
     vocab, merges = _vocab(files), _merges(files)
     pieces = {token_id: (text, int(Kind.NORMAL), 0.0) for text, token_id in vocab.items()}
-    tokens, kinds, _ = place(pieces, files, n_rows, SOURCE)
-    out = Vocab("gpt2", tokens, kinds, merges=[" ".join(pair) for pair in merges])
+    notes: list[str] = []
+    tokens, kinds, _ = place(pieces, files, n_rows, SOURCE, notes)
+    merged = [" ".join(pair) for pair in merges]
+    out = Vocab("gpt2", tokens, kinds, merges=merged, notes=notes)
     _check_merges(out, merges, files)
     out.pre = choose_pre(files, pre, out.notes)
     return out
@@ -57,8 +59,9 @@ def read_merged(files: TokenizerFiles, n_rows: int) -> Vocab:
         # What no merge makes comes last: a reader of scores would merge it first otherwise.
         rank = ranks.get(text, len(merges) + 1 if len(text) > 1 else 0)
         pieces[token_id] = (text, int(kind), -float(rank))
-    tokens, kinds, scores = place(pieces, files, n_rows, SOURCE)
-    out = Vocab("llama", tokens, kinds, scores=scores)
+    notes: list[str] = []
+    tokens, kinds, scores = place(pieces, files, n_rows, SOURCE, notes)
+    out = Vocab("llama", tokens, kinds, scores=scores, notes=notes)
     out.add_space_prefix = adds_space(files)
     return out
 
@@ -75,8 +78,10 @@ def read_unigram(files: TokenizerFiles, n_rows: int) -> Vocab:
         i: (text, int(_spm_kind(text, unknown)), float(score))
         for i, (text, score) in enumerate(listed)
     }
-    tokens, kinds, scores = place(pieces, files, n_rows, SOURCE)
-    out = Vocab("llama", tokens, kinds, scores=scores, add_space_prefix=adds_space(files))
+    notes: list[str] = []
+    tokens, kinds, scores = place(pieces, files, n_rows, SOURCE, notes)
+    out = Vocab("llama", tokens, kinds, scores=scores, notes=notes)
+    out.add_space_prefix = adds_space(files)
     out.notes.append(
         "a Unigram vocabulary: readers of GGUF merge by its scores, some texts are cut differently"
     )

@@ -107,8 +107,10 @@ def _read_proto(checkpoint: Checkpoint, files: TokenizerFiles, n_rows: int) -> V
         proto = parse_proto(bytes(source.read(0, source.size)), source.label)
     finally:
         source.close()
-    tokens, kinds, scores = place(dict(enumerate(proto.pieces)), files, n_rows, _MODEL_FILE)
-    vocab = Vocab("llama", tokens, kinds, scores=scores)
+    notes: list[str] = []
+    pieces = dict(enumerate(proto.pieces))
+    tokens, kinds, scores = place(pieces, files, n_rows, _MODEL_FILE, notes)
+    vocab = Vocab("llama", tokens, kinds, scores=scores, notes=notes)
     vocab.add_space_prefix = bpe.adds_space(files) if files.definition else proto.adds_space
     told = files.settings.get("add_prefix_space")
     if isinstance(told, bool):

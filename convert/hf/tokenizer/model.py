@@ -41,23 +41,30 @@ def looks_special(text: str) -> bool:
 
 
 def place(
-    pieces: Mapping[int, tuple[str, int, float]], files: TokenizerFiles, n_rows: int, source: str
+    pieces: Mapping[int, tuple[str, int, float]],
+    files: TokenizerFiles,
+    n_rows: int,
+    source: str,
+    notes: list[str],
 ) -> tuple[list[str], list[int], list[float]]:
     """Pieces and added tokens by id, holes and padded rows filled: a GGUF has a text per row."""
-    n = max([*pieces, *files.added], default=-1) + 1
-    if not n:
+    if not pieces:
         raise files.error(source, "the vocabulary is empty")
-    if n > n_rows:
-        last = files.added[n - 1].text if n - 1 in files.added else pieces[n - 1][0]
-        raise files.error(
-            source, f"token {n - 1} is {shown(last)}, but the embeddings have {n_rows} rows"
-        )
+    last = max(pieces)
+    if last >= n_rows:
+        text = shown(pieces[last][0])
+        raise files.error(source, f"token {last} is {text}, but the embeddings have {n_rows} rows")
     tokens = [f"[PAD{i}]" for i in range(n_rows)]
     kinds = [int(Kind.UNUSED)] * n_rows
     scores = [PADDING_SCORE] * n_rows
     for i, (text, kind, score) in pieces.items():
         tokens[i], kinds[i], scores[i] = text, kind, score
-    for i, added in files.added.items():
+    ids = {text: i for i, (text, _, _) in pieces.items()}
+    for given, added in files.added.items():
+        i = ids.get(added.text, given)  # where the text is a piece, that is the one that is used
+        if i >= n_rows:
+            notes.append(f"added token {i}, {shown(added.text)}, has no row: left out")
+            continue
         kinds[i] = int(_added_kind(added.text, added.special))
         if kinds[i] == Kind.CONTROL and i in pieces and pieces[i][1] == Kind.UNKNOWN:
             kinds[i] = int(Kind.UNKNOWN)

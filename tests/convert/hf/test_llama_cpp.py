@@ -13,6 +13,7 @@ from support.converting import convert
 from support.llama_cpp import LlamaCpp
 from support.running import random_tokens
 from support.tiny_models import FAMILIES, WITH_MTP, YARN_ROPE
+from support.tokenizer_files import sentence_piece_merges
 
 from specdec.core.sampling.sampler import logprobs
 
@@ -61,6 +62,26 @@ def test_every_type_loads(kind: str, tmp_path: Path, capfd: pytest.CaptureFixtur
         text = "The end, and it's 1234 <|im_end|> of\n\n  that"
         want = [int(i) for i in _original(tmp_path).encode(text, add_special_tokens=False).ids]
         assert peer.tokenize(text) == want
+
+
+def test_sentence_piece(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The ids of the original, where scores were made of merges."""
+    from tokenizers import Tokenizer
+
+    build_checkpoint("llama", tmp_path, settings={"vocab_size": 1024})
+    (tmp_path / "tokenizer.json").write_text(sentence_piece_merges(), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
+    path = convert(tmp_path, tmp_path / "out.gguf")
+    original = Tokenizer.from_str(sentence_piece_merges())
+    with capfd.disabled(), LlamaCpp(path) as peer:
+        for text in (
+            "The end of it",
+            " two  spaces\n\n  x",
+            "naïve 你好 😀",
+            "def f(x): return 12",
+        ):
+            want = original.encode(text, add_special_tokens=False).ids
+            assert peer.tokenize(text) == want
 
 
 def _original(folder: Path) -> Any:

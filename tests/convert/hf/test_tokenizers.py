@@ -316,6 +316,22 @@ def test_damaged_definitions(place: tuple[Any, ...], value: Any, bytewise: bool)
             check_line(error)
 
 
+def test_added_tokens_without_a_row_or_with_a_piece_of_their_own(tmp_path: Path) -> None:
+    definition = json.loads(byte_level("qwen2"))
+    piece = max(definition["model"]["vocab"], key=len)
+    more = {"special": True, "normalized": False}
+    definition["added_tokens"] += [
+        {"id": 1500, "content": "[PAD]", **more}, {"id": 900, "content": piece, **more}
+    ]  # fmt: skip
+    (tmp_path / "added_tokens.json").write_text('{"[PAD2]": 1600}')
+    keys, notes = read(save(tmp_path, json.dumps(definition)))
+    assert "added token 1600, '[PAD2]', has no row: left out" in notes
+    tokens, kinds = keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"]
+    assert len(tokens) == ROWS
+    assert kinds[definition["model"]["vocab"][piece]] == 3
+    assert (tokens[900], kinds[900]) == ("[PAD900]", 5)
+
+
 def test_too_few_rows(tmp_path: Path) -> None:
     save(tmp_path, byte_level("qwen2"))
     checkpoint = Checkpoint("it", Folder(tmp_path), {}, {}, [])
