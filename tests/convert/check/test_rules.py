@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,9 +98,32 @@ def test_a_broken_rule(name: str, edit: Edit, message: str, tmp_path: Path) -> N
     made = build_tiny(family, tmp_path, mtp=bool(mtp), edit=edit)
     with open_gguf(made.path) as file:
         complaints = broken_rules(file)
-    import re
-
     assert any(re.search(message, complaint) for complaint in complaints), complaints
+
+
+LOADING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from support.llama_cpp import LlamaCpp
+with LlamaCpp(Path(sys.argv[1])):
+    print("loaded")
+"""
+# It loads these, and then aborts, or computes nonsense.
+LOADED = ("can run one head", "positive value")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    ("name", "edit", "message"), [case for case in BROKEN if not case[2].endswith(LOADED)]
+)
+def test_llama_cpp_refuses_it_indeed(name: str, edit: Edit, message: str, tmp_path: Path) -> None:
+    family, _, mtp = name.partition("-")
+    for change, loads in ((None, True), (edit, False)):
+        path = build_tiny(family, tmp_path, mtp=bool(mtp), edit=change).path
+        command = [sys.executable, "-c", LOADING, str(path), str(Path(__file__).parents[2] / "lib")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert ("loaded" in done.stdout) == loads, done.stderr[-500:]
 
 
 def test_half_norms(tmp_path: Path) -> None:
