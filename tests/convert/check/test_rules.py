@@ -119,11 +119,11 @@ LOADED = ("can run one head", "positive value")
 )
 def test_llama_cpp_refuses_it_indeed(name: str, edit: Edit, message: str, tmp_path: Path) -> None:
     family, _, mtp = name.partition("-")
-    for change, loads in ((None, True), (edit, False)):
-        path = build_tiny(family, tmp_path, mtp=bool(mtp), edit=change).path
-        command = [sys.executable, "-c", LOADING, str(path), str(Path(__file__).parents[2] / "lib")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert ("loaded" in done.stdout) == loads, done.stderr[-500:]
+    path = build_tiny(family, tmp_path, mtp=bool(mtp), edit=edit).path
+    command = [sys.executable, "-c", LOADING, str(path), str(Path(__file__).parents[2] / "lib")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "loaded" not in done.stdout
+    assert "error loading model" in done.stderr
 
 
 def test_half_norms(tmp_path: Path) -> None:
