@@ -7,8 +7,10 @@ import typer
 from ..flags import SectionedCommand
 from ..output import print_help
 from .attach import attach
+from .check import check
 from .detach import detach
 from .extract import extract
+from .hf import hf
 from .inspect import InspectCommand, inspect
 from .merge import merge
 from .split import split
@@ -36,3 +38,5 @@ app.command("extract", cls=SectionedCommand)(extract)
 app.command("detach", cls=SectionedCommand)(detach)
 app.command("merge", cls=SectionedCommand)(merge)
 app.command("split", cls=SectionedCommand)(split)
+app.command("check", cls=SectionedCommand)(check)
+app.command("hf", cls=SectionedCommand)(hf)

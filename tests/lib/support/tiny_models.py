@@ -164,8 +164,8 @@ def build_tiny(
     config = getattr(transformers, family.hf_config)(**COMMON | family.settings)
     torch.manual_seed(seed)
     hf = getattr(transformers, family.hf_class)(config).eval().float()
-    _randomise(hf, family)
-    head = _build_mtp(hf, family) if mtp else None
+    randomise(hf, family)
+    head = build_head(hf, family) if mtp else None
     tensors = _map_tensors(hf, head, family, config)
     keys = _keys(family, config, n_nextn=int(mtp))
     if edit is not None:
@@ -175,7 +175,7 @@ def build_tiny(
     return TinyModel(family, hf, head, path)
 
 
-def _randomise(model: torch.nn.Module, family: Family) -> None:
+def randomise(model: torch.nn.Module, family: Family) -> None:
     """Weights of a size that gives logits of standard deviation about 1."""
     for name, parameter in model.named_parameters():
         with torch.no_grad():
@@ -196,7 +196,7 @@ def _randomise(model: torch.nn.Module, family: Family) -> None:
                 parameter.normal_(0.0, parameter.shape[-1] ** -0.5)
 
 
-def _build_mtp(hf: Any, family: Family) -> Any:
+def build_head(hf: Any, family: Family) -> Any:
     """transformers' own, architecture-agnostic MTP stack over the trunk."""
     from transformers.modeling_layers import MtpModel
 
@@ -208,7 +208,7 @@ def _build_mtp(hf: Any, family: Family) -> Any:
     head = MtpModel(hf, 1).eval().float()
     shared = {id(p) for p in hf.parameters()}
     saved = {id(p): p.detach().clone() for p in hf.parameters()}
-    _randomise(head, family)
+    randomise(head, family)
     with torch.no_grad():
         for parameter in head.parameters():
             if id(parameter) in shared:

@@ -1,0 +1,72 @@
+"""`config.json` as it is written, with the sizes in it looked up under all their names.
+
+Never through `transformers`: its classes fill in defaults and drop keys that only the hub has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...core.errors import ModelError
+from ...core.gguf.shown import shown
+
+MAX_SIZE: Final = 1 << 28
+_NESTED: Final = ("text_config", "llm_config", "language_config")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    label: str  # of the checkpoint
+    values: Mapping[str, Any]  # of the language model; keys of the whole where it has none
+
+    @classmethod
+    def of(cls, label: str, raw: Mapping[str, Any]) -> Config:
+        nested = (raw[key] for key in _NESTED if isinstance(raw.get(key), Mapping))
+        inner: Mapping[str, Any] = next(nested, {})
+        # Whether the head is tied is for the whole model to say.
+        tied = {k: raw[k] for k in ("tie_word_embeddings",) if k in raw}
+        return cls(label, {**raw, **inner, **tied})
+
+    @property
+    def model_type(self) -> str:
+        return str(self.values.get("model_type", ""))
+
+    @property
+    def architecture(self) -> str:
+        """The class that `transformers` would make."""
+        names = self.values.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
+
+    def get(self, *names: str) -> Any:
+        """The first that is there and not null."""
+        return next((v for name in names if (v := self.values.get(name)) is not None), None)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        value = self.get(*names)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not 1 <= value <= MAX_SIZE:
+            found = "missing" if value is None else f"{shown(value)}, not a size"
+            raise self.error(f"{names[0]} is {found}")
+        return value
+
+    def count(self, *names: str) -> int:
+        """0 where the configuration has none."""
+        return 0 if self.get(*names) in (None, 0) else self.size(*names)
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        return self.checked_number(names[0], self.get(*names), default)
+
+    def checked_number(self, name: str, value: Any, default: float | None = None) -> float:
+        if value is None and default is not None:
+            return default
+        if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+            found = "missing" if value is None else f"{shown(value)}, not a positive number"
+            raise self.error(f"{name} is {found}")
+        return float(value)
+
+    def error(self, what: str) -> ModelError:
+        return ModelError(f"{self.label}: config.json: {what}")

@@ -1,0 +1,146 @@
+"""Tensors of a checkpoint, sorted: under one spelling, with their scales; and what stays out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ...core.errors import ModelError
+from ...core.gguf.shown import shown
+from ..checkpoint import StoredTensor
+from .config import Config
+from .matrix import BlockScales, Matrix
+
+# In front of `layers.N`, longest first. A trunk that was saved alone has nothing there.
+_PREFIXES: Final = (
+    "model.language_model.model.", "language_model.model.", "model.language_model.",
+    "model.text_model.", "text_model.", "model.",
+)  # fmt: skip
+_HEADS: Final = ("language_model.lm_head.", "model.lm_head.", "lm_head.")
+_OTHER_SENSES: Final = re.compile(
+    r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vision|audio_tower|audio|"
+    r"multi_modal_projector|mm_projector|image_newline|patch_merger|embed_vision|projector)(\.|$)"
+)
+# Values that are computed anew, and scales for activations or caches that stay in floats.
+_NEEDLESS: Final = re.compile(
+    r"(rotary_emb\.inv_freq|\.rotary_emb\.\w+|masked_bias|attn\.bias|"
+    r"(input|activation|k|v|q|kv)_scale|input_global_scale|(q|k|v)_zero_point)$"
+)
+_SCALE: Final = re.compile(r"(.+\.(?:weight|gate_up_proj|down_proj))_scale(_inv)?")
+_PACKED: Final = ("qweight", "qzeros", "weight_packed", "blocks", "absmax", "SCB", "nested_absmax")
+FLOATS: Final = ("F64", "F32", "F16", "BF16")
+FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
+
+
+@dataclass(slots=True)
+class Sorted:
+    matrices: dict[str, Matrix] = field(default_factory=dict)  # by the one spelling
+    other_senses: list[str] = field(default_factory=list)  # vision, audio
+    needless: list[str] = field(default_factory=list)
+
+
+def sort_tensors(tensors: Mapping[str, StoredTensor], config: Config) -> Sorted:
+    out = Sorted()
+    scales: dict[str, StoredTensor] = {}
+    weights: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        if _OTHER_SENSES.search(name):
+            out.other_senses.append(name)
+        elif found := _SCALE.fullmatch(name):
+            scales[found[1]] = tensor
+        elif _NEEDLESS.search(name):
+            out.needless.append(name)
+        else:
+            weights[name] = tensor
+    for name, tensor in weights.items():
+        own = plain_name(name)
+        if own in out.matrices:
+            raise ModelError(
+                f"{config.label}: tensors {shown(out.matrices[own].tensor.name)} and {shown(name)} "
+                "are the same of the model"
+            )
+        out.matrices[own] = _matrix(tensor, scales.pop(name, None), config)
+    if scales:
+        lonely = next(iter(scales.values())).name
+        raise ModelError(
+            f"{config.label}: tensor {shown(lonely)} scales a weight that is not there"
+        )
+    return out
+
+
+def plain_name(name: str) -> str:
+    """`layers.N.`, `mtp.`, `embed_tokens.`, `norm.`, `lm_head.`"""
+    for head in _HEADS:
+        if name.startswith(head):
+            return "lm_head." + name.removeprefix(head)
+    for prefix in _PREFIXES:
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
+
+
+def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: Config) -> Matrix:
+    if tensor.name.endswith(_PACKED) or tensor.dtype not in (*FLOATS, *FLOAT8):
+        method = config.get("quantization_config")
+        named = method.get("quant_method") if isinstance(method, Mapping) else None
+        how = f" (quant_method {shown(named)})" if named else ""
+        raise ModelError(
+            f"{config.label}: tensor {shown(tensor.name)} is quantised{how}, as {tensor.dtype}: "
+            "convert the original checkpoint instead; of quantised ones, float8 alone can be read"
+        )
+    if scale is None:
+        if tensor.dtype in FLOAT8:
+            raise ModelError(
+                f"{config.label}: tensor {shown(tensor.name)} is {tensor.dtype}, but has no "
+                f"{tensor.name}_scale_inv"
+            )
+        return Matrix(tensor)
+    return Matrix(tensor, _block_scales(tensor, scale, config))
+
+
+def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: Config) -> BlockScales:
+    """One factor for all, one per row, or one per block of the size that the configuration says."""
+    shape = tensor.shape
+    if len(shape) < 2:
+        raise _wrong(tensor, scale, config)
+    rows, columns = shape[-2:]
+    n_matrices = Matrix(tensor).n_rows // max(1, rows)
+    if scale.dtype not in (*FLOATS, "F8_E8M0"):
+        raise _wrong(tensor, scale, config)
+    n = math.prod(scale.shape)
+    if n == n_matrices:
+        return BlockScales(_reshaped(scale, (n, 1)), rows, (rows, columns))
+    if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
+        return BlockScales(_reshaped(scale, (n, 1)), rows, (1, columns))
+    block = _block_size(config)
+    if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
+        raise _wrong(tensor, scale, config)
+    return BlockScales(scale, rows, block)
+
+
+def _block_size(config: Config) -> tuple[int, int]:
+    settings = config.get("quantization_config")
+    found: Any = settings.get("weight_block_size") if isinstance(settings, Mapping) else None
+    if found is None:
+        return 128, 128
+    if (
+        not isinstance(found, list)
+        or len(found) != 2
+        or any(type(n) is not int or n < 1 for n in found)
+    ):
+        raise config.error(f"weight_block_size is {shown(found)}, not two sizes")
+    return found[0], found[1]
+
+
+def _reshaped(scale: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
+    return StoredTensor(scale.name, scale.dtype, shape, scale.start, scale.source)
+
+
+def _wrong(tensor: StoredTensor, scale: StoredTensor, config: Config) -> ModelError:
+    return ModelError(
+        f"{config.label}: {shown(scale.name)} of {scale.dtype} {scale.shape} does not fit "
+        f"{shown(tensor.name)} of {tensor.shape}"
+    )

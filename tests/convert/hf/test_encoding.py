@@ -1,0 +1,61 @@
+"""Numbers as bytes: what the `gguf` package makes of them, whatever the slabs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import State, build_checkpoint, save_state
+from support.converting import convert, plan
+
+from specdec.convert.hf import matrix
+from specdec.core.gguf.reader import open_gguf
+
+KINDS = {"f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With numbers halfway between two, subnormal ones and zeros."""
+
+    def edit(raw: dict[str, object], state: State) -> None:
+        weight = state["model.layers.0.mlp.up_proj.weight"]
+        weight[0] = torch.tensor(np.arange(64, dtype=np.uint32) * 0x800 + 0x3F800000).view(
+            torch.float32
+        )
+        weight[1], weight[2] = 0.0, 1e-7
+
+    build_checkpoint("qwen35", tmp_path, mtp=True, edit=edit)
+    plain = open_gguf(convert(tmp_path, tmp_path / "f32.gguf"))
+    monkeypatch.setattr(matrix, "SLAB_BYTES", 5000)  # some rows at a time
+    made = open_gguf(convert(tmp_path, tmp_path / "out.gguf", kind=kind))
+    wanted = gguf.GGMLQuantizationType[KINDS[kind]]
+    seen = set()
+    for name, tensor in made.tensors.items():
+        seen.add(tensor.format.name)
+        values = plain.tensors[name].floats()
+        if tensor.format.name == "F32":
+            assert np.array_equal(tensor.floats(), values)
+        else:
+            want = gguf.quants.quantize(values, wanted).reshape(-1).view(np.uint8)
+            assert np.array_equal(tensor.data, want), name
+    assert seen == {"F32", KINDS[kind]}
+    norms = [t for n, t in made.tensors.items() if n.endswith(("norm.weight", "conv1d.weight"))]
+    assert {tensor.format.name for tensor in norms} == {"F32"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [(torch.float32, "f32"), (torch.float16, "f16"), (torch.bfloat16, "bf16")],
+)
+def test_auto_keeps_what_there_is(dtype: torch.dtype, kind: str, tmp_path: Path) -> None:
+    made = build_checkpoint("qwen3", tmp_path)
+    state = {name: value.to(dtype) for name, value in made.hf.state_dict().items()}
+    save_state(tmp_path, state)
+    assert plan(tmp_path, kind="auto").kind == kind
+    with open_gguf(convert(tmp_path, tmp_path / "out.gguf", kind="auto")) as file:
+        ours = file.tensors["blk.0.ffn_up.weight"].floats()
+        assert np.array_equal(ours, state["model.layers.0.mlp.up_proj.weight"].float().numpy())
