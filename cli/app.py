@@ -13,6 +13,7 @@ import typer
 
 from ..core.errors import SpecdecError
 from . import interrupts
+from .convert.app import app as convert
 from .flags import SectionedCommand
 from .generate import generate
 from .output import (
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("generate", cls=SectionedCommand)(generate)
 app.command("speculative-simple", cls=SectionedCommand)(speculative_simple)
+app.add_typer(convert)
 app.command("warmup", cls=SectionedCommand)(warmup)
 
 

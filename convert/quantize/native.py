@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.backend.cpu.compile import Kernels, Writer
-from ...core.backend.cpu.simd import SETS
+from ...core.backend.cpu.simd import SETS, Simd
 from ...core.gguf.quants import BlockFormat
-from . import blocks_32, blocks_k
+from . import blocks_32, blocks_k, widen
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -35,42 +35,65 @@ WRITERS: dict[str, Writer] = {
     "Q6_K": blocks_k.write_q6_k,
     "IQ4_XS": blocks_k.write_iq4_xs,
 }
+WIDENERS: dict[str, Writer] = {
+    "F16": widen.write_widen_f16,
+    "BF16": widen.write_widen_bf16,
+    "F32": widen.write_widen_f32,
+}
+VECTOR = 16  # widening takes whole vectors
+
+Report = Callable[[int, int], None]
 
 
 class Native:
     """The quantisers of some formats. Calls release Python's lock."""
 
-    def __init__(self, kernels: Kernels | None = None) -> None:
-        # `SETS` has the best first; the last needs nothing.
-        simd = next(kind for kind in SETS.values() if kind.is_available())
-        self._kernels = kernels or Kernels(simd())
-        self._functions: dict[str, Any] = {}
-
-    def prepare(
-        self, names: list[str], report: Callable[[int, int], None] | None = None
+    def __init__(
+        self, formats: Iterable[str], report: Report | None = None, simd: Simd | None = None
     ) -> None:
-        wanted = {f"quantize_{name.lower()}_{_digest()}": WRITERS[name] for name in names}
-        addresses = self._kernels.get(wanted, report)
+        self._kernels = Kernels(simd or best_set())
+        writers = {f"quantize_{name.lower()}": WRITERS[name] for name in formats}
+        writers |= {f"widen_{name.lower()}": write for name, write in WIDENERS.items()}
+        keys = {name: f"{name}_{_digest()}" for name in writers}
+        addresses = self._kernels.get({keys[name]: writers[name] for name in writers}, report)
         word = ctypes.c_int64
-        for name, key in zip(names, wanted, strict=True):
-            self._functions[name] = ctypes.CFUNCTYPE(None, word, word, word)(addresses[key])
+        kind = ctypes.CFUNCTYPE(None, word, word, word)
+        self._functions: dict[str, Any] = {n: kind(addresses[key]) for n, key in keys.items()}
 
     def quantize(
         self, fmt: BlockFormat, rows: Floats, importance: Floats | None, out: Bytes
     ) -> None:
-        """Whole rows of one tensor; `importance` has a number for each column."""
-        n_blocks = rows.size // fmt.block_size
-        arguments = np.array(
-            [
-                rows.ctypes.data,
-                0 if importance is None else importance.ctypes.data,
-                out.ctypes.data,
-                n_blocks,
-                rows.shape[-1] // fmt.block_size,
-            ],
-            np.int64,
+        """Whole rows of one matrix; `importance` has a number for each column."""
+        self._call(
+            f"quantize_{fmt.name.lower()}",
+            rows.ctypes.data,
+            0 if importance is None else importance.ctypes.data,
+            out.ctypes.data,
+            rows.size // fmt.block_size,
+            rows.shape[-1] // fmt.block_size,
         )
-        self._functions[fmt.name](arguments.ctypes.data, 0, 1)
+
+    def widen(self, kind: str, stored: Bytes, out: Floats) -> float:
+        """Stored F16, BF16 or F32 to `out`, of a multiple of 16 elements; returns the largest
+        magnitude, NaN if there is one."""
+        largest = np.zeros(1, np.float32)
+        self._call(
+            f"widen_{kind.lower()}",
+            stored.ctypes.data,
+            out.ctypes.data,
+            out.size,
+            largest.ctypes.data,
+        )
+        return float(largest[0])
+
+    def _call(self, name: str, *words: int) -> None:
+        arguments = np.array(words, np.int64)
+        self._functions[name](arguments.ctypes.data, 0, 1)
+
+
+def best_set() -> Simd:
+    """The first is the best, and the last needs nothing."""
+    return next(kind for kind in SETS.values() if kind.is_available())()
 
 
 @cache

@@ -1,0 +1,1 @@
+"""`spec convert`: checkpoints to GGUF, and GGUF to GGUF. One file per subcommand."""
