@@ -172,7 +172,10 @@ def speed_line(result: Result) -> str:
 
 
 def result_record(plan: Plan, result: Result) -> dict[str, Any]:
-    record = {"output": [str(path) for path in result.paths], "bytes": result.n_bytes}
+    record: dict[str, Any] = {
+        "output": [str(path) for path in result.paths],
+        "bytes": result.n_bytes,
+    }
     record |= plan_record(plan)
     for kind, errors in result.errors.items():
         record["types"][kind] |= {

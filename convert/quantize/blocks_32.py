@@ -3,6 +3,8 @@ MXFP4. Layouts: core/gguf/blocks_32.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...core.backend.cpu.emit import Emitter, Value
 from .grids import Codebook, Fp4, Grid, Uniform
 from .lanes import (
@@ -26,7 +28,7 @@ SIZE, HALF = 32, 16
 def write_q4_0(e: Emitter) -> None:
     lanes = Lanes(e, SIZE, 18)
     with sixteen_blocks(e, lanes, evenly):
-        _scale_and_codes(lanes, Uniform(8, 0.125, 1.5))
+        _scale_and_codes(lanes, Uniform(8, 0.25, 1.5))
         _nibbles(lanes, 2)
 
 
@@ -40,7 +42,7 @@ def write_iq4_nl(e: Emitter) -> None:
 def write_q5_0(e: Emitter) -> None:
     lanes = Lanes(e, SIZE, 22)
     with sixteen_blocks(e, lanes, evenly):
-        _scale_and_codes(lanes, Uniform(16, 0.2, 1.6))
+        _scale_and_codes(lanes, Uniform(16, 0.4, 1.6))
         _fifth_bits(lanes, 2)
         _nibbles(lanes, 6)
 
@@ -83,9 +85,7 @@ def write_mxfp4(e: Emitter) -> None:
         best = Best(e, -3e38, 1)
         for below in (2, 1, 3):
             at = _between(e, exponent - below, 2, 252)
-            scale, inverse_scale = _powers(at)
-            left = error_of(run, lambda x, s=scale, i=inverse_scale: grid.nearest(e, x * i) * s)
-            best.consider(0.0 - left, at.to_float(F32X16))
+            best.consider(0.0 - error_of(run, _read_back(e, grid, at)), at.to_float(F32X16))
         at = to_int(best.values[0])
         # A block of zeros has no scale; anything below 2^-120 is as good as zero.
         at = (largest < 2.0**-120).select(e.const(I32X16, 2), at)
@@ -99,6 +99,11 @@ def write_mxfp4(e: Emitter) -> None:
 def _powers(at: Value) -> tuple[Value, Value]:
     """2^(at - 128) and its inverse."""
     return ((at - 1) << 23).bits(F32X16), ((255 - at) << 23).bits(F32X16)
+
+
+def _read_back(e: Emitter, grid: Grid, at: Value) -> Callable[[Value], Value]:
+    scale, inverse_scale = _powers(at)
+    return lambda x: grid.nearest(e, x * inverse_scale) * scale
 
 
 def _between(e: Emitter, x: Value, low: int, high: int) -> Value:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from ...core.backend.cpu.emit import Emitter, Value
+from ...core.backend.cpu.emit import Emitter
 from .grids import Codebook, Uniform
-from .lanes import I32X16, Lanes, evenly, magnitude, mean_square, root, sixteen_blocks
+from .lanes import I32X16, Lanes, evenly, sixteen_blocks
 from .searches import Spread
 from .supers import SIZE, Minima, Runs, scales_and_minima, signed_scales
-
-
-def _mildly(lanes: Lanes, x: Value) -> Value:
-    """Large weights count somewhat more."""
-    return magnitude(x) + root(lanes.e, mean_square(lanes))
 
 
 def write_q2_k(e: Emitter) -> None:
     lanes = Lanes(e, SIZE, 84)
     with sixteen_blocks(e, lanes, evenly):
-        spread = Spread(3, first=-0.9, step=0.1, count=20, is_below_zero=True)
+        spread = Spread(3, first=-0.9, step=0.2, count=10, is_below_zero=True)
         found = scales_and_minima(Runs(lanes, 16), spread, 15)
         with e.range(0, 16) as s:
             lanes.set_byte(s, found.scales.int(s) | (found.minima.int(s) << 4))
@@ -50,7 +45,7 @@ def write_q5_k(e: Emitter) -> None:
 def write_q3_k(e: Emitter) -> None:
     lanes = Lanes(e, SIZE, 110)
     with sixteen_blocks(e, lanes, evenly):
-        scale, scales = signed_scales(Runs(lanes, 16), Uniform(4, 0.1, 1.0), -32, 31)
+        scale, scales = signed_scales(Runs(lanes, 16), Uniform(4, 0.2, 1.0), -32, 31)
         with e.range(0, 32) as k:
             byte = e.const(I32X16, 0)
             for s in range(8):
@@ -69,7 +64,7 @@ def write_q3_k(e: Emitter) -> None:
 def write_q6_k(e: Emitter) -> None:
     lanes = Lanes(e, SIZE, 210)
     with sixteen_blocks(e, lanes, evenly):
-        scale, scales = signed_scales(Runs(lanes, 16), Uniform(32, 0.3, 1.5), -128, 127)
+        scale, scales = signed_scales(Runs(lanes, 16), Uniform(32, 0.5, 1.5), -128, 127)
         for h in range(2):
             with e.range(0, 64) as k:
                 low, high = lanes.code(k + 128 * h), lanes.code(k + 128 * h + 64)

@@ -45,7 +45,7 @@ class Uniform(Grid):
 class Codebook(Grid):
     """The 16 values of IQ4_NL and IQ4_XS."""
 
-    places = ((-127 - 15.0, 2.5, 13), (113 - 15.0, 2.5, 13))
+    places = ((-127 - 15.0, 5.0, 7), (113 - 15.0, 5.0, 7))
     values = tuple(float(v) for v in IQ4_VALUES)
 
     def _steps(self, e: Emitter, x: Value, first: Value, sizes: list[float]) -> Value:

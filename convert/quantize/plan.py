@@ -10,17 +10,8 @@ from ...core.gguf.reader import GgufFile
 from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
 from .imatrix import Importance
-from .recipes import (
-    EMBEDDING,
-    FLOATS,
-    OUTPUT,
-    Facts,
-    Mixture,
-    Recipe,
-    in_llama_order,
-    kind_of,
-    may_be_quantised,
-)
+from .names import EMBEDDING, FLOATS, OUTPUT, Facts, in_llama_order, kind_of, may_be_quantised
+from .recipes import Mixture, Recipe
 from .rules import KEEP, Rule
 
 # Where rows are no whole blocks: the nearest type with small blocks, as llama.cpp has it.
@@ -58,9 +49,7 @@ class Item:
     @property
     def is_requantised(self) -> bool:
         """From fewer bits to others."""
-        return not (
-            self.is_copy or self.tensor.format.name in FLOATS or self.format.name in FLOATS
-        )
+        return not (self.is_copy or self.tensor.format.name in FLOATS or self.format.name in FLOATS)
 
     @property
     def n_bytes(self) -> int:
@@ -203,11 +192,12 @@ def _check_importance(plan: Plan) -> None:
     for item in plan.items:
         name = item.tensor.name
         needs = item.format.name == "Q2_K" and not item.is_copy
-        if needs and kind_of(name) not in (OUTPUT, EMBEDDING) and (
-            importance is None or name in missing
+        if (
+            needs
+            and kind_of(name) not in (OUTPUT, EMBEDDING)
+            and (importance is None or name in missing)
         ):
             raise ConfigError(
                 f"Q2_K_S needs an importance matrix (--imatrix FILE) that knows {shown(name)}; "
                 "Q2_K does without"
             )
-

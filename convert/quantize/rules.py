@@ -9,8 +9,8 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from ...core.gguf.quants import BlockFormat, find_format
 from ...core.gguf.shown import shown
+from .names import layer_of
 from .native import WRITERS
-from .recipes import layer_of
 
 KEEP = "keep"
 TARGETS = (*WRITERS, "F16", "BF16", "F32")

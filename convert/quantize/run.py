@@ -127,9 +127,7 @@ def new_metadata(source: GgufFile, plan: Plan) -> dict[str, Typed]:
     if importance is not None:
         entries["quantize.imatrix.file"] = Typed(ValueType.STRING, importance.path.name)
         if importance.datasets:
-            entries["quantize.imatrix.dataset"] = Typed(
-                ValueType.STRING, importance.datasets[0]
-            )
+            entries["quantize.imatrix.dataset"] = Typed(ValueType.STRING, importance.datasets[0])
         entries["quantize.imatrix.entries_count"] = Typed(ValueType.U32, len(importance.values))
         if importance.n_chunks > 0:
             entries["quantize.imatrix.chunks_count"] = Typed(ValueType.U32, importance.n_chunks)
@@ -169,9 +167,7 @@ def _copied(item: Item, *, watch: _Watch) -> Iterator[Bytes]:
     item.tensor.release()
 
 
-def _converted(
-    item: Item, *, plan: Plan, converter: Converter, watch: _Watch
-) -> Iterator[Bytes]:
+def _converted(item: Item, *, plan: Plan, converter: Converter, watch: _Watch) -> Iterator[Bytes]:
     tensor, importance = item.tensor, plan.wishes.importance
     columns = None if importance is None else importance.of(tensor.name, tensor.shape)
     for piece in converter.pieces(item, columns):

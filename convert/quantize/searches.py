@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...core.backend.cpu.emit import Value
 from .grids import Grid
-from .lanes import Best, F32X16, Run, clamped, counted, inverse, lesser, ratio, rounded, zero
+from .lanes import F32X16, Best, Run, clamped, counted, inverse, lesser, ratio, rounded, zero
 
 REFINEMENTS = 2  # of the best candidate: codes by its scale, then the best scale for these
 
@@ -54,8 +54,8 @@ class Spread:
 
     top: int
     first: float = -1.0  # the candidates' whole range is top + first + i * step
-    step: float = 0.1
-    count: int = 21
+    step: float = 0.2
+    count: int = 11
     is_below_zero: bool = False  # the minimum may not be above zero
 
 

@@ -30,6 +30,9 @@ from .searches import Spread, error_of, scale_and_minimum, signed_scale
 
 SIZE = 256
 ROUNDS = 2
+WORST = -3e38  # no error is as large
+# Of a run's scale and minimum, in steps.
+MOVES = ((0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (1.0, 1.0), (-1.0, -1.0))
 
 
 class Column:
@@ -67,55 +70,85 @@ def half(e: Emitter, x: Value) -> Value:
 
 def signed_scales(runs: Runs, grid: Grid, low: int, high: int) -> tuple[Value, Column]:
     """The block's scale, and those of the runs from `low` to `high`; codes are set."""
-    e = runs.lanes.e
-    scales = Column(e, runs.n)
-    extreme = zero(e)
-
-    def search(s: Value, run: Run) -> None:
-        scale = signed_scale(run, grid)
-        scales.set(s, scale)
-        kept = extreme.get()
-        extreme.set((magnitude(scale) > magnitude(kept)).select(scale, kept))
-
-    runs.each(search)
-    whole = e.variable(half(e, extreme.get() * (1 / low)))
-    to_whole = inverse(e, whole.get())
-
-    def settle(s: Value, _: Run) -> None:
-        scales.set(s, rounded(clamped(e, scales.get(s) * to_whole, low, high)))
-
-    runs.each(settle)
+    work = _Signed(runs, grid, low, high)
+    runs.each(work.search)
+    work.choose()
+    runs.each(work.settle)
     for _ in range(ROUNDS):
-        along, square = zero(e), zero(e)
+        work.fit.clear()
+        runs.each(work.improve)
+        along, square = work.fit.values
+        work.scale.set(half(work.e, ratio(work.e, along, square)))
+    runs.each(work.encode)
+    return work.scale.get(), work.scales
 
-        def improve(s: Value, run: Run, along=along, square=square) -> None:  # type: ignore[no-untyped-def]
-            best = Best(e, -3e38, 1)
-            for move in (0.0, -1.0, 1.0):
-                number = clamped(e, scales.get(s) + move, low, high)
-                unit = number * whole.get()
-                back = inverse(e, unit)
-                left = error_of(run, lambda x, u=unit, b=back: grid.nearest(e, x * b) * u)
-                best.consider(0.0 - left, number)
-            number = best.values[0]
-            scales.set(s, number)
-            back = inverse(e, number * whole.get())
-            with run.each() as j:
-                x = run.x(j)
-                q = grid.nearest(e, x * back) * number
-                wq = run.w(j) * q
-                along.set(e.fma(wq, x, along.get()))
-                square.set(e.fma(wq, q, square.get()))
 
-        runs.each(improve)
-        whole.set(half(e, ratio(e, along.get(), square.get())))
+class _Sums:
+    """Weighted sums of products over a block."""
 
-    def encode(s: Value, run: Run) -> None:
-        back = inverse(e, scales.get(s) * whole.get())
+    def __init__(self, e: Emitter, n: int) -> None:
+        self.e = e
+        self._kept = [zero(e) for _ in range(n)]
+
+    def clear(self) -> None:
+        for kept in self._kept:
+            kept.set(self.e.const(F32X16, 0.0))
+
+    def add(self, weight: Value, *products: tuple[Value, Value]) -> None:
+        for kept, (a, b) in zip(self._kept, products, strict=True):
+            kept.set(self.e.fma(weight * a, b, kept.get()))
+
+    @property
+    def values(self) -> list[Value]:
+        return [kept.get() for kept in self._kept]
+
+
+class _Signed:
+    def __init__(self, runs: Runs, grid: Grid, low: int, high: int) -> None:
+        self.e, self.runs, self.grid = runs.lanes.e, runs, grid
+        self.low, self.high = low, high
+        self.scales = Column(self.e, runs.n)
+        self.scale, self.extreme = zero(self.e), zero(self.e)
+        self.fit = _Sums(self.e, 2)
+
+    def search(self, s: Value, run: Run) -> None:
+        scale, kept = signed_scale(run, self.grid), self.extreme.get()
+        self.scales.set(s, scale)
+        self.extreme.set((magnitude(scale) > magnitude(kept)).select(scale, kept))
+
+    def choose(self) -> None:
+        """The largest of the runs' scales gets the number with the larger magnitude."""
+        self.scale.set(half(self.e, self.extreme.get() * (1 / self.low)))
+
+    def settle(self, s: Value, _: Run) -> None:
+        number = self.scales.get(s) * inverse(self.e, self.scale.get())
+        self.scales.set(s, rounded(self._within(number)))
+
+    def improve(self, s: Value, run: Run) -> None:
+        best = Best(self.e, WORST, 1)
+        for move in (0.0, -1.0, 1.0):
+            number = self._within(self.scales.get(s) + move)
+            best.consider(0.0 - error_of(run, self._values(number)), number)
+        number = best.values[0]
+        self.scales.set(s, number)
+        back = inverse(self.e, number * self.scale.get())
         with run.each() as j:
-            runs.lanes.set_code(j, grid.code(e, run.x(j) * back))
+            x = run.x(j)
+            q = self.grid.nearest(self.e, x * back) * number
+            self.fit.add(run.w(j), (q, x), (q, q))
 
-    runs.each(encode)
-    return whole.get(), scales
+    def encode(self, s: Value, run: Run) -> None:
+        back = inverse(self.e, self.scales.get(s) * self.scale.get())
+        with run.each() as j:
+            self.runs.lanes.set_code(j, self.grid.code(self.e, run.x(j) * back))
+
+    def _within(self, number: Value) -> Value:
+        return clamped(self.e, number, self.low, self.high)
+
+    def _values(self, number: Value) -> Callable[[Value], Value]:
+        unit = number * self.scale.get()
+        back = inverse(self.e, unit)
+        return lambda x: self.grid.nearest(self.e, x * back) * unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,79 +163,88 @@ class Minima:
 
 def scales_and_minima(runs: Runs, spread: Spread, most: int) -> Minima:
     """The block's scale and minimum, and those of the runs from 0 to `most`; codes are set."""
-    e = runs.lanes.e
-    scales, minima = Column(e, runs.n), Column(e, runs.n)
-    top_scale, top_minimum = zero(e), zero(e)
-
-    def search(s: Value, run: Run) -> None:
-        scale, minimum = scale_and_minimum(run, spread)
-        scale = greater(scale, e.const(F32X16, 0.0))
-        scales.set(s, scale)
-        minima.set(s, 0.0 - minimum)
-        top_scale.set(greater(scale, top_scale.get()))
-        top_minimum.set(greater(0.0 - minimum, top_minimum.get()))
-
-    runs.each(search)
-    scale = e.variable(half(e, top_scale.get() * (1 / most)))
-    minimum = e.variable(half(e, top_minimum.get() * (1 / most)))
-    to_scale, to_minimum = inverse(e, scale.get()), inverse(e, minimum.get())
-
-    def settle(s: Value, _: Run) -> None:
-        scales.set(s, rounded(clamped(e, scales.get(s) * to_scale, 0, most)))
-        minima.set(s, rounded(clamped(e, minima.get(s) * to_minimum, 0, most)))
-
-    runs.each(settle)
-
-    def codes(number: Value, offset: Value) -> Callable[[Value], Value]:
-        back, shift = inverse(e, number * scale.get()), offset * minimum.get()
-        return lambda x: rounded(clamped(e, (x + shift) * back, 0, spread.top))
-
+    work = _WithMinima(runs, spread, most)
+    runs.each(work.search)
+    work.choose()
+    runs.each(work.settle)
     for _ in range(ROUNDS):
-        sums = [zero(e) for _ in range(5)]
+        work.fit.clear()
+        runs.each(work.improve)
+        work.solve()
+    runs.each(work.encode)
+    return Minima(work.scale.get(), work.minimum.get(), work.scales, work.minima)
 
-        def improve(s: Value, run: Run, sums=sums) -> None:  # type: ignore[no-untyped-def]
-            best = Best(e, -3e38, 2)
-            for move in (0.0, -1.0, 1.0):
-                for shift in (0.0, -1.0, 1.0):
-                    number = clamped(e, scales.get(s) + move, 0, most)
-                    offset = clamped(e, minima.get(s) + shift, 0, most)
-                    code = codes(number, offset)
-                    unit, below = number * scale.get(), offset * minimum.get()
-                    left = error_of(run, lambda x, c=code, u=unit, b=below: c(x) * u - b)
-                    best.consider(0.0 - left, number, offset)
-            number, offset = best.values
-            scales.set(s, number)
-            minima.set(s, offset)
-            code = codes(number, offset)
-            with run.each() as j:
-                x, w = run.x(j), run.w(j)
-                q = code(x) * number
-                terms = ((q, q), (q, offset), (offset, offset), (q, x), (offset, x))
-                for kept, (a, b) in zip(sums, terms, strict=True):
-                    kept.set(e.fma(w * a, b, kept.get()))
 
-        runs.each(improve)
-        _fit(e, [kept.get() for kept in sums], scale, minimum)
+class _WithMinima:
+    def __init__(self, runs: Runs, spread: Spread, most: int) -> None:
+        self.e, self.runs, self.spread, self.most = runs.lanes.e, runs, spread, most
+        self.scales, self.minima = Column(self.e, runs.n), Column(self.e, runs.n)
+        self.scale, self.minimum = zero(self.e), zero(self.e)
+        self.fit = _Sums(self.e, 5)
 
-    def encode(s: Value, run: Run) -> None:
-        code = codes(scales.get(s), minima.get(s))
+    def search(self, s: Value, run: Run) -> None:
+        scale, minimum = scale_and_minimum(run, self.spread)
+        scale = greater(scale, self.e.const(F32X16, 0.0))
+        self.scales.set(s, scale)
+        self.minima.set(s, 0.0 - minimum)
+        self.scale.set(greater(scale, self.scale.get()))
+        self.minimum.set(greater(0.0 - minimum, self.minimum.get()))
+
+    def choose(self) -> None:
+        """The largest of the runs get the largest number."""
+        for largest in (self.scale, self.minimum):
+            largest.set(half(self.e, largest.get() * (1 / self.most)))
+
+    def settle(self, s: Value, _: Run) -> None:
+        for column, unit in ((self.scales, self.scale), (self.minima, self.minimum)):
+            number = column.get(s) * inverse(self.e, unit.get())
+            column.set(s, rounded(self._within(number)))
+
+    def improve(self, s: Value, run: Run) -> None:
+        best = Best(self.e, WORST, 2)
+        for move, shift in MOVES:
+            number = self._within(self.scales.get(s) + move)
+            offset = self._within(self.minima.get(s) + shift)
+            best.consider(0.0 - error_of(run, self._values(number, offset)), number, offset)
+        number, offset = best.values
+        self.scales.set(s, number)
+        self.minima.set(s, offset)
+        code = self._code(number, offset)
         with run.each() as j:
-            runs.lanes.set_code(j, to_int(code(run.x(j))))
+            x = run.x(j)
+            q = code(x) * number
+            self.fit.add(run.w(j), (q, q), (q, offset), (offset, offset), (q, x), (offset, x))
 
-    runs.each(encode)
-    return Minima(scale.get(), minimum.get(), scales, minima)
+    def solve(self) -> None:
+        """x = scale * q - minimum * m over the whole block, with q and m as they are."""
+        e = self.e
+        qq, qm, mm, qx, mx = self.fit.values
+        determinant = qq * mm - qm * qm
+        both = ratio(e, qx * mm - mx * qm, determinant)
+        low = ratio(e, qx * qm - mx * qq, determinant)
+        # Where all runs are alike the two cannot be told apart: they stay as they are.
+        is_sound = determinant > qq * mm * 1e-4
+        alone = (mm > 0.0).select(self.scale.get(), ratio(e, qx, qq))
+        for found, kept, other in ((both, self.scale, alone), (low, self.minimum, low)):
+            chosen = is_sound.select(found, other)
+            kept.set(half(e, (chosen > 0.0).select(chosen, kept.get())))
 
+    def encode(self, s: Value, run: Run) -> None:
+        code = self._code(self.scales.get(s), self.minima.get(s))
+        with run.each() as j:
+            self.runs.lanes.set_code(j, to_int(code(run.x(j))))
 
-def _fit(e, sums, scale, minimum) -> None:  # type: ignore[no-untyped-def]
-    """x = scale * q - minimum * m over the whole block, from sums of qq, qm, mm, qx and mx."""
-    qq, qm, mm, qx, mx = sums
-    determinant = qq * mm - qm * qm
-    is_sound = determinant > qq * mm * 1e-4
-    alone = ratio(e, qx, qq)
-    both = ratio(e, qx * mm - mx * qm, determinant)
-    low = ratio(e, qx * qm - mx * qq, determinant)
-    is_sound = (low > 0.0).select(is_sound, e.const(is_sound.type, 0))
-    has_minimum = mm > 0.0
-    new_scale = is_sound.select(both, has_minimum.select(scale.get(), alone))
-    scale.set(half(e, greater(new_scale, e.const(F32X16, 0.0))))
-    minimum.set(half(e, is_sound.select(low, minimum.get())))
+    def _within(self, number: Value) -> Value:
+        return clamped(self.e, number, 0, self.most)
+
+    def _code(self, number: Value, offset: Value) -> Callable[[Value], Value]:
+        """How an element gets its code, where scale and minimum have these numbers."""
+        below = offset * self.minimum.get()
+        back, top = inverse(self.e, number * self.scale.get()), self.spread.top
+        return lambda x: rounded(clamped(self.e, (x + below) * back, 0, top))
+
+    def _values(self, number: Value, offset: Value) -> Callable[[Value], Value]:
+        """What an element would be read as."""
+        code = self._code(number, offset)
+        unit, below = number * self.scale.get(), offset * self.minimum.get()
+        return lambda x: code(x) * unit - below
