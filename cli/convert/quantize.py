@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NoReturn
 
 import typer
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ...convert.quantize.plan import Plan, Wishes
     from ...convert.quantize.run import Result
 
+TERMINATED: Final = 143
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -139,7 +142,7 @@ def quantize(
 ) -> None:
     """Quantise a GGUF file.
 
-    spec convert quantize model-f16.gguf -o model-q4.gguf --type Q4_K_M --tensor-type nextn=q8_0
+    spec convert quantize model-f16.gguf -o model-q4.gguf --type Q4_K_M
     """
     # Everything that can be wrong with the command line comes before anything slow.
     if files.output is None and not runs.dry_run:
@@ -152,7 +155,7 @@ def quantize(
     from ...core.backend.cpu.threads import default_threads
     from ...core.gguf.reader import open_gguf
 
-    with flag_errors(), open_gguf(files.source) as source:
+    with ended_in_order(), flag_errors(), open_gguf(files.source) as source:
         plan = make_plan(source, read_wishes(types, quality))
         reports.say_remarks(plan, output)
         if runs.dry_run or files.output is None:
@@ -181,6 +184,20 @@ def flag_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Being told to end leaves nothing behind either."""
+
+    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:

@@ -113,9 +113,7 @@ def sum_line(plan: Plan) -> str:
 
 
 def size(n_bytes: int) -> str:
-    if n_bytes >= 2**30:
-        return f"{n_bytes / 2**30:.2f} GiB"
-    return f"{n_bytes / 2**20:.1f} MiB"
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:

@@ -175,11 +175,10 @@ def _check_requantising(plan: Plan) -> None:
     found = [item for item in plan.items if item.is_requantised]
     if found:
         first = found[0]
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         raise ConfigError(
-            f"tensor {shown(first.tensor.name)} is {first.tensor.format.name} already and would "
-            f"become {first.format.name}{more}: quantising twice costs quality; start from an F16 "
-            "or BF16 file, or say --allow-requantize"
+            f"{len(found)} tensors are quantised already ({shown(first.tensor.name)} is "
+            f"{first.tensor.format.name} and would become {first.format.name}): quantising twice "
+            "costs quality; start from an F16 or BF16 file, or say --allow-requantize"
         )
 
 
@@ -198,6 +197,6 @@ def _check_importance(plan: Plan) -> None:
             and (importance is None or name in missing)
         ):
             raise ConfigError(
-                f"Q2_K_S needs an importance matrix (--imatrix FILE) that knows {shown(name)}; "
-                "Q2_K does without"
+                f"--type Q2_K_S needs an importance matrix that knows {shown(name)}: give "
+                "--imatrix FILE, or another type with --tensor-type; Q2_K does without"
             )

@@ -63,7 +63,7 @@ def scale_and_minimum(run: Run, spread: Spread) -> tuple[Value, Value]:
     """x = scale * code + minimum."""
     e = run.e
     low, high = run.bounds()
-    nothing = e.const(F32X16, 0.0)
+    nothing, one = e.const(F32X16, 0.0), e.const(F32X16, 1.0)
     if spread.is_below_zero:
         low = lesser(low, nothing)
     # Far from zero the sums would cancel; where zero is a bound, it has to stay where it is.
@@ -87,7 +87,8 @@ def scale_and_minimum(run: Run, spread: Spread) -> tuple[Value, Value]:
         scale = ratio(e, w * xq - xw * q1, determinant)
         minimum = ratio(e, q2 * xw - q1 * xq, determinant)
         if spread.is_below_zero:
-            is_above = minimum > 0.0
+            # Where all codes are the same, nothing is known of a minimum either.
+            is_above = (determinant > w * q2 * 1e-6).select(minimum, one) > 0.0
             minimum = is_above.select(nothing, minimum)
             scale = is_above.select(ratio(e, xq, q2), scale)
         return scale * xq + minimum * xw, scale, minimum

@@ -30,6 +30,7 @@ from .searches import Spread, error_of, scale_and_minimum, signed_scale
 
 SIZE = 256
 ROUNDS = 2
+SMALLEST_HALF = 2.0**-24
 WORST = -3e38  # no error is as large
 # Of a run's scale and minimum, in steps.
 MOVES = ((0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0), (1.0, 1.0), (-1.0, -1.0))
@@ -66,6 +67,15 @@ class Runs:
 def half(e: Emitter, x: Value) -> Value:
     """As it will be read."""
     return e.simd.from_half(e, e.simd.to_half(e, x))
+
+
+def half_above(e: Emitter, x: Value) -> Value:
+    """No less than x but for a rounding, so that numbers in this unit stay within their range: of
+    very small scales half floats keep only a bit or two."""
+    nearest = half(e, x)
+    step = (x < 0.0).select(e.const(F32X16, -SMALLEST_HALF), e.const(F32X16, SMALLEST_HALF))
+    is_short = magnitude(nearest) < magnitude(x) * 0.98
+    return is_short.select(half(e, x + step), nearest)
 
 
 def signed_scales(runs: Runs, grid: Grid, low: int, high: int) -> tuple[Value, Column]:
@@ -118,7 +128,7 @@ class _Signed:
 
     def choose(self) -> None:
         """The largest of the runs' scales gets the number with the larger magnitude."""
-        self.scale.set(half(self.e, self.extreme.get() * (1 / self.low)))
+        self.scale.set(half_above(self.e, self.extreme.get() * (1 / self.low)))
 
     def settle(self, s: Value, _: Run) -> None:
         number = self.scales.get(s) * inverse(self.e, self.scale.get())
@@ -193,7 +203,7 @@ class _WithMinima:
     def choose(self) -> None:
         """The largest of the runs get the largest number."""
         for largest in (self.scale, self.minimum):
-            largest.set(half(self.e, largest.get() * (1 / self.most)))
+            largest.set(half_above(self.e, largest.get() * (1 / self.most)))
 
     def settle(self, s: Value, _: Run) -> None:
         for column, unit in ((self.scales, self.scale), (self.minima, self.minimum)):
