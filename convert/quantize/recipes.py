@@ -48,7 +48,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("F32", 0, "F32"),
     )
 }
-ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "MXFP4": "MXFP4_MOE"}
+ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 COPY = "COPY"  # every tensor stays as it is, but for the rules
 
 

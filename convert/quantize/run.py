@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -102,7 +103,7 @@ def check_target(source: GgufFile, plan: Plan, target: Target) -> None:
         raise ConfigError(f"no permission to write to {shown_path(folder)}")
     if target.path.is_dir():
         raise ConfigError(f"{shown_path(target.path)} is a folder: give a file name")
-    if target.path.exists() and any(target.path.samefile(path) for path in source.paths):
+    if any(_writes_over(target, path) for path in source.paths):
         raise ConfigError(f"{shown_path(target.path)} is the input: choose another name")
     if os.path.lexists(target.path) and not target.overwrite:
         raise ConfigError(f"{shown_path(target.path)} exists already: --force replaces it")
@@ -115,6 +116,16 @@ def check_target(source: GgufFile, plan: Plan, target: Target) -> None:
             f"{shown_path(target.path)} needs {needed / 2**30:.2f} GiB, and "
             f"{free / 2**30:.2f} GiB are free in {shown_path(folder)}"
         )
+
+
+def _writes_over(target: Target, path: Path) -> bool:
+    """Itself, or as one of the shards, whose number is not known yet."""
+    if target.path.exists() and target.path.samefile(path):
+        return True
+    found = re.fullmatch(r"(.*)-\d{5}-of-\d{5}\.gguf", path.name, re.DOTALL)
+    stem = target.path.name.removesuffix(".gguf")
+    is_beside = path.parent.resolve() == target.path.parent.resolve()
+    return bool(target.max_shard_bytes and found and found[1] == stem and is_beside)
 
 
 def new_metadata(source: GgufFile, plan: Plan) -> dict[str, Typed]:

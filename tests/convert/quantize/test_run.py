@@ -164,6 +164,8 @@ def test_shards_in_and_out(tmp_path: Path) -> None:
     parts = sorted(tmp_path.glob("parts-*"))
     assert len(parts) > 2
     convert(parts[1], tmp_path / "joined.gguf")
+    with pytest.raises(ConfigError, match="is the input"):
+        convert(parts[1], tmp_path / "parts.gguf", max_shard_bytes=40_000)
     assert (tmp_path / "joined.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     result = convert(tmp_path / "in.gguf", tmp_path / "split.gguf", max_shard_bytes=20_000)
     assert len(result.paths) > 2
@@ -237,6 +239,20 @@ def test_what_half_floats_cannot_hold_is_named(tmp_path: Path) -> None:
     convert(source, tmp_path / "out.gguf", rules=(rule,))
     with open_gguf(tmp_path / "out.gguf") as new:
         assert new.tensors["blk.0.attn_q.weight"].floats()[3, 4] == pytest.approx(-1e6, rel=0.01)
+
+
+def test_tensors_without_elements_and_of_numbers(tmp_path: Path) -> None:
+    names = ("blk.0.attn_q.weight", "blk.0.ffn_down_exps.weight", "blk.0.ids.weight")
+    shapes, kinds = ((0, 512), (3, 0, 256), (2, 256)), ("F16", "F32", "I32")
+    tensors = [
+        TensorData(name, shape, find_format(kind), np.zeros(shape, dtype))
+        for name, shape, kind, dtype in zip(names, shapes, kinds, ("f2", "f4", "i4"), strict=True)
+    ]
+    write_gguf(tmp_path / "in.gguf", METADATA, tensors)
+    convert(tmp_path / "in.gguf", tmp_path / "out.gguf", "Q4_K_S", measures=True)
+    with open_gguf(tmp_path / "out.gguf") as new:
+        assert [tensor.shape for tensor in new.tensors.values()] == list(shapes)
+        assert new.tensors[names[2]].format.name == "I32"
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
