@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
@@ -49,14 +50,16 @@ def say_remarks(plan: Plan, output: Output) -> None:
     requantised = [item for item in plan.items if item.is_requantised]
     if requantised and plan.wishes.allows_requantising:
         output.remark(
-            f"warning: {len(requantised)} tensors are quantised already; quantising them again "
-            "costs more quality than starting from an F16 or BF16 file"
+            f"warning: quantised already: {_tensors(requantised)}; quantising again costs more "
+            "quality than starting from an F16 or BF16 file"
         )
     for format_name, names in fallbacks(plan).items():
         output.remark(
-            f"{len(names)} tensors become {format_name} because their rows do not fit the type "
-            f"that was asked for: {_some(names)}"
+            f"{_tensors(names)} of rows that do not fit the type asked for, now "
+            f"{format_name}: {_some(names)}"
         )
+    for line in plan_lines(plan)[:-1]:
+        output.note(line)
     for rule in plan.unused_rules:
         output.remark(f"warning: --tensor-type {rule} fits no tensor that is left to it")
     unknown = plan.without_importance()
@@ -80,6 +83,10 @@ def fallbacks(plan: Plan) -> dict[str, list[str]]:
         if item.is_fallback:
             found.setdefault(item.format.name, []).append(item.tensor.name)
     return found
+
+
+def _tensors(found: Sequence[object]) -> str:
+    return "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
 
 
 def _some(names: list[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...core.backend.cpu.emit import F32, I8, I16, I32, I64, LANES, Emitter, Value, Variable, vector
+from ...core.backend.cpu.emit import F32, I8, I16, LANES, Emitter, Value, Variable, vector
 from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16, ROUND
 
 I8X16, I16X16 = vector(I8), vector(I16)
@@ -220,6 +220,3 @@ def inverse(e: Emitter, x: Value) -> Value:
 def counted(e: Emitter, i: Value, start: float, step: float) -> Value:
     """start + i * step in all lanes."""
     return e.splat(i.to_float(F32) * step + start)
-
-
-__all__ = ["F32X16", "I32", "I32X16", "I64", "Best", "Lanes", "Run"]

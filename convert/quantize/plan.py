@@ -176,9 +176,9 @@ def _check_requantising(plan: Plan) -> None:
     if found:
         first = found[0]
         raise ConfigError(
-            f"{len(found)} tensors are quantised already ({shown(first.tensor.name)} is "
-            f"{first.tensor.format.name} and would become {first.format.name}): quantising twice "
-            "costs quality; start from an F16 or BF16 file, or say --allow-requantize"
+            f"{shown(first.tensor.name)} is {first.tensor.format.name} already and would become "
+            f"{first.format.name}, one of {len(found)}: quantising twice costs quality; start from "
+            "an F16 or BF16 file, or say --allow-requantize"
         )
 
 

@@ -108,9 +108,6 @@ def scale_and_minimum(run: Run, spread: Spread) -> tuple[Value, Value]:
     return scale, minimum + shift
 
 
-Residual = Callable[[Value], Value]
-
-
 def error_of(run: Run, value: Callable[[Value], Value]) -> Value:
     """The weighted square of what `value` (of an element) leaves over."""
     e, total = run.e, zero(run.e)

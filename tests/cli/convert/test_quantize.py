@@ -38,7 +38,7 @@ def test_a_file_and_a_line_about_it(halves: str, tmp_path: Path, capsys: Capture
         f"{target}: 4.90 MB, 5.21 bits per weight: 45 Q4_K, 40 F32, 4 Q5_0, 4 Q6_K, 3 Q8_0"
     )
     assert [line.split()[0] for line in lines[1:]] == ["Q4_K", "Q5_0", "Q6_K", "Q8_0"]
-    assert "4 tensors become Q5_0 because their rows" in shown.err
+    assert "4 tensors of rows that do not fit the type asked for, now Q5_0: " in shown.err
     assert "%" not in shown.err  # no progress where there is no terminal
     assert run(["generate", "-m", str(target), "-n", "4", "--temp", "0", "-q", "def f("]) == 0
 
