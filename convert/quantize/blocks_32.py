@@ -6,20 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...core.backend.cpu.emit import Emitter, Value
+from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
 from .grids import Codebook, Fp4, Grid, Uniform
-from .lanes import (
-    F32X16,
-    I32X16,
-    Best,
-    Lanes,
-    clamped,
-    evenly,
-    inverse,
-    magnitude,
-    rounded,
-    sixteen_blocks,
-    to_int,
-)
+from .lanes import Best, Lanes, clamped, evenly, inverse, magnitude, rounded, sixteen_blocks, to_int
 from .searches import Spread, error_of, scale_and_minimum, signed_scale
 
 SIZE, HALF = 32, 16

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...core.backend.cpu.emit import Emitter
+from ...core.backend.cpu.kernels.mathematics import I32X16
 from .grids import Codebook, Uniform
-from .lanes import I32X16, Lanes, evenly, sixteen_blocks
+from .lanes import Lanes, evenly, sixteen_blocks
 from .searches import Spread
 from .supers import SIZE, Minima, Runs, scales_and_minima, signed_scales
 

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from itertools import pairwise
 
 from ...core.backend.cpu.emit import Emitter, Value
+from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
 from ...core.gguf.blocks_32 import IQ4_VALUES
-from .lanes import F32X16, I32X16, clamped, magnitude, rounded, to_int
+from .lanes import clamped, magnitude, rounded, to_int
 
 # Candidates for the place of the largest element: (first, step, how many).
 Places = tuple[tuple[float, float, int], ...]

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.backend.cpu.emit import Value
+from ...core.backend.cpu.kernels.mathematics import F32X16
 from .grids import Grid
-from .lanes import F32X16, Best, Run, clamped, counted, inverse, lesser, ratio, rounded, zero
+from .lanes import Best, Run, clamped, counted, inverse, lesser, ratio, rounded, zero
 
 REFINEMENTS = 2  # of the best candidate: codes by its scale, then the best scale for these
 

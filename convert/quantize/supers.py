@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.backend.cpu.emit import Emitter, Value
+from ...core.backend.cpu.kernels.mathematics import F32X16
 from .grids import Grid
 from .lanes import (
-    F32X16,
     FLOAT_VECTOR,
     Best,
     Lanes,

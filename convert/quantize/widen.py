@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...core.backend.cpu.emit import F32, I16, I32, LANES, Emitter, Value, vector
-from .lanes import F32X16, I32X16, MAGNITUDE
+from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
+from .lanes import MAGNITUDE
 
 I16X16 = vector(I16)
 Loader = Callable[[Emitter, Value, Value], Value]  # (base address, index of an element)
