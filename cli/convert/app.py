@@ -13,6 +13,7 @@ from .extract import extract
 from .hf import hf
 from .inspect import InspectCommand, inspect
 from .merge import merge
+from .quantize import quantize
 from .split import split
 
 app = typer.Typer(
@@ -40,3 +41,4 @@ app.command("merge", cls=SectionedCommand)(merge)
 app.command("split", cls=SectionedCommand)(split)
 app.command("check", cls=SectionedCommand)(check)
 app.command("hf", cls=SectionedCommand)(hf)
+app.command("quantize", cls=SectionedCommand)(quantize)

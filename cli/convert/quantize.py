@@ -1,0 +1,253 @@
+"""`spec convert quantize`: a GGUF file in fewer bits."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NoReturn
+
+import typer
+
+from ...core.errors import ConfigError
+from ..flags import takes_flags
+from ..options import VoiceOptions
+from ..output import Output
+from . import quantize_report as reports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...convert.quantize.plan import Plan, Wishes
+    from ...convert.quantize.run import Result
+
+TERMINATED: Final = 143
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    SECTION: ClassVar = "Files"
+
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="A GGUF file; of shards any one means all.")
+    ]
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False
+    split_max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--split-max-size", metavar="SIZE",
+            help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G.",
+        ),
+    ] = None  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOptions:
+    SECTION: ClassVar = "Types"
+
+    type: Annotated[
+        str,
+        typer.Option(
+            "--type", metavar="TYPE",
+            help="Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S "
+            "Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32: the mixtures of llama-quantize. "
+            "COPY leaves all as it is, but for the rules.",
+        ),
+    ] = "Q4_K_M"  # fmt: skip
+    tensor_type: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tensor-type", metavar="RULE",
+            help="NAME=TYPE, as in ffn_down=q6_k: NAME is a regular expression found in the "
+            "tensor's name, TYPE a ggml type or keep. 0-3,last2:ffn_down=q8_0 is for these "
+            "layers alone. May be given several times; the first that fits decides.",
+        ),
+    ] = None  # fmt: skip
+    tensor_type_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--tensor-type-file", metavar="FILE", help="More rules, after those, one a line."
+        ),
+    ] = None
+    output_tensor_type: Annotated[
+        str | None,
+        typer.Option("--output-tensor-type", metavar="TYPE", help="For the output matrix."),
+    ] = None
+    token_embedding_type: Annotated[
+        str | None,
+        typer.Option("--token-embedding-type", metavar="TYPE", help="For the token table."),
+    ] = None
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Keep the output matrix as it is.")
+    ] = False
+    pure: Annotated[
+        bool, typer.Option("--pure", help="One type for all instead of the mixture.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class QualityOptions:
+    SECTION: ClassVar = "Quality"
+
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            "--imatrix", metavar="FILE",
+            help="Importance matrix of llama-imatrix (GGUF or .dat): which columns matter more.",
+        ),
+    ] = None  # fmt: skip
+    allow_requantize: Annotated[
+        bool,
+        typer.Option(
+            "--allow-requantize",
+            help="Also quantise what is quantised already, which costs quality twice.",
+        ),
+    ] = False  # fmt: skip
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure the error that each type makes.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    SECTION: ClassVar = "Output"
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would become of each tensor, and end.")
+    ] = False
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object: sizes, types, errors.")
+    ] = False
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", "-t", metavar="N", min=1, help="As many as cores unless given."),
+    ] = None
+
+
+@takes_flags
+def quantize(
+    files: FileOptions,
+    types: TypeOptions,
+    quality: QualityOptions,
+    runs: RunOptions,
+    voice: VoiceOptions,
+) -> None:
+    """Quantise a GGUF file.
+
+    spec convert quantize model-f16.gguf -o model-q4.gguf --type Q4_K_M
+    """
+    # Everything that can be wrong with the command line comes before anything slow.
+    if files.output is None and not runs.dry_run:
+        raise typer.BadParameter("where to? Give --output FILE, or --dry-run to see the plan")
+    shard_bytes = parse_size(files.split_max_size)
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+
+    from ...convert.quantize.plan import check_plan, make_plan
+    from ...convert.quantize.run import Target, quantize_file
+    from ...core.backend.cpu.threads import default_threads
+    from ...core.gguf.reader import open_gguf
+
+    with ended_in_order(), flag_errors(), open_gguf(files.source) as source:
+        plan = make_plan(source, read_wishes(types, quality))
+        reports.say_remarks(plan, output)
+        if runs.dry_run or files.output is None:
+            reports.say_refusal(plan, output)
+            show_plan(plan, output, as_json=runs.json)
+            return
+        check_plan(plan)
+        try:
+            result = quantize_file(
+                source,
+                plan,
+                Target(files.output, files.force, shard_bytes),
+                n_threads=runs.threads or default_threads(),
+                measures=quality.measure,
+                report=reports.Redrawn(output).report,
+            )
+        finally:
+            output.clear_progress()
+    show_result(plan, result, output, as_json=runs.json)
+
+
+@contextmanager
+def flag_errors() -> Iterator[None]:
+    """Only a flag can be at fault where the core speaks of the configuration."""
+    try:
+        yield
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Being told to end leaves nothing behind either."""
+
+    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
+    from ...convert.quantize.imatrix import read_importance
+    from ...convert.quantize.plan import Wishes
+    from ...convert.quantize.recipes import find_recipe
+    from ...convert.quantize.rules import parse_rule, read_rules, target_type
+
+    rules = [parse_rule(text) for text in types.tensor_type or []]
+    if types.tensor_type_file is not None:
+        rules += read_rules(types.tensor_type_file)
+
+    def named(kind: str | None, flag: str) -> str | None:
+        return None if kind is None else target_type(kind, flag).name
+
+    return Wishes(
+        recipe=find_recipe(types.type),
+        rules=tuple(rules),
+        output_type=named(types.output_tensor_type, "--output-tensor-type"),
+        embedding_type=named(types.token_embedding_type, "--token-embedding-type"),
+        leaves_output=types.leave_output_tensor,
+        is_pure=types.pure,
+        importance=None if quality.imatrix is None else read_importance(quality.imatrix),
+        allows_requantising=quality.allow_requantize,
+    )
+
+
+def parse_size(text: str | None) -> int | None:
+    """500M, 4G; a number alone is bytes."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)([kmgt]?)(?:i?b)?", text.lower())
+    if found is None or not int(found[1]):
+        raise typer.BadParameter(f"--split-max-size {text} is no size such as 500M or 4G")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def show_plan(plan: Plan, output: Output, *, as_json: bool) -> None:
+    if as_json:
+        record = reports.plan_record(plan) | {"plan": reports.tensors_record(plan)}
+        output.line(json.dumps(record))
+        return
+    for line in reports.plan_lines(plan):
+        output.line(line)
+
+
+def show_result(plan: Plan, result: Result, output: Output, *, as_json: bool) -> None:
+    output.remark(reports.speed_line(result))
+    if as_json:
+        output.line(json.dumps(reports.result_record(plan, result)))
+        return
+    for line in reports.result_lines(plan, result):
+        output.line(line)

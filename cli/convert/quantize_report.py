@@ -1,0 +1,189 @@
+"""What `spec convert quantize` says: the plan, how far it is, and what came out."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ...core.errors import ConfigError
+from ..output import Output
+
+if TYPE_CHECKING:
+    from ...convert.quantize.plan import Item, Plan
+    from ...convert.quantize.run import Progress, Result
+
+_NAMES_SHOWN: Final = 3
+_REDRAW_S: Final = 0.1
+_LOG_S: Final = 10.0  # where lines stay
+
+
+class Redrawn:
+    """Progress with speed and time left, not more often than anybody can read."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._every = _REDRAW_S if sys.stderr.isatty() else _LOG_S
+        self._last = -math.inf
+
+    def report(self, progress: Progress) -> None:
+        now = time.perf_counter()
+        if now - self._last >= self._every:
+            self._last = now
+            done = min(0.999, progress.done / max(1, progress.total))
+            self._output.progress(progress_line(progress), done)
+
+
+def progress_line(progress: Progress) -> str:
+    if not progress.seconds or not progress.done:
+        return progress.stage
+    speed = progress.done / progress.seconds
+    left = round((progress.total - progress.done) / speed)
+    return f"quantising, {speed / 1e6:.0f} MB/s, {left // 60}:{left % 60:02d} left"
+
+
+def say_remarks(plan: Plan, output: Output) -> None:
+    """What the user may not have meant."""
+    requantised = [item for item in plan.items if item.is_requantised]
+    if requantised and plan.wishes.allows_requantising:
+        output.remark(
+            f"warning: quantised already: {_tensors(requantised)}; quantising again costs more "
+            "quality than starting from an F16 or BF16 file"
+        )
+    for format_name, names in fallbacks(plan).items():
+        output.remark(
+            f"{_tensors(names)} of rows that do not fit the type asked for, now "
+            f"{format_name}: {_some(names)}"
+        )
+    for line in plan_lines(plan)[:-1]:
+        output.note(line)
+    for rule in plan.unused_rules:
+        output.remark(f"warning: --tensor-type {rule} fits no tensor that is left to it")
+    unknown = plan.without_importance()
+    if unknown:
+        output.remark(f"not in the importance matrix: {_some(unknown)}")
+
+
+def say_refusal(plan: Plan, output: Output) -> None:
+    """What a run without --dry-run would end with."""
+    from ...convert.quantize.plan import check_plan
+
+    try:
+        check_plan(plan)
+    except ConfigError as error:
+        output.remark(f"warning: this would be refused: {error}")
+
+
+def fallbacks(plan: Plan) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for item in plan.items:
+        if item.is_fallback:
+            found.setdefault(item.format.name, []).append(item.tensor.name)
+    return found
+
+
+def _tensors(found: Sequence[object]) -> str:
+    return "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """A row for each tensor, then the sum."""
+    rows = [
+        (item.tensor.name, _shape(item), item.tensor.format.name, item.format.name, item.why)
+        for item in plan.items
+    ]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(4)]
+    lines = [
+        f"{name:{widths[0]}}  {shape:>{widths[1]}}  {old:{widths[2]}}  "
+        f"{'=' if old == new else '>'} {new:{widths[3]}}  {why}".rstrip()
+        for name, shape, old, new, why in rows
+    ]
+    return [*lines, sum_line(plan)]
+
+
+def _shape(item: Item) -> str:
+    return " x ".join(map(str, reversed(item.tensor.shape)))
+
+
+def sum_line(plan: Plan) -> str:
+    counts = Counter(item.format.name for item in plan.items)
+    kinds = ", ".join(f"{n} {name}" for name, n in counts.most_common())
+    return f"{size(plan.n_bytes)}, {plan.bits_per_weight:.2f} bits per weight: {kinds}"
+
+
+def size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
+
+
+def plan_record(plan: Plan) -> dict[str, Any]:
+    recipe = plan.wishes.recipe
+    return {
+        "type": "COPY" if recipe is None else recipe.name,
+        "tensor_bytes": plan.n_bytes,
+        "weights": plan.n_elements,
+        "bits_per_weight": plan.bits_per_weight,
+        "types": _types_record(plan),
+        "requantized": [item.tensor.name for item in plan.items if item.is_requantised],
+        "fallbacks": {name: kind for kind, names in fallbacks(plan).items() for name in names},
+        "without_importance": plan.without_importance(),
+        "unused_rules": list(plan.unused_rules),
+    }
+
+
+def tensors_record(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": item.tensor.name,
+            "shape": list(item.tensor.shape),
+            "from": item.tensor.format.name,
+            "to": item.format.name,
+            "bytes": item.n_bytes,
+            "why": item.why,
+        }
+        for item in plan.items
+    ]
+
+
+def _types_record(plan: Plan) -> dict[str, dict[str, Any]]:
+    types: dict[str, dict[str, Any]] = {}
+    for item in plan.items:
+        row = types.setdefault(item.format.name, {"tensors": 0, "weights": 0, "bytes": 0})
+        row["tensors"] += 1
+        row["weights"] += item.tensor.n_elements
+        row["bytes"] += item.n_bytes
+    return types
+
+
+def result_lines(plan: Plan, result: Result) -> list[str]:
+    first, *others = map(str, result.paths)
+    name = first if not others else f"{first} and {len(others)} more"
+    lines = [f"{name}: {sum_line(plan)}"]
+    for kind, errors in sorted(result.errors.items()):
+        lines.append(f"{kind:6}  error {errors.rms:.3e} RMS, {errors.relative:.4%} of the weights'")
+    return lines
+
+
+def speed_line(result: Result) -> str:
+    rate = result.source_bytes / max(result.seconds, 1e-9) / 1e6
+    return f"read {size(result.source_bytes)} in {result.seconds:.1f} s, {rate:.0f} MB/s"
+
+
+def result_record(plan: Plan, result: Result) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "output": [str(path) for path in result.paths],
+        "bytes": result.n_bytes,
+    }
+    record |= plan_record(plan)
+    for kind, errors in result.errors.items():
+        record["types"][kind] |= {
+            "rms_error": errors.rms, "relative_error": errors.relative, "measured": errors.n,
+        }  # fmt: skip
+    return record | {"source_bytes": result.source_bytes, "seconds": result.seconds}

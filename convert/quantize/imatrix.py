@@ -1,0 +1,162 @@
+"""Importance matrices: how much each column of a weight matters, from llama-imatrix.
+
+Its GGUF files hold sums of squared inputs and how many went into them; the older `.dat` files hold
+the same in a layout of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import FileFormatError
+from ...core.gguf.reader import GgufFile, open_gguf
+from ...core.gguf.shown import shown, shown_path
+from ...core.gguf.tensors import Tensor
+
+Floats = NDArray[np.float32]
+SUMS, COUNTS = ".in_sum2", ".counts"
+_LEAST = 1e-6  # of the mean: a column that nothing ever went through still has some say
+_MOST_ENTRIES = 1 << 20
+_LONGEST_NAME = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    path: Path
+    values: dict[str, Floats]  # by tensor name: (matrices, columns), each row with mean 1
+    n_chunks: int
+    datasets: list[str] = field(default_factory=list)
+
+    def of(self, name: str, shape: tuple[int, ...]) -> Floats | None:
+        """(matrices, columns), or None where the file knows nothing of the tensor."""
+        values = self.values.get(name)
+        if values is None:
+            return None
+        n_matrices = shape[-3] if len(shape) > 2 else 1
+        if values.size != n_matrices * shape[-1]:
+            # The table's own statistics are those of the output where the two are tied.
+            if name == "token_embd.weight":
+                return None
+            raise FileFormatError(
+                f"{shown_path(self.path)}: has {values.size} values for {shown(name)}, "
+                f"which needs {n_matrices * shape[-1]}: it was made for another model"
+            )
+        return values.reshape(n_matrices, shape[-1])
+
+
+def read_importance(path: Path) -> Importance:
+    with open(path, "rb") as file:
+        is_gguf = file.read(4) == b"GGUF"
+    return _read_gguf(path) if is_gguf else _read_legacy(path)
+
+
+def _read_gguf(path: Path) -> Importance:
+    with open_gguf(path, mmap=False) as source:
+        values = {
+            name.removesuffix(SUMS): _mean(source, name)
+            for name in source.tensors
+            if name.endswith(SUMS)
+        }
+        if not values:
+            raise FileFormatError(
+                f"{source.label}: is no importance matrix: it has no tensors named *{SUMS}"
+            )
+        chunks = source.metadata.get("imatrix.chunk_count", 0)
+        datasets = source.metadata.get("imatrix.datasets", [])
+    return Importance(
+        path,
+        values,
+        chunks if isinstance(chunks, int) else 0,
+        [str(name) for name in datasets] if isinstance(datasets, list) else [],
+    )
+
+
+def _mean(source: GgufFile, name: str) -> Floats:
+    of = name.removesuffix(SUMS)
+    counts = source.tensors.get(of + COUNTS)
+    if counts is None:
+        raise FileFormatError(f"{source.label}: {shown(of + COUNTS)} is missing beside {name}")
+    sums = source.tensors[name]
+    _check_floats(source, sums)
+    _check_floats(source, counts)
+    if not counts.n_elements or sums.n_elements % counts.n_elements:
+        raise FileFormatError(
+            f"{source.label}: {shown(name)} has {sums.n_elements} sums for "
+            f"{counts.n_elements} counts"
+        )
+    n = counts.floats().reshape(-1, 1)
+    table = sums.floats().reshape(len(n), -1)
+    return _scaled(table, n, f"{source.label}: {shown(name)}")
+
+
+def _check_floats(source: GgufFile, tensor: Tensor) -> None:
+    if tensor.format.name != "F32":
+        raise FileFormatError(
+            f"{source.label}: {shown(tensor.name)} is {tensor.format.name}, expected F32"
+        )
+
+
+def _scaled(sums: Floats, counts: Floats, what: str) -> Floats:
+    """Rows with mean 1; where nothing was counted, or only zeros, all columns are alike."""
+    if not np.isfinite(sums).all() or (sums < 0).any() or not np.isfinite(counts).all():
+        raise FileFormatError(f"{what}: has values that are negative or no numbers")
+    means = sums.mean(axis=1, keepdims=True, dtype=np.float64)
+    is_known = (counts > 0) & (means > 0)
+    with np.errstate(all="ignore"):
+        scaled = np.where(is_known, sums / means, 1.0) + _LEAST
+    return np.ascontiguousarray(scaled, np.float32)
+
+
+class _Words:
+    """A `.dat` file, read with every length checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.data, self.at, self.label = path.read_bytes(), 0, shown_path(path)
+
+    @property
+    def left(self) -> int:
+        return len(self.data) - self.at
+
+    def take(self, n: int, what: str) -> bytes:
+        if not 0 <= n <= self.left:
+            raise FileFormatError(
+                f"{self.label}: is no importance matrix, or cut short: {what} needs {n} bytes "
+                f"at {self.at}, {self.left} are left"
+            )
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def integer(self, what: str, low: int, high: int) -> int:
+        value: int = struct.unpack("<i", self.take(4, what))[0]
+        if not low <= value <= high:
+            raise FileFormatError(
+                f"{self.label}: is no importance matrix: {what} is {value}, "
+                f"expected {low} to {high}"
+            )
+        return value
+
+
+def _read_legacy(path: Path) -> Importance:
+    words, values = _Words(path), {}
+    for _ in range(words.integer("the number of entries", 1, _MOST_ENTRIES)):
+        name = words.take(words.integer("length of a name", 1, _LONGEST_NAME), "a name")
+        text = name.decode(errors="replace").rstrip("\0")
+        n_calls = words.integer(f"the calls of {shown(text)}", 0, 2**31 - 1)
+        n = words.integer(f"the values of {shown(text)}", 1, 2**31 - 1)
+        sums = np.frombuffer(words.take(4 * n, f"the values of {shown(text)}"), "<f4")
+        counted = np.full((1, 1), max(n_calls, 1), np.float32)
+        values[text] = _scaled(
+            sums.reshape(1, -1).astype(np.float32), counted, f"{words.label}: {shown(text)}"
+        )
+    n_chunks, datasets = 0, []
+    if words.left >= 4:  # younger files say where they are from
+        n_chunks = words.integer("the number of chunks", -(2**31), 2**31 - 1)
+        if words.left > 4:
+            length = words.integer("length of the data set's name", 0, words.left - 4)
+            datasets = [words.take(length, "the data set's name").decode(errors="replace")]
+    return Importance(path, values, n_chunks, datasets)

@@ -1,0 +1,202 @@
+"""What becomes of each tensor, decided before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core.errors import ConfigError
+from ...core.gguf.quants import BlockFormat, find_format
+from ...core.gguf.reader import GgufFile
+from ...core.gguf.shown import shown
+from ...core.gguf.tensors import Tensor
+from .imatrix import Importance
+from .names import EMBEDDING, FLOATS, OUTPUT, Facts, in_llama_order, kind_of, may_be_quantised
+from .recipes import Mixture, Recipe
+from .rules import KEEP, Rule
+
+# Where rows are no whole blocks: the nearest type with small blocks, as llama.cpp has it.
+FALLBACKS = {
+    "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
+    "IQ4_XS": "IQ4_NL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asked for."""
+
+    recipe: Recipe | None  # None copies
+    rules: tuple[Rule, ...] = ()
+    output_type: str | None = None
+    embedding_type: str | None = None
+    leaves_output: bool = False
+    is_pure: bool = False
+    importance: Importance | None = None
+    allows_requantising: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    tensor: Tensor
+    format: BlockFormat
+    why: str = ""
+    is_fallback: bool = False
+
+    @property
+    def is_copy(self) -> bool:
+        return self.format.name == self.tensor.format.name
+
+    @property
+    def is_requantised(self) -> bool:
+        """From fewer bits to others."""
+        return not (self.is_copy or self.tensor.format.name in FLOATS or self.format.name in FLOATS)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.format.n_bytes(self.tensor.n_elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    items: tuple[Item, ...]  # in the order of the source
+    wishes: Wishes
+    unused_rules: tuple[str, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(item.n_bytes for item in self.items)
+
+    @property
+    def n_elements(self) -> int:
+        return sum(item.tensor.n_elements for item in self.items)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.n_bytes / max(1, self.n_elements)
+
+    @property
+    def formats(self) -> list[str]:
+        """The types that something is converted to."""
+        return sorted({item.format.name for item in self.items if not item.is_copy})
+
+    def without_importance(self) -> list[str]:
+        """Names of quantised tensors that the importance matrix does not know."""
+        importance = self.wishes.importance
+        if importance is None:
+            return []
+        return [
+            item.tensor.name
+            for item in self.items
+            if not item.is_copy
+            and item.format.name not in FLOATS
+            and importance.of(item.tensor.name, item.tensor.shape) is None
+        ]
+
+
+def make_plan(source: GgufFile, wishes: Wishes) -> Plan:
+    """Nothing is read but names and shapes."""
+    chooser = _Chooser(source, wishes)
+    chosen = {name: chooser.item(name) for name in in_llama_order(source.tensors)}
+    items = tuple(chosen[name] for name in source.tensors)
+    return Plan(items, wishes, tuple(rule.text for rule in chooser.unused))
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises what speaks against carrying it out."""
+    _check_requantising(plan)
+    _check_importance(plan)
+
+
+class _Chooser:
+    def __init__(self, source: GgufFile, wishes: Wishes) -> None:
+        self.source, self.wishes = source, wishes
+        names = list(source.tensors)
+        self.facts = Facts.of(source.metadata, names)
+        self.unused = dict.fromkeys(wishes.rules)
+        self.mixture = None
+        if wishes.recipe is not None:
+            self.mixture = Mixture(
+                wishes.recipe,
+                self.facts,
+                has_importance=wishes.importance is not None,
+                is_tied="output.weight" not in source.tensors,
+                n_attention=sum(kind_of(name) == "attn_v" for name in names),
+                output_type=wishes.output_type,
+            )
+
+    def item(self, name: str) -> Item:
+        tensor = self.source.tensors[name]
+        if tensor.format.block_size == 1 and tensor.format.name not in FLOATS:
+            return Item(tensor, tensor.format, "integers")
+        if not may_be_quantised(name, tensor.shape):
+            return Item(tensor, tensor.format, "never quantised")
+        wanted, why = self._wanted(tensor)
+        if wanted is None:
+            return Item(tensor, tensor.format, why)
+        fmt, remark = fitting(tensor, find_format(wanted))
+        return Item(tensor, fmt, remark or why, is_fallback=bool(remark))
+
+    def _wanted(self, tensor: Tensor) -> tuple[str | None, str]:
+        wishes, name, kind = self.wishes, tensor.name, kind_of(tensor.name)
+        rule = next((r for r in wishes.rules if r.fits(name, self.facts.n_layers)), None)
+        if rule is not None:
+            self.unused.pop(rule, None)
+        if kind == OUTPUT and wishes.leaves_output:
+            return None, "--leave-output-tensor"
+        if kind == EMBEDDING and wishes.embedding_type:
+            return wishes.embedding_type, "--token-embedding-type"
+        if kind == OUTPUT and wishes.output_type:
+            return wishes.output_type, "--output-tensor-type"
+        if rule is not None:
+            return (None if rule.type == KEEP else rule.type), f"rule {shown(rule.text)}"
+        if self.mixture is None or wishes.recipe is None:
+            return None, "copied"
+        base = find_format(wishes.recipe.base)
+        if wishes.is_pure or base.name in FLOATS:
+            return base.name, ""
+        return self.mixture.type_of(name, tensor.shape, base.block_size), ""
+
+
+def fitting(tensor: Tensor, wanted: BlockFormat) -> tuple[BlockFormat, str]:
+    """The type itself or its fallback, and a remark in the second case."""
+    row = tensor.shape[-1]
+    if row % wanted.block_size == 0:
+        return wanted, ""
+    instead = find_format(FALLBACKS.get(wanted.name, "F16"))
+    if row % instead.block_size:
+        instead = find_format("F16")
+    remark = f"rows of {row} are no multiple of {wanted.block_size}: {wanted.name} cannot hold them"
+    return instead, remark
+
+
+def _check_requantising(plan: Plan) -> None:
+    if plan.wishes.allows_requantising:
+        return
+    found = [item for item in plan.items if item.is_requantised]
+    if found:
+        first = found[0]
+        raise ConfigError(
+            f"{shown(first.tensor.name)} is {first.tensor.format.name} already and would become "
+            f"{first.format.name}, one of {len(found)}: quantising twice costs quality; start from "
+            "an F16 or BF16 file, or say --allow-requantize"
+        )
+
+
+def _check_importance(plan: Plan) -> None:
+    """Sizes, and the one recipe that is useless without."""
+    missing = set(plan.without_importance())
+    recipe, importance = plan.wishes.recipe, plan.wishes.importance
+    if recipe is None or recipe.name != "Q2_K_S":
+        return
+    for item in plan.items:
+        name = item.tensor.name
+        needs = item.format.name == "Q2_K" and not item.is_copy
+        if (
+            needs
+            and kind_of(name) not in (OUTPUT, EMBEDDING)
+            and (importance is None or name in missing)
+        ):
+            raise ConfigError(
+                f"--type Q2_K_S needs an importance matrix that knows {shown(name)}: give "
+                "--imatrix FILE, or another type with --tensor-type; Q2_K does without"
+            )

@@ -1,0 +1,206 @@
+"""The mixtures of llama-quantize: which type each tensor of a file gets.
+
+As llama.cpp decides it (src/llama-quant.cpp, 2026). Easily missed: with tied embeddings the token
+table counts as the output matrix; layers are counted with the MTP blocks, and what looks like an
+`attn_v` is counted in the order of the names within each layer; a tensor that a rule took is not
+counted at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ...core.errors import ConfigError
+from .names import EMBEDDING, OUTPUT, Facts, Shape, kind_of, layer_of
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    name: str
+    file_type: int  # llama.cpp's number for general.file_type
+    base: str  # the type of whatever has no rule of its own
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("Q4_0", 2, "Q4_0"),
+        Recipe("Q4_1", 3, "Q4_1"),
+        Recipe("Q5_0", 8, "Q5_0"),
+        Recipe("Q5_1", 9, "Q5_1"),
+        Recipe("Q8_0", 7, "Q8_0"),
+        Recipe("Q2_K", 10, "Q2_K"),
+        Recipe("Q2_K_S", 21, "Q2_K"),
+        Recipe("Q3_K_S", 11, "Q3_K"),
+        Recipe("Q3_K_M", 12, "Q3_K"),
+        Recipe("Q3_K_L", 13, "Q3_K"),
+        Recipe("Q4_K_S", 14, "Q4_K"),
+        Recipe("Q4_K_M", 15, "Q4_K"),
+        Recipe("Q5_K_S", 16, "Q5_K"),
+        Recipe("Q5_K_M", 17, "Q5_K"),
+        Recipe("Q6_K", 18, "Q6_K"),
+        Recipe("IQ4_NL", 25, "IQ4_NL"),
+        Recipe("IQ4_XS", 30, "IQ4_XS"),
+        Recipe("MXFP4_MOE", 38, "MXFP4"),
+        Recipe("F16", 1, "F16"),
+        Recipe("BF16", 32, "BF16"),
+        Recipe("F32", 0, "F32"),
+    )
+}
+ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+COPY = "COPY"  # every tensor stays as it is, but for the rules
+
+
+def find_recipe(name: str) -> Recipe | None:
+    """None for COPY."""
+    wanted = name.upper()
+    wanted = ALIASES.get(wanted, wanted)
+    if wanted == COPY:
+        return None
+    if wanted not in RECIPES:
+        if wanted.startswith(("IQ1", "IQ2", "IQ3", "TQ", "Q1_", "Q2_0", "NVFP4")):
+            raise ConfigError(
+                f"--type {name} has no quantiser here; the smallest that have one are Q2_K and "
+                "Q3_K_S"
+            )
+        known = ", ".join([*RECIPES, COPY])
+        raise ConfigError(f"--type {name} is not known; choose one of {known}")
+    return RECIPES[wanted]
+
+
+@dataclass(slots=True)
+class Mixture:
+    """Goes through the tensors of a file in llama.cpp's order, counting as it does."""
+
+    recipe: Recipe
+    facts: Facts
+    has_importance: bool
+    is_tied: bool
+    n_attention: int
+    output_type: str | None = None
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def type_of(self, name: str, shape: Shape, block_size: int) -> str:
+        """`block_size` is that of the recipe's base type."""
+        kind = kind_of(name)
+        if kind == OUTPUT or (self.is_tied and kind == EMBEDDING):
+            return self._output(shape, block_size)
+        if self.recipe.name == "MXFP4_MOE":
+            # Experts have a third dimension.
+            return "MXFP4" if len(shape) > 2 and shape[-3] > 1 else "Q8_0"
+        number = self.seen.get(kind, 0)
+        self.seen[kind] = number + 1
+        choose = _CHOICES.get(kind)
+        if choose is None:
+            return self.recipe.base
+        return choose(self, self._layer(name, kind, number)) or self.recipe.base
+
+    def _layer(self, name: str, kind: str, number: int) -> int:
+        """Of experts by their name, because they need not follow one another."""
+        layer = layer_of(name)
+        if self.facts.n_experts > 1 and kind == "ffn_down" and layer is not None:
+            return layer
+        return number
+
+    def _output(self, shape: Shape, block_size: int) -> str:
+        if self.output_type is not None:
+            return self.output_type
+        if self.recipe.name == "MXFP4_MOE" or self.facts.architecture == "falcon":
+            return "Q8_0"
+        if shape[-1] % block_size or self.recipe.base == "Q8_0":
+            return "Q8_0"
+        return "Q6_K"
+
+    def gets_more(self, layer: int, n_layers: int) -> bool:
+        """The first and the last eighth, and every third layer between them."""
+        eighth = n_layers // 8
+        return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _attn_v(mixture: Mixture, number: int) -> str | None:
+    facts, name = mixture.facts, mixture.recipe.name
+    if facts.n_experts == 8:
+        return "Q8_0"
+    chosen = _attn_v_of_recipe(mixture, name, number)
+    if facts.is_70b and (chosen or mixture.recipe.base) in ("Q3_K", "Q4_K"):
+        return "Q5_K"
+    return chosen
+
+
+def _attn_v_of_recipe(mixture: Mixture, name: str, number: int) -> str | None:
+    is_shared = mixture.facts.n_gqa >= 4
+    if name == "Q2_K":
+        return "Q4_K" if is_shared else "Q3_K"
+    if name == "Q2_K_S" and is_shared:
+        return "Q4_K"
+    if name == "Q3_K_M":
+        return "Q5_K" if number < 2 else "Q4_K"
+    if name == "Q3_K_L" or (name in ("IQ4_NL", "IQ4_XS") and is_shared):
+        return "Q5_K"
+    if name in ("Q4_K_M", "Q5_K_M") and mixture.gets_more(number, mixture.n_attention):
+        return "Q6_K"
+    if name == "Q4_K_S" and number < 4:
+        return "Q5_K"
+    return None
+
+
+def _attn_k(mixture: Mixture, _: int) -> str | None:
+    return "Q8_0" if mixture.facts.n_experts == 8 else None
+
+
+def _attn_output(mixture: Mixture, _: int) -> str | None:
+    name = mixture.recipe.name
+    if mixture.facts.architecture == "falcon":
+        return "Q4_K" if name == "Q3_K_L" else None
+    if mixture.facts.n_experts == 8:
+        raised = ("Q2_K", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ4_XS")
+        return "Q5_K" if name in raised else None
+    return {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K"}.get(name)
+
+
+def _ffn_down(mixture: Mixture, layer: int) -> str | None:
+    name, n_layers = mixture.recipe.name, mixture.facts.n_layers
+    if mixture.facts.architecture == "falcon" and name in _FALCON_DOWN:
+        return _FALCON_DOWN[name](mixture, layer)
+    if name == "Q3_K_M":
+        return "Q5_K" if layer < n_layers // 16 else "Q4_K"
+    if name in ("Q4_K_M", "Q5_K_M"):
+        return "Q6_K" if mixture.gets_more(layer, n_layers) else None
+    if name in ("Q2_K", "Q3_K_L"):
+        return {"Q2_K": "Q3_K", "Q3_K_L": "Q5_K"}[name]
+    if layer >= n_layers // 8:
+        return None
+    if name in ("IQ4_NL", "IQ4_XS"):
+        return None if mixture.has_importance else "Q5_K"
+    if name in ("Q4_0", "Q5_0"):
+        return {"Q4_0": "Q4_1", "Q5_0": "Q5_1"}[name] if mixture.has_importance else None
+    return {"Q2_K_S": "Q4_K", "Q4_K_S": "Q5_K"}.get(name)
+
+
+def _falcon_q3_k_m(mixture: Mixture, layer: int) -> str | None:
+    n_layers = mixture.facts.n_layers
+    if layer < n_layers // 16:
+        return "Q5_K"
+    return "Q4_K" if mixture.gets_more(layer, n_layers) else "Q3_K"
+
+
+def _falcon_q4_k_m(mixture: Mixture, layer: int) -> str | None:
+    n_layers = mixture.facts.n_layers
+    if layer < n_layers // 16:
+        return "Q6_K"
+    return "Q5_K" if mixture.gets_more(layer, n_layers) else "Q4_K"
+
+
+_FALCON_DOWN: dict[str, Callable[[Mixture, int], str | None]] = {
+    "Q3_K_M": _falcon_q3_k_m,
+    "Q3_K_L": lambda mixture, layer: "Q4_K",
+    "Q4_K_M": _falcon_q4_k_m,
+    "Q4_K_S": lambda mixture, layer: None,
+}
+_CHOICES: dict[str, Callable[[Mixture, int], str | None]] = {
+    "attn_v": _attn_v,
+    "attn_k": _attn_k,
+    "attn_output": _attn_output,
+    "ffn_down": _ffn_down,
+}

@@ -1,0 +1,81 @@
+"""Rules by tensor name: `ffn_down=q6_k`, `0-3,last2:attn_=q8_0`, `^output=keep`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import ConfigError
+from ...core.gguf.quants import BlockFormat, find_format
+from ...core.gguf.shown import shown
+from .names import layer_of
+from .native import WRITERS
+
+KEEP = "keep"
+TARGETS = (*WRITERS, "F16", "BF16", "F32")
+_LAYERS = re.compile(r"((?:\d+(?:-\d*)?|last\d+)(?:,(?:\d+(?:-\d*)?|last\d+))*):(.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The first rule of a list that fits a tensor decides."""
+
+    text: str  # as it was given
+    pattern: re.Pattern[str]
+    layers: tuple[str, ...]  # all if there are none
+    type: str  # or KEEP
+
+    def fits(self, name: str, n_layers: int) -> bool:
+        return self._fits_layer(layer_of(name), n_layers) and bool(self.pattern.search(name))
+
+    def _fits_layer(self, layer: int | None, n_layers: int) -> bool:
+        if not self.layers:
+            return True
+        return layer is not None and any(_holds(part, layer, n_layers) for part in self.layers)
+
+
+def _holds(part: str, layer: int, n_layers: int) -> bool:
+    """`3`, `0-7`, `24-` and `last4`."""
+    if part.startswith("last"):
+        return layer >= n_layers - int(part[4:])
+    first, dash, last = part.partition("-")
+    if not dash:
+        return layer == int(first)
+    return int(first) <= layer and (not last or layer <= int(last))
+
+
+def parse_rule(text: str) -> Rule:
+    head, equals, kind = text.rpartition("=")
+    if not equals or not head or not kind:
+        raise ConfigError(f"--tensor-type {shown(text)} is not NAME=TYPE, as in ffn_down=q6_k")
+    layers: tuple[str, ...] = ()
+    if found := _LAYERS.fullmatch(head):
+        layers, head = tuple(found[1].split(",")), found[2]
+    try:
+        pattern = re.compile(head)
+    except re.error as error:
+        raise ConfigError(
+            f"--tensor-type {shown(text)}: {shown(head)} is no regular expression: {error}"
+        ) from None
+    if kind.lower() == KEEP:
+        return Rule(text, pattern, layers, KEEP)
+    return Rule(text, pattern, layers, target_type(kind, f"--tensor-type {shown(text)}").name)
+
+
+def read_rules(path: Path) -> list[Rule]:
+    """One rule a line or a word, as llama-quantize has them; `#` begins a remark."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not a text file of rules such as ffn_down=q6_k") from None
+    words = [word for line in lines for word in line.partition("#")[0].split()]
+    return [parse_rule(word) for word in words]
+
+
+def target_type(name: str, what: str) -> BlockFormat:
+    """`what` asked for it."""
+    if name.upper() not in TARGETS:
+        known = ", ".join(kind.lower() for kind in TARGETS)
+        raise ConfigError(f"{what}: no quantiser for {shown(name)}; choose one of {known}")
+    return find_format(name)
