@@ -120,6 +120,7 @@ class Sample:
     turn: int = 0
     repetition: int = 0  # -1: warm-up, not to be counted
     concurrency: int = 1
+    group: int = 0  # prompts that ran at once have the same; set by the caller, as the next two
     order: int = 0  # place in the run: samples in the order in which they began
     started_s: float = 0.0  # since the run began
     prompt_n: int = 0
@@ -187,7 +188,7 @@ class Target(Protocol):
         reused from other calls or other prompts (turns of one prompt may reuse each other).
 
         `configuration`, `prompt`, `category`, `turn`, `concurrency` and everything measured are
-        set; `repetition`, `order` and `started_s` are the caller's.
+        set; `repetition`, `group`, `order` and `started_s` are the caller's.
         """
 
     def close(self) -> None: ...

@@ -85,11 +85,11 @@ def _of_jsonl(text: str, name: str) -> Iterable[Prompt]:
 
 
 def _prompt(value: dict[str, Any], number: int, where: str) -> Prompt:
-    text = next((value[key] for key in _TEXTS if value.get(key) is not None), "")
+    text: Any = next((value[key] for key in _TEXTS if value.get(key) is not None), "")
     turns = next((value[key] for key in _TURNS if value.get(key) is not None), ())
     length = next((value[key] for key in _LENGTHS if value.get(key) is not None), FILE_TOKENS)
     said, turns = _turns(turns, where)
-    system = value.get("system", said)
+    system: Any = value.get("system", said)
     if not isinstance(text, str) or not isinstance(system, str):
         raise ConfigError(f"{where}: text and system must be text")
     if isinstance(length, bool) or not isinstance(length, int):
@@ -116,7 +116,8 @@ def _turns(given: Any, where: str) -> tuple[str, tuple[str, ...]]:
         raise wrong
     system, turns = "", list[str]()
     for each in given:
-        role, content = "user", each
+        role: Any = "user"
+        content: Any = each
         if isinstance(each, dict):
             role, content = each.get("role"), each.get("content")
         if not isinstance(content, str):
