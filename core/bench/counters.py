@@ -62,7 +62,9 @@ class Counters:
         values = {name: _less(getattr(self, name), getattr(before, name)) for name in _COUNTED}
         earlier = [*before.per_place, *[0] * len(self.per_place)]
         places = tuple(n - was for n, was in zip(self.per_place, earlier, strict=False))
-        types = {name: _type_less(of, before.by_type.get(name)) for name, of in self.by_type.items()}
+        types = {
+            name: _type_less(of, before.by_type.get(name)) for name, of in self.by_type.items()
+        }
         counts = [n for n in values.values() if n is not None]
         counts += [*places, *(n for of in types.values() for n in (of.drafted, of.accepted))]
         if min(counts, default=0) < 0 or len(before.per_place) > len(self.per_place):

@@ -112,9 +112,7 @@ def _section(title: str, figures: Sequence[plots.Figure]) -> str:
 
 
 def _categories(report: Report) -> str:
-    rows = [
-        [each.category, *_cells(each, report)] for each in report.summaries if each.category
-    ]
+    rows = [[each.category, *_cells(each, report)] for each in report.summaries if each.category]
     if not rows:
         return ""
     return "<h2>By category</h2>" + _table(("category", *_COLUMNS), rows)
@@ -135,7 +133,9 @@ def _sources(report: Report) -> str:
 
 def _memory(report: Report) -> str:
     rows = [
-        [each.name, what, size(n)] for each in report.configurations for what, n in each.memory.items()
+        [each.name, what, size(n)]
+        for each in report.configurations
+        for what, n in each.memory.items()
     ]
     return "<h2>Memory</h2>" + _table(("configuration", "what", "size"), rows) if rows else ""
 
@@ -146,7 +146,9 @@ def _provenance(report: Report) -> str:
         "prompt set": f"{report.prompt_set}, sha256 {report.prompt_set_sha256}",
     }
     tables = [_facts("Where this comes from", facts)]
-    tables += [_facts(f"Configuration {c.name}", c.details) for c in report.configurations if c.details]
+    tables += [
+        _facts(f"Configuration {c.name}", c.details) for c in report.configurations if c.details
+    ]
     return "".join(tables)
 
 
@@ -171,6 +173,5 @@ def _table(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return (
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table>{table}</table></div>'

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-_LIGHT: Final = ("#1f6fb2", "#c4501b", "#2e8540", "#8440a8", "#9a6b00", "#b3266d", "#0f7f86", "#5b5b5b")
-_DARK: Final = ("#6cb6f5", "#f59a63", "#74c987", "#c79be6", "#dcb454", "#f08bbd", "#5fd0d6", "#b4b4b4")  # fmt: skip
+_LIGHT: Final = (
+    "#1f6fb2",
+    "#c4501b",
+    "#2e8540",
+    "#8440a8",
+    "#9a6b00",
+    "#b3266d",
+    "#0f7f86",
+    "#5b5b5b",
+)
+_DARK: Final = (
+    "#6cb6f5",
+    "#f59a63",
+    "#74c987",
+    "#c79be6",
+    "#dcb454",
+    "#f08bbd",
+    "#5fd0d6",
+    "#b4b4b4",
+)
 
 
 def _series(colours: tuple[str, ...]) -> str:

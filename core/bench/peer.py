@@ -109,9 +109,7 @@ class Peer:
 
     def __init__(self, settings: PeerSettings, *, start_s: float = 600.0) -> None:
         if find_spec(PACKAGE) is None:
-            raise MissingDependencyError(
-                f"--peer {PACKAGE} needs llama.cpp: pip install {PACKAGE}"
-            )
+            raise MissingDependencyError(f"--peer {PACKAGE} needs llama.cpp: pip install {PACKAGE}")
         line = json.dumps(settings.to_json()) + "\n"
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as it
         self._process = subprocess.Popen(

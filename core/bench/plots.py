@@ -89,7 +89,9 @@ def acceptance(report: Report) -> list[Figure]:
             ("place", "share"),
             ticks=_ticks([each.counts.accept_per_pos for each in drafting]),
         )
-        figures.append(Figure(title, "Of all drafts, those whose tokens held to this place.", drawn))
+        figures.append(
+            Figure(title, "Of all drafts, those whose tokens held to this place.", drawn)
+        )
     reached = [each for each in drafting if each.counts.accept_if_reached]
     if reached:
         title = "Accepted where the one before was"
@@ -120,9 +122,15 @@ def _histogram(summaries: Sequence[Summary], colours: dict[str, int]) -> list[Fi
         return []
     longest = max(len(each.counts.histogram) for each in counted)
     edge = min(longest, 2 * _PLACES)
-    names = [str(i) for i in range(edge - 1)] + ([f"{edge - 1}+"] if edge < longest else [str(edge - 1)])
+    names = [str(i) for i in range(edge - 1)] + (
+        [f"{edge - 1}+"] if edge < longest else [str(edge - 1)]
+    )
     series = [
-        (each.configuration, colours.get(each.configuration, 0), _shares(each.counts.histogram, edge))
+        (
+            each.configuration,
+            colours.get(each.configuration, 0),
+            _shares(each.counts.histogram, edge),
+        )
         for each in counted
     ]
     title = "Accepted tokens per draft"

@@ -178,5 +178,6 @@ def _first(
 
 def _number(of: object, name: str) -> float | None:
     value = of.get(name) if isinstance(of, Mapping) else None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e15 else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        return None
+    return float(value)

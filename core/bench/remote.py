@@ -76,7 +76,9 @@ class RemoteTarget:
         self._warn_of_slots(concurrency)
         before = self._counters()
         if before is not None and before.busy:
-            self._warn(f"{before.busy} requests of others were running on it: times are not its own")
+            self._warn(
+                f"{before.busy} requests of others were running on it: times are not its own"
+            )
         samples: list[Sample] = []
         try:
             for sample in self._written(prompts, settings, concurrency):

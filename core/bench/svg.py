@@ -182,7 +182,9 @@ def _line(drawing: Drawing, line: Line, x: Scale, y: Scale, axes: tuple[str, str
     if line.has_line and len(line.points) > 1:
         path = " ".join(f"{x(px):.1f},{y(py):.1f}" for px, py in line.points)
         dashes = " dashed" if line.is_dashed else ""
-        drawing.parts.append(f'<polyline class="path {colour(line.series)}{dashes}" points="{path}"/>')
+        drawing.parts.append(
+            f'<polyline class="path {colour(line.series)}{dashes}" points="{path}"/>'
+        )
     if not line.has_dots:
         return
     for px, py in line.points:

@@ -63,7 +63,9 @@ class Arrival:
 class Wire:
     """A server's address, with what every request to it needs."""
 
-    def __init__(self, address: Address, api_key: str = "", timeouts: Timeouts = Timeouts()) -> None:
+    def __init__(
+        self, address: Address, api_key: str = "", timeouts: Timeouts = Timeouts()
+    ) -> None:
         if any(not "\x20" < c < "\x7f" for c in api_key):
             raise ConfigError("--api-key holds characters that no key has")
         self.address = address

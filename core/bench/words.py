@@ -5,7 +5,7 @@ from __future__ import annotations
 from .record import Interval, Report, Spread, Summary
 from .scale import short
 
-NOTHING = "–"
+NOTHING = "\N{EN DASH}"
 
 
 def number(value: float | None, unit: str = "") -> str:
