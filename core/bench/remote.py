@@ -14,6 +14,7 @@ from .counters import Counters, differences
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
 from .probing import Service, counters_of
 from .receiving import Receiver
+from .reconciling import added, counted, fill_from_counters, plus
 from .record import Prompt, RunSettings, Sample
 from .wire import ServerError, Wire
 
@@ -32,17 +33,22 @@ class RemoteTarget:
         self.name = name
         self.warnings: list[str] = []
         self._wire = wire
-        self._service = service
+        self.service = service
         self._ours: dict[str, Any] = {}
         self._theirs: Counters | None = None
         self._is_comparable = service.has_counters
+        self._drafts_are_theirs = False  # known from its counters alone
         self._stop = threading.Event()
 
+    @property
+    def place(self) -> str:
+        return self._wire.address.shown
+
     def describe(self) -> dict[str, Any]:
-        service = self._service
+        service = self.service
         details: dict[str, Any] = {
             "server": service.kind,
-            "url": self._wire.address.shown,
+            "url": self.place,
             "model": service.model,
             "version": service.version,
             "api": service.manner.api,
@@ -64,7 +70,7 @@ class RemoteTarget:
         return [f"{what}: {our} here, {their} there" for what, our, their in pairs if our != their]
 
     def memory(self) -> dict[str, int]:
-        size = self._service.served.get("size")
+        size = self.service.served.get("size")
         return {"model": size} if isinstance(size, int) else {}
 
     def close(self) -> None:
@@ -76,9 +82,7 @@ class RemoteTarget:
         self._warn_of_slots(concurrency)
         before = self._counters()
         if before is not None and before.busy:
-            self._warn(
-                f"{before.busy} requests of others were running on it: times are not its own"
-            )
+            self.warn(f"{before.busy} requests of others were running on it: times are not its own")
         samples: list[Sample] = []
         try:
             for sample in self._written(prompts, settings, concurrency):
@@ -159,7 +163,7 @@ class RemoteTarget:
     def _task(
         self, prompt: Prompt, messages: Sequence[Message], settings: RunSettings, n: int
     ) -> tuple[Manner, Task]:
-        service = self._service
+        service = self.service
         if not prompt.turns:
             if service.manner.api == CHAT:
                 asked = [{"role": "user", "content": prompt.text}]
@@ -175,7 +179,7 @@ class RemoteTarget:
         found = answer.json() if answer.status == 200 else None
         text = found.get("prompt") if isinstance(found, dict) else None
         if not isinstance(text, str):
-            if self._service.manner.api != NATIVE and answer.status in (404, 405):
+            if self.service.manner.api != NATIVE and answer.status in (404, 405):
                 raise ServerError(
                     f"{self._wire.address.shown}: has no {path}, which turns need with this --api; "
                     f"--api chat leaves the template to it"
@@ -203,9 +207,10 @@ class RemoteTarget:
         receiver.fill(sample)
         if before is not None and sample.drafts is None:
             fill_from_counters(sample, self._settled_since(before, [sample]))
+            self._drafts_are_theirs = True
 
     def _counters(self) -> Counters | None:
-        return counters_of(self._wire, self._service.model) if self._is_comparable else None
+        return counters_of(self._wire, self.service.model) if self._is_comparable else None
 
     def _settled_since(self, before: Counters, samples: Sequence[Sample]) -> Counters | None:
         """Once nothing is running there and it has counted what came here."""
@@ -231,77 +236,21 @@ class RemoteTarget:
             return
         found = self._settled_since(before, samples)
         if found is None:
-            self._warn("it was restarted, or its counters vanished, during the run")
+            self.warn("it was restarted, or its counters vanished, during the run")
             return
         self._theirs = found if self._theirs is None else added(self._theirs, found)
-        for name, value in counted(samples, found.counts_cached).items():
-            self._ours[name] = _plus(self._ours[name], value) if name in self._ours else value
+        ours = counted(samples, found.counts_cached, with_drafts=not self._drafts_are_theirs)
+        for name, value in ours.items():
+            self._ours[name] = plus(self._ours[name], value) if name in self._ours else value
 
     def _warn_of_slots(self, concurrency: int) -> None:
-        slots = self._service.n_slots
+        slots = self.service.n_slots
         if slots is not None and slots < concurrency:
-            self._warn(f"it has {slots} slots: of {concurrency} requests, some wait for others")
+            self.warn(f"it has {slots} slots: of {concurrency} requests, some wait for others")
 
-    def _warn(self, line: str) -> None:
+    def warn(self, line: str) -> None:
         if line not in self.warnings:
             self.warnings.append(line)
-
-
-def counted(samples: Sequence[Sample], with_cached: bool) -> dict[str, Any]:
-    """As the server counts them; None where a sample did not say."""
-    values: dict[str, Any] = {
-        "predicted": sum(s.predicted_n for s in samples),
-        "prompt": sum(s.prompt_n - (0 if with_cached else s.cached_n) for s in samples),
-    }
-    for name, field in (("drafts", "drafts"), ("drafted", "draft_n"),
-                        ("accepted", "draft_n_accepted")):  # fmt: skip
-        known = [getattr(s, field) for s in samples]
-        values[name] = None if None in known else sum(known)
-    places = [s.accepted_per_pos for s in samples]
-    values["per_pos"] = None if None in places else _places([p for p in places if p is not None])
-    return values
-
-
-def fill_from_counters(sample: Sample, found: Counters | None) -> None:
-    """For a server whose answers say nothing about drafts, and whose counters do."""
-    if found is None or found.drafted is None or found.accepted is None:
-        return
-    if (found.predicted or 0) != sample.predicted_n:
-        return  # somebody else was there
-    sample.draft_n, sample.draft_n_accepted = found.drafted, found.accepted
-    sample.drafts = found.drafts
-    sample.accepted_per_pos = list(found.per_place)
-    sample.rounds = max(0, sample.predicted_n - 1 - found.accepted)
-
-
-def added(some: Counters, others: Counters) -> Counters:
-    sums = {
-        name: _plus(getattr(some, name), getattr(others, name))
-        for name in ("drafts", "drafted", "accepted", "predicted", "prompt", "cached", "steps")
-    }
-    types = {
-        name: _types_plus(some.by_type.get(name), others.by_type.get(name))
-        for name in {**some.by_type, **others.by_type}
-    }
-    places = _places([list(some.per_place), list(others.per_place)])
-    return replace(others, per_place=tuple(places), by_type=types, **sums)
-
-
-def _types_plus(some: Any, others: Any) -> Any:
-    if some is None or others is None:
-        return some or others
-    return type(some)(some.drafted + others.drafted, some.accepted + others.accepted)
-
-
-def _plus(some: Any, others: Any) -> Any:
-    if some is None or others is None:
-        return None
-    return _places([some, others]) if isinstance(some, list) else some + others
-
-
-def _places(lists: Sequence[Sequence[int]]) -> list[int]:
-    longest = max(map(len, lists), default=0)
-    return [sum(each[i] for each in lists if i < len(each)) for i in range(longest)]
 
 
 def split_extra(service: Service, extra: Mapping[str, Any]) -> Service:
