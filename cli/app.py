@@ -1,6 +1,6 @@
 """The `spec` command: lists the subcommands; a failure becomes one line and an exit code.
 
-0 fine, 1 failed, 2 wrong usage, 130 interrupted.
+0 fine, 1 failed, 2 wrong usage, 3 a benchmark gate was missed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import typer
 
 from ..core.errors import SpecdecError
 from . import interrupts
+from .bench_spec import bench_spec
 from .flags import SectionedCommand
 from .generate import generate
 from .output import (
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("generate", cls=SectionedCommand)(generate)
 app.command("speculative-simple", cls=SectionedCommand)(speculative_simple)
+app.command("bench-spec", cls=SectionedCommand)(bench_spec)
 app.command("warmup", cls=SectionedCommand)(warmup)
 
 

@@ -118,6 +118,11 @@ def print_error(message: str) -> None:
     _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
 
 
+def print_failure(line: str) -> None:
+    """A result that failed, in a form that scripts look for: whatever --quiet says."""
+    _write_stderr(_styled(one_line(line), _RED) + "\n")
+
+
 def print_prompt(text: str) -> None:
     """What stands in front of a line to be typed, where it must not go to stdout."""
     _write_stderr(text)

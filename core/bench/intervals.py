@@ -6,6 +6,11 @@ sure the figure is for these prompts, not what others would give. Of the r repet
 r - 1 are drawn with replacement (Rao and Wu), which makes the variance of the drawn totals that of
 the true ones; drawing r would make it too small by 1/r, a fifth where r is 5.
 
+The interval reaches equally far to both sides, in logarithms: as far as 95 % of the drawn ratios
+lie from the measured one. Disturbances have long tails. In 200 runs of one configuration against
+itself, beside busy neighbours, the plain percentiles of so skewed draws covered the truth 181
+times, BCa 163 times, these intervals 188 times, at the same width (docs/bench.md).
+
 With one repetition nothing is known about its noise: then prompts are drawn instead.
 """
 
@@ -43,13 +48,15 @@ class Resampled(NamedTuple):
     """log of the ratio, as it is and as it might have been."""
 
     value: float
-    draws: Floats  # sorted
+    distances: Floats  # from `value`, of what might have been
     freedom: int  # repetitions beyond the first, of all prompts: few know their own spread badly
 
     def bound(self, chance: float) -> float:
         """The ratio below which the truth lies with this probability."""
-        drawn = float(np.quantile(self.draws, chance))
-        return math.exp(self.value + _stretch(chance, self.freedom) * (drawn - self.value))
+        tail = min(chance, 1 - chance)
+        drawn = float(np.quantile(self.distances, 1 - 2 * tail))
+        way = _stretch(1 - tail, self.freedom) * drawn
+        return math.exp(self.value - way if chance < 0.5 else self.value + way)
 
     def interval(self, level: float = LEVEL) -> Interval:
         tail = (1 - level) / 2
@@ -72,7 +79,7 @@ def resample(
     for each in strata:
         totals += _draw(each, n_draws, rng)
     freedom = sum(len(each) - 1 for each in strata)
-    return Resampled(value, np.sort(_log_ratio(totals)), freedom)
+    return Resampled(value, np.abs(_log_ratio(totals) - value), freedom)
 
 
 def _draw(block: Floats, n_draws: int, rng: np.random.Generator) -> Floats:

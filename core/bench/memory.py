@@ -32,7 +32,7 @@ def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str,
         found |= {"head": head, "head_kv": head_kv}
     if DRAFT in types and runtime.draft is not None:
         tensors = runtime.draft.file.tensors.values()
-        found["draft_weights"] = sum(len(tensor.data) for tensor in tensors)
+        found["draft_weights"] = sum(tensor.n_bytes for tensor in tensors)
         found["draft_state"] = budget.draft
     return {name: n for name, n in found.items() if n}
 
@@ -48,4 +48,4 @@ def _head_bytes(runtime: Runtime) -> int:
     if not prefixes:
         return 0
     tensors = runtime.file.tensors.items()
-    return sum(len(tensor.data) for name, tensor in tensors if name.startswith(prefixes))
+    return sum(tensor.n_bytes for name, tensor in tensors if name.startswith(prefixes))

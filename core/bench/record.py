@@ -78,7 +78,7 @@ class RunSettings:
     temperature: float = 0.0
     seed: int = 0
     max_tokens: int | None = None  # instead of what a prompt says
-    ignore_eos: bool = True  # equal lengths; a text that ends by itself is shorter with some
+    ignore_eos: bool = True  # go on where the model would end the text
 
 
 class Chunk(NamedTuple):
@@ -291,6 +291,7 @@ class CurvePoint:
     mean_len: float  # as it came out
     speedup: Interval
     round_ms: float
+    break_even_len: float | None = None
 
 
 @dataclass(slots=True)
@@ -308,6 +309,7 @@ class Report:
     gates: list[GateResult] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    categories: list[str] = field(default_factory=list)  # of the prompts, in their order
     format: str = FORMAT
     schema: int = SCHEMA
 

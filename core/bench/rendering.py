@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..runtime import Runtime
 from ..tokenizer import ChatTemplate, load_chat_template
+from .record import Prompt, PromptSet, RunSettings
 
 Message = dict[str, str]
 
@@ -44,3 +46,25 @@ class Renderer:
 
     def _spelling(self, token: int | None) -> str:
         return "" if token is None else self._tokenizer.token(token)
+
+
+def fitting(
+    prompts: PromptSet, runtime: Runtime, settings: RunSettings
+) -> tuple[PromptSet, dict[str, int]]:
+    """Those whose every turn fits into the context, and the tokens that the others would take."""
+    renderer = Renderer(runtime)
+    sizes = {each.id: _size(each, renderer, settings) for each in prompts.prompts}
+    kept = tuple(each for each in prompts.prompts if sizes[each.id] <= runtime.n_ctx)
+    names = {each.id for each in kept}
+    left_out = {name: size for name, size in sizes.items() if name not in names}
+    return replace(prompts, prompts=kept), left_out
+
+
+def _size(prompt: Prompt, renderer: Renderer, settings: RunSettings) -> int:
+    length = settings.max_tokens or prompt.max_tokens
+    if not prompt.turns:
+        return len(renderer.text(prompt.text)) + length
+    messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    for turn in prompt.turns:
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": ""}]
+    return len(renderer.chat(messages[:-1])) + length * prompt.n_turns

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .counts import compare_texts, count, first_texts
 from .record import Sample, Summary
-from .times import compare, decoding, interval, reading, time, whole
+from .times import compare, decoding, interval, reading, times_of, whole
 
 
 def summarise(
@@ -15,14 +15,13 @@ def summarise(
     baseline: str,
     plain: str | None,
     *,
-    by_category: bool = True,
+    categories: Sequence[str] = (),
     seed: int = 0,
 ) -> list[Summary]:
     """`names`: configurations in their order. `plain`: the one without speculation, if any: what
-    a round costs is told in its steps."""
-    categories = list(dict.fromkeys(sample.category for sample in samples))
-    if not by_category or len(categories) == 1:
-        categories = []
+    a round costs is told in its steps. `categories` to be shown apart, if there are several."""
+    if len(categories) == 1:
+        categories = ()
     wanted = first_texts(sample for sample in samples if sample.configuration == baseline)
     found = []
     for concurrency in sorted({sample.concurrency for sample in samples}):
@@ -47,7 +46,7 @@ def _summary(
     of_each: dict[str, list[Sample]], name: str, baseline: str, plain: str | None, seed: int
 ) -> Summary:
     mine, base = of_each[name], of_each[baseline]
-    summary = Summary(name, "", 1, count(mine), time(mine))
+    summary = Summary(name, "", 1, count(mine), times_of(mine))
     times = summary.times
     times.n_blocks = len({(s.prompt, s.repetition) for s in mine})
     if name != baseline:
@@ -55,6 +54,6 @@ def _summary(
         times.wall_speedup = interval(compare(mine, base, whole, seed))
         times.prompt_speedup = interval(compare(mine, base, reading, seed))
     if plain is not None and name != plain and times.round_ms:
-        step_ms = time(of_each[plain]).round_ms
+        step_ms = times_of(of_each[plain]).round_ms
         times.break_even_len = times.round_ms / step_ms if step_ms else None
     return summary

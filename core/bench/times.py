@@ -30,7 +30,7 @@ def reading(sample: Sample) -> tuple[float, float]:
     return sample.prompt_n - sample.cached_n, sample.ttft_ms
 
 
-def time(samples: Sequence[Sample]) -> Times:
+def times_of(samples: Sequence[Sample]) -> Times:
     """Without a comparison."""
     times = Times()
     if not samples:

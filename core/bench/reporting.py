@@ -1,0 +1,79 @@
+"""From targets and samples to a `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from .gates import Gates, judge
+from .noise import warnings_of
+from .record import Configuration, PromptSet, Report, RunSettings, Sample, Target
+from .running import complete
+from .summaries import summarise
+from .variants import Variant
+
+
+def configuration_of(target: Target, variant: Variant) -> Configuration:
+    return Configuration(
+        target.name, variant.repeats, variant.is_lossless, target.describe(), target.memory()
+    )
+
+
+def new_report(
+    provenance: dict[str, Any],
+    prompts: PromptSet,
+    settings: RunSettings,
+    configurations: Sequence[Configuration],
+) -> Report:
+    """Before anything has run. The first configuration is what the others are compared with."""
+    if not prompts.prompts:
+        raise ConfigError("there are no prompts to run")
+    return Report(
+        provenance,
+        prompts.name,
+        prompts.sha256,
+        settings,
+        configurations[0].name,
+        list(configurations),
+        categories=list(prompts.categories),
+    )
+
+
+def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], seed: int) -> None:
+    """What was measured so far. `machine`: `Moment.until_now` of the run."""
+    names = [each.name for each in report.configurations]
+    report.samples = list(samples)
+    pairs = list(complete(samples, names))
+    report.summaries = summarise(
+        pairs, names, report.baseline, plain_of(report), categories=report.categories, seed=seed
+    )
+    report.provenance["machine"] = machine
+    report.warnings = warnings_of(report.summaries, samples, machine)
+    report.warnings += _unrepeated(report)
+
+
+def judge_report(report: Report, gates: Gates, seed: int) -> None:
+    names = [each.name for each in report.configurations]
+    report.gates = judge(gates, report, list(complete(report.samples, names)), seed)
+
+
+def plain_of(report: Report) -> str | None:
+    """The configuration without speculation, if there is one."""
+    for each in report.configurations:
+        if each.details.get("spec_types") == []:
+            return each.name
+    return None
+
+
+def _unrepeated(report: Report) -> list[str]:
+    """What should have repeated exactly and did not: a fault, here or in the hardware."""
+    repeating = {each.name for each in report.configurations if each.repeats}
+    return [
+        f"{each.configuration}: counts differ between repetitions, though nothing follows the clock"
+        for each in report.summaries
+        if each.configuration in repeating
+        and not each.category
+        and each.concurrency == 1
+        and not each.counts.repeats
+    ]
