@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-FORMATS = ("md", "json", "jsonl", "csv")
+FORMATS = ("md", "json", "jsonl", "csv", "sql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +183,19 @@ class ReportOptions:
             "--save", metavar="FILE", help="Also keep the whole report, as -o json has it."
         ),
     ] = None
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also a page with plots: one file, for any browser."
+        ),
+    ] = None
+    plot: Annotated[bool, typer.Option("--plot", help="Also plots of characters, on stderr.")] = (
+        False
+    )
+    gha_json: Annotated[
+        Path | None,
+        typer.Option(
+            "--gha-json", metavar="FILE",
+            help="Also figures for github-action-benchmark, its tool customBiggerIsBetter.",
+        ),
+    ] = None  # fmt: skip

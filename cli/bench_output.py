@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import secrets
@@ -19,30 +17,48 @@ if TYPE_CHECKING:
 
 
 def write_report(report: Report, form: str, output: Output) -> None:
-    from ..core.bench.rows import flat, rows_of
+    from ..core.bench.exports import as_csv, as_jsonl, as_sql
 
     if form == "json":
         output.line(dumps(whole(report), indent=1))
-    elif form == "jsonl":
-        for row in rows_of(report):
-            output.line(dumps(row))
-    elif form == "csv":
-        rows = [flat(row) for row in rows_of(report)]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        output.text(text.getvalue())
+    elif form != "md":
+        texts = {"jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
+        output.text(texts[form](report))
     else:
         for line in tables(report):
             output.line(line)
 
 
+def print_plots(report: Report, output: Output) -> None:
+    """For people: they are there with --quiet, too, having been asked for."""
+    from ..core.bench.terminal import terminal_plots
+    from .output import columns, print_prompt
+
+    print_prompt("".join(f"{line}\n" for line in terminal_plots(report, columns())))
+
+
 def save_report(report: Report, path: Path) -> None:
-    """Complete or not at all: a job that is killed leaves the report of its last repetition."""
+    """A job that is killed leaves the report of its last repetition."""
+    save_text(dumps(whole(report)) + "\n", path)
+
+
+def save_page(report: Report, path: Path) -> None:
+    from ..core.bench.page import html_page
+
+    save_text(html_page(report), path)
+
+
+def save_gha(report: Report, path: Path) -> None:
+    from ..core.bench.gha import as_gha
+
+    save_text(as_gha(report), path)
+
+
+def save_text(text: str, path: Path) -> None:
+    """Complete or not at all."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        temporary.write_text(dumps(whole(report)) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     finally:
         with suppress(OSError):

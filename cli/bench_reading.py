@@ -27,6 +27,7 @@ T = TypeVar("T")
 MAX_USERS: Final = 64
 _GATE_FLAGS: Final = (
     "min-acceptance", "min-mean-len", "min-speedup", "baseline", "synth", "max-regression",
+    "api-key", "ask", "peer",
 )  # fmt: skip
 
 
@@ -97,9 +98,9 @@ def read_gates(limits: GateOptions) -> Gates:
 
 
 def read_prompt_file(path: Path) -> PromptSet:
-    from ..core.bench.workloads import read_prompts
+    from ..core.bench.prompt_files import read_prompt_file as read
 
-    return with_usage_errors(lambda: read_prompts(path, read_file(path)))
+    return with_usage_errors(lambda: read(path))
 
 
 def with_usage_errors(call: Callable[[], T]) -> T:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
-import time
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,7 @@ from .bench_options import (
     VersusOptions,
     WorkOptions,
 )
-from .bench_output import save_report, write_report
+from .bench_output import print_plots, save_gha, save_page, save_report, write_report
 from .bench_progress import BenchProgress
 from .bench_reading import (
     counts,
@@ -31,6 +30,16 @@ from .bench_reading import (
     read_variants,
     settings_of,
     with_usage_errors,
+)
+from .bench_running import Plan, argv, compare
+from .bench_servers import (
+    ServerOptions,
+    compare_servers,
+    open_remote,
+    peer_settings,
+    read_peers,
+    read_wishes,
+    start_peers,
 )
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
@@ -44,7 +53,8 @@ if TYPE_CHECKING:
 
     from ..core.bench.gates import Gates
     from ..core.bench.local import LocalTarget
-    from ..core.bench.record import PromptSet, Report, RunSettings
+    from ..core.bench.record import PromptSet, Report, RunSettings, Target
+    from ..core.bench.remote import RemoteTarget
     from ..core.bench.running import Schedule
     from ..core.bench.variants import Variant
     from ..core.runtime import Runtime
@@ -55,12 +65,13 @@ SAVED_EVERY_S: Final = 10.0
 
 
 @takes_flags
-def bench_spec(
+def bench_spec(  # noqa: PLR0913 - a group of flags each
     models: ModelOptions,
     place: PlaceOptions,
     work: WorkOptions,
     versus: VersusOptions,
     method: MethodOptions,
+    servers: ServerOptions,
     limits: GateOptions,
     results: ReportOptions,
     voice: VoiceOptions,
@@ -79,19 +90,44 @@ def bench_spec(
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)
     gates = read_gates(limits)
     given = None if work.prompts is None else read_prompt_file(work.prompts)
+    wishes, peers = read_wishes(servers), read_peers(servers)
+    if versus.synth is not None and (wishes.places or peers):
+        raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
+    if servers.stands_alone and models.model is None and versus.vs is None:
+        report = compare_servers(wishes, given, work, schedule, gates, results.save, output)
+        deliver(report, results, output)
+        return
     model = models.model or bundled_model()
     wanted = with_usage_errors(partial(common_options, variants))
-    with open_runtime(model, place, output, wanted, versus.draft_model) as runtime:
+    with ExitStack() as ends:
+        remote = open_remote(wishes, ends)
+        runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
         prompts = choose_prompts(runtime, given, work, is_bundled=models.model is None)
         bench = Bench(runtime, output, schedule, settings_of(work, prompts))
         prompts = bench.fitting(prompts)
         if versus.synth is not None:
             report = bench.sweep(variants, prompts, counts(versus.synth, "--synth", 64), place)
         else:
-            report = bench.compare(variants, prompts, gates, place, results.save)
+            settings = peer_settings(
+                model, place, versus.draft_model, threads_of(runtime), runtime.n_ctx,
+                max(schedule.concurrency),
+            )  # fmt: skip
+            remote += start_peers(peers, wishes, ends, settings)
+            report = bench.compare(variants, prompts, gates, place, results.save, remote)
+    deliver(report, results, output)
+
+
+def deliver(report: Report, results: ReportOptions, output: Output) -> None:
+    """To stdout and into files; ends the command with its exit code."""
     if results.save is not None:
         save_report(report, results.save)
+    if results.html is not None:
+        save_page(report, results.html)
+    if results.gha_json is not None:
+        save_gha(report, results.gha_json)
     write_report(report, results.output, output)
+    if results.plot:
+        print_plots(report, output)
     for warning in report.warnings:
         output.remark(f"warning: {warning}")
     raise typer.Exit(finish(report, output))
@@ -146,47 +182,24 @@ class Bench:
         gates: Gates,
         place: PlaceOptions,
         save: Path | None,
+        remote: Sequence[RemoteTarget] = (),
     ) -> Report:
-        from ..core.bench.baseline import check_comparable
-        from ..core.bench.noise import Moment
-        from ..core.bench.reporting import configuration_of, fill, judge_report, new_report
-        from ..core.bench.running import Runner
+        from ..core.bench.reporting import configuration_of
+        from ..core.bench.servers import configuration_of_server, unique_names
 
-        targets = [self.target(variant) for variant in variants]
+        targets: list[Target] = [self.target(variant) for variant in variants]
         configurations = [
             configuration_of(target, variant)
             for target, variant in zip(targets, variants, strict=True)
         ]
-        with_usage_errors(lambda: gates.check(configurations, configurations[0].name))
-        report = new_report(self.provenance(place), prompts, self.settings, configurations)
-        before = gates.baseline
-        if before is not None:
-            with_usage_errors(lambda: check_comparable(report, before))
-        gc.freeze()
-        began, seed = Moment.now(), self.schedule.seed
-        runner = Runner(targets, prompts.prompts, self.settings, self.schedule, self.progress)
-        saved_at = time.perf_counter()
-
-        def keep() -> None:
-            nonlocal saved_at
-            report.samples = runner.samples
-            if save is not None and time.perf_counter() - saved_at > SAVED_EVERY_S:
-                save_report(report, save)
-                saved_at = time.perf_counter()
-
-        runner.after_each = keep
+        targets += remote
+        unique_names(targets)
+        configurations += [configuration_of_server(each, targets[0]) for each in remote]
+        plan = Plan(prompts, self.settings, self.schedule, gates, save, self.progress)
         try:
-            runner.run()
-        except KeyboardInterrupt:
-            report.provenance["interrupted"] = True
+            return compare(targets, configurations, self.provenance(place), plan)
         finally:
             self.progress.close()
-        machine = began.until_now()
-        for target in targets:
-            target.close()
-        fill(report, runner.samples, machine, seed)
-        judge_report(report, gates, seed)
-        return report
 
     def sweep(
         self,
@@ -233,7 +246,7 @@ class Bench:
     def provenance(self, place: PlaceOptions) -> dict[str, object]:
         from ..core.bench.provenance import of_runtime, provenance
 
-        own = provenance(["spec", *sys.argv[1:]], self.schedule.seed)
+        own = provenance(argv(), self.schedule.seed)
         types = {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
         return own | of_runtime(self.runtime) | types | {"n_threads": threads_of(self.runtime)}
 

@@ -31,6 +31,7 @@ def tables(report: Report) -> Iterator[str]:
     if len(users) > 1:
         yield from _section("Users at once", _users(report))
     yield from _section("Synthetic acceptance: speed-up by tokens per round", _curve(report))
+    yield from _section("Counted here and by the servers themselves", _counted(report))
     yield from _section("Memory, MiB", _memory(report))
 
 
@@ -207,6 +208,25 @@ def _curve(report: Report) -> Table:
             ]
         )
     return table
+
+
+def _counted(report: Report) -> Table:
+    names = ("predicted", "prompt", "drafts", "drafted", "accepted", "per_pos")
+    table = [
+        ["configuration", "by", "tokens", "prompt", "drafts", "drafted", "accepted", "by place"]
+    ]
+    for each in report.configurations:
+        here, there = each.details.get("counted_here"), each.details.get("counters")
+        if isinstance(here, dict) and isinstance(there, dict):
+            table.append([each.name, "streams", *(_plain(here.get(name)) for name in names)])
+            table.append([each.name, "/metrics", *(_plain(there.get(name)) for name in names)])
+    return table
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value[:_PLACES]))
+    return "" if value is None else str(value)
 
 
 def _memory(report: Report) -> Table:

@@ -78,7 +78,7 @@ class Output:
         elif self._redraws:
             self._progress_open = True
             line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
-            _write_stderr(_ERASE_LINE + line[: _columns() - 1])
+            _write_stderr(_ERASE_LINE + line[: columns() - 1])
         elif is_new and not self.quiet and (self.verbose or stage.startswith("compiling")):
             _write_stderr(one_line(stage) + "\n")
 
@@ -105,8 +105,8 @@ class Output:
             _write_stderr(_styled(one_line(line), _DIM) + "\n")
 
 
-def _columns() -> int:
-    """A line that wraps could not be erased."""
+def columns() -> int:
+    """Of the terminal that stderr is: a line that wraps could not be erased."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
     except (OSError, ValueError):

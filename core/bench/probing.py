@@ -40,6 +40,7 @@ class Service:
     has_counters: bool
     n_slots: int | None
     served: Mapping[str, Any]  # what else it says about itself
+    can_chat: bool = True
 
 
 def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, Any] | None = None,
@@ -66,6 +67,7 @@ def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, A
         has_counters=counters_of(wire, base.model) is not None,
         n_slots=slots if isinstance(slots, int) else None,
         served=_served(entry, props),
+        can_chat=(chat is not None and chat.api == CHAT) or bool(props.get("chat_template")),
     )
 
 

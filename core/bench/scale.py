@@ -38,6 +38,13 @@ def scale_for(values: list[float], start: float, end: float, *, also: float | No
     return Scale(low, high + room, start, end)
 
 
+def seen(values: list[float], marks: list[float]) -> list[float]:
+    """Ends of intervals, but none so far from all marks that these would fall together."""
+    low, high = min(marks), max(marks)
+    room = max(high - low, 0.5 * abs(high))
+    return [min(max(value, low - room), high + room) for value in values]
+
+
 def _round_step(raw: float) -> float:
     size = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     return size * next(step for step in _STEPS if step * size >= raw * (1 - 1e-9))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from .scale import Scale, scale_for, short
+from .scale import Scale, scale_for, seen, short
 
 WIDTH: Final = 420
 N_COLOURS: Final = 8
@@ -90,6 +90,8 @@ def intervals(title: str, rows: Sequence[Row], axis: str, unit: str = "", *,
     height = _TOP + _ROW * len(rows) + _BOTTOM
     drawing = Drawing(title, height)
     values = [v for row in rows for v in (row.low, row.value, row.high)]
+    if at is not None:
+        values = seen(values, [row.value for row in rows] + [at])
     x = scale_for(values, _NAMES, WIDTH - _RIGHT - 46, also=at or 0.0)
     _bottom_axis(drawing, x, height - _BOTTOM, axis, unit)
     if at is not None:

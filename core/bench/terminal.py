@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .record import Interval, Report, Summary
-from .scale import Scale, scale_for
+from .scale import Scale, scale_for, seen
 from .words import alone, categories
 
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -39,7 +39,8 @@ def _speedups(report: Report, width: int, columns: int) -> list[str]:
         return []
     width = min(_NAME, max(width, *(len(name) for name, _ in rows)))
     room = max(12, columns - width - 26)
-    scale = scale_for([v for _, gain in rows for v in gain], 0, room - 1, also=1.0)
+    ends = seen([v for _, gain in rows for v in gain], [1.0, *(gain.value for _, gain in rows)])
+    scale = scale_for(ends, 0, room - 1, also=1.0)
     return [
         f"speed-up against {report.baseline}, 95% intervals; ┊ is 1x",
         *(f"{_cut(name, width)}  {_bar(gain, scale)}  {_said(gain)}" for name, gain in rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specdec.core.bench.counters import Counters, TypeCounters, read_counters
 from specdec.core.bench.exposition import parse_exposition
 
@@ -87,15 +88,15 @@ def test_a_server_that_was_started_anew_is_seen() -> None:
     assert Counters("llamacpp:", drafted=12, per_place=(4, 2, 1)).since(before) is not None
 
 
-LABELS = st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True), st.text(max_size=6))
+LABELS = st.dictionaries(
+    st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True), st.text(max_size=6)
+)
 
 
 @given(LABELS, st.floats(allow_nan=False))
 def test_labels_come_back(labels: dict[str, str], value: float) -> None:
     labels = {name: "".join(text.splitlines()) for name, text in labels.items()}
-    quoted = {
-        name: text.replace("\\", r"\\").replace('"', r"\"") for name, text in labels.items()
-    }
+    quoted = {name: text.replace("\\", r"\\").replace('"', r"\"") for name, text in labels.items()}
     inside = ",".join(f'{name}="{text}"' for name, text in quoted.items())
     (found,) = parse_exposition(f"some:name_total{{{inside}}} {value!r}")
     assert found.labels == labels

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from specdec.core.bench.dialects import EOS, Piece
 from specdec.core.bench.receiving import Receiver
 from specdec.core.bench.record import Sample

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         script = self.script
         script.requests.append(body)
         is_native = self.path == "/completion"
-        n = body.get("n_predict" if is_native else _limit(body))
+        n: int = body["n_predict" if is_native else _limit(body)]
         trial = n == 1
         faulty = script.fault if not trial and script.texts >= script.faulty_from else ""
         script.texts += not trial
@@ -239,15 +239,15 @@ class _Handler(BaseHTTPRequestHandler):
                  "prompt": "prompt_tokens", "drafts": "spec_decode_num_drafts",
                  "drafted": "spec_decode_num_draft_tokens",
                  "accepted": "spec_decode_num_accepted_tokens"}  # fmt: skip
-        lines = [
-            f"{prefix}{name}_total{label} {script.counts.get(key, 0) + (key == 'drafted') * script.lie}"
-            for key, name in names.items()
-        ]
+        counts = {**script.counts, "drafted": script.counts.get("drafted", 0) + script.lie}
+        lines = [f"{prefix}{name}_total{label} {counts.get(key, 0)}" for key, name in names.items()]
         family = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
         extra = "" if script.kind == LLAMA else ',engine="0",model_name="tiny"'
         lines += [f'{family}{{position="{i}"{extra}}} {n}' for i, n in script.per_pos.items()]
         busy = "requests_processing" if script.kind == LLAMA else "num_requests_running"
-        return "\n".join([f"# HELP {family} x", *lines, f"{prefix}{busy}{label} {script.running}", ""])
+        return "\n".join(
+            [f"# HELP {family} x", *lines, f"{prefix}{busy}{label} {script.running}", ""]
+        )
 
     def _json(self, status: int, body: dict[str, Any]) -> None:
         self._send(status, "application/json", json.dumps(body).encode())
