@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.bench.gates import Gates
-    from ..core.bench.record import PromptSet, RunSettings
+    from ..core.bench.record import PromptSet, Report, RunSettings
     from ..core.bench.running import Schedule
     from ..core.bench.variants import Variant
 
@@ -75,17 +75,8 @@ def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
 
 def read_gates(limits: GateOptions) -> Gates:
     from ..core.bench.gates import Gates
-    from ..core.bench.record import Report
 
-    baseline = None
-    if limits.baseline is not None:
-        text = read_file(limits.baseline)
-        try:
-            baseline = Report.from_json(json.loads(text))
-        except (ValueError, RecursionError) as error:
-            raise typer.BadParameter(f"--baseline {limits.baseline}: not JSON: {error}") from None
-        except ConfigError as error:
-            raise typer.BadParameter(f"--baseline {limits.baseline}: {error}") from None
+    baseline = None if limits.baseline is None else read_report(limits.baseline, "--baseline")
     acceptance = limits.min_acceptance
     return Gates(
         limits.identical,
@@ -95,6 +86,18 @@ def read_gates(limits: GateOptions) -> Gates:
         share(limits.max_regression, "--max-regression"),
         baseline,
     )
+
+
+def read_report(path: Path, what: str) -> Report:
+    from ..core.bench.record import Report
+
+    text = read_file(path)
+    try:
+        return Report.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{what} {path}: not JSON: {error}") from None
+    except ConfigError as error:
+        raise typer.BadParameter(f"{what} {path}: {error}") from None
 
 
 def read_prompt_file(path: Path) -> PromptSet:

@@ -16,6 +16,14 @@ Table = list[list[str]]
 def tables(report: Report) -> Iterator[str]:
     """Lines, without newlines."""
     yield from _head(report)
+    if report.summaries:
+        yield from _compared(report)
+    yield from _section("Synthetic acceptance", _curve(report))
+    yield from _section("Counted here, and by the servers themselves", _counted(report))
+    yield from _section("Memory, MiB", _memory(report))
+
+
+def _compared(report: Report) -> Iterator[str]:
     users = sorted({each.concurrency for each in report.summaries})
     main = [each for each in report.summaries if not each.category and each.concurrency == users[0]]
     yield from _section("", _speeds(main, report))
@@ -30,21 +38,22 @@ def tables(report: Report) -> Iterator[str]:
     yield from _section("Latency, ms", _latencies(main))
     if len(users) > 1:
         yield from _section("Users at once", _users(report))
-    yield from _section("Synthetic acceptance: speed-up by tokens per round", _curve(report))
-    yield from _section("Counted here and by the servers themselves", _counted(report))
-    yield from _section("Memory, MiB", _memory(report))
 
 
 def _head(report: Report) -> Iterator[str]:
     known, settings = report.provenance, report.settings
-    model = f"{known.get('model_name')} ({known.get('model_type')})"
-    yield f"{model}, {known.get('device')} ({known.get('cpu_kernels')}), {known.get('cpu_info')}"
-    n = len({(sample.prompt) for sample in report.samples})
-    repetitions = max((sample.repetition for sample in report.samples), default=-1) + 1
+    model, where = (
+        f"{known.get(name)} ({more})" if (more := known.get(other)) else str(known.get(name))
+        for name, other in (("model_name", "model_type"), ("device", "cpu_kernels"))
+    )
+    yield f"{model}, {where}, {known.get('cpu_info')}"
+    repetitions = max((len(each.times.samples_ts) for each in report.summaries), default=0)
+    n = sum(1 for _ in dict.fromkeys(sample.prompt for sample in report.samples))
     how = "greedy" if not settings.temperature else f"temperature {settings.temperature:g}"
+    ran = f"{n} prompts, {repetitions} repetitions, " if n else ""
     yield (
-        f"{n} prompts of {report.prompt_set} ({report.prompt_set_sha256[:8]}), {repetitions} "
-        f"repetitions, {how}, seed {settings.seed}; intervals are 95 %"
+        f"{ran}prompt set {report.prompt_set} ({report.prompt_set_sha256[:8]}), {how}, seed "
+        f"{settings.seed}; intervals are 95 %"
     )
 
 
@@ -58,7 +67,7 @@ def _speeds(summaries: Sequence[Summary], report: Report) -> Table:
                 each.configuration,
                 _number(times.avg_ts),
                 _number(times.stddev_ts) if len(times.samples_ts) > 1 else "",
-                "1" if is_base else _value(times.speedup),
+                "1" if is_base else _speedup(each, report),
                 "" if is_base else _range(times.speedup),
                 "1" if is_base else _value(times.wall_speedup),
                 {None: "", True: "equal", False: "DIFFER"}[each.counts.identical],
@@ -83,7 +92,7 @@ def _categories(report: Report, users: int) -> Table:
                 row += ["", "", ""]
                 continue
             mean_len = _optional(found.counts.mean_len)
-            row += [_value(found.times.speedup), _range(found.times.speedup), mean_len]
+            row += [_speedup(found, report), _range(found.times.speedup), mean_len]
         table.append(row)
     return table
 
@@ -183,7 +192,7 @@ def _users(report: Report) -> Table:
                 each.configuration,
                 _number(times.avg_ts),
                 "" if total is None else _number(total),
-                "1" if is_base else _value(times.speedup),
+                "1" if is_base else _speedup(each, report),
                 "" if is_base else _range(times.speedup),
                 *_percentiles(times.ttft),
                 {None: "", True: "equal", False: "DIFFER"}[each.counts.identical],
@@ -298,6 +307,16 @@ def _percentiles(spread: Spread | None) -> list[str]:
 
 def _value(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.value:.2f}x"
+
+
+def _speedup(summary: Summary, report: Report) -> str:
+    """Without an interval where there are too few pairs for one."""
+    if summary.times.speedup is not None:
+        return _value(summary.times.speedup)
+    base = report.summary(report.baseline, summary.category, summary.concurrency)
+    if base is None or not base.times.avg_ts:
+        return ""
+    return f"{summary.times.avg_ts / base.times.avg_ts:.2f}x"
 
 
 def _range(interval: Interval | None) -> str:

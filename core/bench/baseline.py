@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
 from ..errors import ConfigError
 from .intervals import RESAMPLES, Floats, Resampled
-from .record import Report, Sample, Summary
+from .record import Report, RunSettings, Sample, Summary
 from .running import complete
 from .times import decoding
 
@@ -63,8 +63,10 @@ def _differences(now: Report, before: Report) -> Iterator[str]:
             f"the prompts differ ({now.prompt_set} {now.prompt_set_sha256[:8]}, "
             f"were {before.prompt_set} {before.prompt_set_sha256[:8]})"
         )
-    if now.settings != before.settings:
-        yield f"settings are {now.settings}, were {before.settings}"
+    for each in fields(RunSettings):
+        a, b = getattr(now.settings, each.name), getattr(before.settings, each.name)
+        if a != b:
+            yield f"{each.name} is {_shown(a)}, was {_shown(b)}"
     known = {each.name: each for each in before.configurations}
     for each in now.configurations:
         if each.name not in known:

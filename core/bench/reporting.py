@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
+from .coding import encode
 from .gates import Gates, judge
 from .noise import warnings_of
 from .record import Configuration, PromptSet, Report, RunSettings, Sample, Target
@@ -15,8 +16,9 @@ from .variants import Variant
 
 
 def configuration_of(target: Target, variant: Variant) -> Configuration:
+    details: dict[str, Any] = encode(target.describe())  # as it will be read back
     return Configuration(
-        target.name, variant.repeats, variant.is_lossless, target.describe(), target.memory()
+        target.name, variant.repeats, variant.is_lossless, details, target.memory()
     )
 
 
