@@ -47,7 +47,7 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
     from ..core.bench.comparing import compare_reports
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
-    a, b = read_report(compared.a, "A"), read_report(compared.b, "B")
+    a, b = read_report(compared.a, "report"), read_report(compared.b, "report")
     found = with_usage_errors(lambda: compare_reports(a, b, force=compared.force))
     output.text(_text(found, compared.output))
 

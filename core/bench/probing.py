@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -172,7 +173,7 @@ def _served(entry: Mapping[str, Any], props: Mapping[str, Any]) -> dict[str, Any
         name: numbers[name] for name in ("n_params", "size", "n_ctx", "ftype") if name in numbers
     }
     if isinstance(props.get("model_path"), str):
-        found["model_path"] = props["model_path"]
+        found["model_path"] = PurePath(props["model_path"]).name
     if isinstance(entry.get("max_model_len"), int):
         found.setdefault("n_ctx", entry["max_model_len"])
     return found

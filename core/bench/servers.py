@@ -137,6 +137,7 @@ class PeerTarget(RemoteTarget):
         settings = self._settings
         own = {
             "version": peer_version(),
+            "model": settings.model.name,
             "spec_types": peer_types(settings.spec),
             "threads": settings.threads,
             "type_k": settings.cache_type_k,

@@ -129,6 +129,8 @@ class Wire:
         data = response.read(MAX_ANSWER + 1)
         if len(data) > MAX_ANSWER:
             raise ServerError(f"{self.address.shown}: answered with more than {MAX_ANSWER} bytes")
+        if response.length:  # of what was announced
+            raise http.client.IncompleteRead(data, response.length)
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, data.decode("utf-8", "replace"), headers)
 

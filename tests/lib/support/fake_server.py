@@ -32,7 +32,7 @@ class Script:
     loading: int = 0  # answers of 503 before it is ready
     fault: str = ""  # error, break, silence, garbage, empty, all-at-once
     faulty_from: int = 0  # requests before the fault are served
-    lie: int = 0  # added to what its counters say was drafted
+    lie: int = 0  # for each text, added to what its counters say was drafted
     pause: float = 0.0  # seconds between rounds
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class FakeServer:
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()
         handler = type("Handler", (_Handler,), {"script": self.script})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = _Quiet(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
 
@@ -74,6 +74,11 @@ class FakeServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class _Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Clients may go."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -239,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
                  "prompt": "prompt_tokens", "drafts": "spec_decode_num_drafts",
                  "drafted": "spec_decode_num_draft_tokens",
                  "accepted": "spec_decode_num_accepted_tokens"}  # fmt: skip
-        counts = {**script.counts, "drafted": script.counts.get("drafted", 0) + script.lie}
+        counts = {**script.counts, "drafted": script.counts.get("drafted", 0) + script.lie * script.texts}
         lines = [f"{prefix}{name}_total{label} {counts.get(key, 0)}" for key, name in names.items()]
         family = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
         extra = "" if script.kind == LLAMA else ',engine="0",model_name="tiny"'
