@@ -63,10 +63,10 @@ def _differences(now: Report, before: Report) -> Iterator[str]:
             f"the prompts differ ({now.prompt_set} {now.prompt_set_sha256[:8]}, "
             f"were {before.prompt_set} {before.prompt_set_sha256[:8]})"
         )
-    for each in fields(RunSettings):
-        a, b = getattr(now.settings, each.name), getattr(before.settings, each.name)
+    for setting in fields(RunSettings):
+        a, b = getattr(now.settings, setting.name), getattr(before.settings, setting.name)
         if a != b:
-            yield f"{each.name} is {_shown(a)}, was {_shown(b)}"
+            yield f"{setting.name} is {_shown(a)}, was {_shown(b)}"
     known = {each.name: each for each in before.configurations}
     for each in now.configurations:
         if each.name not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
@@ -102,7 +102,7 @@ class LocalTarget:
 
     def run(
         self, prompts: Sequence[Prompt], settings: RunSettings, concurrency: int = 1
-    ) -> Iterator[Sample]:
+    ) -> Generator[Sample, None, None]:
         self.prepare(concurrency)
         engine = self._engine
         assert engine is not None, "it was just made"

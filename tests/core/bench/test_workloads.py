@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,5 @@ def test_what_is_wrong_in_a_file(text: str, message: str) -> None:
 
 @given(st.text(), st.booleans())
 def test_nothing_else_is_raised(text: str, is_jsonl: bool) -> None:
-    try:
+    with suppress(ConfigError):
         parse_prompts(text, "f", is_jsonl=is_jsonl)
-    except ConfigError:
-        pass

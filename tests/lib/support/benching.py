@@ -21,8 +21,13 @@ def quiet(_: random.Random) -> float:
 
 
 def busy(rng: random.Random) -> float:
-    """As beside neighbours: some spread, and now and then something that takes several times."""
-    return rng.lognormvariate(0, 0.1) * (1 + (rng.random() < 0.05) * rng.expovariate(0.5))
+    """As measured beside neighbours: some spread, and now and then a text that takes twice as long
+    or more, so that pairs differ by 0.4 (standard deviation)."""
+    return rng.lognormvariate(0, 0.1) * (1 + (rng.random() < 0.05) * rng.expovariate(1.0))
+
+
+def calm(rng: random.Random) -> float:
+    return rng.lognormvariate(0, 0.05)
 
 
 @dataclass
