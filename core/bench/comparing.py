@@ -174,8 +174,9 @@ def _summarised(report: Report, seed: int) -> Report:
     """Anew, from the samples that are left."""
     names = _names(report)
     samples = list(complete([s for s in report.samples if s.repetition >= 0], names))
-    plain = None
-    summaries = summarise(samples, names, report.baseline, plain, seed=seed)
+    left = {sample.category for sample in samples}
+    known = [name for name in report.categories if name in left]
+    summaries = summarise(samples, names, report.baseline, None, categories=known, seed=seed)
     return replace(report, samples=samples, summaries=summaries)
 
 
