@@ -274,7 +274,7 @@ def markdown(table: Table) -> Iterator[str]:
     """Text to the left, numbers to the right; columns of equal width."""
     cells = [[cell.replace("|", "\\|") for cell in row] for row in table]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(cells[0]))]
-    is_text = [not i or _is_text([row[i] for row in cells[1:]]) for i in range(len(widths))]
+    is_text = [_is_text([row[i] for row in cells[1:]]) for i in range(len(widths))]
     for number, row in enumerate(cells):
         padded = [
             cell.ljust(width) if text else cell.rjust(width)
@@ -290,7 +290,8 @@ def markdown(table: Table) -> Iterator[str]:
 
 
 def _is_text(cells: Sequence[str]) -> bool:
-    return any(cell and not cell[0].isdigit() for cell in cells)
+    """The address of a server is no number."""
+    return any(cell and (":" in cell or not cell[0].isdigit()) for cell in cells)
 
 
 def _trimmed(table: Table) -> Table:

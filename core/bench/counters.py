@@ -156,5 +156,15 @@ def differences(ours: Mapping[str, Any], counters: Counters) -> list[tuple[str, 
     """(what, as we counted, as the server counted), of everything that both know."""
     theirs = {name: getattr(counters, name) for name in _COUNTED}
     theirs["per_pos"] = list(counters.per_place)
-    pairs = [(name, ours[name], theirs.get(name)) for name in ours if theirs.get(name) is not None]
-    return [(name, our, their) for name, our, their in pairs if our is not None]
+    pairs = [(name, ours[name], theirs.get(name)) for name in ours]
+    return [
+        (name, _cut(our), _cut(their)) for name, our, their in pairs if None not in (our, their)
+    ]
+
+
+def _cut(value: Any) -> Any:
+    """Places at which nothing was accepted are listed by some and not by others."""
+    if not isinstance(value, list):
+        return value
+    last = max((i for i, n in enumerate(value) if n), default=-1)
+    return value[: last + 1]

@@ -53,7 +53,7 @@ class PeerSettings:
     model: Path
     threads: int
     n_ctx: int
-    parallel: int = 1
+    n_slots: int = 1
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     spec: SpecOptions = field(default_factory=lambda: SpecOptions(types=(NONE,)))
@@ -64,7 +64,7 @@ class PeerSettings:
             "model": str(self.model),
             "threads": self.threads,
             "n_ctx": self.n_ctx,
-            "parallel": self.parallel,
+            "n_slots": self.n_slots,
             "cache_type_k": self.cache_type_k,
             "cache_type_v": self.cache_type_v,
             "types": peer_types(self.spec),

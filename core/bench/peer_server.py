@@ -21,8 +21,8 @@ def common_params(xllamacpp: Any, settings: dict[str, Any]) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = settings["model"]
     params.hostnames, params.port = ["127.0.0.1"], 0
-    params.n_parallel = settings["parallel"]
-    params.n_ctx = settings["n_ctx"] * settings["parallel"]
+    params.n_parallel = settings["n_slots"]
+    params.n_ctx = settings["n_ctx"] * settings["n_slots"]
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.cache_type_k = _ggml_type(xllamacpp, settings["cache_type_k"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.bench_reports import report
+
 from specdec.core.bench.comparing import Comparison, compare_reports
 from specdec.core.bench.comparison_text import as_markdown
 from specdec.core.bench.record import Report
 from specdec.core.errors import ConfigError
-from support.bench_reports import report
 
 
 def compared(a: Report, b: Report, *, force: bool = False) -> Comparison:
@@ -29,7 +30,7 @@ def test_the_same_twice() -> None:
         assert row.change is not None
         assert row.change.low < 1.0 < row.change.high or abs(row.change.value - 1) < 0.01
         assert row.n_same == row.n_texts == (6 if not row.category else 3)
-    assert not (found.machines or found.others or found.warnings)
+    assert [*found.machines, *found.others, *found.warnings] == []
 
 
 def test_what_has_become_slower() -> None:

@@ -8,12 +8,13 @@ import json
 import math
 import sqlite3
 
+from support.bench_reports import report
+
 from specdec.core.bench.exports import TABLE, as_csv, as_jsonl, as_sql
 from specdec.core.bench.gha import as_gha
 from specdec.core.bench.terminal import spark, terminal_plots
-from support.bench_reports import report
 
-HOSTILE = "it's; DROP TABLE \"x\"\n<b>&|,"
+HOSTILE = 'it\'s; DROP TABLE "x"\n<b>&|,'
 
 
 def database(text: str) -> sqlite3.Connection:

@@ -7,11 +7,12 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from support.bench_reports import report
+
 from specdec.core.bench.page import html_page
 from specdec.core.bench.plots import sections
 from specdec.core.bench.record import CurvePoint, GateResult, Interval, Report
 from specdec.core.bench.scale import scale_for, short
-from support.bench_reports import report
 
 VOID = {"meta", "link", "br"}
 HOSTILE = "<script>alert('x')</script>\"&"
@@ -91,8 +92,8 @@ def test_every_plot_is_there_and_is_xml() -> None:
 
 def test_what_it_says() -> None:
     page = html_page(full_report())
-    for said in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "mtp", "a processor",
-                 "1.50", "f" * 64):  # fmt: skip
+    for said in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "a processor",
+                 "mtp", "1.50", "f" * 64):  # fmt: skip
         assert said in page, said
 
 
@@ -119,8 +120,10 @@ def test_scales() -> None:
     assert scale_for([float("nan"), 1.0, float("inf")], 0, 1)(1.0) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("value", "said"), [(0, "0"), (0.0123, "0.012"), (1.234, "1.23"), (56.78, "56.8"), (1234.5, "1234"), (45678, "46k")]
-)  # fmt: skip
+NUMBERS = [(0, "0"), (0.0123, "0.012"), (1.234, "1.23"), (56.78, "56.8"), (1234.5, "1234"),
+           (45678, "46k")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "said"), NUMBERS)
 def test_numbers(value: float, said: str) -> None:
     assert short(value) == said

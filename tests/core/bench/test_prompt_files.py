@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from specdec.core.bench.prompt_files import read_prompt_file
 from specdec.core.errors import ConfigError
 
@@ -44,7 +45,9 @@ def test_speed_bench(tmp_path: Path) -> None:
 
 
 def test_jsonl_of_another_kind_in_a_text_file(tmp_path: Path) -> None:
-    path = written(tmp_path, "mine.txt", {"text": "def g():", "max_tokens": 9}, "", {"turns": ["a"]})
+    path = written(
+        tmp_path, "mine.txt", {"text": "def g():", "max_tokens": 9}, "", {"turns": ["a"]}
+    )
     one, two = read_prompt_file(path).prompts
     assert (one.text, one.max_tokens, two.turns) == ("def g():", 9, ("a",))
 

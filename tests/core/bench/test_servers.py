@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from support.fake_server import PROMPT_N, FakeServer, Script
+
 from specdec.core.bench.record import Prompt, PromptSet, Report, RunSettings
 from specdec.core.bench.servers import (
     Wishes,
@@ -16,7 +18,6 @@ from specdec.core.bench.servers import (
     without_keys,
 )
 from specdec.core.errors import ConfigError
-from support.fake_server import PROMPT_N, FakeServer, Script
 
 TEXT = Prompt("a", "code", text="def f():", max_tokens=20)
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from support.fake_server import FakeServer, Script
+
 from specdec.core.bench.address import parse_address
 from specdec.core.bench.wire import ServerError, Timeouts, Wire
 from specdec.core.errors import ConfigError
-from support.fake_server import FakeServer, Script
 
 QUICK = Timeouts(connect=2.0, silence=0.3)
 
@@ -43,10 +44,7 @@ def answering(data: bytes, *, then_close: bool = True) -> Iterator[str]:
 def failure(url: str, *, streams: bool = False) -> str:
     wire = Wire(parse_address(url), "", QUICK)
     with pytest.raises(ServerError) as caught:
-        if streams:
-            list(wire.stream("/x", {}))
-        else:
-            wire.get("/x")
+        list(wire.stream("/x", {})) if streams else wire.get("/x")
     message = str(caught.value)
     assert url in message
     assert "\n" not in message

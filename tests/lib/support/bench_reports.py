@@ -38,13 +38,12 @@ def sample(
     name: str, prompt: int, repetition: int, ms_per_token: float, *, drafts: bool, users: int = 1
 ) -> Sample:
     """33 tokens: one, and 16 rounds of two; with drafts, each of 3 tokens of which 1 holds."""
-    made = Sample(name, f"p{prompt}", CATEGORIES[prompt % 2], repetition=repetition,
-                  concurrency=users, group=prompt, prompt_n=10 + prompt, predicted_n=33)  # fmt: skip
+    made = Sample(name, f"p{prompt}", CATEGORIES[prompt % 2], repetition=repetition)
+    made.concurrency, made.group = users, prompt
+    made.prompt_n, made.predicted_n = 10 + prompt, 33
     made.started_s = float(repetition * 10 + prompt)
     made.tokens = list(range(prompt, prompt + 33))
-    made.chunks = [Chunk(10.0, 1)] + [
-        Chunk(10.0 + 2 * ms_per_token * i, 2) for i in range(1, 17)
-    ]
+    made.chunks = [Chunk(10.0, 1)] + [Chunk(10.0 + 2 * ms_per_token * i, 2) for i in range(1, 17)]
     made.total_ms = made.chunks[-1].ms
     made.rounds, made.drafts = (16, 16) if drafts else (32, 0)
     made.draft_n, made.draft_n_accepted = (48, 16) if drafts else (0, 0)

@@ -244,7 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
                  "prompt": "prompt_tokens", "drafts": "spec_decode_num_drafts",
                  "drafted": "spec_decode_num_draft_tokens",
                  "accepted": "spec_decode_num_accepted_tokens"}  # fmt: skip
-        counts = {**script.counts, "drafted": script.counts.get("drafted", 0) + script.lie * script.texts}
+        counts = {
+            **script.counts,
+            "drafted": script.counts.get("drafted", 0) + script.lie * script.texts,
+        }
         lines = [f"{prefix}{name}_total{label} {counts.get(key, 0)}" for key, name in names.items()]
         family = f"{prefix}spec_decode_num_accepted_tokens_per_pos_total"
         extra = "" if script.kind == LLAMA else ',engine="0",model_name="tiny"'
