@@ -70,9 +70,10 @@ class VersusOptions:
         list[str] | None,
         typer.Option(
             "--vs", metavar="CONFIG",
-            help="TYPES[:n=N,min=N,p=P,vocab=V,costs=FILE,accept=RULE,synth=L,fixed], with types "
-            "as in --spec-type; may be given several times. The others are compared with the "
-            "first; a single one with none.  [default: none and auto]",
+            help="Types as in --spec-type, then settings: mtp:n=3,fixed or ngram-mod,mtp:p=0.5. "
+            "Settings: n, min, p, vocab, prefill (as --spec-draft-n-max and so on), costs, accept, "
+            "synth, fixed. May be given several times: the others are compared with the first, a "
+            "single one with none.  [default: none and auto]",
         ),
     ] = None  # fmt: skip
     draft_model: Annotated[
@@ -88,7 +89,7 @@ class VersusOptions:
     ] = False
     costs: Annotated[
         Path | None,
-        typer.Option("--spec-costs", metavar="FILE", help="Frozen costs for every --vs; so too."),
+        typer.Option("--spec-costs", metavar="FILE", help="Frozen costs for every --vs: likewise."),
     ] = None
     synth: Annotated[
         str | None,

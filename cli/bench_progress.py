@@ -16,7 +16,7 @@ class BenchProgress:
 
     def __call__(self, progress: Progress) -> None:
         left = progress.seconds_left
-        stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left,"
+        stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"
         self._output.progress(stage, min(progress.done, 0.999))
 
     def close(self) -> None:

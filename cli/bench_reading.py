@@ -43,6 +43,11 @@ def read_variants(versus: VersusOptions) -> list[Variant]:
     for each in variants:
         if each.needs_draft_file and versus.draft_model is None:
             raise typer.BadParameter(f"--vs {each.name} needs a model to draft with: give -md FILE")
+        if each.options.costs is not None and not each.repeats:
+            raise typer.BadParameter(
+                f"--vs {each.name}: no such file of costs: {each.options.costs}; "
+                "spec generate --spec-costs FILE writes one"
+            )
     if len(variants) == 1 and not variants[0].is_plain:
         variants.insert(0, parse_variant("none"))
     if versus.synth is not None and all(each.is_plain for each in variants):

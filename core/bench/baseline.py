@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import ConfigError
 from .intervals import RESAMPLES, Floats, Resampled
 from .record import Report, RunSettings, Sample, Summary
-from .running import complete
+from .running import paired
 from .times import decoding
 
 # Of the provenance: what has to be equal, and what it is called.
@@ -80,7 +80,7 @@ def regressions(
 ) -> Iterator[Regression]:
     """Of every configuration: the rate of decoding, and tokens per round where they repeat."""
     names = [each.name for each in before.configurations]
-    old_samples = list(complete(before.samples, names))
+    old_samples = paired(before.samples, names)
     repeats = {each.name for each in now.configurations if each.repeats}
     repeats &= {each.name for each in before.configurations if each.repeats}
     for summary in now.summaries:

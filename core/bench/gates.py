@@ -47,7 +47,7 @@ class Gates:
 
 
 def judge(gates: Gates, report: Report, samples: Sequence[Sample], seed: int) -> list[GateResult]:
-    """`samples`: complete pairs."""
+    """`samples`: pairs that were not disturbed."""
     found = []
     for configuration in report.configurations:
         name = configuration.name

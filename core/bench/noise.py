@@ -70,11 +70,23 @@ def warnings_of(
         found.append(f"the host took {machine['stolen']:.0%} of a processor away (steal)")
     if machine.get("others", 0.0) > OTHERS:
         found.append(f"other processes used {machine['others']:.0%} of a processor meanwhile")
-    for summary in summaries:
-        if not summary.category:
-            found += _of_rates(summary)
+    whole = [summary for summary in summaries if not summary.category]
+    found += dict.fromkeys(filter(None, map(_of_pairs, whole)))
+    for summary in whole:
+        found += _of_rates(summary)
     found += _of_samples(samples)
     return found
+
+
+def _of_pairs(summary: Summary) -> str:
+    times = summary.times
+    if not times.n_disturbed:
+        return ""
+    users = "" if summary.concurrency == 1 else f", with {summary.concurrency} users"
+    return (
+        f"{times.n_disturbed} of {times.n_blocks + times.n_disturbed} pairs were disturbed and are "
+        f"set aside{users}: one of their texts took much longer than it did at other times"
+    )
 
 
 def _of_rates(summary: Summary) -> list[str]:

@@ -238,7 +238,8 @@ class Counts:
 class Times:
     """What the clock said. Rates are tokens/s of decoding: total tokens by total time."""
 
-    n_blocks: int = 0  # pairs that the intervals come from
+    n_blocks: int = 0  # pairs that times and intervals come from
+    n_disturbed: int = 0  # pairs that were set aside
     avg_ts: float = 0.0  # per user
     stddev_ts: float = 0.0  # between repetitions
     samples_ts: list[float] = field(default_factory=list)  # of each repetition

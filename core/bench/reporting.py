@@ -10,7 +10,7 @@ from .coding import encode
 from .gates import Gates, judge
 from .noise import warnings_of
 from .record import Configuration, PromptSet, Report, RunSettings, Sample, Target
-from .running import complete
+from .running import complete, paired
 from .summaries import summarise
 from .variants import Variant
 
@@ -46,9 +46,15 @@ def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], see
     """What was measured so far. `machine`: `Moment.until_now` of the run."""
     names = [each.name for each in report.configurations]
     report.samples = list(samples)
-    pairs = list(complete(samples, names))
+    pairs, timed = list(complete(samples, names)), paired(samples, names)
     report.summaries = summarise(
-        pairs, names, report.baseline, plain_of(report), categories=report.categories, seed=seed
+        pairs,
+        timed,
+        names,
+        report.baseline,
+        plain_of(report),
+        categories=report.categories,
+        seed=seed,
     )
     report.provenance["machine"] = machine
     report.warnings = warnings_of(report.summaries, samples, machine)
@@ -57,7 +63,7 @@ def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], see
 
 def judge_report(report: Report, gates: Gates, seed: int) -> None:
     names = [each.name for each in report.configurations]
-    report.gates = judge(gates, report, list(complete(report.samples, names)), seed)
+    report.gates = judge(gates, report, paired(report.samples, names), seed)
 
 
 def plain_of(report: Report) -> str | None:

@@ -95,6 +95,8 @@ def _times(report: Report, summary: Summary) -> Row:
     base = report.summary(report.baseline, summary.category, summary.concurrency)
     samples_ns = [round(1e9 / rate) for rate in times.samples_ts if rate]
     row = {
+        "n_pairs": times.n_blocks,
+        "n_pairs_disturbed": times.n_disturbed,
         "n_repetitions": len(times.samples_ts),
         # Of one token, as llama-bench's are of one test.
         "avg_ns": round(1e9 / times.avg_ts) if times.avg_ts else None,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from .disturbed import Pair, pair_of, undisturbed
 from .intervals import resample
 from .record import Prompt, RunSettings, Sample, Target
 from .times import blocks, decoding
@@ -93,7 +94,8 @@ class Runner:
     def _is_precise(self, concurrency: int) -> bool:
         """Looks at how wide the intervals are, never at where they lie: stopping at a welcome
         figure would make it wrong."""
-        now = [sample for sample in self.samples if sample.concurrency == concurrency]
+        here = [sample for sample in self.samples if sample.concurrency == concurrency]
+        now = paired(here, [target.name for target in self.targets])
         by_name = {t.name: [s for s in now if s.configuration == t.name] for t in self.targets}
         base, *others = (target.name for target in self.targets)
         for name in others:
@@ -155,18 +157,19 @@ class Runner:
         self.tell(Progress(stage, done + share * own, left))
 
 
+def paired(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+    """Complete pairs that nothing disturbed: what times are taken from."""
+    return undisturbed(list(complete(samples, names)))
+
+
 def complete(samples: Sequence[Sample], names: Sequence[str]) -> Iterator[Sample]:
     """Those whose partners were written, too: what an interrupt leaves half done is left out, and
     so are texts that failed, with their partners."""
-    wrong = {_pair(sample) for sample in samples if sample.error}
-    seen: dict[tuple[int, ...], set[str]] = {}
+    wrong = {pair_of(sample) for sample in samples if sample.error}
+    seen: dict[Pair, set[str]] = {}
     for sample in samples:
-        seen.setdefault(_pair(sample), set()).add(sample.configuration)
+        seen.setdefault(pair_of(sample), set()).add(sample.configuration)
     for sample in samples:
-        pair = _pair(sample)
+        pair = pair_of(sample)
         if pair not in wrong and len(seen[pair]) == len(names):
             yield sample
-
-
-def _pair(sample: Sample) -> tuple[int, ...]:
-    return sample.concurrency, sample.repetition, sample.group

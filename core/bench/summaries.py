@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .counts import compare_texts, count, first_texts
-from .record import Sample, Summary
+from .record import Sample, Summary, Times
 from .times import compare, decoding, interval, reading, times_of, whole
 
 
 def summarise(
     samples: Sequence[Sample],
+    timed: Sequence[Sample],
     names: Sequence[str],
     baseline: str,
     plain: str | None,
@@ -18,36 +19,43 @@ def summarise(
     categories: Sequence[str] = (),
     seed: int = 0,
 ) -> list[Summary]:
-    """`names`: configurations in their order. `plain`: the one without speculation, if any: what
-    a round costs is told in its steps. `categories` to be shown apart, if there are several."""
+    """`samples`: complete pairs, of which `timed` were not disturbed. `names`: configurations in
+    their order. `plain`: the one without speculation, if any: what a round costs is told in its
+    steps. `categories` to be shown apart, if there are several."""
     if len(categories) == 1:
         categories = ()
     wanted = first_texts(sample for sample in samples if sample.configuration == baseline)
     found = []
     for concurrency in sorted({sample.concurrency for sample in samples}):
         for category in ["", *categories]:
-            here = [
-                sample
-                for sample in samples
-                if sample.concurrency == concurrency and category in ("", sample.category)
-            ]
-            of_each = {name: [s for s in here if s.configuration == name] for name in names}
+            of_each = _of_each(timed, names, concurrency, category)
+            all_of_each = _of_each(samples, names, concurrency, category)
             for name in names:
-                summary = _summary(of_each, name, baseline, plain, seed)
-                summary.category, summary.concurrency = category, concurrency
-                mine = of_each[name]
+                mine = all_of_each[name]
+                times = _times(of_each, name, baseline, plain, seed)
+                times.n_disturbed = len({(s.prompt, s.repetition) for s in mine}) - times.n_blocks
+                summary = Summary(name, category, concurrency, count(mine), times)
                 if name != baseline or concurrency > 1:
                     compare_texts(summary.counts, mine, wanted)
                 found.append(summary)
     return found
 
 
-def _summary(
+def _of_each(
+    samples: Sequence[Sample], names: Sequence[str], concurrency: int, category: str
+) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {name: [] for name in names}
+    for sample in samples:
+        if sample.concurrency == concurrency and category in ("", sample.category):
+            found[sample.configuration].append(sample)
+    return found
+
+
+def _times(
     of_each: dict[str, list[Sample]], name: str, baseline: str, plain: str | None, seed: int
-) -> Summary:
+) -> Times:
     mine, base = of_each[name], of_each[baseline]
-    summary = Summary(name, "", 1, count(mine), times_of(mine))
-    times = summary.times
+    times = times_of(mine)
     times.n_blocks = len({(s.prompt, s.repetition) for s in mine})
     if name != baseline:
         times.speedup = interval(compare(mine, base, decoding, seed))
@@ -56,4 +64,4 @@ def _summary(
     if plain is not None and name != plain and times.round_ms:
         step_ms = times_of(of_each[plain]).round_ms
         times.break_even_len = times.round_ms / step_ms if step_ms else None
-    return summary
+    return times

@@ -15,7 +15,7 @@ from ..speculation.options import SpecOptions
 from .counts import count
 from .local import LocalTarget
 from .record import CurvePoint, Prompt, RunSettings, Sample
-from .running import Progress, Runner, Schedule, complete
+from .running import Progress, Runner, Schedule, paired
 from .times import compare, decoding, times_of
 from .variants import Variant
 
@@ -61,7 +61,7 @@ def sweep(
 
         runner = Runner([plain, target], prompts, settings, _one_of(schedule, len(points)), say)
         try:
-            written = list(complete(runner.run(), [plain.name, target.name]))
+            written = paired(runner.run(), [plain.name, target.name])
         finally:
             target.close()
         point = _point(written, plain.name, target.name, n_max, length)
