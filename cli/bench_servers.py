@@ -118,10 +118,15 @@ def read_peers(servers: ServerOptions) -> list[Variant]:
     return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
 
 
-def open_remote(wishes: Wishes, ends: ExitStack) -> list[RemoteTarget]:
+def open_remote(wishes: Wishes, ends: ExitStack, output: Output) -> list[RemoteTarget]:
     from ..core.bench.servers import open_servers
 
-    targets = with_usage_errors(lambda: open_servers(wishes))
+    if wishes.places:
+        output.progress("asking the servers what they are", 0.0)
+    try:
+        targets = with_usage_errors(lambda: open_servers(wishes))
+    finally:
+        output.clear_progress()
     for target in targets:
         ends.callback(target.close)
     return targets
@@ -186,7 +191,7 @@ def compare_servers(
 
     progress = BenchProgress(output)
     with ExitStack() as ends:
-        remote = open_remote(wishes, ends)
+        remote = open_remote(wishes, ends, output)
         unique_names(remote)
         prompts = prompts_for(remote[0], given, work)
         plan = Plan(prompts, settings_of(work, prompts), schedule, gates, save, progress)

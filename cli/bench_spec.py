@@ -100,7 +100,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     model = models.model or bundled_model()
     wanted = with_usage_errors(partial(common_options, variants))
     with ExitStack() as ends:
-        remote = open_remote(wishes, ends)
+        remote = open_remote(wishes, ends, output)
         runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
         prompts = choose_prompts(runtime, given, work, is_bundled=models.model is None)
         bench = Bench(runtime, output, schedule, settings_of(work, prompts))

@@ -27,6 +27,7 @@ _HOST: Final = {
     "type_k": "the type of cached keys",
     "type_v": "the type of cached values",
 }
+_SAME: Final = ("options", "server", "model", "api", "request")  # of a configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ def _differences(now: Report, before: Report) -> Iterator[str]:
     for each in now.configurations:
         if each.name not in known:
             yield f"configuration {each.name} is not in the baseline"
-        elif each.details.get("options") != known[each.name].details.get("options"):
-            yield f"configuration {each.name} had other options"
+            continue
+        for key in _SAME:
+            a, b = each.details.get(key), known[each.name].details.get(key)
+            if a != b:
+                yield f"{key} of {each.name} is {_shown(a)}, was {_shown(b)}"
 
 
 def regressions(

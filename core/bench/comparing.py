@@ -15,7 +15,7 @@ from .baseline import regressions
 from .coding import encode
 from .counts import first_texts
 from .record import Interval, Report, RunSettings, Sample, Summary
-from .running import complete
+from .running import complete, paired
 from .summaries import summarise
 
 # Of the provenance: what makes speeds incomparable.
@@ -176,7 +176,10 @@ def _summarised(report: Report, seed: int) -> Report:
     samples = list(complete([s for s in report.samples if s.repetition >= 0], names))
     left = {sample.category for sample in samples}
     known = [name for name in report.categories if name in left]
-    summaries = summarise(samples, names, report.baseline, None, categories=known, seed=seed)
+    summaries = summarise(
+        samples, paired(report.samples, names), names, report.baseline, {}, categories=known,
+        seed=seed,
+    )  # fmt: skip
     return replace(report, samples=samples, summaries=summaries)
 
 
@@ -221,7 +224,8 @@ def _change(a: Report, b: Report, mine: Summary, theirs: Summary, seed: int) -> 
     """By the law of the gate against a baseline: repetitions of either run are drawn, not pairs,
     as the runs were not made side by side."""
     now, before = (_only(each, summary) for each, summary in ((b, theirs), (a, mine)))
-    for each in regressions(now, before, now.samples, seed):
+    timed = paired(now.samples, _names(now))
+    for each in regressions(now, before, timed, seed):
         if each.compared is not None and each.what == "tokens/s":
             return each.compared.interval()
     return None

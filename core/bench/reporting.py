@@ -52,7 +52,7 @@ def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], see
         timed,
         names,
         report.baseline,
-        plain_of(report),
+        plains_of(report),
         categories=report.categories,
         seed=seed,
     )
@@ -66,12 +66,14 @@ def judge_report(report: Report, gates: Gates, seed: int) -> None:
     report.gates = judge(gates, report, paired(report.samples, names), seed)
 
 
-def plain_of(report: Report) -> str | None:
-    """The configuration without speculation, if there is one."""
+def plains_of(report: Report) -> dict[str, str]:
+    """Of each configuration, that of the same engine without speculation, if there is one."""
+    plains: dict[object, str] = {}
     for each in report.configurations:
         if each.details.get("spec_types") == []:
-            return each.name
-    return None
+            plains.setdefault(each.details.get("server"), each.name)
+    engines = ((each.name, each.details.get("server")) for each in report.configurations)
+    return {name: plains[engine] for name, engine in engines if engine in plains}
 
 
 def _unrepeated(report: Report) -> list[str]:

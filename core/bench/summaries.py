@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .counts import compare_texts, count, first_texts
 from .record import Sample, Summary, Times
@@ -14,14 +14,14 @@ def summarise(
     timed: Sequence[Sample],
     names: Sequence[str],
     baseline: str,
-    plain: str | None,
+    plains: Mapping[str, str],
     *,
     categories: Sequence[str] = (),
     seed: int = 0,
 ) -> list[Summary]:
     """`samples`: complete pairs, of which `timed` were not disturbed. `names`: configurations in
-    their order. `plain`: the one without speculation, if any: what a round costs is told in its
-    steps. `categories` to be shown apart, if there are several."""
+    their order. `plains`: of a configuration, the one of its engine without speculation, if any:
+    what a round costs is told in its steps. `categories` to be shown apart, if several."""
     if len(categories) == 1:
         categories = ()
     wanted = first_texts(sample for sample in samples if sample.configuration == baseline)
@@ -32,7 +32,7 @@ def summarise(
             all_of_each = _of_each(samples, names, concurrency, category)
             for name in names:
                 mine = all_of_each[name]
-                times = _times(of_each, name, baseline, plain, seed)
+                times = _times(of_each, name, baseline, plains.get(name), seed)
                 times.n_disturbed = len({(s.prompt, s.repetition) for s in mine}) - times.n_blocks
                 summary = Summary(name, category, concurrency, count(mine), times)
                 if name != baseline or concurrency > 1:

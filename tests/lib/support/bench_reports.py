@@ -75,5 +75,6 @@ def report(
     ]
     made = Report(dict(PROVENANCE), "set", "f" * 64, RunSettings(), names[0], configurations)
     made.samples, made.categories = samples, list(CATEGORIES)
-    made.summaries = summarise(samples, names, names[0], names[0], categories=CATEGORIES)
+    plains = dict.fromkeys(names, names[0])
+    made.summaries = summarise(samples, samples, names, names[0], plains, categories=CATEGORIES)
     return made
