@@ -202,9 +202,13 @@ def users(report: Report) -> list[Figure]:
             if points:
                 series.append(Line(name, points, colour))
         if series:
-            drawn = svg.lines(title, series, ("users", "tokens/s"), ticks=counts)
+            drawn = svg.lines(title, series, ("users", "tokens/s"), ticks=_xs(series))
             figures.append(Figure(title, caption, drawn))
     return figures
+
+
+def _xs(series: Sequence[Line]) -> list[float]:
+    return sorted({x for line in series for x, _ in line.points})
 
 
 def curve(report: Report) -> list[Figure]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from support.fake_server import PROMPT_N, FakeServer, Script
 
-from specdec.core.bench.record import Prompt, PromptSet, Report, RunSettings
+from specdec.core.bench.record import Configuration, Prompt, PromptSet, Report, RunSettings
+from specdec.core.bench.reporting import plains_of
 from specdec.core.bench.servers import (
     Wishes,
     configuration_of_server,
@@ -122,3 +123,17 @@ def test_what_a_server_says_of_itself_gets_into_the_report() -> None:
 )
 def test_reports_hold_no_keys(argv: list[str], shown: list[str]) -> None:
     assert without_keys(argv) == shown
+
+
+def test_break_even_is_against_plain_steps_of_the_same_engine() -> None:
+    details: dict[str, dict[str, object]] = {
+        "mtp": {"spec_types": ["mtp"]},
+        "peer": {"spec_types": [], "server": "llama.cpp"},
+        "peer mtp": {"spec_types": ["draft-mtp"], "server": "llama.cpp"},
+        "url": {"server": "vLLM"},
+    }
+    configurations = [Configuration(name, True, True, of) for name, of in details.items()]
+    made = Report({}, "p", "f", RunSettings(), "mtp", configurations)
+    assert plains_of(made) == {"peer": "peer", "peer mtp": "peer"}
+    made.configurations.append(Configuration("none", True, True, {"spec_types": []}))
+    assert plains_of(made)["mtp"] == "none"
