@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from .bench_tables import tables
 from .output import Output
 
@@ -36,6 +38,16 @@ def write_report(report: Report, form: str, output: Output) -> None:
     else:
         for line in tables(report):
             output.line(line)
+
+
+def check_place(path: Path) -> None:
+    """Before the run, not behind it."""
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"--save {path}: {path.parent} is not a folder")
+    if path.is_dir():
+        raise typer.BadParameter(f"--save {path} is a folder, not a file")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"--save {path}: no permission to write to {path.parent}")
 
 
 def save_report(report: Report, path: Path) -> None:

@@ -20,7 +20,7 @@ from .bench_options import (
     VersusOptions,
     WorkOptions,
 )
-from .bench_output import save_report, write_report
+from .bench_output import check_place, save_report, write_report
 from .bench_progress import BenchProgress
 from .bench_reading import (
     counts,
@@ -76,8 +76,12 @@ def bench_spec(
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     if results.output not in FORMATS:
         raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
+    if results.save is not None:
+        check_place(results.save)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)
     gates = read_gates(limits)
+    if versus.synth is not None and gates.judges_figures:
+        raise typer.BadParameter("--synth draws a curve, and has nothing that gates could judge")
     given = None if work.prompts is None else read_prompt_file(work.prompts)
     model = models.model or bundled_model()
     wanted = with_usage_errors(partial(common_options, variants))
@@ -233,9 +237,11 @@ class Bench:
     def provenance(self, place: PlaceOptions) -> dict[str, object]:
         from ..core.bench.provenance import of_runtime, provenance
 
+        self.output.progress("hashing the model", 0.0)
         own = provenance(["spec", *sys.argv[1:]], self.schedule.seed)
-        types = {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
-        return own | of_runtime(self.runtime) | types | {"n_threads": threads_of(self.runtime)}
+        own |= of_runtime(self.runtime) | {"n_threads": threads_of(self.runtime)}
+        self.output.clear_progress()
+        return own | {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
 
 
 def finish(report: Report, output: Output) -> int:
