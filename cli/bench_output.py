@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from .bench_tables import tables
 from .output import Output
 
@@ -35,6 +37,16 @@ def print_plots(report: Report, output: Output) -> None:
     from .output import columns, print_prompt
 
     print_prompt("".join(f"{line}\n" for line in terminal_plots(report, columns())))
+
+
+def check_place(path: Path, flag: str) -> None:
+    """Before the run, not behind it."""
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"{flag} {path}: {path.parent} is not a folder")
+    if path.is_dir():
+        raise typer.BadParameter(f"{flag} {path} is a folder, not a file")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"{flag} {path}: no permission to write to {path.parent}")
 
 
 def save_report(report: Report, path: Path) -> None:

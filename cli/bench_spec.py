@@ -19,7 +19,14 @@ from .bench_options import (
     VersusOptions,
     WorkOptions,
 )
-from .bench_output import print_plots, save_gha, save_page, save_report, write_report
+from .bench_output import (
+    check_place,
+    print_plots,
+    save_gha,
+    save_page,
+    save_report,
+    write_report,
+)
 from .bench_progress import BenchProgress
 from .bench_reading import (
     counts,
@@ -85,10 +92,11 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     from ..core.bench.variants import common_options
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
-    if results.output not in FORMATS:
-        raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
+    check_results(results)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)
     gates = read_gates(limits)
+    if versus.synth is not None and gates.judges_figures:
+        raise typer.BadParameter("--synth draws a curve, and has nothing that gates could judge")
     given = None if work.prompts is None else read_prompt_file(work.prompts)
     wishes, peers = read_wishes(servers), read_peers(servers)
     if versus.synth is not None and (wishes.places or peers):
@@ -115,6 +123,16 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
             remote += start_peers(peers, wishes, ends, settings)
             report = bench.compare(variants, prompts, gates, place, results.save, remote)
     deliver(report, results, output)
+
+
+def check_results(results: ReportOptions) -> None:
+    """Before the run, not behind it."""
+    if results.output not in FORMATS:
+        raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
+    places = {"--save": results.save, "--html": results.html, "--gha-json": results.gha_json}
+    for flag, path in places.items():
+        if path is not None:
+            check_place(path, flag)
 
 
 def deliver(report: Report, results: ReportOptions, output: Output) -> None:
@@ -246,9 +264,11 @@ class Bench:
     def provenance(self, place: PlaceOptions) -> dict[str, object]:
         from ..core.bench.provenance import of_runtime, provenance
 
+        self.output.progress("hashing the model", 0.0)
         own = provenance(argv(), self.schedule.seed)
-        types = {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
-        return own | of_runtime(self.runtime) | types | {"n_threads": threads_of(self.runtime)}
+        own |= of_runtime(self.runtime) | {"n_threads": threads_of(self.runtime)}
+        self.output.clear_progress()
+        return own | {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
 
 
 def finish(report: Report, output: Output) -> int:

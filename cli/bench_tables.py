@@ -58,7 +58,7 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _speeds(summaries: Sequence[Summary], report: Report) -> Table:
-    table = [["configuration", "t/s", "±", "speed-up", "interval", "with prompt", "texts"]]
+    table = [["configuration", "t/s", "±", "speed-up", "interval", "with prompt", "drift", "texts"]]
     for each in summaries:
         times = each.times
         is_base = each.configuration == report.baseline
@@ -70,10 +70,11 @@ def _speeds(summaries: Sequence[Summary], report: Report) -> Table:
                 "1" if is_base else _speedup(each, report),
                 "" if is_base else _range(times.speedup),
                 "1" if is_base else _value(times.wall_speedup),
+                "" if times.drift is None else f"{times.drift:.2f}x",
                 {None: "", True: "equal", False: "DIFFER"}[each.counts.identical],
             ]
         )
-    return table
+    return _trimmed(table)
 
 
 def _categories(report: Report, users: int) -> Table:

@@ -11,11 +11,14 @@ Key = tuple[str, int]  # prompt and turn
 
 
 def count(samples: Sequence[Sample]) -> Counts:
-    """Of one configuration; counts are those of its first repetition."""
+    """Of one configuration, and one of its repetitions; of all of them where they differ, as they
+    do where drafts follow the clock."""
     if not samples:
         return Counts()
-    first = min(sample.repetition for sample in samples)
-    once = [sample for sample in samples if sample.repetition == first]
+    repeats, once = _repeats(samples), list(samples)
+    if repeats:
+        first = min(sample.repetition for sample in samples)
+        once = [sample for sample in samples if sample.repetition == first]
     counts = Counts(
         n_samples=len(once),
         prompt_n=sum(sample.prompt_n for sample in once),
@@ -25,7 +28,7 @@ def count(samples: Sequence[Sample]) -> Counts:
         draft_n=_sum(sample.draft_n for sample in once),
         draft_n_accepted=_sum(sample.draft_n_accepted for sample in once),
         by_source=_sources(once, samples),
-        repeats=_repeats(samples),
+        repeats=repeats,
     )
     _add_rates(counts, once)
     return counts

@@ -28,6 +28,11 @@ class Gates:
     max_regression: float | None = None
     baseline: Report | None = None
 
+    @property
+    def judges_figures(self) -> bool:
+        limits = (self.min_acceptance, self.min_mean_len, self.min_speedup, self.baseline)
+        return any(limit is not None for limit in limits)
+
     def check(self, configurations: Sequence[Configuration], baseline: str) -> None:
         """Refuse gates that nothing could ever pass or fail, before anything runs."""
         drafting = [each for each in configurations if _drafts(each)]

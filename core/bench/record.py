@@ -213,9 +213,10 @@ class Spread(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What repeats exactly where drafts do not depend on a clock."""
+    """What repeats exactly where drafts do not depend on a clock: of one repetition then, of all
+    of them otherwise."""
 
-    n_samples: int = 0  # texts of one repetition
+    n_samples: int = 0  # texts
     prompt_n: int = 0
     predicted_n: int = 0
     rounds: int | None = None

@@ -20,6 +20,7 @@ from .times import blocks, decoding
 WARM_UP: Final = -1  # as a repetition
 GROUP: Final = 4  # times as many prompts as users: so that all users are busy most of the time
 _CHECKED_DRAWS: Final = 800
+_LOOKS_APART: Final = 1.1
 _N_WARM: Final = 2  # prompts of a warm-up
 
 
@@ -53,6 +54,7 @@ class Runner:
     samples: list[Sample] = field(default_factory=list)
     _began: float = 0.0
     _n_order: int = 0
+    _next_look: int = 0  # repetition
 
     def run(self) -> list[Sample]:
         self._began = time.perf_counter()
@@ -65,6 +67,7 @@ class Runner:
 
     def _run_at(self, concurrency: int, until: float | None, done: float, share: float) -> None:
         self._warm_up(concurrency, done)
+        self._next_look = 0
         groups = self._groups(concurrency)
         rng = random.Random(f"{self.schedule.seed} {concurrency}")
         repetition, began = 0, time.perf_counter()
@@ -89,7 +92,11 @@ class Runner:
             return True
         if time.perf_counter() > until:
             return False
-        return repetition < self.schedule.repeat or not self._is_precise(concurrency)
+        if repetition < max(self.schedule.repeat, self._next_look):
+            return True
+        # Looking takes time that grows with what there is to look at.
+        self._next_look = int(repetition * _LOOKS_APART) + 1
+        return not self._is_precise(concurrency)
 
     def _is_precise(self, concurrency: int) -> bool:
         """Looks at how wide the intervals are, never at where they lie: stopping at a welcome

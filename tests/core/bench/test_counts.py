@@ -75,7 +75,9 @@ def test_counts_are_those_of_one_repetition() -> None:
     counts.by_source = once.by_source
     assert counts == once
     thrice[2].accepted_per_pos = [2, 0]
-    assert not count(thrice).repeats
+    counts = count(thrice)
+    assert not counts.repeats
+    assert (counts.rounds, counts.draft_n, counts.mean_len) == (6, 12, once.mean_len)
 
 
 def test_what_a_server_does_not_tell_is_unknown() -> None:

@@ -168,3 +168,15 @@ def test_what_cannot_be_compared_is_refused(change: object, message: str) -> Non
 def test_two_runs_have_the_same_counts() -> None:
     one, two = (make(*pair(1.5, per_round=4)) for _ in range(2))
     assert [each.counts for each in one.summaries] == [each.counts for each in two.summaries]
+
+
+def test_counts_that_should_repeat_and_do_not_are_warned_of() -> None:
+    def warned(options: dict[str, object]) -> list[str]:
+        report = make(*pair(1.5, per_round=4))
+        report.configurations[1].details["options"] = options
+        next(s for s in report.samples if s.configuration == "mtp" and s.repetition == 2).rounds = 9
+        fill(report, report.samples, {}, 0)
+        return [line for line in report.warnings if "counts differ" in line]
+
+    assert len(warned({"fixed": True})) == 1
+    assert warned({"costs": "file"}) == []  # what is accepted is still learned
