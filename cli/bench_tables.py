@@ -15,11 +15,13 @@ Table = list[list[str]]
 
 def tables(report: Report) -> Iterator[str]:
     """Lines, without newlines."""
+    from ..core.bench.reconciling import counted_rows
+
     yield from _head(report)
     if report.summaries:
         yield from _compared(report)
     yield from _section("Synthetic acceptance", _curve(report))
-    yield from _section("Counted here, and by the servers themselves", _counted(report))
+    yield from _section("Counted here, and by the servers themselves", counted_rows(report))
     yield from _section("Memory, MiB", _memory(report))
 
 
@@ -218,25 +220,6 @@ def _curve(report: Report) -> Table:
             ]
         )
     return table
-
-
-def _counted(report: Report) -> Table:
-    names = ("predicted", "prompt", "drafts", "drafted", "accepted", "per_pos")
-    table = [
-        ["configuration", "by", "tokens", "prompt", "drafts", "drafted", "accepted", "by place"]
-    ]
-    for each in report.configurations:
-        here, there = each.details.get("counted_here"), each.details.get("counters")
-        if isinstance(here, dict) and isinstance(there, dict):
-            table.append([each.name, "streams", *(_plain(here.get(name)) for name in names)])
-            table.append([each.name, "/metrics", *(_plain(there.get(name)) for name in names)])
-    return table
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value[:_PLACES]))
-    return "" if value is None else str(value)
 
 
 def _memory(report: Report) -> Table:

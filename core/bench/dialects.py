@@ -74,7 +74,7 @@ def _native_body(task: Task) -> dict[str, Any]:
         **_sampling(task.settings),
         **_penalties(),
         "ignore_eos": task.settings.ignore_eos,
-        "cache_prompt": False,
+        **_no_caches(),
         "return_tokens": True,
         "timings_per_token": True,
     }
@@ -95,8 +95,7 @@ def _openai_body(manner: Manner, task: Task) -> dict[str, Any]:
         **_penalties(),
         "repetition_penalty": 1.0,
         "ignore_eos": task.settings.ignore_eos,
-        "cache_prompt": False,
-        "cache_salt": uuid.uuid4().hex,  # vLLM's way of not finding what another request left
+        **_no_caches(),
         "timings_per_token": True,
         "return_token_ids": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
@@ -110,6 +109,11 @@ def _sampling(settings: RunSettings) -> dict[str, Any]:
     if settings.temperature:
         body |= {"top_k": ours.top_k, "top_p": ours.top_p, "min_p": ours.min_p}
     return body
+
+
+def _no_caches() -> dict[str, Any]:
+    """llama.cpp's way, and vLLM's, of not finding what another request left."""
+    return {"cache_prompt": False, "cache_salt": uuid.uuid4().hex}
 
 
 def _penalties() -> dict[str, Any]:

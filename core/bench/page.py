@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from . import plots
 from .page_style import STYLE
+from .reconciling import counted_rows
 from .record import Report, Summary
 from .words import identical, interval, number, overall, share, size, spread
 
@@ -40,6 +41,7 @@ def html_page(report: Report) -> str:
         *(_section(title, figures) for title, figures in plots.sections(report)),
         _categories(report),
         _sources(report),
+        _counted(report),
         _memory(report),
         _provenance(report),
         "</body></html>\n",
@@ -129,6 +131,13 @@ def _sources(report: Report) -> str:
         return ""
     names = ("configuration", "drafted by", "tokens", "accepted", "share", "ms in all")
     return "<h2>Who drafted</h2>" + _table(names, rows)
+
+
+def _counted(report: Report) -> str:
+    heads, *rows = counted_rows(report)
+    if not rows:
+        return ""
+    return "<h2>Counted here, and by the servers themselves</h2>" + _table(heads, rows)
 
 
 def _memory(report: Report) -> str:

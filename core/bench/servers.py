@@ -13,12 +13,13 @@ from .address import Address, parse_address
 from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
 from .probing import AUTO, Service, probe, wait_until_ready
-from .record import Configuration, Report
+from .record import Configuration, Report, Sample
 from .remote import RemoteTarget, split_extra
 from .variants import Variant, parse_variant
 from .wire import Timeouts, Wire
 
 SPECULATIVE: Final = "speculative"  # the field of a request
+LEARNT: Final = 1.15  # times the tokens per round of the first repetition
 OURS: Final = "specdec"  # as a kind of server
 _NAMED: Final = re.compile(r"([^=/:\s]+)=(https?://.*)", re.IGNORECASE | re.DOTALL)
 _ASK_NAMED: Final = re.compile(r"([^={}:,\s]+)=(\{.*)", re.DOTALL)
@@ -196,10 +197,35 @@ def finish_servers(report: Report, targets: Iterable[object]) -> None:
             if each.name == target.name:
                 each.details = target.describe()
         report.warnings += [f"{target.name}: {line}" for line in target.warnings]
+        report.warnings += _learning(report, target.name)
         report.warnings += [
             f"{target.name} counts otherwise than its streams do: {line}"
             for line in target.disagreements()
         ]
+
+
+def _learning(report: Report, name: str) -> list[str]:
+    """A server may draft from what it wrote for the same prompt before, which no use repeats."""
+    mine = [s for s in report.samples if s.configuration == name and not s.error]
+    last = max((s.repetition for s in mine), default=0)
+    lengths = [_tokens_per_round([s for s in mine if s.repetition == n]) for n in (0, last)]
+    if last < 1 or None in lengths:
+        return []
+    first, final = (length or 0.0 for length in lengths)
+    if final < LEARNT * first:
+        return []
+    return [
+        f"{name} made {first:.2f} tokens per round in the first repetition and {final:.2f} in the "
+        "last: it drafts from its earlier answers to the same prompts, so its speed is not that "
+        "of new ones; take -r 1 --no-warmup and more prompts"
+    ]
+
+
+def _tokens_per_round(samples: Sequence[Sample]) -> float | None:
+    rounds = [sample.rounds for sample in samples]
+    known = [n for n in rounds if n is not None]
+    made, n_rounds = sum(sample.predicted_n - 1 for sample in samples), sum(known)
+    return made / n_rounds if n_rounds and len(known) == len(rounds) else None
 
 
 def provenance_of(target: RemoteTarget) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def test_one_server(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         assert "sk-9" not in path.read_text()
     assert json.loads(saved.read_text())["configurations"][0]["details"]["counters_agree"] is True
     assert page.read_text().startswith("<!doctype html>")
+    assert "/metrics" in page.read_text()
     assert json.loads(charts.read_text())
 
 

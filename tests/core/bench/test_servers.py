@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from support.fake_server import PROMPT_N, FakeServer, Script
 
-from specdec.core.bench.record import Configuration, Prompt, PromptSet, Report, RunSettings
+from specdec.core.bench.record import (
+    Configuration,
+    Prompt,
+    PromptSet,
+    Report,
+    RunSettings,
+    Sample,
+)
 from specdec.core.bench.reporting import plains_of
 from specdec.core.bench.servers import (
     Wishes,
@@ -137,3 +144,23 @@ def test_break_even_is_against_plain_steps_of_the_same_engine() -> None:
     assert plains_of(made) == {"peer": "peer", "peer mtp": "peer"}
     made.configurations.append(Configuration("none", True, True, {"spec_types": []}))
     assert plains_of(made)["mtp"] == "none"
+
+
+def learning_warnings(mean_lens: list[int]) -> list[str]:
+    with FakeServer() as server:
+        (target,) = open_servers(Wishes(parse_places([server.url], [])))
+    made = Report({}, "p", "f", RunSettings(), target.name, [])
+    made.samples = [
+        Sample(target.name, "a", "c", repetition=i, predicted_n=1 + 12 * n, rounds=12)
+        for i, n in enumerate(mean_lens)
+    ]
+    finish_servers(made, [target])
+    return made.warnings
+
+
+def test_answers_that_are_drafted_again_are_told() -> None:
+    """A benchmark repeats its prompts, and use does not."""
+    (warning,) = learning_warnings([2, 3, 4])
+    assert "2.00 tokens per round in the first repetition and 4.00 in the last" in warning
+    assert learning_warnings([2, 4, 2]) == []
+    assert learning_warnings([2]) == []
