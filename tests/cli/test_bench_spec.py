@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from specdec.cli.app import run
-from specdec.cli.bench_progress import duration
+from specdec.cli.bench_progress import BenchProgress, duration
 from specdec.cli.bench_tables import markdown
+from specdec.cli.output import Output
 from specdec.core.bench import running
 from specdec.core.bench.record import Report, Sample
 
@@ -252,6 +253,14 @@ def test_usage_errors(flags: tuple[str, ...], message: str, capsys: Capture) -> 
 def test_tables_are_markdown() -> None:
     lines = list(markdown([["a", "n"], ["x|y", "1.5"], ["z", ""]]))
     assert lines == ["| a    |   n |", "|------|----:|", "| x\\|y | 1.5 |", "| z    |     |"]
+
+
+def test_a_long_run_is_announced_once(capsys: Capture) -> None:
+    progress = BenchProgress(Output())
+    for done, left in ((0.0, None), (0.01, 9000.0), (0.03, 9000.0), (0.04, 8000.0)):
+        progress(running.Progress("repetition 1 of 5", done, left))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("this will take 2.5 h more; --limit")
 
 
 def test_durations() -> None:
