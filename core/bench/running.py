@@ -153,12 +153,14 @@ class Runner:
         share: float,
     ) -> None:  # fmt: skip
         now, repeat = time.perf_counter(), self.schedule.repeat
+        left: float | None = None
         if until is not None:
-            span = max(until - began, 1e-9)
-            own, left = min(1.0, (now - began) / span), max(0.0, until - now)
+            own, left = (now - began) / max(until - began, 1e-9), max(0.0, until - now)
         else:
             own = (n_repetitions + part) / repeat
-            left = (now - began) * (1 - own) / own if own > 0 else None  # type: ignore[assignment]
+            if own > 0:
+                left = (now - began) * (1 - own) / own
+        own = min(1.0, own)
         stage = f"repetition {n_repetitions + 1}"
         stage += f" of {repeat}" if until is None else ""
         self.tell(Progress(stage, done + share * own, left))
