@@ -174,6 +174,8 @@ class Wire:
                 return f"its certificate is not trusted: {why} (SSL_CERT_FILE names an authority)"
             case ssl.SSLError():
                 return f"no TLS there ({error.reason}); is it http:// instead?"
+            case http.client.RemoteDisconnected() if self._tls is None:
+                return "the connection broke before the answer was complete; is it https:// there?"
             case http.client.IncompleteRead() | ConnectionError():
                 return "the connection broke before the answer was complete"
             case http.client.HTTPException():
