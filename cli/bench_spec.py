@@ -189,6 +189,11 @@ class Bench:
         for target in targets:
             target.close()
         fill(report, runner.samples, machine, seed)
+        n_seen = len({sample.prompt for sample in runner.samples})
+        if n_seen < len(prompts.prompts):
+            report.warnings.insert(
+                0, f"only {n_seen} of {len(prompts.prompts)} prompts were run: it is about those"
+            )
         judge_report(report, gates, seed)
         return report
 
