@@ -19,8 +19,8 @@ class WorkOptions:
         Path | None,
         typer.Option(
             "--prompts", metavar="FILE",
-            help="Your own: JSONL with text or turns per line (Spec-Bench, SPEED-Bench), or text with "
-            "lines of --- between.",
+            help="Your own: JSONL with text or turns per line (Spec-Bench, SPEED-Bench), or text "
+            "with lines of --- between.",
         ),
     ] = None  # fmt: skip
     prompt_set: Annotated[

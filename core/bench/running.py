@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from .disturbed import Pair, pair_of, undisturbed
-from .intervals import resample
+from .intervals import MIN_BLOCKS, resample
 from .record import Prompt, RunSettings, Sample, Target
 from .times import blocks, decoding
 
@@ -75,7 +75,8 @@ class Runner:
             order = list(enumerate(groups))
             rng.shuffle(order)
             for n_done, (group, prompts) in enumerate(order):
-                if until is not None and repetition and time.perf_counter() > until:
+                is_enough = bool(repetition) or n_done >= MIN_BLOCKS
+                if until is not None and is_enough and time.perf_counter() > until:
                     return
                 self._say(repetition, n_done / len(order), until, began, done, share)
                 targets = list(self.targets)
@@ -117,11 +118,10 @@ class Runner:
 
     def _warm_up(self, concurrency: int, done: float) -> None:
         prompts = list(self.prompts[:: max(1, len(self.prompts) // _N_WARM)])[:_N_WARM]
-        short = replace(self.settings)
         for _ in range(self.schedule.warm_up):
             for target in self.targets:
                 self.tell(Progress(f"warming up {target.name}", done, None))
-                for _sample in target.run(prompts, short, concurrency):
+                for _sample in target.run(prompts, self.settings, concurrency):
                     pass
 
     def _groups(self, concurrency: int) -> list[list[Prompt]]:

@@ -65,7 +65,7 @@ def blocks(
     mine, theirs = _totals(samples, measure), _totals(base, measure)
     found: dict[str, list[Block]] = {}
     for key in mine.keys() & theirs.keys():
-        if mine[key][1] > 0 and theirs[key][1] > 0:
+        if min(*mine[key], *theirs[key]) > 0:  # else there is no rate
             found.setdefault(key[0], []).append(Block(*mine[key], *theirs[key]))
     return {prompt: found[prompt] for prompt in sorted(found)}
 

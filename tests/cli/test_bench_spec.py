@@ -201,6 +201,13 @@ def test_an_interrupt_keeps_what_there_is(capsys: Capture, monkeypatch: pytest.M
     assert report.summaries[1].times.n_blocks == 6
 
 
+def test_time_that_is_too_short(capsys: Capture) -> None:
+    code, out, err = bench(capsys, *PAIR, "--time", "0.001")
+    assert code == 0
+    assert "| mtp:n=3,fixed" in out
+    assert "warning: only 3 of 4 prompts were run: it is about those" in err
+
+
 def test_own_prompts(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"text": "def f(x):\\n", "category": "mine"}\n{"turns": ["Add.", "Again."]}\n')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec.core.bench.record import Chunk, Phases, Sample
-from specdec.core.bench.times import blocks, decoding, spread, times_of
+from specdec.core.bench.times import blocks, decoding, reading, spread, times_of
 
 
 def sample(chunks: list[tuple[float, int]], **others: object) -> Sample:
@@ -70,6 +70,12 @@ def test_pairs() -> None:
 def test_whole_texts_at_once_have_no_decoding_rate() -> None:
     assert times_of([sample([(50, 20)])]).avg_ts == 0
     assert blocks([sample([(50, 20)])], [sample([(50, 20)])], decoding) == {}
+
+
+def test_a_prompt_from_the_cache_has_no_reading_rate() -> None:
+    made = [sample([(5, 1), (9, 3)], cached_n=30)]
+    assert blocks(made, made, reading) == {}
+    assert len(blocks(made, made, decoding)) == 1
 
 
 def test_users_at_once() -> None:
