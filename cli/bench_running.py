@@ -74,6 +74,10 @@ def compare(
         target.close()
     fill(report, runner.samples, machine, seed)
     finish_servers(report, targets)
+    n_all, n_seen = len(plan.prompts.prompts), len({each.prompt for each in runner.samples})
+    if n_seen < n_all:
+        line = f"only {n_seen} of {n_all} prompts were run: it is about those"
+        report.warnings.insert(0, line)
     judge_report(report, gates, seed)
     return report
 

@@ -218,20 +218,6 @@ class Bench:
             return compare(targets, configurations, self.provenance(place), plan)
         finally:
             self.progress.close()
-<<<<<<< HEAD
-=======
-        machine = began.until_now()
-        for target in targets:
-            target.close()
-        fill(report, runner.samples, machine, seed)
-        n_seen = len({sample.prompt for sample in runner.samples})
-        if n_seen < len(prompts.prompts):
-            report.warnings.insert(
-                0, f"only {n_seen} of {len(prompts.prompts)} prompts were run: it is about those"
-            )
-        judge_report(report, gates, seed)
-        return report
->>>>>>> bench
 
     def sweep(
         self,
