@@ -1,6 +1,6 @@
 """The `spec` command: lists the subcommands; a failure becomes one line and an exit code.
 
-0 fine, 1 failed, 2 wrong usage, 130 interrupted.
+0 fine, 1 failed, 2 wrong usage, 3 a benchmark gate was missed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import typer
 
 from ..core.errors import SpecdecError
 from . import interrupts
+from .bench_compare import bench_compare
+from .bench_spec import bench_spec
 from .convert.app import app as convert
 from .flags import SectionedCommand
 from .generate import generate
@@ -27,6 +29,7 @@ from .speculative_simple import speculative_simple
 from .usage import UsageError, describe
 from .warmup import warmup
 
+COMPARE = "bench-spec compare"  # two words that are one command; see `one_name`
 app = typer.Typer(
     name="spec",
     add_completion=False,
@@ -37,6 +40,8 @@ app = typer.Typer(
 app.command("generate", cls=SectionedCommand)(generate)
 app.command("speculative-simple", cls=SectionedCommand)(speculative_simple)
 app.add_typer(convert)
+app.command("bench-spec", cls=SectionedCommand)(bench_spec)
+app.command(COMPARE, cls=SectionedCommand)(bench_compare)
 app.command("warmup", cls=SectionedCommand)(warmup)
 
 
@@ -66,7 +71,7 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code."""
     wants_traceback = "--debug" in argv or os.environ.get("SPEC_DEBUG") == "1"
     try:
-        code = app(argv, prog_name="spec", standalone_mode=False)
+        code = app(one_name(argv), prog_name="spec", standalone_mode=False)
     except UsageError as error:
         print_error(describe(error, argv))
         return 2
@@ -80,6 +85,12 @@ def run(argv: list[str]) -> int:
         print_error(failure_line(error))
         return 1
     return code if isinstance(code, int) else 0
+
+
+def one_name(argv: list[str]) -> list[str]:
+    words = COMPARE.split()
+    n = len(words)
+    return [COMPARE, *argv[n:]] if argv[:n] == words else argv
 
 
 def failure_line(error: Exception) -> str:

@@ -85,7 +85,7 @@ class Output:
         elif self._redraws:
             self._progress_open = True
             line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
-            _write_stderr(_ERASE_LINE + line[: _columns() - 1])
+            _write_stderr(_ERASE_LINE + line[: columns() - 1])
         elif is_new and not self.quiet and (self.verbose or stage.startswith("compiling")):
             _write_stderr(one_line(stage) + "\n")
 
@@ -112,8 +112,8 @@ class Output:
             _write_stderr(_styled(one_line(line), _DIM) + "\n")
 
 
-def _columns() -> int:
-    """A line that wraps could not be erased."""
+def columns() -> int:
+    """Of the terminal that stderr is: a line that wraps could not be erased."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
     except (OSError, ValueError):
@@ -123,6 +123,11 @@ def _columns() -> int:
 def print_error(message: str) -> None:
     """The one line of a failed command; control characters in it are shown, not obeyed."""
     _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
+
+
+def print_failure(line: str) -> None:
+    """A result that failed, in a form that scripts look for: whatever --quiet says."""
+    _write_stderr(_styled(one_line(line), _RED) + "\n")
 
 
 def print_prompt(text: str) -> None:

@@ -95,6 +95,10 @@ class Drafting:
             return self._speculator.carry(sequence.id)
         return {}
 
+    def forget(self) -> None:
+        if self._speculator is not None:
+            self._speculator.forget()
+
     def close(self) -> None:
         if self._speculator is not None:
             self._speculator.close()

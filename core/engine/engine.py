@@ -167,6 +167,13 @@ class Engine:
         self.store.reset()
         self._ids = count()
 
+    def forget(self) -> None:
+        """Drop what finished texts left for those that begin alike, as if there had been none."""
+        if self.has_work:
+            raise ConfigError("texts are still being written: what they share cannot be dropped")
+        self.store.reset()
+        self._drafting.forget()
+
     def close(self) -> None:
         """No more steps: what drafters keep in files is written."""
         self._drafting.close()

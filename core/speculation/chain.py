@@ -157,6 +157,10 @@ class Chain(Speculator):
         for each in self._all:
             each.end(sequence)
 
+    def forget(self) -> None:
+        for each in self._all:
+            each.forget()
+
     def close(self) -> None:
         self._policy.close()
         for each in self._all:

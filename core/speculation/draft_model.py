@@ -268,6 +268,10 @@ class DraftModel(Speculator):
             return list(ids)
         return [token if token < self._n_vocab else _STAND_IN for token in ids]
 
+    def forget(self) -> None:
+        self._lines.clear()
+        self._state.reset()
+
     def _recover(self) -> None:
         """An interrupt ended the last round anywhere."""
         if self._is_amid:

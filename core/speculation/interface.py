@@ -119,5 +119,8 @@ class Speculator(ABC):
     def is_rehearsing(self) -> bool:
         return False
 
+    def forget(self) -> None:
+        """Between texts: drop what they left for others that begin alike."""
+
     def close(self) -> None:
         """No more texts: what is kept in files is written."""

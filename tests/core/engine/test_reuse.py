@@ -110,6 +110,20 @@ def test_reuse_can_be_switched_off() -> None:
     assert len(engine.store.prefixes) == 0
 
 
+def test_what_texts_left_can_be_forgotten() -> None:
+    engine = make_engine()
+    found = []
+    for _ in range(2):
+        sequence = engine.add(PROMPT, params(5))
+        with pytest.raises(ConfigError, match="still being written"):
+            engine.forget()
+        drain(engine)
+        found.append((sequence.stats.cached_n, made(sequence)))
+        engine.forget()
+    assert found[0] == found[1]
+    assert not found[0][0]
+
+
 def test_two_texts_with_one_prompt_share_its_pages() -> None:
     engine = make_engine()
     first, second = engine.add(PROMPT, params()), engine.add(PROMPT, params())

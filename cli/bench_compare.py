@@ -1,0 +1,60 @@
+"""`spec bench-spec compare`: two reports beside each other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from .bench_reading import read_report, with_usage_errors
+from .flags import takes_flags
+from .options import VoiceOptions
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..core.bench.comparing import Comparison
+
+FORMATS = ("md", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOptions:
+    SECTION: ClassVar = "Reports"
+
+    a: Annotated[Path, typer.Argument(metavar="A.json", help="A report (-o json, --save).")]
+    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another: what has become of it.")]
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="|".join(FORMATS), help="What stdout gets.")
+    ] = "md"
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Compare speeds of different machines and models, too."),
+    ] = False
+
+
+@takes_flags
+def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
+    """Two reports of bench-spec: what has changed from A to B.
+
+    Prompts that both have are paired. Counts are compared as they are; speeds, with an interval,
+    only if machine and model are the same.
+    """
+    if compared.output not in FORMATS:
+        raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {compared.output!r}")
+    from ..core.bench.comparing import compare_reports
+
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    a, b = read_report(compared.a, "report"), read_report(compared.b, "report")
+    found = with_usage_errors(lambda: compare_reports(a, b, force=compared.force))
+    output.text(_text(found, compared.output))
+
+
+def _text(found: Comparison, form: str) -> str:
+    from ..core.bench.comparison_text import as_markdown
+
+    if form == "json":
+        return json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return as_markdown(found)

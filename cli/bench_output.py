@@ -1,0 +1,88 @@
+"""Where a report goes: stdout in the form that was asked for, and a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .bench_tables import tables
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..core.bench.record import Report
+
+
+def write_report(report: Report, form: str, output: Output) -> None:
+    from ..core.bench.exports import as_csv, as_jsonl, as_sql
+
+    if form == "json":
+        output.line(dumps(whole(report), indent=1))
+    elif form != "md":
+        texts = {"jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
+        output.text(texts[form](report))
+    else:
+        for line in tables(report):
+            output.line(line)
+
+
+def print_plots(report: Report, output: Output) -> None:
+    """For people: they are there with --quiet, too, having been asked for."""
+    from ..core.bench.terminal import terminal_plots
+    from .output import columns, print_prompt
+
+    print_prompt("".join(f"{line}\n" for line in terminal_plots(report, columns())))
+
+
+def check_place(path: Path, flag: str) -> None:
+    """Before the run, not behind it."""
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"{flag} {path}: {path.parent} is not a folder")
+    if path.is_dir():
+        raise typer.BadParameter(f"{flag} {path} is a folder, not a file")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"{flag} {path}: no permission to write to {path.parent}")
+
+
+def save_report(report: Report, path: Path) -> None:
+    """A job that is killed leaves the report of its last repetition."""
+    save_text(dumps(whole(report)) + "\n", path)
+
+
+def save_page(report: Report, path: Path) -> None:
+    from ..core.bench.page import html_page
+
+    save_text(html_page(report), path)
+
+
+def save_gha(report: Report, path: Path) -> None:
+    from ..core.bench.gha import as_gha
+
+    save_text(as_gha(report), path)
+
+
+def save_text(text: str, path: Path) -> None:
+    """Complete or not at all."""
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def whole(report: Report) -> dict[str, Any]:
+    """With the rows of the other formats, for tools that know llama-bench's names."""
+    from ..core.bench.rows import rows_of
+
+    return report.to_json() | {"results": list(rows_of(report))}
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,42 @@
+"""How far a benchmark is, and how long it will take: one line on stderr, if that is a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .output import Output
+
+if TYPE_CHECKING:
+    from ..core.bench.running import Progress
+
+
+LONG_S: Final = 600.0
+KNOWN: Final = 0.02  # of the run, after which what is left can be told
+
+
+class BenchProgress:
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._has_warned = False
+
+    def __call__(self, progress: Progress) -> None:
+        left = progress.seconds_left
+        if left is not None and left > LONG_S and progress.done > KNOWN and not self._has_warned:
+            self._has_warned = True
+            self._output.remark(
+                f"this will take {duration(left)} more; --limit, --category, -n and --time make it "
+                "shorter, and Ctrl-C prints what there is"
+            )
+        stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"
+        self._output.progress(stage, min(progress.done, 0.999))
+
+    def close(self) -> None:
+        self._output.clear_progress()
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,159 @@
+"""From the flags of `spec bench-spec` to what the core takes; what is wrong is a usage error."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import typer
+
+from ..core.errors import ConfigError
+from .bench_options import GateOptions, MethodOptions, VersusOptions, WorkOptions
+from .prompt import read_file
+from .spec_options import with_dashes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..core.bench.gates import Gates
+    from ..core.bench.record import PromptSet, Report, RunSettings
+    from ..core.bench.running import Schedule
+    from ..core.bench.variants import Variant
+
+T = TypeVar("T")
+MAX_USERS: Final = 64
+_GATE_FLAGS: Final = (
+    "min-acceptance", "min-mean-len", "min-speedup", "baseline", "synth", "max-regression",
+    "api-key", "ask", "peer",
+)  # fmt: skip
+
+
+def read_variants(versus: VersusOptions) -> list[Variant]:
+    from ..core.bench.variants import distinct, parse_variant
+
+    costs = None if versus.costs is None else str(versus.costs)
+    if versus.fixed and costs is not None:
+        raise typer.BadParameter("--spec-fixed and --spec-costs exclude each other")
+    texts = list(versus.vs or ("none", "auto"))
+    parse = partial(parse_variant, fixed=versus.fixed, costs=costs)
+    variants = with_usage_errors(lambda: distinct([parse(text) for text in texts]))
+    for each in variants:
+        if each.needs_draft_file and versus.draft_model is None:
+            raise typer.BadParameter(f"--vs {each.name} needs a model to draft with: give -md FILE")
+        if each.options.costs is not None and not each.repeats:
+            raise typer.BadParameter(
+                f"--vs {each.name}: no such file of costs: {each.options.costs}; "
+                "spec generate --spec-costs FILE writes one"
+            )
+    if len(variants) == 1 and not variants[0].is_plain:
+        variants.insert(0, parse_variant("none"))
+    if versus.synth is not None and all(each.is_plain for each in variants):
+        raise typer.BadParameter("--synth needs a --vs that drafts, such as mtp")
+    return variants
+
+
+def read_schedule(method: MethodOptions, seed: int) -> Schedule:
+    from ..core.bench.running import Schedule
+
+    precision = share(method.precision, "--precision")
+    return Schedule(
+        method.repeat,
+        seconds(method.time, "--time"),
+        precision,
+        int(method.warm_up),
+        counts(method.concurrency, "--concurrency", MAX_USERS),
+        seed,
+    )
+
+
+def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
+    from ..core.bench.record import RunSettings
+
+    goes_on = work.ignore_eos
+    if goes_on is None:  # a continuation has no end of its own
+        goes_on = any(prompt.text for prompt in prompts.prompts)
+    return RunSettings(work.temperature, work.seed, work.predict, goes_on)
+
+
+def read_gates(limits: GateOptions) -> Gates:
+    from ..core.bench.gates import Gates
+
+    baseline = None if limits.baseline is None else read_report(limits.baseline, "--baseline")
+    acceptance = limits.min_acceptance
+    return Gates(
+        limits.identical,
+        None if acceptance is None else share(acceptance, "--min-acceptance"),
+        limits.min_mean_len,
+        limits.min_speedup,
+        share(limits.max_regression, "--max-regression"),
+        baseline,
+    )
+
+
+def read_report(path: Path, what: str) -> Report:
+    from ..core.bench.record import Report
+
+    text = read_file(path)
+    try:
+        return Report.from_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{what} {path}: not JSON: {error}") from None
+    except ConfigError as error:
+        raise typer.BadParameter(f"{what} {path}: {error}") from None
+
+
+def read_prompt_file(path: Path) -> PromptSet:
+    from ..core.bench.prompt_files import read_prompt_file as read
+
+    return with_usage_errors(lambda: read(path))
+
+
+def with_usage_errors(call: Callable[[], T]) -> T:
+    """What is wrong with what a user said."""
+    try:
+        return call()
+    except ConfigError as error:
+        raise typer.BadParameter(flag_names(str(error))) from None
+
+
+def flag_names(message: str) -> str:
+    """The core names options without the dashes of flags."""
+    return f"--{message}" if message.startswith(_GATE_FLAGS) else with_dashes(message)
+
+
+def share(text: str, flag: str) -> float:
+    """`0.1` or `10%`."""
+    number = text.strip()
+    scale = 1.0
+    if number.endswith("%"):
+        number, scale = number[:-1], 0.01
+    try:
+        value = scale * float(number)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise typer.BadParameter(f"{flag} is a share such as 10% or 0.1, got {text!r}")
+    return value
+
+
+def seconds(text: str | None, flag: str) -> float | None:
+    """`90`, `90s`, `3m`."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text.strip())
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{flag} is a time such as 90, 90s or 3m, got {text!r}")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2] or "s"]
+
+
+def counts(text: str, flag: str, highest: int) -> tuple[int, ...]:
+    """`1,2,4`."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch(r"\d{1,4}", word) and 1 <= int(word) <= highest for word in words):
+        raise typer.BadParameter(
+            f"{flag} is a list of numbers from 1 to {highest} such as 1,2,4, got {text!r}"
+        )
+    return tuple(dict.fromkeys(map(int, words)))

@@ -1,0 +1,89 @@
+"""Running the pairs of `spec bench-spec`, whatever writes the texts."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .bench_output import save_report
+from .bench_reading import with_usage_errors
+
+if TYPE_CHECKING:
+    from ..core.bench.gates import Gates
+    from ..core.bench.record import Configuration, PromptSet, Report, RunSettings, Target
+    from ..core.bench.running import Progress, Schedule
+
+SAVED_EVERY_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is the same for all configurations."""
+
+    prompts: PromptSet
+    settings: RunSettings
+    schedule: Schedule
+    gates: Gates
+    save: Path | None
+    tell: Callable[[Progress], None]
+
+
+def compare(
+    targets: Sequence[Target],
+    configurations: Sequence[Configuration],
+    provenance: dict[str, object],
+    plan: Plan,
+) -> Report:
+    """The first is what the others are compared with. All are closed at the end."""
+    from ..core.bench.baseline import check_comparable
+    from ..core.bench.noise import Moment
+    from ..core.bench.reporting import fill, judge_report, new_report
+    from ..core.bench.running import Runner
+    from ..core.bench.servers import finish_servers
+
+    gates, seed = plan.gates, plan.schedule.seed
+    with_usage_errors(lambda: gates.check(configurations, configurations[0].name))
+    report = new_report(provenance, plan.prompts, plan.settings, configurations)
+    before = gates.baseline
+    if before is not None:
+        with_usage_errors(lambda: check_comparable(report, before))
+    gc.freeze()
+    began = Moment.now()
+    runner = Runner(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.tell)
+    saved_at = time.perf_counter()
+
+    def keep() -> None:
+        nonlocal saved_at
+        report.samples = runner.samples
+        if plan.save is not None and time.perf_counter() - saved_at > SAVED_EVERY_S:
+            save_report(report, plan.save)
+            saved_at = time.perf_counter()
+
+    runner.after_each = keep
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        report.provenance["interrupted"] = True
+    machine = began.until_now()
+    for target in targets:
+        target.close()
+    fill(report, runner.samples, machine, seed)
+    finish_servers(report, targets)
+    n_all, n_seen = len(plan.prompts.prompts), len({each.prompt for each in runner.samples})
+    if n_seen < n_all:
+        line = f"only {n_seen} of {n_all} prompts were run: it is about those"
+        report.warnings.insert(0, line)
+    judge_report(report, gates, seed)
+    return report
+
+
+def argv() -> list[str]:
+    """As it was called; reports are passed on, so no keys."""
+    from ..core.bench.servers import without_keys
+
+    return without_keys(["spec", *sys.argv[1:]])

@@ -1,0 +1,1 @@
+"""Benchmarks: prompts, paired runs, statistics, gates. Never prints, never parses arguments."""

@@ -1,0 +1,51 @@
+"""What a configuration takes in memory, by what takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backend.layers import StateShape
+from ..runtime import Runtime
+from ..speculation.options import DRAFT, MTP
+from ..state.sizes import PAGE_LEN, WINDOW
+
+
+def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str, int]:
+    """Bytes. `head`, `head_kv`, `draft_*` and `factors` are what speculation adds: without it a
+    context would do without them."""
+    budget = runtime.plan(n_slots)
+    shape = runtime.model.state_shape
+    page, slot = _state_bytes(runtime, shape, WINDOW)
+    _, slot_without = _state_bytes(runtime, shape, 1)
+    head = _head_bytes(runtime)
+    n_trunk = len(shape.kv) - len(runtime.model.nextn)
+    trunk_page, _ = _state_bytes(runtime, StateShape(shape.kv[:n_trunk], shape.delta), WINDOW)
+    head_kv = (page - trunk_page) * budget.sizes.n_pages
+    factors = (slot - slot_without) * budget.sizes.n_slots
+    found = {
+        "weights": budget.weights - head,
+        "kv": budget.kv - head_kv,
+        "recurrent": budget.recurrent - factors,
+        "factors": factors,
+    }
+    if MTP in types:
+        found |= {"head": head, "head_kv": head_kv}
+    if DRAFT in types and runtime.draft is not None:
+        tensors = runtime.draft.file.tensors.values()
+        found["draft_weights"] = sum(tensor.n_bytes for tensor in tensors)
+        found["draft_state"] = budget.draft
+    return {name: n for name, n in found.items() if n}
+
+
+def _state_bytes(runtime: Runtime, shape: StateShape, window: int) -> tuple[int, int]:
+    return runtime.backend.state_bytes(shape, page_len=PAGE_LEN, window=window)
+
+
+def _head_bytes(runtime: Runtime) -> int:
+    """Of the tensors of MTP blocks, as they lie in the file."""
+    first = runtime.model.hparams.n_layers
+    prefixes = tuple(f"blk.{first + i}." for i in range(len(runtime.model.nextn)))
+    if not prefixes:
+        return 0
+    tensors = runtime.file.tensors.items()
+    return sum(tensor.n_bytes for name, tensor in tensors if name.startswith(prefixes))

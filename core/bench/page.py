@@ -1,0 +1,186 @@
+"""The report as one HTML file: no network, no scripts, readable in ten years."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+from . import plots
+from .page_style import STYLE
+from .reconciling import counted_rows
+from .record import Report, Summary
+from .words import identical, interval, number, overall, share, size, spread
+
+_HEAD: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+)
+_COLUMNS: Final = (
+    "configuration", "users", "tokens/s", "±", "speed-up", "with prompt", "tokens/round",
+    "accepted", "TTFT ms p50 / p95", "ms/token p50 / p95", "ms/chunk p50 / p95", "same text",
+)  # fmt: skip
+
+
+def html_page(report: Report) -> str:
+    parts = [
+        _HEAD,
+        f"<title>{escape(_title(report))}</title><style>{STYLE}</style></head><body>",
+        f"<h1>{escape(_title(report))}</h1>",
+        f'<p class="soft">{escape(_subtitle(report))}</p>',
+        _gates(report),
+        _warnings(report),
+        "<h2>All together</h2>",
+        _table(_COLUMNS, [_cells(each, report) for each in overall(report)]),
+        '<p class="soft">Tokens/s of decoding, for each user. The speed-up is that of decoding '
+        f"against {escape(report.baseline)}, paired, with its 95% interval; tokens/round includes "
+        "rounds without a draft; shares of accepted drafts cannot be compared between lengths.</p>",
+        *(_section(title, figures) for title, figures in plots.sections(report)),
+        _categories(report),
+        _sources(report),
+        _counted(report),
+        _memory(report),
+        _provenance(report),
+        "</body></html>\n",
+    ]
+    return "".join(parts)
+
+
+def _title(report: Report) -> str:
+    model = report.provenance.get("model")
+    name = model.get("filename") if isinstance(model, dict) else model
+    return f"bench-spec: {name}" if name else "bench-spec"
+
+
+def _subtitle(report: Report) -> str:
+    date = report.provenance.get("date") or report.provenance.get("test_time") or ""
+    settings = report.settings
+    law = "greedy" if not settings.temperature else f"temperature {settings.temperature:g}"
+    n = len(report.configurations)
+    said = f"{report.prompt_set} prompts, {n} configurations, {law}, seed {settings.seed}"
+    return f"{said}, {date}" if date else said
+
+
+def _gates(report: Report) -> str:
+    if not report.gates:
+        return ""
+    items = "".join(
+        f'<li class="{"good" if gate.ok else "bad"}">{"PASS" if gate.ok else "FAIL"} '
+        f"{escape(gate.gate)}, {escape(gate.configuration)}: {escape(gate.line)}</li>"
+        for gate in report.gates
+    )
+    return f"<h2>Gates</h2><ul>{items}</ul>"
+
+
+def _warnings(report: Report) -> str:
+    if not report.warnings:
+        return ""
+    items = "".join(f'<li class="warn">{escape(line)}</li>' for line in report.warnings)
+    return f"<h2>Warnings</h2><ul>{items}</ul>"
+
+
+def _cells(summary: Summary, report: Report) -> list[str]:
+    counts, times = summary.counts, summary.times
+    is_base = summary.configuration == report.baseline
+    same = identical(summary)
+    return [
+        summary.configuration,
+        str(summary.concurrency),
+        number(times.avg_ts),
+        number(times.stddev_ts),
+        "baseline" if is_base else interval(times.speedup),
+        "" if is_base else interval(times.wall_speedup),
+        number(counts.mean_len),
+        share(counts.accept_rate),
+        spread(times.ttft),
+        spread(times.itl_token),
+        spread(times.itl_chunk),
+        "" if is_base else f"{same} ({counts.first_difference})" if same == "no" else same,
+    ]
+
+
+def _section(title: str, figures: Sequence[plots.Figure]) -> str:
+    if not figures:
+        return ""
+    drawn = "".join(
+        f"<figure><h3>{escape(each.title)}</h3>{each.svg}"
+        f"<figcaption>{escape(each.caption)}</figcaption></figure>"
+        for each in figures
+    )
+    return f'<h2>{escape(title)}</h2><div class="plots">{drawn}</div>'
+
+
+def _categories(report: Report) -> str:
+    rows = [[each.category, *_cells(each, report)] for each in report.summaries if each.category]
+    if not rows:
+        return ""
+    return "<h2>By category</h2>" + _table(("category", *_COLUMNS), rows)
+
+
+def _sources(report: Report) -> str:
+    rows = [
+        [each.configuration, name, str(of.drafted), str(of.accepted),
+         share(of.accepted / of.drafted if of.drafted else None), number(of.ms)]
+        for each in overall(report)
+        for name, of in each.counts.by_source.items()
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    names = ("configuration", "drafted by", "tokens", "accepted", "share", "ms in all")
+    return "<h2>Who drafted</h2>" + _table(names, rows)
+
+
+def _counted(report: Report) -> str:
+    heads, *rows = counted_rows(report)
+    if not rows:
+        return ""
+    return "<h2>Counted here, and by the servers themselves</h2>" + _table(heads, rows)
+
+
+def _memory(report: Report) -> str:
+    rows = [
+        [each.name, what, size(n)]
+        for each in report.configurations
+        for what, n in each.memory.items()
+    ]
+    return "<h2>Memory</h2>" + _table(("configuration", "what", "size"), rows) if rows else ""
+
+
+def _provenance(report: Report) -> str:
+    facts: dict[str, Any] = {
+        **report.provenance,
+        "prompt set": f"{report.prompt_set}, sha256 {report.prompt_set_sha256}",
+    }
+    tables = [_facts("Where this comes from", facts)]
+    tables += [
+        _facts(f"Configuration {c.name}", c.details) for c in report.configurations if c.details
+    ]
+    return "".join(tables)
+
+
+def _facts(title: str, facts: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(str(name))}</th><td>{escape(_said(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f'<h2>{escape(title)}</h2><div class="scroll"><table class="facts">{rows}</table></div>'
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return " ".join(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _table(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table>{table}</table></div>'

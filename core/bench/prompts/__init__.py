@@ -1,0 +1,1 @@
+"""The built-in prompts: `code` to be continued as text, `chat` to be answered."""

@@ -1,0 +1,94 @@
+"""From targets and samples to a `Report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ConfigError
+from .coding import encode
+from .gates import Gates, judge
+from .noise import warnings_of
+from .record import Configuration, PromptSet, Report, RunSettings, Sample, Target
+from .running import complete, paired
+from .summaries import summarise
+from .variants import Variant
+
+
+def configuration_of(target: Target, variant: Variant) -> Configuration:
+    details: dict[str, Any] = encode(target.describe())  # as it will be read back
+    return Configuration(
+        target.name, variant.repeats, variant.is_lossless, details, target.memory()
+    )
+
+
+def new_report(
+    provenance: dict[str, Any],
+    prompts: PromptSet,
+    settings: RunSettings,
+    configurations: Sequence[Configuration],
+) -> Report:
+    """Before anything has run. The first configuration is what the others are compared with."""
+    if not prompts.prompts:
+        raise ConfigError("there are no prompts to run")
+    return Report(
+        provenance,
+        prompts.name,
+        prompts.sha256,
+        settings,
+        configurations[0].name,
+        list(configurations),
+        categories=list(prompts.categories),
+    )
+
+
+def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], seed: int) -> None:
+    """What was measured so far. `machine`: `Moment.until_now` of the run."""
+    names = [each.name for each in report.configurations]
+    report.samples = list(samples)
+    pairs, timed = list(complete(samples, names)), paired(samples, names)
+    report.summaries = summarise(
+        pairs,
+        timed,
+        names,
+        report.baseline,
+        plains_of(report),
+        categories=report.categories,
+        seed=seed,
+    )
+    report.provenance["machine"] = machine
+    report.warnings = warnings_of(report.summaries, samples, machine)
+    report.warnings += _unrepeated(report)
+
+
+def judge_report(report: Report, gates: Gates, seed: int) -> None:
+    names = [each.name for each in report.configurations]
+    report.gates = judge(gates, report, paired(report.samples, names), seed)
+
+
+def plains_of(report: Report) -> dict[str, str]:
+    """Of each configuration, that of the same engine without speculation, if there is one."""
+    plains: dict[object, str] = {}
+    for each in report.configurations:
+        if each.details.get("spec_types") == []:
+            plains.setdefault(each.details.get("server"), each.name)
+    engines = ((each.name, each.details.get("server")) for each in report.configurations)
+    return {name: plains[engine] for name, engine in engines if engine in plains}
+
+
+def _unrepeated(report: Report) -> list[str]:
+    """What should have repeated exactly and did not: a fault, here or in the hardware. A
+    controller with frozen costs repeats from run to run, but learns from text to text."""
+    repeating = {
+        each.name
+        for each in report.configurations
+        if each.repeats and not (each.details.get("options") or {}).get("costs")
+    }
+    return [
+        f"{each.configuration}: counts differ between repetitions, though nothing follows the clock"
+        for each in report.summaries
+        if each.configuration in repeating
+        and not each.category
+        and each.concurrency == 1
+        and not each.counts.repeats
+    ]

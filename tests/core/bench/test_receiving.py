@@ -1,0 +1,132 @@
+"""From the events of a stream to counts: what was drafted, what held, when it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec.core.bench.dialects import EOS, Piece
+from specdec.core.bench.receiving import Receiver
+from specdec.core.bench.record import Sample
+
+ROUND = st.integers(0, 5).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
+Round = tuple[int, int]
+
+
+def pieces_of(rounds: Sequence[Round], ending: str = "limit") -> list[list[Piece]]:
+    """By the pass that they came from; the last is the event without a token."""
+    n, drafted, accepted, found = 1, 0, 0, [[timed(1, 0.0, 0, 0)]]
+    for i, (some, held) in enumerate(rounds, 1):
+        drafted, accepted = drafted + some, accepted + held
+        found.append([timed(n + k + 1, float(i), drafted, accepted) for k in range(held + 1)])
+        n += held + 1
+    last = timed(n, float(len(rounds)), drafted, accepted)
+    return [*found, [last._replace(text="", tokens=(), ending=ending)]]
+
+
+def timed(n: int, ms: float, drafted: int, accepted: int) -> Piece:
+    timings = {"prompt_n": 7, "prompt_ms": 4.0, "predicted_n": n, "predicted_ms": ms}
+    if drafted:
+        timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
+    return Piece(f"t{n}", (n,), timings)
+
+
+def received(reads: Sequence[Sequence[Piece]]) -> Sample:
+    receiver, sample = Receiver(), Sample("x", "p", "c")
+    for i, pieces in enumerate(reads):
+        receiver.take(float(10 * i), list(pieces))
+    receiver.fill(sample)
+    return sample
+
+
+@given(st.lists(ROUND, max_size=12), st.booleans())
+def test_rounds_are_found_again(rounds: list[Round], one_by_one: bool) -> None:
+    passes = pieces_of(rounds)
+    reads = [[piece] for each in passes for piece in each] if one_by_one else passes
+    sample = received(reads)
+    drafts = [each for each in rounds if each[0]]
+    longest = max((n for n, _ in drafts), default=0)
+    assert sample.rounds == len(rounds)
+    assert sample.drafts == len(drafts)
+    assert sample.draft_n == sum(n for n, _ in rounds)
+    assert sample.draft_n_accepted == sum(k for _, k in rounds)
+    assert sample.drafted_per_pos == [sum(n > i for n, _ in drafts) for i in range(longest)]
+    assert sample.accepted_per_pos == [sum(k > i for _, k in drafts) for i in range(longest)]
+    assert [chunk.n for chunk in sample.chunks] == [1, *(k + 1 for _, k in rounds)]
+    assert sample.tokens == list(range(1, sample.predicted_n + 1))
+    assert (sample.prompt_n, sample.prompt_ms) == (7, 4.0)
+
+
+def test_a_token_within_a_character_has_no_event() -> None:
+    """Its pass seems to be one with the next: then nothing is said of places."""
+    passes = pieces_of([(3, 2), (3, 0), (2, 2)])
+    del passes[2]
+    sample = received(passes)
+    assert (sample.predicted_n, sample.draft_n, sample.draft_n_accepted) == (8, 8, 4)
+    assert (sample.rounds, sample.drafts, sample.accepted_per_pos) == (3, None, None)
+    assert sample.tokens is None
+    assert sum(chunk.n for chunk in sample.chunks) == 8
+
+
+def test_an_end_within_a_draft_hides_what_was_accepted_behind_it() -> None:
+    passes = pieces_of([(3, 3), (3, 3)], EOS)
+    passes[2] = passes[2][:2]
+    passes[3] = [passes[3][0]._replace(timings={**(passes[3][0].timings or {}), "predicted_n": 7})]
+    sample = received(passes)
+    assert (sample.rounds, sample.drafts, sample.accepted_per_pos) == (2, 2, [2, 2, 2])
+
+
+def test_without_timings_a_read_is_a_chunk() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 4}
+    sample = received([[Piece("a", (1,))], [Piece("b", (2,)), Piece("c", (3,))], [Piece("d", (4,))],
+                       [Piece(usage=usage, ending="limit")]])  # fmt: skip
+    assert [chunk.n for chunk in sample.chunks] == [1, 2, 1]
+    assert (sample.predicted_n, sample.prompt_n, sample.tokens) == (4, 5, [1, 2, 3, 4])
+    assert sample.draft_n is None
+    assert sample.rounds is None
+
+
+def test_text_alone_and_a_count_that_fits() -> None:
+    usage = {"completion_tokens": 2, "prompt_tokens": 3}
+    sample = received([[Piece("a")], [Piece("b")], [Piece(usage=usage)]])
+    assert [chunk.n for chunk in sample.chunks] == [1, 1]
+
+
+def test_text_alone_and_a_count_that_does_not() -> None:
+    """Several tokens per event, and nobody says where: a rate would be made up."""
+    usage = {"completion_tokens": 9, "prompt_tokens": 3}
+    sample = received([[Piece("a")], [Piece("b")], [Piece("c", usage=usage, ending="limit")]])
+    assert [chunk.n for chunk in sample.chunks] == [0, 0, 0]
+    assert sample.predicted_n == 9
+
+
+def test_usage_that_grows_with_each_event() -> None:
+    reads = [[Piece("x", usage={"completion_tokens": n, "prompt_tokens": 3})] for n in (1, 4, 5)]
+    sample = received(reads)
+    assert [chunk.n for chunk in sample.chunks] == [1, 3, 1]
+
+
+def test_predictions_of_openai() -> None:
+    details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 4}
+    usage = {"completion_tokens": 9, "prompt_tokens": 3, "completion_tokens_details": details,
+             "prompt_tokens_details": {"cached_tokens": 2}}  # fmt: skip
+    sample = received([[Piece("a")], [Piece(usage=usage, ending="limit")]])
+    assert (sample.draft_n, sample.draft_n_accepted, sample.rounds) == (7, 3, 5)
+    assert sample.cached_n == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+NAMES = st.sampled_from(["predicted_n", "predicted_ms", "draft_n", "draft_n_accepted", "prompt_n",
+                         "completion_tokens", "cache_n", "prompt_tokens_details"])  # fmt: skip
+
+
+@given(st.lists(st.builds(Piece, st.text(max_size=3), st.just(()), st.dictionaries(NAMES, JSON),
+                          st.dictionaries(NAMES, JSON)), max_size=5))  # fmt: skip
+def test_nonsense_in_the_figures_is_survived(pieces: list[Piece]) -> None:
+    received([[piece] for piece in pieces])
