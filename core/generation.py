@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .errors import ConfigError, SpecdecError
 from .sampling.params import SamplingParams
+from .speculation.per_text import BY_DEFAULT, TextSpec
 
 # Stop reasons.
 EOS: Final = "eos"  # the model ended the text
@@ -30,6 +31,8 @@ class GenerateParams:
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
     owner: str = ""  # whose text it is: what one owner wrote is not drafted for another
+    reuse: bool = True  # begin with what other texts left in the cache
+    spec: TextSpec = BY_DEFAULT  # what it wants of the speculators that there are
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
