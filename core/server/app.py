@@ -1,0 +1,71 @@
+"""The application: its routes, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ..errors import SpecdecError
+from . import about, chat, completions, native, tokens
+from .errors import ApiError, not_supported
+from .guard import Guard
+from .replies import on_api_error, on_bug, on_http_error
+from .service import Service
+
+GET: Final = ("GET",)
+POST: Final = ("POST",)
+ROUTES: Final = (
+    ("/health", GET, about.health),
+    ("/v1/health", GET, about.health),
+    ("/models", GET, about.models),
+    ("/v1/models", GET, about.models),
+    ("/v1/models/{name:path}", GET, about.model),
+    ("/props", GET, about.props),
+    ("/slots", GET, about.slots),
+    ("/metrics", GET, about.metrics),
+    ("/tokenize", POST, tokens.tokenize),
+    ("/detokenize", POST, tokens.detokenize),
+    ("/apply-template", POST, tokens.apply_template),
+    ("/completion", POST, native.completion),
+    ("/completions", POST, native.completion),
+    ("/v1/completions", POST, completions.completions),
+    ("/chat/completions", POST, chat.chat_completions),
+    ("/v1/chat/completions", POST, chat.chat_completions),
+)
+# Clients try these: they learn that it is not their mistake.
+NOT_OFFERED: Final = (
+    "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank",
+    "/v1/reranking", "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
+    "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
+)  # fmt: skip
+
+
+def build_app(service: Service) -> ASGIApp:
+    app = Starlette(
+        routes=_routes(),
+        exception_handlers={
+            ApiError: on_api_error,
+            SpecdecError: on_api_error,
+            HTTPException: on_http_error,
+            Exception: on_bug,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    return Guard(app, service.settings)
+
+
+def _routes() -> Sequence[Route]:
+    offered = [Route(path, function, methods=[*how]) for path, how, function in ROUTES]
+    return offered + [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
+
+
+async def _not_offered(request: Request) -> Response:
+    raise not_supported(request.url.path)

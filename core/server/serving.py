@@ -1,0 +1,159 @@
+"""Listening: sockets, signals, and an end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from ..errors import ConfigError
+from .app import build_app
+from .service import Service
+from .settings import ServerSettings
+from .worker import DEAD, READY, Worker, ping
+
+_BACKLOG: Final = 2048
+_LAST_WORDS_S: Final = 0.5  # for connections to close after the drain
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Bound before anything slow happens, so that what is wrong with it is said at once."""
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
+    family, _, _, _, address = found[0]
+    try:
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = url_of(host, port)
+        reason = error.strerror or str(error)
+        raise ConfigError(
+            f"cannot listen on {where}: {reason[:1].lower()}{reason[1:]}; give another --port or "
+            "--host"
+        ) from None
+
+
+def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{'https' if is_secure else 'http'}://{shown}:{port}"
+
+
+class Serving:
+    """One server in this process, from its socket to its last connection."""
+
+    def __init__(
+        self, worker: Worker, settings: ServerSettings, sock: socket.socket,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.service = Service(settings, worker, hang_up=self._hang_up)
+        self.worker, self.settings = worker, settings
+        self.n_signals = 0
+        self._sock, self._on_ready = sock, on_ready
+        self._end: asyncio.Task[None] | None = None
+        self._server = _Server(_config(self.service))
+
+    def run(self) -> int:
+        """The exit code."""
+        return asyncio.run(self._run())
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server.started
+
+    def stop(self) -> None:
+        """In the loop: drain, then end."""
+        if self._end is None:
+            self._end = asyncio.create_task(self._finish())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            try:
+                loop.add_signal_handler(number, self._on_signal)
+            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, Windows
+                break
+        self.worker.start(self._on_change)
+        watch = asyncio.create_task(self._watch())
+        await self._server.serve(sockets=[self._sock])
+        watch.cancel()
+        return 1 if self.worker.state == DEAD else 0
+
+    def _on_change(self) -> None:
+        if self.worker.state == DEAD:
+            self.stop()
+        elif self.worker.state == READY:
+            self._on_ready()
+
+    def _on_signal(self) -> None:
+        self.n_signals += 1
+        if self.n_signals > 1:  # impatient: no more waiting for anybody
+            self._server.force_exit = True
+            self._server.should_exit = True
+        self.stop()
+
+    async def _finish(self) -> None:
+        if self.worker.loaded is not None:
+            await self.worker.drain(self.settings.drain_s)
+            end = time.perf_counter() + _LAST_WORDS_S
+            while self.service.under_way and time.perf_counter() < end:
+                await asyncio.sleep(0.02)
+        self.worker.stop()
+        self._server.should_exit = True
+
+    async def _watch(self) -> None:
+        """Silent streams say that they are alive; clients that do not read are given up."""
+        while True:
+            await asyncio.sleep(1)
+            now = time.perf_counter()
+            for each in list(self.service.under_way):
+                if each.waits_since and now - each.waits_since > self.settings.io_s:
+                    self.worker.cancel(each.works)
+                    self._hang_up(each.client)
+                elif each.is_silent_since(now - self.settings.ping_s):
+                    each.sent_at = now
+                    ping(each.mailbox, each.works[0].place)
+
+    def _hang_up(self, client: Any) -> None:
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None and getattr(connection, "client", None) == client:
+                transport.abort()
+
+
+class _Server(uvicorn.Server):
+    def capture_signals(self) -> Any:
+        """Signals are ours: uvicorn would raise them again at the end."""
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+def _config(service: Service) -> uvicorn.Config:
+    settings = service.settings
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
+    return uvicorn.Config(
+        build_app(service),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=settings.max_header,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        ssl_keyfile=settings.ssl_key,
+        ssl_certfile=settings.ssl_cert,
+    )
