@@ -55,7 +55,10 @@ async def _prepare(service: Service, works: Sequence[Work]) -> None:
             else:
                 work.sampler = engine.prepare(params, work.index)
         except ConfigError as error:
-            raise api_error(error) from None
+            told = api_error(error)
+            if params.grammar is not None or params.json_schema is not None:
+                told.param = "grammar" if params.grammar is not None else "json_schema"
+            raise told from None
 
 
 class Generation(Response):

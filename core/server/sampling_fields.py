@@ -147,9 +147,12 @@ def _schema_text(fields: Fields, name: str) -> str:
 
 
 def _read_samplers(fields: Fields) -> tuple[str, ...]:
-    if isinstance(fields.get("samplers"), str):
-        return parse_sampling_seq(fields.get("samplers"))
-    return parse_samplers(";".join(fields.texts("samplers")))
+    try:
+        if isinstance(fields.get("samplers"), str):
+            return parse_sampling_seq(fields.get("samplers"))
+        return parse_samplers(";".join(fields.texts("samplers")))
+    except ConfigError as error:
+        fields.refuse("samplers", f"cannot be: {error}")
 
 
 def read_biases(fields: Fields, tokenizer: Tokenizer) -> Biases:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ..errors import ConfigError
 from ..speculation.options import AUTO, MAX_DRAFT, NONE, parse_types
 from ..speculation.per_text import TextSpec
 from ..tokenizer import Tokenizer
@@ -21,9 +22,15 @@ def read_spec(fields: Fields, tokenizer: Tokenizer, loaded: tuple[str, ...]) -> 
     prediction = _read_prediction(fields, tokenizer)
     if not given.values and not prediction:
         return TextSpec()
-    types = () if given.flag("off") is False else (NONE,)
+    try:
+        return _text_spec(given, loaded, prediction)
+    except ConfigError as error:
+        fields.refuse(_OBJECT, f"cannot be: {error}")
+
+
+def _text_spec(given: Fields, loaded: tuple[str, ...], prediction: tuple[int, ...]) -> TextSpec:
     return TextSpec(
-        types=types or _read_types(given, loaded),
+        types=(NONE,) if given.flag("off") else _read_types(given, loaded),
         n_max=given.optional_integer("n_max", 0, MAX_DRAFT),
         n_min=given.integer("n_min", 0, 0, MAX_DRAFT),
         p_min=given.number("p_min", 0.0),

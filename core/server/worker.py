@@ -57,7 +57,7 @@ class Worker:
         self.loaded: Loaded | None = None
         self.lanes: list[Work | None] = []  # who is being written, by `id_slot`
         self._load, self._max_queue, self._queue_s = load, max_queue, queue_s
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._on_change: Callable[[], None] = lambda: None
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -72,7 +72,7 @@ class Worker:
 
     def start(self, on_change: Callable[[], None]) -> None:
         """`on_change` is called in the loop when `state` has changed by itself."""
-        self._loop, self._on_change = asyncio.get_running_loop(), on_change
+        self.loop, self._on_change = asyncio.get_running_loop(), on_change
         self._thread.start()
 
     @property
@@ -351,9 +351,9 @@ class Worker:
             self._to_wake.popleft().wake()
 
     def _in_loop(self, function: Callable[[], None]) -> None:
-        assert self._loop is not None, "started"
+        assert self.loop is not None, "started"
         try:
-            self._loop.call_soon_threadsafe(function)
+            self.loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             self._to_wake.clear()
 
