@@ -55,7 +55,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None
     switches = read_switches(templates.chat_template_kwargs)
-    settings = build_settings(listen, limits, sampling, switches)
+    settings = build_settings(listen, limits, templates, sampling, switches)
     for path in (model, spec.draft_model):
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))

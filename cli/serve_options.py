@@ -86,6 +86,9 @@ class LimitOptions:
     slots: Annotated[
         bool, typer.Option("--slots/--no-slots", help="Offer /slots: what is being written.")
     ] = True
+    ui: Annotated[
+        bool, typer.Option("--ui/--no-ui", "--webui/--no-webui", help="Offer the page at /.")
+    ] = True
     predict: Annotated[
         int,
         flag(
@@ -130,11 +133,20 @@ class TemplateOptions:
     jinja: Annotated[
         bool, flag("--jinja", help="Understood, and always on: templates are Jinja's.")
     ] = False
+    reasoning_format: Annotated[
+        str,
+        flag(
+            "--reasoning-format", metavar="FORMAT",
+            help="Thoughts: none (in the text), deepseek (apart, as reasoning_content; auto too), "
+            "deepseek-legacy (both).",
+        ),
+    ] = "auto"  # fmt: skip
 
 
 def build_settings(
     listen: ListenOptions,
     limits: LimitOptions,
+    templates: TemplateOptions,
     sampling: SamplingOptions,
     switches: dict[str, Any],
 ) -> ServerSettings:
@@ -154,6 +166,7 @@ def build_settings(
             alias=_parts(listen.alias),
             with_metrics=limits.metrics,
             with_slots=limits.slots,
+            with_page=limits.ui,
             sampling=sampling.params(),
             seed=None if sampling.seed == RANDOM_SEED else sampling.seed,
             max_tokens=None if limits.predict < 0 else limits.predict,
@@ -161,6 +174,7 @@ def build_settings(
             max_body=limits.max_body * _MIB,
             io_s=limits.timeout,
             template_kwargs=tuple(switches.items()),
+            reasoning_format=templates.reasoning_format,
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )

@@ -46,6 +46,8 @@ class SamplerMaker:
             return self._grammars.from_gbnf(params.grammar)
         if params.json_schema is not None:
             return self._grammars.from_json_schema(params.json_schema)
+        if params.forms is not None:
+            return self._grammars.from_forms(params.forms)
         return None
 
     def _find_breakers(self, sampling: SamplingParams) -> Breakers:

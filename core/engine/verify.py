@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..backend.interface import HostOutput
 from ..errors import ConfigError, NonFiniteError
-from ..generation import ERROR, TARGET, Event
+from ..generation import ERROR, NO_TOKEN, TARGET, Event
 from ..sampling.law import chance, residual
 from ..sampling.noise import ACCEPT_COIN, RESIDUAL
 from ..sampling.relaxed import Phase, is_nearly_best
@@ -97,7 +97,16 @@ class Match(Verifier):
             events.append(sequence.end(ERROR, error))
         if drafted:
             part.n_accepted = n_made if is_hit else n_made - 1
+            if sequence.params.with_rejected:
+                _tell_rejected(part, events)
         return n_made
+
+
+def _tell_rejected(part: Part, events: list[Event]) -> None:
+    """With the token that came instead."""
+    rejected = part.draft.tokens[part.n_accepted :]
+    if rejected and events and events[-1].token != NO_TOKEN:
+        events[-1] = events[-1]._replace(rejected=tuple(rejected))
 
 
 class _Choice(NamedTuple):
@@ -121,6 +130,8 @@ class _OneByOne(Verifier):
         except NonFiniteError as error:
             events.append(sequence.end(ERROR, error))
         part.n_accepted = n_made if choice.is_drafted else n_made - 1
+        if sequence.params.with_rejected:
+            _tell_rejected(part, events)
         return n_made
 
     @abstractmethod

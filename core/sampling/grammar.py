@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, FileFormatError, MissingDependencyError
+from .forms import lark_of_forms
 from .gbnf import MAX_CHARS, parse_gbnf
 from .gbnf_lark import Deadline, to_lark
 
@@ -133,6 +134,16 @@ class Grammars:
         """`$ref` within the schema; keywords that cannot be enforced are refused, not ignored."""
         source = _checked_schema(schema)
         return self._make("json", source, lambda: _lark_of_schema(source))
+
+    def from_forms(self, source: str) -> Grammar:
+        """What `write_forms` made."""
+        if len(source) > MAX_CHARS:
+            raise ConfigError(
+                f"the tools' schemas have {len(source)} characters, at most {MAX_CHARS} may be"
+            )
+        for _, schema, _ in json.loads(source)["forms"]:
+            _checked_schema(schema)
+        return self._make("forms", source, lambda: lark_of_forms(source, _BLANKS))
 
     def json_object(self) -> Grammar:
         return self.from_json_schema({"type": "object"})

@@ -9,13 +9,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from .. import nano
 from ..generation import GenerateParams
+from ..tokenizer.thinking import find_thinking_texts
 from .asked import Asked
 from .chat_prompt import CHATML
 from .errors import ApiError, not_supported
 from .metrics import CONTENT_TYPE, exposition
 from .native import settings_of
 from .replies import JsonResponse
+from .reply import find_call_style
 from .service import Service
 from .work import Work
 from .worker import READY, unavailable
@@ -90,7 +93,9 @@ async def props(request: Request) -> Response:
             "endpoint_props": False,
             "endpoint_metrics": settings.with_metrics,
             "chat_template": template.source if template is not None else CHATML,
-            "chat_template_caps": {},
+            # The bundled model writes Python; its template is there to be tried.
+            "is_chat_model": template is not None and runtime.file.path != nano.path(),
+            "chat_template_caps": _caps(template.source if template is not None else CHATML),
             "bos_token": _spelling(tokenizer, tokenizer.bos_id),
             "eos_token": _spelling(tokenizer, tokenizer.eos_id),
             "speculative_types": list(runtime.spec_types),
@@ -98,6 +103,15 @@ async def props(request: Request) -> Response:
             "is_sleeping": False,
         }
     )
+
+
+def _caps(template: str) -> dict[str, bool]:
+    return {
+        "supports_tools": find_call_style(template).is_native,
+        "supports_tool_calls": find_call_style(template).is_native,
+        "supports_system_role": "system" in template or "role" in template,
+        "supports_thinking": find_thinking_texts(template) is not None,
+    }
 
 
 def _usual(service: Service) -> Asked:

@@ -20,12 +20,14 @@ class Answer:
         self.text_parts: list[str] = []
         self.tokens: list[int] = []  # the one that ended the text included
         self.events: list[Event] = []  # those with log-probabilities
+        self.provenance: list[dict[str, Any]] = []  # of tokens, if it was asked for
         self.stop_reason: str | None = None
         self.stop_string = ""
         self.error: SpecdecError | None = None
         self.is_open = False  # its format has been told that it begins
         self._tokenizer, self._is_silent = tokenizer, is_silent
         self._with_logprobs = work.params.logprobs is not None
+        self._with_provenance = work.params.with_rejected
         # Not yet told: what waits for the rest of a character or of a stop string, and came since.
         self._n_told = self._n_events_told = 0
 
@@ -61,6 +63,8 @@ class Answer:
             self.tokens.append(event.token)
             if self._with_logprobs and event.stop_reason != EOS:
                 self.events.append(event)
+            if self._with_provenance:
+                self.provenance.append(self._provenance_of(event))
         if event.text:
             self.text_parts.append(event.text)
         return event.text
@@ -73,6 +77,16 @@ class Answer:
     def fresh_logprobs(self) -> list[dict[str, Any]]:
         fresh, self._n_events_told = self.events[self._n_events_told :], len(self.events)
         return [self.logprobs_of(event) for event in fresh]
+
+    def fresh_provenance(self) -> list[dict[str, Any]]:
+        fresh, self.provenance = self.provenance, []
+        return fresh
+
+    def _provenance_of(self, event: Event) -> dict[str, Any]:
+        """Who drafted the token, and what was drafted in its place."""
+        pieces = [self._tokenizer.piece(token, show_special=True) for token in event.rejected]
+        rejected = [piece.decode("utf-8", "replace") for piece in pieces]
+        return {"source": event.source, "rejected": rejected}
 
     def logprobs(self) -> list[dict[str, Any]]:
         return [self.logprobs_of(event) for event in self.events]

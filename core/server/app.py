@@ -13,9 +13,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..errors import SpecdecError
-from . import about, chat, completions, native, tokens
+from . import about, chat, completions, native, page, tokens
 from .errors import ApiError, not_supported
-from .guard import Guard
+from .guard import PUBLIC, Guard
 from .replies import on_api_error, on_bug, on_http_error
 from .service import Service
 
@@ -39,6 +39,7 @@ ROUTES: Final = (
     ("/chat/completions", POST, chat.chat_completions),
     ("/v1/chat/completions", POST, chat.chat_completions),
 )
+PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
 # Clients try these: they learn that it is not their mistake.
 NOT_OFFERED: Final = (
     "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank",
@@ -49,7 +50,7 @@ NOT_OFFERED: Final = (
 
 def build_app(service: Service) -> ASGIApp:
     app = Starlette(
-        routes=_routes(),
+        routes=_routes(service.settings.with_page),
         exception_handlers={
             ApiError: on_api_error,
             SpecdecError: on_api_error,
@@ -59,11 +60,13 @@ def build_app(service: Service) -> ASGIApp:
     )
     app.router.redirect_slashes = False
     app.state.service = service
-    return Guard(app, service.settings)
+    public = PUBLIC | page.PATHS if service.settings.with_page else PUBLIC
+    return Guard(app, service.settings, public)
 
 
-def _routes() -> Sequence[Route]:
-    offered = [Route(path, function, methods=[*how]) for path, how, function in ROUTES]
+def _routes(with_page: bool) -> Sequence[Route]:
+    routes = ROUTES + PAGE * with_page
+    offered = [Route(path, function, methods=[*how]) for path, how, function in routes]
     return offered + [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
 
 

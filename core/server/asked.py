@@ -29,7 +29,13 @@ class Asked:
     timings_each: bool = False
     with_usage: bool = True
     with_tokens: bool = False
+    with_provenance: bool = False
     only: tuple[str, ...] = ()  # fields of the response
+
+    @property
+    def is_plain(self) -> bool:
+        """Events of its stream hold text and nothing else."""
+        return not (self.timings_each or self.with_provenance) and self.params.logprobs is None
 
     def works(self) -> list[Work]:
         mailbox = Mailbox()
@@ -80,5 +86,6 @@ def read_asked(
         timings_each=fields.flag("timings_per_token"),
         with_usage=fields.inner("stream_options").flag("include_usage", True),
         with_tokens=fields.flag("return_tokens"),
+        with_provenance=fields.flag("provenance"),
         only=tuple(fields.texts("response_fields")),
     )  # fmt: skip

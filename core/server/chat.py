@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..generation import GenerateParams
+from ..sampling.forms import write_forms
 from .answer import Answer
-from .asked import read_asked
-from .chat_prompt import read_chat_prompt
+from .asked import Asked, read_asked
+from .chat_prompt import ChatPrompt, read_chat_prompt
+from .chat_reply import ChatReply, Delta
 from .fields import Fields
 from .formats import encode
 from .generation import start
@@ -17,6 +22,7 @@ from .json_body import read_object
 from .openai_format import OpenAIFormat, finish_reason
 from .prompts import check_length
 from .service import Service
+from .settings import REASONING_FORMATS
 
 MAX_TOP_LOGPROBS = 20
 
@@ -24,11 +30,43 @@ MAX_TOP_LOGPROBS = 20
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
-    prompt = await read_chat_prompt(service, fields)
-    check_length(prompt, service.n_ctx)
     owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, fields, [prompt], logprobs=read_logprobs(fields), owner=owner)
-    return await start(service, asked, ChatFormat(asked))
+    logprobs = read_logprobs(fields)
+    prompt = await read_chat_prompt(service, fields)
+    if logprobs is not None and prompt.tools.is_offered and fields.flag("stream"):
+        fields.refuse("logprobs", "cannot be streamed together with tools")
+    tokens = await prompt.tokens(service.tokenizer)
+    check_length(tokens, service.n_ctx)
+    asked = read_asked(service, fields, [tokens], logprobs=logprobs, owner=owner)
+    asked.params = bind(asked.params, prompt, fields)
+    return await start(
+        service, asked, ChatFormat(asked, service, prompt, reasoning_format(service, fields))
+    )
+
+
+def reasoning_format(service: Service, fields: Fields) -> str:
+    usual = service.settings.reasoning_format
+    return fields.one_of("reasoning_format", REASONING_FORMATS, usual)
+
+
+def bind(params: GenerateParams, prompt: ChatPrompt, fields: Fields) -> GenerateParams:
+    """What the reply has to be: a call, if one is demanded; and JSON only after the thoughts."""
+    end = prompt.marks[1] if prompt.marks is not None and prompt.is_thinking else ""
+    if prompt.calls is not None and prompt.tools.is_forced:
+        if params.is_restricted:
+            fields.refuse("tool_choice", "cannot demand a call of a text that follows a grammar")
+        forms = prompt.tools.forms(prompt.calls)
+        if end:
+            forms = [(f"\n\n{before}", schema, after) for before, schema, after in forms]
+        return replace(params, forms=write_forms(forms, thought_end=end))
+    if end and params.json_schema is not None:
+        try:
+            schema = json.loads(params.json_schema)
+        except ValueError:
+            fields.refuse("json_schema", "is not JSON")
+        forms = [("\n\n", schema, "")]
+        return replace(params, json_schema=None, forms=write_forms(forms, thought_end=end))
+    return params
 
 
 def read_logprobs(fields: Fields) -> int | None:
@@ -44,35 +82,78 @@ class ChatFormat(OpenAIFormat):
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
     id_prefix = "chatcmpl-"
 
+    def __init__(self, asked: Asked, service: Service, prompt: ChatPrompt, reasoning: str) -> None:
+        super().__init__(asked)
+        self._tokenizer, self._prompt, self._reasoning = service.tokenizer, prompt, reasoning
+        # Where nothing can be told apart, text goes out as it comes.
+        self._parses = prompt.calls is not None or (
+            prompt.marks is not None and reasoning != "none"
+        )
+        self._replies: dict[int, ChatReply] = {}
+
     def opening(self, answer: Answer) -> bytes:
         return self._delta(answer, {"role": "assistant", "content": None})
 
     def piece(self, answer: Answer, text: str) -> bytes:
-        if self.asked.params.logprobs is None and not self.asked.timings_each:
+        if self._parses:
+            return self._deltas(answer, self._reply(answer).feed(text))
+        if self.asked.is_plain:
             head = b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":{"content":'
             return head % answer.place + encode(text) + b"}}]" + self._tail
-        return self._delta(answer, {"content": text}, self._logprobs(answer), **self.more(answer))
+        return self._deltas(answer, [{"content": text}])
 
     def ending(self, answer: Answer) -> bytes:
+        told = self._deltas(answer, self._reply(answer).end()) if self._parses else b""
         choice: dict[str, Any] = {
-            "finish_reason": finish_reason(answer), "index": answer.place, "delta": {},
+            "finish_reason": self._finish_reason(answer), "index": answer.place, "delta": {},
         }  # fmt: skip
         if (logprobs := self._logprobs(answer)) and logprobs["content"]:
             choice["logprobs"] = logprobs
-        return self.chunk(choice, **self.more(answer))
+        return told + self.chunk(choice, **self.more(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if self._parses:
+            reply = self._reply(answer)
+            reply.feed(answer.text)
+            reply.end()
+            message = reply.message()
         return {
-            "finish_reason": finish_reason(answer),
+            "finish_reason": self._finish_reason(answer),
             "index": answer.place,
-            "message": {"role": "assistant", "content": answer.text},
+            "message": message,
             "logprobs": self._logprobs(answer),
         }
+
+    def usage(self, answers: list[Answer]) -> dict[str, Any]:
+        told = super().usage(answers)
+        thoughts = ["".join(reply.reasoning) for reply in self._replies.values()]
+        count = sum(len(self._tokenizer.encode(text, add_special=False)) for text in thoughts)
+        told["completion_tokens_details"]["reasoning_tokens"] = count
+        return told
+
+    def _reply(self, answer: Answer) -> ChatReply:
+        found = self._replies.get(answer.place)
+        if found is None:
+            found = self._replies[answer.place] = ChatReply(self._prompt, self._reasoning)
+        return found
+
+    def _finish_reason(self, answer: Answer) -> str:
+        reason = finish_reason(answer)
+        reply = self._replies.get(answer.place)
+        return "tool_calls" if reply is not None and reply.calls and reason == "stop" else reason
+
+    def _deltas(self, answer: Answer, deltas: list[Delta]) -> bytes:
+        """What belongs to tokens (log-probabilities, provenance) goes with the first of them."""
+        if not deltas:
+            return b""
+        first = self._delta(answer, deltas[0], self._logprobs(answer), **self.more(answer))
+        return first + b"".join([self._delta(answer, delta) for delta in deltas[1:]])
 
     def _delta(
         self,
         answer: Answer,
-        delta: dict[str, Any],
+        delta: Delta,
         logprobs: dict[str, Any] | None = None,
         **more: Any,
     ) -> bytes:

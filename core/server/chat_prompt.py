@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import SpecdecError
 from ..tokenizer import ChatTemplate, Tokenizer
+from ..tokenizer.thinking import find_thinking_texts
 from .errors import api_error
 from .fields import Fields
 from .messages import read_messages
+from .reply import CallStyle, find_call_style
 from .service import Service
+from .tools import Tools, read_tools
 
+_MUCH: Final = 1 << 14  # characters, above which others should not have to wait
 # What llama.cpp takes where a file has no template.
 CHATML: Final = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -20,30 +25,53 @@ CHATML: Final = (
 )
 
 
-async def read_chat_prompt(service: Service, fields: Fields) -> list[int]:
-    text = await render(service, fields)
-    tokenizer = service.tokenizer
-    if len(text) < 1 << 14:
-        return tokens_of(text, tokenizer)
-    return await asyncio.to_thread(tokens_of, text, tokenizer)
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    text: str
+    tools: Tools
+    calls: CallStyle | None  # how the reply will call them; None: it cannot
+    marks: tuple[str, str] | None  # of thoughts
+
+    @property
+    def is_thinking(self) -> bool:
+        """The template has opened a thought, which the reply goes on with."""
+        return self.marks is not None and self.text.rstrip().endswith(self.marks[0])
+
+    async def tokens(self, tokenizer: Tokenizer) -> list[int]:
+        if len(self.text) < _MUCH:
+            return tokens_of(self.text, tokenizer)
+        return await asyncio.to_thread(tokens_of, self.text, tokenizer)
 
 
-async def render(service: Service, fields: Fields) -> str:
-    messages = read_messages(fields)
+async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
+    messages, tools = read_messages(fields), read_tools(fields)
     switches = dict(service.settings.template_kwargs)
     switches |= fields.inner("chat_template_kwargs").values
     add_prompt = fields.flag("add_generation_prompt", True)
-    return await asyncio.to_thread(_render, service, messages, switches, add_prompt)
+    template = service.loaded.template or ChatTemplate(CHATML)
+    style = find_call_style(template.source) if tools.is_offered else None
+    if style is not None and not style.is_native:
+        messages, shown = tools.taught(messages), None
+    else:
+        shown = tools.given if style is not None else None
+    text = await asyncio.to_thread(
+        _render, service.tokenizer, template, messages, shown, switches, add_prompt
+    )
+    return ChatPrompt(text, tools, style, find_thinking_texts(template.source))
 
 
 def _render(
-    service: Service, messages: list[dict[str, Any]], switches: Mapping[str, Any], add_prompt: bool
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: list[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] | None,
+    switches: Mapping[str, Any],
+    add_prompt: bool,
 ) -> str:
-    tokenizer = service.tokenizer
-    template = service.loaded.template or ChatTemplate(CHATML)
     try:
         return template.render(
             messages,
+            tools=tools,
             add_generation_prompt=add_prompt,
             bos_token=_spelling(tokenizer, tokenizer.bos_id),
             eos_token=_spelling(tokenizer, tokenizer.eos_id),

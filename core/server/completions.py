@@ -39,7 +39,7 @@ class CompletionFormat(OpenAIFormat):
     id_prefix = "cmpl-"
 
     def piece(self, answer: Answer, text: str) -> bytes:
-        if self.asked.params.logprobs is None and not self.asked.timings_each:
+        if self.asked.is_plain:
             head = b'data: {"choices":[{"finish_reason":null,"index":%d,"logprobs":null,"text":'
             return head % answer.place + encode(text) + b"}]" + self._tail
         return self.chunk(self._choice(answer, text, None), **self.more(answer))

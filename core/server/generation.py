@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..errors import ConfigError
-from ..generation import CANCELLED, ERROR, Event
+from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from .answer import Answer
 from .errors import ApiError, UnavailableError, api_error
 from .formats import PING, Format, encode
@@ -45,7 +45,7 @@ async def start(service: Service, asked: Asked, form: Format) -> Generation:
 async def _prepare(service: Service, works: Sequence[Work]) -> None:
     """What takes long before the engine's thread can begin, which others are waiting for."""
     params = works[0].params
-    is_slow = params.grammar is not None or params.json_schema is not None
+    is_slow = params.is_restricted
     is_slow |= params.sampling.dry_multiplier != 0
     engine = service.loaded.engine
     for work in works:
@@ -56,9 +56,16 @@ async def _prepare(service: Service, works: Sequence[Work]) -> None:
                 work.sampler = engine.prepare(params, work.index)
         except ConfigError as error:
             told = api_error(error)
-            if params.grammar is not None or params.json_schema is not None:
-                told.param = "grammar" if params.grammar is not None else "json_schema"
+            if params.is_restricted:
+                told.param = _rule_of(params)
             raise told from None
+
+
+def _rule_of(params: GenerateParams) -> str:
+    """The field of a request that restricts its text."""
+    if params.grammar is not None:
+        return "grammar"
+    return "json_schema" if params.json_schema is not None else "tools"
 
 
 class Generation(Response):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from .errors import not_supported
 from .fields import Fields
+from .tools import read_past_calls
 
 MAX_MESSAGES: Final = 10_000
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
@@ -27,7 +28,10 @@ def _read_message(fields: Fields, name: str, i: int, value: Any) -> dict[str, An
     message = Fields(value, f"{where}.")
     if not message.text("role"):
         message.refuse("role", "is missing")
-    return {**value, "content": text_of_content(message, "content")}
+    told = {**value, "content": text_of_content(message, "content")}
+    if (calls := read_past_calls(message)) is not None:
+        told["tool_calls"] = calls
+    return told
 
 
 def text_of_content(fields: Fields, name: str) -> str:

@@ -49,6 +49,8 @@ class NativeFormat(Format):
         final = self.final(answer) | {"content": "", "tokens": answer.fresh_tokens()}
         if self.asked.params.logprobs is not None:
             final["completion_probabilities"] = answer.fresh_logprobs()
+        if self.asked.with_provenance:
+            final["provenance"] = answer.fresh_provenance()
         return event(select(final, self.asked.only))
 
     def whole(self, answers: list[Answer]) -> Any:
@@ -69,6 +71,8 @@ class NativeFormat(Format):
             told["completion_probabilities"] = answer.fresh_logprobs()
         if self.asked.timings_each:
             told["timings"] = answer.timings()
+        if self.asked.with_provenance:
+            told["provenance"] = answer.fresh_provenance()
         return told
 
     def final(self, answer: Answer) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class OpenAIFormat(Format):
         told = b""
         if self.asked.with_usage:
             timings = answers[0].timings()
-            usage = total_usage(answers)
+            usage = self.usage(answers)
             told = event({"choices": [], **self.chunk_frame, "usage": usage, "timings": timings})
         return told + DONE
 
@@ -53,16 +53,24 @@ class OpenAIFormat(Format):
             "choices": [self.choice(answer) for answer in answers],
             **self.frame,
             "object": self.kind,
-            "usage": total_usage(answers),
+            "usage": self.usage(answers),
             "timings": answers[0].timings(),
         }
+
+    def usage(self, answers: list[Answer]) -> dict[str, Any]:
+        return total_usage(answers)
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         raise NotImplementedError
 
     def more(self, answer: Answer) -> dict[str, Any]:
         """What an event has besides its choice."""
-        return {"timings": answer.timings()} if self.asked.timings_each else {}
+        told: dict[str, Any] = {}
+        if self.asked.timings_each:
+            told["timings"] = answer.timings()
+        if self.asked.with_provenance and (provenance := answer.fresh_provenance()):
+            told["provenance"] = provenance
+        return told
 
 
 def finish_reason(answer: Answer) -> str:

@@ -11,6 +11,8 @@ from ..sampling.params import SamplingParams
 
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
+# As the model wrote them; apart, as `reasoning_content` (auto does this too); both.
+REASONING_FORMATS: Final = ("none", "auto", "deepseek", "deepseek-legacy")
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
@@ -24,6 +26,7 @@ class ServerSettings:
     alias: tuple[str, ...] = ()  # names of the model; the first one is shown
     with_metrics: bool = True
     with_slots: bool = True
+    with_page: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where requests say nothing
     seed: int | None = None  # the same; None: drawn for each request
     max_tokens: int | None = None  # of a text, where a request says nothing or more
@@ -35,6 +38,7 @@ class ServerSettings:
     drain_s: float = 3.5  # what is under way at the end may take so long
     ping_s: float = 30.0  # a stream that is silent for so long says that it is alive
     template_kwargs: tuple[tuple[str, object], ...] = ()  # switches of the chat template
+    reasoning_format: str = "auto"  # how thoughts are told: see `REASONING_FORMATS`
     ssl_key: str | None = None
     ssl_cert: str | None = None
 
@@ -43,6 +47,11 @@ class ServerSettings:
             raise ConfigError(
                 f"--host {self.host} can be reached by other machines: give an --api-key, or "
                 "--insecure if everybody who can reach it may use it"
+            )
+        if self.reasoning_format not in REASONING_FORMATS:
+            raise ConfigError(
+                f"--reasoning-format {self.reasoning_format!r:.60} is none of "
+                + ", ".join(REASONING_FORMATS)
             )
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise ConfigError("--ssl-key-file and --ssl-cert-file need each other")

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..tokenizer import Tokenizer
-from .chat_prompt import render
+from .chat_prompt import read_chat_prompt
 from .json_body import read_object
 from .replies import JsonResponse
 from .service import Service
@@ -64,4 +64,5 @@ async def detokenize(request: Request) -> Response:
 async def apply_template(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
-    return JsonResponse({"prompt": await render(service, fields)})
+    prompt = await read_chat_prompt(service, fields)
+    return JsonResponse({"prompt": prompt.text})

@@ -57,18 +57,24 @@ function* pieces(event) {
   const choice = event.choices?.[0];
   if (choice) {
     const { content, reasoning_content: thought } = choice.delta ?? {};
-    if (thought) yield { thought, provenance: event.provenance };
-    if (content) yield { text: content, provenance: event.provenance };
+    if (thought) yield { thought, provenance: provenanceOf(event) };
+    if (content) yield { text: content, provenance: provenanceOf(event) };
   } else if (event.content) {
-    yield { text: event.content, provenance: event.provenance };
+    yield { text: event.content, provenance: provenanceOf(event) };
   }
+}
+
+// Of a text that several tokens may have made: the last one's source, and all that was rejected.
+function provenanceOf(event) {
+  const tokens = event.provenance ?? [];
+  return { source: tokens.at(-1)?.source, rejected: tokens.flatMap((token) => token.rejected) };
 }
 
 async function write(request, into) {
   const run = new Run();
   const began = performance.now();
   for await (const event of stream(request.path, request.body, state.running.signal)) {
-    if (event.provenance) run.token(event.provenance);
+    for (const token of event.provenance ?? []) run.token(token);
     for (const piece of pieces(event)) into(piece);
     if (event.timings) run.timings = event.timings;
     if (!into.quiet) paint(run);
@@ -332,13 +338,13 @@ function offer(types) {
 async function connect() {
   try {
     const props = await get("props");
-    byId("model").textContent = props.model_alias || props.model_path || "";
+    byId("model").textContent = props.model_alias || (props.model_path ?? "").split(/[/\\]/).pop();
     byId("model").title = props.model_path || "";
-    offer(props.speculative?.types ?? []);
+    offer(props.speculative_types ?? []);
     const canChat = Boolean(props.chat_template);
     byId("tab-chat").disabled = !canChat;
     if (!canChat) byId("tab-chat").title = "this model has no chat template";
-    choose(canChat ? "chat" : "text");
+    choose(canChat && props.is_chat_model ? "chat" : "text");
   } catch (error) {
     byId("model").textContent = error.message;
     byId("model").classList.add("bad");

@@ -18,7 +18,8 @@ export class Paper {
 
   write(text, provenance) {
     this.text += text;
-    for (const rejected of provenance?.rejected ?? []) this.#add(rejected, null, "rejected");
+    for (const rejected of provenance?.rejected ?? [])
+      this.#add(rejected.replaceAll("\n", "⏎"), null, "rejected");
     const parts = text.split("\n");
     parts.forEach((part, i) => {
       if (part) this.#add(part, provenance?.source);
