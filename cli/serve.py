@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -56,6 +57,8 @@ def serve(  # noqa: PLR0913 - groups of flags
         source = CHATML if templates.chat_template == "chatml" else None
     switches = read_switches(templates.chat_template_kwargs)
     settings = build_settings(listen, limits, templates, sampling, switches)
+    if models.model is None:
+        settings = replace(settings, writes_text=True)
     for path in (model, spec.draft_model):
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))

@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .. import nano
 from ..generation import GenerateParams
 from ..tokenizer.thinking import find_thinking_texts
 from .asked import Asked
@@ -93,8 +92,7 @@ async def props(request: Request) -> Response:
             "endpoint_props": False,
             "endpoint_metrics": settings.with_metrics,
             "chat_template": template.source if template is not None else CHATML,
-            # The bundled model writes Python; its template is there to be tried.
-            "is_chat_model": template is not None and runtime.file.path != nano.path(),
+            "is_chat_model": template is not None and not settings.writes_text,
             "chat_template_caps": _caps(template.source if template is not None else CHATML),
             "bos_token": _spelling(tokenizer, tokenizer.bos_id),
             "eos_token": _spelling(tokenizer, tokenizer.eos_id),

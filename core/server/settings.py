@@ -27,6 +27,7 @@ class ServerSettings:
     with_metrics: bool = True
     with_slots: bool = True
     with_page: bool = True
+    writes_text: bool = False  # the model goes on with texts rather than chats: the page says so
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where requests say nothing
     seed: int | None = None  # the same; None: drawn for each request
     max_tokens: int | None = None  # of a text, where a request says nothing or more

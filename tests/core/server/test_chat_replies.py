@@ -35,6 +35,7 @@ WEATHER: dict[str, Any] = {
     },
 }
 WIND = WEATHER | {"function": WEATHER["function"] | {"name": "wind"}}
+TOOLS: Any = [WEATHER]
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 
 
@@ -64,7 +65,7 @@ def said(text: str) -> dict[str, Any]:
 )
 def test_a_call_can_be_demanded(client: openai.OpenAI, choice: Any) -> None:
     done = client.chat.completions.create(
-        model="x", messages=ASK, tools=[WEATHER], tool_choice=choice, max_tokens=300, seed=2,
+        model="x", messages=ASK, tools=TOOLS, tool_choice=choice, max_tokens=300, seed=2,
         temperature=1.5,
     )  # fmt: skip
     (told,) = done.choices

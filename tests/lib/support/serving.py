@@ -21,7 +21,7 @@ from specdec.core.server.worker import LOADING, Loaded, Worker
 from specdec.core.speculation.options import BY_DEFAULT, SpecOptions
 from specdec.core.tokenizer import load_chat_template
 
-SETTINGS = ServerSettings(with_metrics=True)
+SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
 
 
 class Server:
