@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..errors import SpecdecError
-from . import about, anthropic, chat, completions, native, page, responses, tokens
+from . import about, anthropic, chat, completions, infill, native, page, responses, tokens
 from .errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
 from .replies import on_api_error, on_bug, on_http_error
@@ -38,6 +38,7 @@ ROUTES: Final = (
     ("/v1/completions", POST, completions.completions),
     ("/chat/completions", POST, chat.chat_completions),
     ("/v1/chat/completions", POST, chat.chat_completions),
+    ("/infill", POST, infill.infill),
     ("/v1/responses", POST, responses.responses),
     ("/v1/responses/input_tokens", POST, responses.input_tokens),
     ("/v1/messages", POST, anthropic.messages),
