@@ -76,10 +76,18 @@ class Worker:
         self._n_failures = 0
         self._fault: Exception | None = None  # of the last step
 
+    def begin(self) -> None:
+        """Load, in any thread; what takes as long can be done meanwhile."""
+        if self._thread.ident is None:
+            self._thread.start()
+
     def start(self, on_change: Callable[[], None]) -> None:
-        """`on_change` is called in the loop when `state` has changed by itself."""
+        """In the loop, where `on_change` is called when `state` has changed by itself; perhaps
+        twice for the same change."""
         self.loop, self._on_change = asyncio.get_running_loop(), on_change
-        self._thread.start()
+        self.begin()
+        if self.state != LOADING:
+            self.loop.call_soon(on_change)
 
     @property
     def n_open(self) -> int:
@@ -364,7 +372,8 @@ class Worker:
         self._is_told.set()
 
     def _in_loop(self, function: Callable[[], None]) -> None:
-        assert self.loop is not None, "started"
+        if self.loop is None:  # nobody listens yet; `start` will look
+            return
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop is closed: nobody is left to be told
