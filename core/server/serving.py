@@ -13,6 +13,7 @@ from typing import Any, Final
 import uvicorn
 
 from .app import build_app
+from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
 from .worker import DEAD, READY, Worker, ping
@@ -118,7 +119,7 @@ def _config(service: Service) -> uvicorn.Config:
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
     return uvicorn.Config(
         build_app(service),
-        http="h11",
+        http=protocol(settings.io_s),
         ws="none",
         loop="asyncio",
         lifespan="off",
