@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -64,7 +65,7 @@ def serve(  # noqa: PLR0913 - groups of flags
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
         output.remark(warning)
-    from ..core.server.serving import Serving, open_socket, url_of
+    from ..core.server.sockets import open_socket, url_of
     from ..core.server.worker import Worker
 
     sock = open_socket(listen.host, listen.port)
@@ -77,11 +78,20 @@ def serve(  # noqa: PLR0913 - groups of flags
     )
 
     def ready() -> None:
+        gc.enable()
         output.remark(f"ready      {url} ({worker.n_slots} slots)")
 
-    serving = Serving(worker, settings, sock, ready)
     output.note(f"loading    {model}")
-    finish(serving, serving.run())
+    gc.disable()  # nothing of what is loaded and imported now will be garbage
+    worker.begin()
+    try:
+        from ..core.server.serving import Serving  # takes a while, in which the model loads
+
+        serving = Serving(worker, settings, sock, ready)
+        code = serving.run()
+    except KeyboardInterrupt:  # before signals were the server's
+        leave(130)
+    finish(serving, code)
 
 
 def loader(
@@ -133,6 +143,11 @@ def finish(serving: Serving, code: int) -> None:
     if worker.loaded is not None and has_ended:
         worker.loaded.runtime.close()
     if not has_ended:  # a thread in the middle of a load or of a long step cannot be stopped
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
     raise typer.Exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Without waiting for threads."""
+    sys.stderr.flush()
+    os._exit(code)

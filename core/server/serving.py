@@ -12,40 +12,14 @@ from typing import Any, Final
 
 import uvicorn
 
-from ..errors import ConfigError
 from .app import build_app
+from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
 from .worker import DEAD, READY, Worker, ping
 
-_BACKLOG: Final = 2048
 _LAST_WORDS_S: Final = 0.5  # for connections to close after the drain
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-def open_socket(host: str, port: int) -> socket.socket:
-    """Bound before anything slow happens, so that what is wrong with it is said at once."""
-    try:
-        found = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
-    family, _, _, _, address = found[0]
-    try:
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except OSError as error:
-        where = url_of(host, port)
-        reason = error.strerror or str(error)
-        raise ConfigError(
-            f"cannot listen on {where}: {reason[:1].lower()}{reason[1:]}; give another --port or "
-            "--host"
-        ) from None
-
-
-def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
-    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{'https' if is_secure else 'http'}://{shown}:{port}"
 
 
 class Serving:
@@ -59,6 +33,7 @@ class Serving:
         self.worker, self.settings = worker, settings
         self.n_signals = 0
         self._sock, self._on_ready = sock, on_ready
+        self._was_ready = False
         self._end: asyncio.Task[None] | None = None
         self._server = _Server(_config(self.service))
 
@@ -91,7 +66,8 @@ class Serving:
     def _on_change(self) -> None:
         if self.worker.state == DEAD:
             self.stop()
-        elif self.worker.state == READY:
+        elif self.worker.state == READY and not self._was_ready:
+            self._was_ready = True
             self._on_ready()
 
     def _on_signal(self) -> None:
@@ -143,7 +119,7 @@ def _config(service: Service) -> uvicorn.Config:
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
     return uvicorn.Config(
         build_app(service),
-        http="h11",
+        http=protocol(settings.io_s),
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -2,6 +2,7 @@
 
 The loop's thread never waits for the engine, nor the engine for a client: commands cross in a
 queue, and the events of a whole step cross with one wake-up of the loop, or none if one is due.
+Before the next step it has a moment to pass them on; sending is never waited for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from threading import Event as ThreadEvent
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
 MAX_FAILURES: Final = 3  # steps in a row: after that the engine counts as dead
+# Where the model's threads use all cores, the loop would be served last by the system, and stop
+# them in the middle of a step. So it has the machine first, for as long as it usually takes.
+HAND_OVER_S: Final = 0.002
 _COMMANDS: Final = 64  # between two steps, so that a burst does not stop those who are writing
 _LONGEST_RETRY_S: Final = 60
 T = TypeVar("T")
@@ -67,13 +72,22 @@ class Worker:
         self._to_wake: deque[Mailbox] = deque()
         self._is_wake_due = self._is_stopped = False
         self._n_submitted = self._n_ended = 0  # each written by one thread
+        self._is_told = ThreadEvent()
         self._n_failures = 0
         self._fault: Exception | None = None  # of the last step
 
+    def begin(self) -> None:
+        """Load, in any thread; what takes as long can be done meanwhile."""
+        if self._thread.ident is None:
+            self._thread.start()
+
     def start(self, on_change: Callable[[], None]) -> None:
-        """`on_change` is called in the loop when `state` has changed by itself."""
+        """In the loop, where `on_change` is called when `state` has changed by itself; perhaps
+        twice for the same change."""
         self.loop, self._on_change = asyncio.get_running_loop(), on_change
-        self._thread.start()
+        self.begin()
+        if self.state != LOADING:
+            self.loop.call_soon(on_change)
 
     @property
     def n_open(self) -> int:
@@ -343,15 +357,23 @@ class Worker:
         self._touched.clear()
         if not self._is_wake_due:
             self._is_wake_due = True
+            self._is_told.clear()
             self._in_loop(self._wake_all)
+        self._is_told.wait(HAND_OVER_S)
 
     def _wake_all(self) -> None:
         self._is_wake_due = False  # before looking, or what comes meanwhile would be missed
         while self._to_wake:
             self._to_wake.popleft().wake()
+        if self.loop is not None:
+            self.loop.call_soon(self._told)  # behind those who were woken
+
+    def _told(self) -> None:
+        self._is_told.set()
 
     def _in_loop(self, function: Callable[[], None]) -> None:
-        assert self.loop is not None, "started"
+        if self.loop is None:  # nobody listens yet; `start` will look
+            return
         try:
             self.loop.call_soon_threadsafe(function)
         except RuntimeError:  # the loop is closed: nobody is left to be told

@@ -107,6 +107,20 @@ def test_bodies_that_are_too_large_or_too_slow() -> None:
             assert time.perf_counter() - began < 5
 
 
+def test_headers_that_never_end() -> None:
+    with running(nano_server(n=1, io_s=0.4)) as server:
+        for part in (b"", b"GET /health HTTP/1.1\r\nHo"):
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                began = time.perf_counter()
+                connection.sendall(part)
+                connection.settimeout(5)
+                while connection.recv(1000):
+                    pass
+                assert 0.3 < time.perf_counter() - began < 3
+        body = {"prompt": "a = ", "n_predict": 3000, "ignore_eos": True}  # takes longer than that
+        assert server.post("/completion", **body)["tokens_predicted"] == 3000
+
+
 def test_headers_that_are_too_large(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)

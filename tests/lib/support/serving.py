@@ -15,8 +15,9 @@ from specdec.core import load, nano
 from specdec.core.engine.engine import Engine
 from specdec.core.runtime import Runtime
 from specdec.core.server.loading import prepare
-from specdec.core.server.serving import Serving, open_socket
+from specdec.core.server.serving import Serving
 from specdec.core.server.settings import ServerSettings
+from specdec.core.server.sockets import open_socket
 from specdec.core.server.worker import LOADING, Loaded, Worker
 from specdec.core.speculation.options import BY_DEFAULT, SpecOptions
 from specdec.core.tokenizer import load_chat_template
