@@ -19,6 +19,7 @@ class Answer:
         self.work = work
         self.text_parts: list[str] = []
         self.tokens: list[int] = []  # the one that ended the text included
+        self.sources: list[str] = []  # who drafted each of them, or `target`
         self.events: list[Event] = []  # those with log-probabilities
         self.stop_reason: str | None = None
         self.stop_string = ""
@@ -59,6 +60,7 @@ class Answer:
             return ""
         if event.token != NO_TOKEN:
             self.tokens.append(event.token)
+            self.sources.append(event.source)
             if self._with_logprobs and event.stop_reason != EOS:
                 self.events.append(event)
         if event.text:

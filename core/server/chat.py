@@ -13,9 +13,9 @@ from .chat_prompt import read_chat_prompt
 from .fields import Fields
 from .formats import encode
 from .generation import start
-from .json_body import read_object
+from .guard import OWNER
+from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
-from .prompts import check_length
 from .service import Service
 
 MAX_TOP_LOGPROBS = 20
@@ -25,10 +25,12 @@ async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
     prompt = await read_chat_prompt(service, fields)
-    check_length(prompt, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, fields, [prompt], logprobs=read_logprobs(fields), owner=owner)
-    return await start(service, asked, ChatFormat(asked))
+    logprobs, owner = read_logprobs(fields), request.scope.get(OWNER, "")
+
+    def read() -> ChatFormat:
+        return ChatFormat(read_asked(service, fields, [prompt], logprobs=logprobs, owner=owner))
+
+    return await start(service, await aside(fields.size, read))
 
 
 def read_logprobs(fields: Fields) -> int | None:
@@ -48,7 +50,7 @@ class ChatFormat(OpenAIFormat):
         return self._delta(answer, {"role": "assistant", "content": None})
 
     def piece(self, answer: Answer, text: str) -> bytes:
-        if self.asked.params.logprobs is None and not self.asked.timings_each:
+        if self.is_plain:
             head = b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":{"content":'
             return head % answer.place + encode(text) + b"}}]" + self._tail
         return self._delta(answer, {"content": text}, self._logprobs(answer), **self.more(answer))
@@ -59,7 +61,7 @@ class ChatFormat(OpenAIFormat):
         }  # fmt: skip
         if (logprobs := self._logprobs(answer)) and logprobs["content"]:
             choice["logprobs"] = logprobs
-        return self.chunk(choice, **self.more(answer))
+        return self.chunk(choice | self.sources(answer), **self.more(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         return {
@@ -67,6 +69,7 @@ class ChatFormat(OpenAIFormat):
             "index": answer.place,
             "message": {"role": "assistant", "content": answer.text},
             "logprobs": self._logprobs(answer),
+            **self.sources(answer),
         }
 
     def _delta(
@@ -79,7 +82,7 @@ class ChatFormat(OpenAIFormat):
         choice = {"finish_reason": None, "index": answer.place, "delta": delta}
         if logprobs is not None:
             choice["logprobs"] = logprobs
-        return self.chunk(choice, **more)
+        return self.chunk(choice | self.sources(answer), **more)
 
     def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
         if self.asked.params.logprobs is None:

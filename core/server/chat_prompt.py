@@ -10,7 +10,9 @@ from ..errors import SpecdecError
 from ..tokenizer import ChatTemplate, Tokenizer
 from .errors import api_error
 from .fields import Fields
+from .json_body import aside
 from .messages import read_messages
+from .prompts import refuse_endless
 from .service import Service
 
 # What llama.cpp takes where a file has no template.
@@ -23,9 +25,8 @@ CHATML: Final = (
 async def read_chat_prompt(service: Service, fields: Fields) -> list[int]:
     text = await render(service, fields)
     tokenizer = service.tokenizer
-    if len(text) < 1 << 14:
-        return tokens_of(text, tokenizer)
-    return await asyncio.to_thread(tokens_of, text, tokenizer)
+    refuse_endless(text, tokenizer, service.n_ctx)
+    return await aside(len(text), lambda: tokens_of(text, tokenizer))
 
 
 async def render(service: Service, fields: Fields) -> str:

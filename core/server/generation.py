@@ -23,9 +23,9 @@ from .mailbox import Item, Mailbox, Ping, Progress
 from .work import Work
 
 if TYPE_CHECKING:
-    from .asked import Asked
     from .service import Service
 
+_MANY = 256
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
@@ -33,10 +33,10 @@ _STREAM_HEADERS = [
 ]
 
 
-async def start(service: Service, asked: Asked, form: Format) -> Generation:
+async def start(service: Service, form: Format) -> Generation:
     """Refused with an ApiError before anything is sent."""
     service.worker.check_room()
-    works = asked.works()
+    works = form.asked.works()
     await _prepare(service, works)
     service.worker.submit(works)
     return Generation(service, works, form)
@@ -46,7 +46,7 @@ async def _prepare(service: Service, works: Sequence[Work]) -> None:
     """What takes long before the engine's thread can begin, which others are waiting for."""
     params = works[0].params
     is_slow = params.grammar is not None or params.json_schema is not None
-    is_slow |= params.sampling.dry_multiplier != 0
+    is_slow |= params.sampling.dry_multiplier != 0 or len(params.sampling.logit_bias) > _MANY
     engine = service.loaded.engine
     for work in works:
         try:

@@ -64,6 +64,19 @@ class OpenAIFormat(Format):
         """What an event has besides its choice."""
         return {"timings": answer.timings()} if self.asked.timings_each else {}
 
+    @property
+    def is_plain(self) -> bool:
+        """Its pieces are text and nothing else."""
+        asked = self.asked
+        return asked.params.logprobs is None and not (asked.timings_each or asked.with_sources)
+
+    def sources(self, answer: Answer) -> dict[str, Any]:
+        """Who drafted the tokens of a piece."""
+        if not self.asked.with_sources:
+            return {}
+        tokens = answer.fresh_tokens()
+        return {"tokens": tokens, "sources": answer.sources[len(answer.tokens) - len(tokens) :]}
+
 
 def finish_reason(answer: Answer) -> str:
     return "stop" if answer.stop_reason in (EOS, STOP) else "length"
