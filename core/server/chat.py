@@ -61,7 +61,7 @@ class ChatFormat(OpenAIFormat):
         }  # fmt: skip
         if (logprobs := self._logprobs(answer)) and logprobs["content"]:
             choice["logprobs"] = logprobs
-        return self.chunk(choice | self.sources(answer), **self.more(answer))
+        return self.chunk(choice | self.sources(answer), **self.last(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         return {

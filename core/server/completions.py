@@ -49,7 +49,7 @@ class CompletionFormat(OpenAIFormat):
         return self.chunk(self._choice(answer, text, None), **self.more(answer))
 
     def ending(self, answer: Answer) -> bytes:
-        return self.chunk(self._choice(answer, "", finish_reason(answer)), **self.more(answer))
+        return self.chunk(self._choice(answer, "", finish_reason(answer)), **self.last(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         return self._choice(answer, answer.text, finish_reason(answer))

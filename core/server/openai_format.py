@@ -57,6 +57,13 @@ class OpenAIFormat(Format):
             "timings": answers[0].timings(),
         }
 
+    def last(self, answer: Answer) -> dict[str, Any]:
+        """What the last event of a text has besides its choice: timings, if no event follows that
+        could have them."""
+        if self.asked.with_usage:
+            return self.more(answer)
+        return {"timings": answer.timings()}
+
     def choice(self, answer: Answer) -> dict[str, Any]:
         raise NotImplementedError
 

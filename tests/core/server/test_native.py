@@ -156,6 +156,8 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
     assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
     model = server.get("/v1/models")["data"][0]
     assert model["root"] == model["id"]
+    assert model["meta"]["n_params"] > 7e6
+    assert model["meta"]["size"] > 7e6
     assert model["max_model_len"] == model["context_length"] == slots[0]["n_ctx"]
 
 
