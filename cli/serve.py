@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..core.speculation.options import SpecOptions
     from ..core.tokenizer import ChatTemplate
 
-_JOIN_S = 1.0  # for the engine's thread to end
+_JOIN_S = 0.5  # for the engine's thread to end
 
 
 @takes_flags

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import ConfigError
-from ..generation import CANCELLED, ERROR, Event
+from ..errors import ConfigError, SpecdecError
+from ..generation import CANCELLED, ERROR, NO_TOKEN, Event
 from .answer import Answer
 from .errors import ApiError, UnavailableError, api_error
 from .formats import PING, Format, encode
@@ -95,6 +95,15 @@ class Generation(Response):
     def is_silent_since(self, moment: float) -> bool:
         """It is streaming, waits for the engine, and has sent nothing."""
         return self.has_begun and not self.waits_since and self.sent_at < moment
+
+    def give_up(self, error: SpecdecError) -> None:
+        """It ends with this, whatever the engine still does."""
+        for answer in self.answers:
+            if answer.stop_reason is None:
+                event = Event(NO_TOKEN, "", stop_reason=ERROR, error=error)
+                self.mailbox.put(answer.place, event)
+                break
+        self.mailbox.wake()
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
