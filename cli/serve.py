@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from ..core.errors import ConfigError
 from .chat import CHATML, read_switches
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
@@ -18,7 +19,7 @@ from .output import Output
 from .prompt import one_of
 from .sampling_options import SamplingOptions
 from .serve_options import LimitOptions, ListenOptions, TemplateOptions, build_settings
-from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
+from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of, with_dashes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..core.speculation.options import SpecOptions
     from ..core.tokenizer import ChatTemplate
 
-_JOIN_S = 1.0  # for the engine's thread to end
+_JOIN_S = 0.5  # for the engine's thread to end
 
 
 @takes_flags
@@ -65,9 +66,11 @@ def serve(  # noqa: PLR0913 - groups of flags
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
         output.remark(warning)
-    from ..core.server.sockets import open_socket, url_of
+    from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
 
+    if settings.ssl_cert is not None and settings.ssl_key is not None:
+        check_certificate(settings.ssl_cert, settings.ssl_key)
     sock = open_socket(listen.host, listen.port)
     url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
     load = loader(model, place, output, speculation, spec.draft_model, listen.parallel)
@@ -108,6 +111,8 @@ def loader(
         runtime = open_runtime(model, place, output, speculation, draft)
         try:
             return prepare(runtime, n_parallel, template_of(runtime))
+        except ConfigError as error:  # memory, or what drafts: flags asked for it
+            raise typer.BadParameter(with_dashes(str(error))) from None
         finally:
             output.clear_progress()
 

@@ -153,6 +153,8 @@ def build_settings(
     """What is wrong with them is a usage error."""
     from ..core.server.settings import ServerSettings
 
+    if listen.parallel == 0:
+        raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
     for path in (listen.ssl_key_file, listen.ssl_cert_file):
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))

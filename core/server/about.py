@@ -48,7 +48,7 @@ async def model(request: Request) -> Response:
 
 def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
     runtime = service.runtime
-    hparams = runtime.model.hparams
+    hparams, tensors = runtime.model.hparams, list(runtime.file.tensors.values())
     return {
         "id": names[0],
         "object": "model",
@@ -66,8 +66,10 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
             "n_ctx": service.n_ctx,
             "n_ctx_train": hparams.n_ctx_train,
             "n_embd": hparams.n_embd,
-            "size": runtime.file.path.stat().st_size,
+            "n_params": sum(tensor.n_elements for tensor in tensors),
+            "size": sum(tensor.n_bytes for tensor in tensors),
         },
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     }
 
 

@@ -19,15 +19,16 @@ class Answer:
         self.work = work
         self.text_parts: list[str] = []
         self.tokens: list[int] = []  # the one that ended the text included
+        self.sources: list[str] = []  # who drafted each of them, or `target`
         self.events: list[Event] = []  # those with log-probabilities
-        self.provenance: list[dict[str, Any]] = []  # of tokens, if it was asked for
+        self.rejected: list[list[str]] = []  # what was drafted in their place, if it was asked for
         self.stop_reason: str | None = None
         self.stop_string = ""
         self.error: SpecdecError | None = None
         self.is_open = False  # its format has been told that it begins
         self._tokenizer, self._is_silent = tokenizer, is_silent
         self._with_logprobs = work.params.logprobs is not None
-        self._with_provenance = work.params.with_rejected
+        self._with_rejected = work.params.with_rejected
         # Not yet told: what waits for the rest of a character or of a stop string, and came since.
         self._n_told = self._n_events_told = 0
 
@@ -61,10 +62,11 @@ class Answer:
             return ""
         if event.token != NO_TOKEN:
             self.tokens.append(event.token)
+            self.sources.append(event.source)
             if self._with_logprobs and event.stop_reason != EOS:
                 self.events.append(event)
-            if self._with_provenance:
-                self.provenance.append(self._provenance_of(event))
+            if self._with_rejected:
+                self.rejected.append([self._piece(token) for token in event.rejected])
         if event.text:
             self.text_parts.append(event.text)
         return event.text
@@ -78,15 +80,13 @@ class Answer:
         fresh, self._n_events_told = self.events[self._n_events_told :], len(self.events)
         return [self.logprobs_of(event) for event in fresh]
 
-    def fresh_provenance(self) -> list[dict[str, Any]]:
-        fresh, self.provenance = self.provenance, []
-        return fresh
+    def sources_of(self, tokens: list[int]) -> dict[str, Any]:
+        """Who drafted the last tokens, and what was drafted in the place of each."""
+        first = len(self.tokens) - len(tokens)
+        return {"sources": self.sources[first:], "rejected": self.rejected[first:]}
 
-    def _provenance_of(self, event: Event) -> dict[str, Any]:
-        """Who drafted the token, and what was drafted in its place."""
-        pieces = [self._tokenizer.piece(token, show_special=True) for token in event.rejected]
-        rejected = [piece.decode("utf-8", "replace") for piece in pieces]
-        return {"source": event.source, "rejected": rejected}
+    def _piece(self, token: int) -> str:
+        return self._tokenizer.piece(token, show_special=True).decode("utf-8", "replace")
 
     def logprobs(self) -> list[dict[str, Any]]:
         return [self.logprobs_of(event) for event in self.events]

@@ -18,9 +18,9 @@ from .chat_prompt import ChatPrompt, read_chat_prompt
 from .errors import not_supported
 from .fields import Fields
 from .generation import start
-from .json_body import read_object
+from .guard import owner_of
+from .json_body import aside, read_object
 from .openai_format import finish_reason
-from .prompts import check_length
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
 from .service import Service
@@ -40,19 +40,21 @@ async def messages(request: Request) -> Response:
         fields.refuse("max_tokens", "is missing")
     chat = Fields(as_chat(fields))
     prompt = await read_chat_prompt(service, chat)
-    tokens = await prompt.tokens(service.tokenizer)
-    check_length(tokens, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, chat, [tokens], logprobs=None, owner=owner)
-    asked.params = bind(asked.params, prompt, chat)
-    return await start(service, asked, MessagesFormat(asked, prompt, len(tokens)))
+    owner = owner_of(request, fields)
+
+    def read() -> MessagesFormat:
+        asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        asked.params = bind(asked.params, prompt, chat)
+        return MessagesFormat(asked, prompt, len(prompt.tokens))
+
+    return await start(service, await aside(fields.size, read))
 
 
 async def count_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
     prompt = await read_chat_prompt(service, Fields(as_chat(fields)))
-    return JsonResponse({"input_tokens": len(await prompt.tokens(service.tokenizer))})
+    return JsonResponse({"input_tokens": len(prompt.tokens)})
 
 
 # The request

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..generation import GenerateParams
 from .fields import Fields
 from .mailbox import Mailbox
+from .prompts import check_length
 from .sampling_fields import MAX_INT, read_max_tokens, read_params
 from .service import Service
 from .work import NO_LANE, Work
@@ -29,13 +30,8 @@ class Asked:
     timings_each: bool = False
     with_usage: bool = True
     with_tokens: bool = False
-    with_provenance: bool = False
+    with_sources: bool = False  # who drafted each token
     only: tuple[str, ...] = ()  # fields of the response
-
-    @property
-    def is_plain(self) -> bool:
-        """Events of its stream hold text and nothing else."""
-        return not (self.timings_each or self.with_provenance) and self.params.logprobs is None
 
     def works(self) -> list[Work]:
         mailbox = Mailbox()
@@ -49,6 +45,7 @@ class Asked:
                 wanted_lane=self.lane,
                 max_ms=self.max_ms,
                 reports=self.reports,
+                is_followed=self.streams,
             )
             for i, prompt in enumerate(self.prompts)
             for index in range(self.n)
@@ -65,6 +62,8 @@ def read_asked(
 ) -> Asked:
     """What every way of asking has in common."""
     settings, n_slots = service.settings, service.worker.n_slots
+    for prompt in prompts:
+        check_length(prompt, service.n_ctx)
     fields.integer("n_keep", 0, -1, MAX_INT)  # checked as in llama.cpp: contexts are not shifted
     fields.integer("n_discard", 0, 0, MAX_INT)
     n = fields.integer(fields.first("n", "n_cmpl"), 1, 1, n_slots)
@@ -86,6 +85,6 @@ def read_asked(
         timings_each=fields.flag("timings_per_token"),
         with_usage=fields.inner("stream_options").flag("include_usage", True),
         with_tokens=fields.flag("return_tokens"),
-        with_provenance=fields.flag("provenance"),
+        with_sources=fields.flag("return_sources"),
         only=tuple(fields.texts("response_fields")),
     )  # fmt: skip

@@ -18,9 +18,9 @@ from .chat_reply import ChatReply, Delta
 from .fields import Fields
 from .formats import encode
 from .generation import start
-from .json_body import read_object
+from .guard import owner_of
+from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
-from .prompts import check_length
 from .service import Service
 from .settings import REASONING_FORMATS
 
@@ -30,18 +30,17 @@ MAX_TOP_LOGPROBS = 20
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
-    owner = request.scope.get("spec.owner", "")
-    logprobs = read_logprobs(fields)
+    logprobs, owner = read_logprobs(fields), owner_of(request, fields)
     prompt = await read_chat_prompt(service, fields)
     if logprobs is not None and prompt.tools.is_offered and fields.flag("stream"):
         fields.refuse("logprobs", "cannot be streamed together with tools")
-    tokens = await prompt.tokens(service.tokenizer)
-    check_length(tokens, service.n_ctx)
-    asked = read_asked(service, fields, [tokens], logprobs=logprobs, owner=owner)
-    asked.params = bind(asked.params, prompt, fields)
-    return await start(
-        service, asked, ChatFormat(asked, service, prompt, reasoning_format(service, fields))
-    )
+
+    def read() -> ChatFormat:
+        asked = read_asked(service, fields, [prompt.tokens], logprobs=logprobs, owner=owner)
+        asked.params = bind(asked.params, prompt, fields)
+        return ChatFormat(asked, service, prompt, reasoning_format(service, fields))
+
+    return await start(service, await aside(fields.size, read))
 
 
 def reasoning_format(service: Service, fields: Fields) -> str:
@@ -92,12 +91,12 @@ class ChatFormat(OpenAIFormat):
         self._replies: dict[int, ChatReply] = {}
 
     def opening(self, answer: Answer) -> bytes:
-        return self._delta(answer, {"role": "assistant", "content": None})
+        return self.chunk(self._choice(answer, {"role": "assistant", "content": None}))
 
     def piece(self, answer: Answer, text: str) -> bytes:
         if self._parses:
             return self._deltas(answer, self._reply(answer).feed(text))
-        if self.asked.is_plain:
+        if self.is_plain:
             head = b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":{"content":'
             return head % answer.place + encode(text) + b"}}]" + self._tail
         return self._deltas(answer, [{"content": text}])
@@ -109,7 +108,7 @@ class ChatFormat(OpenAIFormat):
         }  # fmt: skip
         if (logprobs := self._logprobs(answer)) and logprobs["content"]:
             choice["logprobs"] = logprobs
-        return told + self.chunk(choice, **self.more(answer))
+        return told + self.chunk(choice | self.sources(answer), **self.last(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
@@ -123,6 +122,7 @@ class ChatFormat(OpenAIFormat):
             "index": answer.place,
             "message": message,
             "logprobs": self._logprobs(answer),
+            **self.sources(answer),
         }
 
     def usage(self, answers: list[Answer]) -> dict[str, Any]:
@@ -144,23 +144,17 @@ class ChatFormat(OpenAIFormat):
         return "tool_calls" if reply is not None and reply.calls and reason == "stop" else reason
 
     def _deltas(self, answer: Answer, deltas: list[Delta]) -> bytes:
-        """What belongs to tokens (log-probabilities, provenance) goes with the first of them."""
+        """What belongs to tokens (log-probabilities, sources) goes with the first of them."""
         if not deltas:
             return b""
-        first = self._delta(answer, deltas[0], self._logprobs(answer), **self.more(answer))
-        return first + b"".join([self._delta(answer, delta) for delta in deltas[1:]])
-
-    def _delta(
-        self,
-        answer: Answer,
-        delta: Delta,
-        logprobs: dict[str, Any] | None = None,
-        **more: Any,
-    ) -> bytes:
-        choice = {"finish_reason": None, "index": answer.place, "delta": delta}
-        if logprobs is not None:
+        choice = self._choice(answer, deltas[0]) | self.sources(answer)
+        if (logprobs := self._logprobs(answer)) is not None:
             choice["logprobs"] = logprobs
-        return self.chunk(choice, **more)
+        told = self.chunk(choice, **self.more(answer))
+        return told + b"".join([self.chunk(self._choice(answer, each)) for each in deltas[1:]])
+
+    def _choice(self, answer: Answer, delta: Delta) -> dict[str, Any]:
+        return {"finish_reason": None, "index": answer.place, "delta": delta}
 
     def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
         if self.asked.params.logprobs is None:

@@ -12,12 +12,13 @@ from ..tokenizer import ChatTemplate, Tokenizer
 from ..tokenizer.thinking import find_thinking_texts
 from .errors import api_error
 from .fields import Fields
+from .json_body import aside
 from .messages import read_messages
+from .prompts import refuse_endless
 from .reply import CallStyle, find_call_style
 from .service import Service
 from .tools import Tools, read_tools
 
-_MUCH: Final = 1 << 14  # characters, above which others should not have to wait
 # What llama.cpp takes where a file has no template.
 CHATML: Final = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -31,16 +32,12 @@ class ChatPrompt:
     tools: Tools
     calls: CallStyle | None  # how the reply will call them; None: it cannot
     marks: tuple[str, str] | None  # of thoughts
+    tokens: list[int]
 
     @property
     def is_thinking(self) -> bool:
         """The template has opened a thought, which the reply goes on with."""
         return self.marks is not None and self.text.rstrip().endswith(self.marks[0])
-
-    async def tokens(self, tokenizer: Tokenizer) -> list[int]:
-        if len(self.text) < _MUCH:
-            return tokens_of(self.text, tokenizer)
-        return await asyncio.to_thread(tokens_of, self.text, tokenizer)
 
 
 async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
@@ -57,7 +54,9 @@ async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
     text = await asyncio.to_thread(
         _render, service.tokenizer, template, messages, shown, switches, add_prompt
     )
-    return ChatPrompt(text, tools, style, find_thinking_texts(template.source))
+    refuse_endless(text, service.tokenizer, service.n_ctx)
+    tokens = await aside(len(text), lambda: tokens_of(text, service.tokenizer))
+    return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)
 
 
 def _render(

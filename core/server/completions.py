@@ -11,9 +11,10 @@ from .answer import Answer
 from .asked import MAX_LOGPROBS, read_asked
 from .formats import encode
 from .generation import start
-from .json_body import read_object
+from .guard import owner_of
+from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
-from .prompts import check_length, read_prompts
+from .prompts import read_prompts
 from .service import Service
 
 
@@ -26,12 +27,15 @@ async def completions(request: Request) -> Response:
     if fields.integer("best_of", 1, 0, 1 << 31) > fields.integer("n", 1, 1, 1 << 31):
         fields.refuse("best_of", "is not supported")
     logprobs = fields.optional_integer("logprobs", 0, MAX_LOGPROBS)
-    prompts = read_prompts(fields, service.tokenizer)
-    for prompt in prompts:
-        check_length(prompt, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, fields, prompts, logprobs=logprobs, owner=owner)
-    return await start(service, asked, CompletionFormat(asked))
+    owner = owner_of(request, fields)
+
+    def read() -> CompletionFormat:
+        prompts = read_prompts(fields, service.tokenizer, service.n_ctx)
+        return CompletionFormat(
+            read_asked(service, fields, prompts, logprobs=logprobs, owner=owner)
+        )
+
+    return await start(service, await aside(fields.size, read))
 
 
 class CompletionFormat(OpenAIFormat):
@@ -39,13 +43,13 @@ class CompletionFormat(OpenAIFormat):
     id_prefix = "cmpl-"
 
     def piece(self, answer: Answer, text: str) -> bytes:
-        if self.asked.is_plain:
+        if self.is_plain:
             head = b'data: {"choices":[{"finish_reason":null,"index":%d,"logprobs":null,"text":'
             return head % answer.place + encode(text) + b"}]" + self._tail
         return self.chunk(self._choice(answer, text, None), **self.more(answer))
 
     def ending(self, answer: Answer) -> bytes:
-        return self.chunk(self._choice(answer, "", finish_reason(answer)), **self.more(answer))
+        return self.chunk(self._choice(answer, "", finish_reason(answer)), **self.last(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         return self._choice(answer, answer.text, finish_reason(answer))
@@ -54,7 +58,10 @@ class CompletionFormat(OpenAIFormat):
         logprobs = None
         if self.asked.params.logprobs is not None:
             logprobs = legacy_logprobs(answer.fresh_logprobs())
-        return {"finish_reason": reason, "index": answer.place, "logprobs": logprobs, "text": text}
+        choice = {
+            "finish_reason": reason, "index": answer.place, "logprobs": logprobs, "text": text,
+        }  # fmt: skip
+        return choice | self.sources(answer)
 
 
 def legacy_logprobs(entries: list[dict[str, Any]]) -> dict[str, Any]:

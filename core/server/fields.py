@@ -17,9 +17,10 @@ _JSON_NAMES: Final = {
 
 
 class Fields:
-    def __init__(self, values: dict[str, Any], prefix: str = "") -> None:
-        """`prefix`: what the object is called in messages, with a dot behind it."""
-        self.values, self._prefix = values, prefix
+    def __init__(self, values: dict[str, Any], prefix: str = "", size: int = 0) -> None:
+        """`prefix`: what the object is called in messages, with a dot behind it. `size`: bytes of
+        the body that it was."""
+        self.values, self._prefix, self.size = values, prefix, size
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import ConfigError
-from ..generation import CANCELLED, ERROR, Event, GenerateParams
+from ..errors import ConfigError, SpecdecError
+from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
 from .answer import Answer
 from .errors import ApiError, UnavailableError, api_error
 from .formats import PING, Format, encode
@@ -23,9 +23,9 @@ from .mailbox import Item, Mailbox, Ping, Progress
 from .work import Work
 
 if TYPE_CHECKING:
-    from .asked import Asked
     from .service import Service
 
+_MANY = 256
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
@@ -33,10 +33,10 @@ _STREAM_HEADERS = [
 ]
 
 
-async def start(service: Service, asked: Asked, form: Format) -> Generation:
+async def start(service: Service, form: Format) -> Generation:
     """Refused with an ApiError before anything is sent."""
     service.worker.check_room()
-    works = asked.works()
+    works = form.asked.works()
     await _prepare(service, works)
     service.worker.submit(works)
     return Generation(service, works, form)
@@ -46,7 +46,7 @@ async def _prepare(service: Service, works: Sequence[Work]) -> None:
     """What takes long before the engine's thread can begin, which others are waiting for."""
     params = works[0].params
     is_slow = params.is_restricted
-    is_slow |= params.sampling.dry_multiplier != 0
+    is_slow |= params.sampling.dry_multiplier != 0 or len(params.sampling.logit_bias) > _MANY
     engine = service.loaded.engine
     for work in works:
         try:
@@ -102,6 +102,15 @@ class Generation(Response):
     def is_silent_since(self, moment: float) -> bool:
         """It is streaming, waits for the engine, and has sent nothing."""
         return self.has_begun and not self.waits_since and self.sent_at < moment
+
+    def give_up(self, error: SpecdecError) -> None:
+        """It ends with this, whatever the engine still does."""
+        for answer in self.answers:
+            if answer.stop_reason is None:
+                event = Event(NO_TOKEN, "", stop_reason=ERROR, error=error)
+                self.mailbox.put(answer.place, event)
+                break
+        self.mailbox.wake()
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -13,9 +13,9 @@ from .asked import read_asked
 from .errors import not_supported
 from .fields import Fields
 from .generation import start
-from .json_body import read_object
+from .guard import owner_of
+from .json_body import aside, read_object
 from .native import NativeFormat
-from .prompts import check_length
 from .sampling_fields import read_max_tokens
 from .service import Service
 
@@ -33,11 +33,14 @@ async def infill(request: Request) -> Response:
         raise not_supported(f"/infill (this model has no fim_{missing[0]} token)")
     n_predict = read_max_tokens(fields, service.settings)
     room = service.n_ctx - (_USUAL if n_predict is None else n_predict) - 1
-    tokens = infill_tokens(fields, tokenizer, max(room, 8))
-    check_length(tokens, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, fields, [tokens], logprobs=None, owner=owner)
-    return await start(service, asked, NativeFormat(asked, service))
+    owner = owner_of(request, fields)
+
+    def read() -> NativeFormat:
+        tokens = infill_tokens(fields, tokenizer, max(room, 8))
+        asked = read_asked(service, fields, [tokens], logprobs=None, owner=owner)
+        return NativeFormat(asked, service)
+
+    return await start(service, await aside(fields.size, read))
 
 
 def infill_tokens(fields: Fields, tokenizer: Tokenizer, room: int) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -13,16 +14,20 @@ from .fields import Fields
 from .settings import ServerSettings
 
 _MAX_DEPTH: Final = 100  # of nested arrays and objects
-_LARGE: Final = 1 << 16  # bytes: from here on parsing happens beside the loop
+_LARGE: Final = 1 << 14
 _decoder: Final = msgspec.json.Decoder()
+T = TypeVar("T")
 
 
 async def read_object(request: Request, settings: ServerSettings) -> Fields:
     """Any content type will do: clients forget to say it."""
     raw = await read_body(request, settings)
-    if len(raw) < _LARGE:
-        return Fields(parse_object(raw))
-    return Fields(await asyncio.to_thread(parse_object, raw))
+    return Fields(await aside(len(raw), lambda: parse_object(raw)), size=len(raw))
+
+
+async def aside(size: int, work: Callable[[], T]) -> T:
+    """Beside the loop if so many bytes or characters take long: everybody else waits for it."""
+    return work() if size < _LARGE else await asyncio.to_thread(work)
 
 
 async def read_body(request: Request, settings: ServerSettings) -> bytes:

@@ -13,9 +13,10 @@ from .asked import MAX_LOGPROBS, Asked, read_asked
 from .errors import not_supported
 from .formats import Format, event, progress_object
 from .generation import start
-from .json_body import read_object
+from .guard import owner_of
+from .json_body import aside, read_object
 from .mailbox import Progress
-from .prompts import check_length, read_prompts
+from .prompts import read_prompts
 from .service import Service
 
 
@@ -25,18 +26,22 @@ async def completion(request: Request) -> Response:
     if fields.flag("post_sampling_probs"):
         raise not_supported("post_sampling_probs")
     n_probs = fields.integer(fields.first("n_probs", "logprobs"), 0, 0, MAX_LOGPROBS)
-    prompts = read_prompts(fields, service.tokenizer)
-    for prompt in prompts:
-        check_length(prompt, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, fields, prompts, logprobs=n_probs or None, owner=owner)
-    return await start(service, asked, NativeFormat(asked, service))
+    owner = owner_of(request, fields)
+
+    def read() -> NativeFormat:
+        prompts = read_prompts(fields, service.tokenizer, service.n_ctx)
+        asked = read_asked(service, fields, prompts, logprobs=n_probs or None, owner=owner)
+        return NativeFormat(asked, service)
+
+    return await start(service, await aside(fields.size, read))
 
 
 class NativeFormat(Format):
     def __init__(self, asked: Asked, service: Service) -> None:
         super().__init__(asked)
         self._service = service
+        decode = service.tokenizer.decode
+        self._prompts = [decode(prompt, show_special=True) for prompt in asked.prompts]
 
     def piece(self, answer: Answer, text: str) -> bytes:
         return event(self._partial(answer, text))
@@ -46,11 +51,12 @@ class NativeFormat(Format):
 
     def ending(self, answer: Answer) -> bytes:
         """Tokens that showed no text of their own, the one that ended it for one, come here."""
-        final = self.final(answer) | {"content": "", "tokens": answer.fresh_tokens()}
+        fresh = answer.fresh_tokens()
+        final = self.final(answer) | {"content": "", "tokens": fresh}
+        if self.asked.with_sources:
+            final |= answer.sources_of(fresh)
         if self.asked.params.logprobs is not None:
             final["completion_probabilities"] = answer.fresh_logprobs()
-        if self.asked.with_provenance:
-            final["provenance"] = answer.fresh_provenance()
         return event(select(final, self.asked.only))
 
     def whole(self, answers: list[Answer]) -> Any:
@@ -69,10 +75,10 @@ class NativeFormat(Format):
         }
         if self.asked.params.logprobs is not None:
             told["completion_probabilities"] = answer.fresh_logprobs()
+        if self.asked.with_sources:
+            told |= answer.sources_of(told["tokens"])
         if self.asked.timings_each:
             told["timings"] = answer.timings()
-        if self.asked.with_provenance:
-            told["provenance"] = answer.fresh_provenance()
         return told
 
     def final(self, answer: Answer) -> dict[str, Any]:
@@ -87,7 +93,7 @@ class NativeFormat(Format):
             "tokens_predicted": len(answer.tokens),
             "tokens_evaluated": len(answer.work.prompt),
             "generation_settings": settings_of(self._service, self.asked),
-            "prompt": self._service.tokenizer.decode(answer.work.prompt, show_special=True),
+            "prompt": self._prompts[answer.place // self.asked.n],
             "has_new_line": "\n" in text,
             "truncated": answer.is_truncated,
             "stop_type": answer.stop_type,
@@ -97,6 +103,8 @@ class NativeFormat(Format):
         }
         if self.asked.params.logprobs is not None:
             told["completion_probabilities"] = answer.logprobs()
+        if self.asked.with_sources:
+            told |= answer.sources_of(answer.tokens)
         return told
 
 

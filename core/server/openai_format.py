@@ -65,12 +65,27 @@ class OpenAIFormat(Format):
 
     def more(self, answer: Answer) -> dict[str, Any]:
         """What an event has besides its choice."""
-        told: dict[str, Any] = {}
-        if self.asked.timings_each:
-            told["timings"] = answer.timings()
-        if self.asked.with_provenance and (provenance := answer.fresh_provenance()):
-            told["provenance"] = provenance
-        return told
+        return {"timings": answer.timings()} if self.asked.timings_each else {}
+
+    def last(self, answer: Answer) -> dict[str, Any]:
+        """What the last event of a text has besides its choice: timings, if no event follows that
+        could have them."""
+        if self.asked.with_usage:
+            return self.more(answer)
+        return {"timings": answer.timings()}
+
+    @property
+    def is_plain(self) -> bool:
+        """Its pieces are text and nothing else."""
+        asked = self.asked
+        return asked.params.logprobs is None and not (asked.timings_each or asked.with_sources)
+
+    def sources(self, answer: Answer) -> dict[str, Any]:
+        """Who drafted the tokens of a piece."""
+        if not self.asked.with_sources:
+            return {}
+        tokens = answer.fresh_tokens()
+        return {"tokens": tokens, **answer.sources_of(tokens)}
 
 
 def finish_reason(answer: Answer) -> str:

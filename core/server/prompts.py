@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from ..tokenizer import Tokenizer
@@ -9,9 +10,12 @@ from .errors import EXCEEDS, ApiError
 from .fields import Fields
 
 MAX_PROMPTS: Final = 128
+_BY_FAR: Final = 2
 
 
-def read_prompts(fields: Fields, tokenizer: Tokenizer, name: str = "prompt") -> list[list[int]]:
+def read_prompts(
+    fields: Fields, tokenizer: Tokenizer, n_ctx: int, name: str = "prompt"
+) -> list[list[int]]:
     """One or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
     value = fields.get(name)
     if value is None:
@@ -19,7 +23,7 @@ def read_prompts(fields: Fields, tokenizer: Tokenizer, name: str = "prompt") -> 
     many = _several(value)
     if len(many) > MAX_PROMPTS:
         fields.refuse(name, f"may be at most {MAX_PROMPTS} prompts, got {len(many)}")
-    return [_tokens_of(fields, name, each, tokenizer) for each in many]
+    return [_tokens_of(fields, name, each, tokenizer, n_ctx) for each in many]
 
 
 def _several(value: Any) -> list[Any]:
@@ -32,10 +36,13 @@ def _several(value: Any) -> list[Any]:
     return [value]  # token ids, perhaps with texts between
 
 
-def _tokens_of(fields: Fields, name: str, value: Any, tokenizer: Tokenizer) -> list[int]:
+def _tokens_of(
+    fields: Fields, name: str, value: Any, tokenizer: Tokenizer, n_ctx: int
+) -> list[int]:
     if isinstance(value, dict):
         value = value.get("prompt_string")
     if isinstance(value, str):
+        refuse_endless(value, tokenizer, n_ctx)
         tokens = tokenizer.encode(value)
     elif isinstance(value, list):
         tokens = _mixed(fields, name, value, tokenizer)
@@ -68,11 +75,28 @@ def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) ->
 def check_length(tokens: list[int], n_ctx: int) -> None:
     """A prompt needs room for one token more."""
     if len(tokens) >= n_ctx:
-        raise ApiError(
-            400,
-            f"the request has {len(tokens)} tokens, which exceeds the available context size "
-            f"({n_ctx} tokens)",
-            kind=EXCEEDS,
-            n_prompt_tokens=len(tokens),
-            n_ctx=n_ctx,
-        )
+        raise _too_long(len(tokens), n_ctx)
+
+
+def refuse_endless(text: str, tokenizer: Tokenizer, n_ctx: int) -> None:
+    """What cannot fit by far is not even cut into tokens."""
+    least = len(text) // _longest(tokenizer)
+    if least > _BY_FAR * n_ctx:
+        raise _too_long(least, n_ctx, "at least ")
+
+
+@lru_cache(2)
+def _longest(tokenizer: Tokenizer) -> int:
+    """Characters of a token."""
+    return max(map(len, tokenizer.tokens), default=1) or 1
+
+
+def _too_long(n: int, n_ctx: int, how: str = "") -> ApiError:
+    return ApiError(
+        400,
+        f"the request has {how}{n} tokens, which exceeds the available context size "
+        f"({n_ctx} tokens)",
+        kind=EXCEEDS,
+        n_prompt_tokens=n,
+        n_ctx=n_ctx,
+    )

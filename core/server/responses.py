@@ -13,8 +13,8 @@ from .chat_prompt import read_chat_prompt
 from .errors import not_supported
 from .fields import Fields
 from .generation import start
-from .json_body import read_object
-from .prompts import check_length
+from .guard import owner_of
+from .json_body import aside, read_object
 from .replies import JsonResponse
 from .responses_format import ResponsesFormat
 from .service import Service
@@ -33,19 +33,21 @@ async def responses(request: Request) -> Response:
             raise not_supported(f"{name}: nothing is stored here, so")
     chat = Fields(as_chat(fields))
     prompt = await read_chat_prompt(service, chat)
-    tokens = await prompt.tokens(service.tokenizer)
-    check_length(tokens, service.n_ctx)
-    owner = request.scope.get("spec.owner", "")
-    asked = read_asked(service, chat, [tokens], logprobs=None, owner=owner)
-    asked.params = bind(asked.params, prompt, chat)
-    return await start(service, asked, ResponsesFormat(asked, prompt, fields, service.tokenizer))
+    owner = owner_of(request, fields)
+
+    def read() -> ResponsesFormat:
+        asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        asked.params = bind(asked.params, prompt, chat)
+        return ResponsesFormat(asked, prompt, fields, service.tokenizer)
+
+    return await start(service, await aside(fields.size, read))
 
 
 async def input_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
     prompt = await read_chat_prompt(service, Fields(as_chat(fields)))
-    n = len(await prompt.tokens(service.tokenizer))
+    n = len(prompt.tokens)
     return JsonResponse({"object": "response.input_tokens", "input_tokens": n})
 
 

@@ -59,7 +59,7 @@ def read_params(
             ignore_eos=fields.flag("ignore_eos"),
             grammar=grammar,
             json_schema=schema,
-            with_rejected=fields.flag("provenance"),
+            with_rejected=fields.flag("return_sources"),
             owner=owner,
             reuse=fields.flag("cache_prompt", True),
             spec=read_spec(fields, tokenizer, loaded_types),

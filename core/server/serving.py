@@ -13,12 +13,13 @@ from typing import Any, Final
 import uvicorn
 
 from .app import build_app
+from .errors import UnavailableError
 from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
 from .worker import DEAD, READY, Worker, ping
 
-_LAST_WORDS_S: Final = 0.5  # for connections to close after the drain
+_LAST_WORDS_S: Final = 0.3  # for clients to be told, after the drain
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -80,11 +81,18 @@ class Serving:
     async def _finish(self) -> None:
         if self.worker.loaded is not None:
             await self.worker.drain(self.settings.drain_s)
-            end = time.perf_counter() + _LAST_WORDS_S
-            while self.service.under_way and time.perf_counter() < end:
-                await asyncio.sleep(0.02)
+            await self._last_words()
+            # The engine may be in a long step: it is not waited for.
+            for each in list(self.service.under_way):
+                each.give_up(UnavailableError("the server is shutting down"))
+            await self._last_words()
         self.worker.stop()
         self._server.should_exit = True
+
+    async def _last_words(self) -> None:
+        end = time.perf_counter() + _LAST_WORDS_S
+        while self.service.under_way and time.perf_counter() < end:
+            await asyncio.sleep(0.02)
 
     async def _watch(self) -> None:
         """Silent streams say that they are alive; clients that do not read are given up."""

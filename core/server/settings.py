@@ -36,7 +36,7 @@ class ServerSettings:
     max_header: int = 32 << 10  # bytes of all headers together
     queue_s: float = 600.0  # a request waits no longer for its turn
     io_s: float = 60.0  # a client that sends or reads nothing for so long is given up
-    drain_s: float = 3.5  # what is under way at the end may take so long
+    drain_s: float = 2.5  # what is under way at the end may take so long
     ping_s: float = 30.0  # a stream that is silent for so long says that it is alive
     template_kwargs: tuple[tuple[str, object], ...] = ()  # switches of the chat template
     reasoning_format: str = "auto"  # how thoughts are told: see `REASONING_FORMATS`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from typing import Final
 
 from ..errors import ConfigError
@@ -23,7 +24,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         where = url_of(host, port)
-        reason = error.strerror or str(error)
+        reason = (error.strerror or str(error)).partition(" (while")[0]
         raise ConfigError(
             f"cannot listen on {where}: {reason[:1].lower()}{reason[1:]}; give another --port or "
             "--host"
@@ -33,3 +34,19 @@ def open_socket(host: str, port: int) -> socket.socket:
 def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{'https' if is_secure else 'http'}://{shown}:{port}"
+
+
+def check_certificate(certificate: str, key: str) -> None:
+    """Before the model loads; uvicorn reads them later."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"{certificate} and {key} are no certificate with its private key in PEM format, "
+            f"without a password: {reason}"
+        ) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")

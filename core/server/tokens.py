@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -10,11 +9,9 @@ from starlette.responses import Response
 
 from ..tokenizer import Tokenizer
 from .chat_prompt import read_chat_prompt
-from .json_body import read_object
+from .json_body import aside, read_object
 from .replies import JsonResponse
 from .service import Service
-
-_LARGE = 1 << 14  # characters
 
 
 async def tokenize(request: Request) -> Response:
@@ -30,7 +27,7 @@ async def tokenize(request: Request) -> Response:
     def run() -> list[int]:
         return tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
 
-    tokens = run() if len(text) < _LARGE else await asyncio.to_thread(run)
+    tokens = await aside(len(text), run)
     if fields.flag("with_pieces"):
         return JsonResponse({"tokens": [_with_piece(token, tokenizer) for token in tokens]})
     told: dict[str, Any] = {"tokens": tokens}
@@ -57,7 +54,7 @@ async def detokenize(request: Request) -> Response:
             fields.refuse(
                 "tokens", f"must hold ids 0 ... {tokenizer.n_vocab - 1}; place {i} is not"
             )
-    text = await asyncio.to_thread(tokenizer.decode, tokens, show_special=True)
+    text = await aside(fields.size, lambda: tokenizer.decode(tokens, show_special=True))
     return JsonResponse({"content": text, "prompt": text})
 
 

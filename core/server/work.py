@@ -29,6 +29,7 @@ class Work:
     wanted_lane: int = NO_LANE  # as `id_slot` says
     max_ms: float = 0.0  # of writing, once there is a new line; 0: no limit
     reports: bool = False  # on the reading of the prompt
+    is_followed: bool = True  # its request wants to know of every token, and not only of the last
     submitted_at: float = 0.0
     lane: int = NO_LANE
     sequence: Sequence | None = None

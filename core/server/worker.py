@@ -275,7 +275,8 @@ class Worker:
             if work.max_ms and "\n" in event.text:
                 work.has_new_line = True
             work.mailbox.put(work.place, event)
-            touched[work.mailbox] = None
+            if work.is_followed or event.stop_reason is not None:
+                touched[work.mailbox] = None
         for work, n in n_tokens.items():
             if work.first_at:
                 self.totals.between_tokens.add((now - work.last_at) / n, n)

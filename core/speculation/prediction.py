@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Final
 
+import numpy as np
+
 from .admissible import admissible
 from .interface import Ask, Draft, Opening, Speculator
 from .per_text import PREDICTION
 
-_MATCHES: Final = (8, 4, 2)  # tokens that have to match where the text is looked up, longest first
+_SHORTEST: Final = 2  # tokens that have to match where the text is looked up
+_LONGEST: Final = 8  # of them that are looked at
+_PLACES: Final = 64  # where they are compared
 _FIRST_CHANCE: Final = 0.7  # of a draft, before anything is known of how like the texts are
 _FORGET: Final = 0.9  # of how often its tokens were right, per token
 
@@ -25,7 +29,7 @@ class ExpectedText:
         self._at = 0  # its token that comes next, if the text goes on as expected
         self._is_lost = False
         self._right, self._seen = _FIRST_CHANCE * 4, 4.0
-        self._places = [_index(self.tokens, n) for n in _MATCHES]
+        self._ids = np.array(self.tokens, np.int64)
 
     def read(self, text: Sequence[int]) -> None:
         """What was written since."""
@@ -50,14 +54,20 @@ class ExpectedText:
         return min(self._right / self._seen, 0.99)
 
     def _find(self, text: Sequence[int]) -> None:
-        """The nearest place behind the last one where the newest tokens are found."""
-        n_written = len(text) - self._n_prompt
-        for n, places in zip(_MATCHES, self._places, strict=True):
-            found = places.get(tuple(text[-n:])) if n <= n_written else None
-            if found:
-                self._at = next((at for at in found if at >= self._at), found[-1])
-                self._is_lost = False
-                return
+        """The place where most of the newest tokens are found, the next one if several are."""
+        if len(text) - self._n_prompt < _SHORTEST:
+            return
+        pair = (self._ids[:-1] == text[-2]) & (self._ids[1:] == text[-1])
+        ends = np.flatnonzero(pair) + _SHORTEST
+        ends = ends[ends < len(self.tokens)]
+        ahead = np.searchsorted(ends, self._at)
+        ends = np.roll(ends, -ahead)[:_PLACES]  # those ahead come first, nearest first
+        newest = list(text[max(self._n_prompt, len(text) - _LONGEST) :])
+        best = 0
+        for end in ends.tolist():
+            n = _n_common_end(self.tokens[max(0, end - _LONGEST) : end], newest)
+            if n > best:
+                best, self._at, self._is_lost = n, end, False
 
 
 class Prediction(Speculator):
@@ -94,9 +104,10 @@ class Prediction(Speculator):
         return Draft(tokens, [PREDICTION] * n, chances=[text.chance] * n)
 
 
-def _index(tokens: list[int], n: int) -> dict[tuple[int, ...], list[int]]:
-    """Where each run of n tokens ends, in ascending order."""
-    places: dict[tuple[int, ...], list[int]] = {}
-    for end in range(n, len(tokens)):
-        places.setdefault(tuple(tokens[end - n : end]), []).append(end)
-    return places
+def _n_common_end(a: list[int], b: list[int]) -> int:
+    n = 0
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        if x != y:
+            break
+        n += 1
+    return n

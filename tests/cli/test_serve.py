@@ -6,8 +6,10 @@ import contextlib
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -33,7 +35,7 @@ def serving(*args: str, wait: bool = True) -> Iterator[tuple[subprocess.Popen[st
             assert process.stderr is not None
             line = process.stderr.readline()
             assert line, process.wait()
-            found = re.search(r"ready +http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"ready +https?://127\.0\.0\.1:(\d+)", line)
             port = int(found[1]) if found else 0
         yield process, port
     finally:
@@ -124,7 +126,9 @@ def test_what_is_wrong_is_said_before_the_model_loads(real_spec: Run, tmp_path: 
             (["-md", str(tmp_path / "none.gguf")], 1, "no such file"),
             (["--api-key-file", str(tmp_path / "none")], 1, "no such file"),
             (["--ssl-key-file", __file__], 2, "need each other"),
+            (["--ssl-key-file", __file__, "--ssl-cert-file", __file__], 1, "no certificate"),
             (["--port", "70000"], 2, "--port"),
+            (["-np", "0"], 2, "--parallel must be"),
             (["--bogus"], 2, "--bogus"),
             (["--chat-template-kwargs", "[]"], 2, "must be a JSON object"),
         ):
@@ -160,3 +164,17 @@ def test_keys_from_files_and_the_environment(tmp_path: Path) -> None:
             assert response.status == status
             if status == 200:
                 assert json.loads(response.read())["data"][0]["id"] == "mine"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with it")
+def test_https(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    with serving("--ssl-key-file", key, "--ssl-cert-file", certificate) as (_, port):
+        trusted = ssl.create_default_context(cafile=certificate)
+        trusted.check_hostname = False
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trusted)
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read()) == {"status": "ok"}

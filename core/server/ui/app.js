@@ -33,7 +33,7 @@ function speculation() {
 function settings() {
   return {
     stream: true,
-    provenance: true,
+    return_sources: true,
     seed: number("seed") ?? Math.floor(Math.random() * 2 ** 31),
     temperature: number("temperature"),
     speculative: speculation(),
@@ -53,29 +53,30 @@ function textRequest(prompt) {
 
 // Events of either endpoint, as one shape
 
-function* pieces(event) {
-  const choice = event.choices?.[0];
-  if (choice) {
-    const { content, reasoning_content: thought } = choice.delta ?? {};
-    if (thought) yield { thought, provenance: provenanceOf(event) };
-    if (content) yield { text: content, provenance: provenanceOf(event) };
-  } else if (event.content) {
-    yield { text: event.content, provenance: provenanceOf(event) };
-  }
+function tokensOf(event) {
+  const { sources = [], rejected = [] } = event.choices?.[0] ?? event;
+  return sources.map((source, i) => ({ source, rejected: rejected[i] ?? [] }));
 }
 
-// Of a text that several tokens may have made: the last one's source, and all that was rejected.
-function provenanceOf(event) {
-  const tokens = event.provenance ?? [];
-  return { source: tokens.at(-1)?.source, rejected: tokens.flatMap((token) => token.rejected) };
+// A piece of text that several tokens may have made: the last one's source, all that was rejected.
+function* pieces(event, tokens) {
+  const provenance = {
+    source: tokens.at(-1)?.source,
+    rejected: tokens.flatMap((token) => token.rejected),
+  };
+  const choice = event.choices?.[0];
+  const { content, reasoning_content: thought } = choice?.delta ?? event;
+  if (thought) yield { thought, provenance };
+  if (content) yield { text: content, provenance };
 }
 
 async function write(request, into) {
   const run = new Run();
   const began = performance.now();
   for await (const event of stream(request.path, request.body, state.running.signal)) {
-    for (const token of event.provenance ?? []) run.token(token);
-    for (const piece of pieces(event)) into(piece);
+    const tokens = tokensOf(event);
+    for (const token of tokens) run.token(token);
+    for (const piece of pieces(event, tokens)) into(piece);
     if (event.timings) run.timings = event.timings;
     if (!into.quiet) paint(run);
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -145,3 +146,40 @@ def test_a_burst(streams: bool) -> None:
         assert slowest[0] < 1.0  # generous: the asked client shares this interpreter
         wait_until(lambda: server.worker.n_open == 0, 2)
         assert server.post("/completion", **BODY)["tokens_predicted"] == 30
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_end_does_not_wait_for_a_long_step(streams: bool) -> None:
+    """A prompt of a large model may take many seconds: its client is told, and the server ends."""
+    server = nano_server(n=1, drain_s=0.2)
+    server.start()
+    run, gate = server.engine._run, threading.Event()
+    n_left = [3]
+
+    def slow(step: Step) -> HostOutput:
+        n_left[0] -= 1
+        if n_left[0] == 0:
+            gate.wait(20)
+        return run(step)
+
+    server.engine._run = slow
+    found: list[Any] = []
+
+    def ask() -> None:
+        found.append(server.request("POST", "/completion", {**BODY, "stream": streams})[1])
+
+    client = threading.Thread(target=ask)
+    client.start()
+    wait_until(lambda: n_left[0] == 0)
+    loop = server.worker.loop
+    assert loop is not None
+    began = time.perf_counter()
+    loop.call_soon_threadsafe(server.serving.stop)
+    server.thread.join(5)
+    assert not server.thread.is_alive()
+    assert time.perf_counter() - began < 2.5
+    client.join(5)
+    told = json.loads(found[0].strip().split("\n\n")[-1][6:]) if streams else found[0]
+    assert told["error"]["type"] == "unavailable_error"
+    gate.set()
+    server.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -154,4 +156,42 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
     assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
     model = server.get("/v1/models")["data"][0]
     assert model["root"] == model["id"]
+    assert model["meta"]["n_params"] > 7e6
+    assert model["meta"]["size"] > 7e6
     assert model["max_model_len"] == model["context_length"] == slots[0]["n_ctx"]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+def test_who_drafted_each_token(eager: Server, path: str) -> None:
+    body: dict[str, Any] = {"return_sources": True, "temperature": 0, "max_tokens": 40}
+    body |= {"prompt": "x = 1\n" * 20, "messages": [{"role": "user", "content": "x = 1\n" * 9}]}
+    done = eager.post(path, **body)
+    told = done if path == "/completion" else done["choices"][0]
+    sources, timings = told["sources"], done["timings"]
+    assert len(sources) == timings["predicted_n"] == 40
+    assert len(sources) - sources.count("target") == timings["draft_n_accepted"] > 0
+    assert set(sources) <= {"target", "mtp", "ngram-mod"}
+    events = [event for event in eager.events(path, **body) if event != "[DONE]"]
+    parts = [e if path == "/completion" else c for e in events for c in e.get("choices", [e])]
+    parts = [part for part in parts if "sources" in part]
+    assert all(len(part["sources"]) == len(part["tokens"]) for part in parts)
+    sources = [source for part in parts for source in part["sources"]]
+    assert len(sources) == 40
+    timings = next(event["timings"] for event in events if "timings" in event)
+    assert len(sources) - sources.count("target") == timings["draft_n_accepted"]
+
+
+@pytest.mark.parametrize("n", [10_000, 200_000])
+def test_a_large_request_stops_nobody(server: Server, n: int) -> None:
+    """It is read, parsed and cut into tokens beside the loop."""
+    body = {"prompt": "some words and 1234 numbers\n" * n, "n_predict": 1}
+    found: list[Any] = []
+    asking = Thread(target=lambda: found.append(server.request("POST", "/completion", body)))
+    asking.start()
+    slowest = 0.0
+    while asking.is_alive():
+        began = time.perf_counter()
+        server.get("/health")
+        slowest = max(slowest, time.perf_counter() - began)
+    assert "exceeds the available context size" in found[0][1]["error"]["message"]
+    assert slowest < 1.0

@@ -57,7 +57,9 @@ def test_the_usage_can_be_left_out(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         messages=TASK, stream=True, stream_options={"include_usage": False}, **GREEDY
     )
-    assert all(chunk.choices for chunk in stream)
+    chunks = list(stream)
+    assert all(chunk.choices for chunk in chunks)
+    assert chunks[-1].to_dict()["timings"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

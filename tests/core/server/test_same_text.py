@@ -94,3 +94,17 @@ def test_a_chat_of_ten_turns(server: Server) -> None:
         texts.append(told)
     assert texts[0] == texts[1]
     assert cached > 500
+
+
+def test_what_one_user_wrote_is_not_drafted_for_another(eager: Server) -> None:
+    """By `cache_salt`: the n-grams of an earlier answer are its owner's."""
+
+    def drafted(salt: str) -> int:
+        body = {"prompt": "class Stack:", "n_predict": 80, "temperature": 0, "cache_salt": salt}
+        body["speculative"] = {"types": "ngram-mod"}
+        timings = eager.post("/completion", **body)["timings"]
+        return int(timings.get("draft_n_accepted", 0))
+
+    first = drafted("one")
+    assert drafted("two") == first
+    assert drafted("one") > first

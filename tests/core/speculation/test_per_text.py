@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted import (
     END,
@@ -151,6 +151,7 @@ def test_a_right_prediction_is_taken_whole() -> None:
     assert PREDICTION not in {n for n, c in other.stats.by_source.items() if c.drafted}
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(0, 5), max_size=30),
     st.lists(st.integers(0, 5), max_size=30),
