@@ -25,6 +25,7 @@ from .output import (
     print_version,
     replace_closed_streams,
 )
+from .serve import serve
 from .speculative_simple import speculative_simple
 from .usage import UsageError, describe
 from .warmup import warmup
@@ -38,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate", cls=SectionedCommand)(generate)
+app.command("serve", cls=SectionedCommand)(serve)
 app.command("speculative-simple", cls=SectionedCommand)(speculative_simple)
 app.add_typer(convert)
 app.command("bench-spec", cls=SectionedCommand)(bench_spec)

@@ -59,7 +59,7 @@ def read_chat(options: ChatOptions) -> ChatSetup | None:
     template = one_of("chat-template", options.chat_template, options.chat_template_file)
     name = options.chat_template
     source = template if name is None else _BUILT_IN.get(name)
-    return ChatSetup(system, source, name, _switches(options.chat_template_kwargs))
+    return ChatSetup(system, source, name, read_switches(options.chat_template_kwargs))
 
 
 def start_renderer() -> None:
@@ -75,7 +75,7 @@ def _refuse_without_chat(options: ChatOptions) -> None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} needs --chat")
 
 
-def _switches(text: str | None) -> dict[str, Any]:
+def read_switches(text: str | None) -> dict[str, Any]:
     try:
         switches = json.loads(text or "{}")
     except (ValueError, RecursionError):

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .errors import ConfigError, SpecdecError
 from .sampling.params import SamplingParams
+from .speculation.per_text import BY_DEFAULT, TextSpec
 
 # Stop reasons.
 EOS: Final = "eos"  # the model ended the text
@@ -29,7 +30,11 @@ class GenerateParams:
     ignore_eos: bool = False  # go on when the model ends the text
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
+    forms: str | None = None  # of which it has to follow one: see `sampling.forms`
+    with_rejected: bool = False  # events tell what was drafted in place of their token
     owner: str = ""  # whose text it is: what one owner wrote is not drafted for another
+    reuse: bool = True  # begin with what other texts left in the cache
+    spec: TextSpec = BY_DEFAULT  # what it wants of the speculators that there are
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -38,12 +43,18 @@ class GenerateParams:
             raise ConfigError(f"stop must be a list of strings, got {self.stop!r}")
         if "" in self.stop:
             raise ConfigError("a stop string is empty, which would end every text at once")
-        if self.grammar is not None and self.json_schema is not None:
+        rules = (self.grammar, self.json_schema, self.forms)
+        if sum(rule is not None for rule in rules) > 1:
             raise ConfigError("a grammar and a JSON schema cannot both be followed; give one")
-        if self.ignore_eos and (self.grammar is not None or self.json_schema is not None):
+        if self.ignore_eos and self.is_restricted:
             raise ConfigError("ignore_eos would leave nothing to say once the grammar is complete")
         if self.logprobs is not None and self.logprobs < 0:
             raise ConfigError(f"logprobs must be at least 0, got {self.logprobs}")
+
+    @property
+    def is_restricted(self) -> bool:
+        """Some texts are not allowed."""
+        return (self.grammar, self.json_schema, self.forms) != (None, None, None)
 
 
 class Event(NamedTuple):
@@ -61,6 +72,7 @@ class Event(NamedTuple):
     stop_string: str | None = None  # the one that came up
     sequence: int = 0  # `Sequence.id`, where several are running
     error: SpecdecError | None = None  # why it failed
+    rejected: tuple[int, ...] = ()  # what was drafted instead, if that was asked for
 
 
 @dataclass(slots=True)

@@ -170,11 +170,15 @@ class Runtime:
     def warm_up(self) -> Engine:
         """Make the engine now, with all kernels compiled, instead of at the first generation."""
         if self._engine is None:
-            n_slots = self.budget.sizes.n_slots
-            engine = self.new_engine(self.budget, build_speculator(self.setting(n_slots)))
-            engine.rehearse()
-            self._engine = engine
+            self._engine = self.ready_engine(self.budget)
         return self._engine
+
+    def ready_engine(self, budget: Budget) -> Engine:
+        """An engine that speculates as asked for, with all kernels compiled."""
+        drafter = build_speculator(self.setting(budget.sizes.n_slots))
+        engine = self.new_engine(budget, drafter)
+        engine.rehearse()
+        return engine
 
     def logits(self, token_ids: Sequence[int]) -> Floats:
         """Logits of every row of one fresh sequence, (T, V)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
 from ..speculation.interface import Ask, Opening, Seen, Speculator
+from ..speculation.splice import shortened
 from ..state.store import StateStore
 from . import saving
 
@@ -59,7 +60,8 @@ class Drafting:
         if not able:
             return
         for part, draft in zip(able, speculator.propose(asks), strict=True):
-            if draft.tokens:
+            if draft.tokens and (n := part.sequence.params.spec.n_used(draft)):
+                draft = shortened(draft, n)
                 part.add_draft(draft)
                 self._drafted.append(part)
 
@@ -106,6 +108,16 @@ class Drafting:
     def _begin(self, speculator: Speculator, part: Part) -> None:
         sequence = part.sequence
         sequence.is_known_to_drafter = True
-        speculator.begin(Opening(sequence.id, sequence.tokens, part.state, sequence.params.owner))
+        params = sequence.params
+        speculator.begin(
+            Opening(
+                sequence.id,
+                sequence.tokens,
+                part.state,
+                params.owner,
+                params.spec,
+                sequence.n_prompt,
+            )
+        )
         if sequence.saved is not None and (blobs := saving.drafter_blobs(sequence.saved)):
             speculator.load(sequence.id, blobs)

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
 from ..sampling.params import SamplingParams
+from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
 from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
 from ..state.rows import StateRows
@@ -24,7 +25,7 @@ from .drafting import Drafting
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
-from .verify import make_verifier
+from .verify import Verifier, Verifiers, make_verifier
 
 REHEARSED_TOKENS: Final = 240  # at most
 
@@ -59,6 +60,7 @@ class Engine:
         self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
         self._verifier = make_verifier(config.acceptance, tokenizer)
+        self._others = Verifiers(tokenizer) if drafter is not None else None
         self._origin = saving.Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
         self._news: list[Event] = []  # what happened between two steps
@@ -69,13 +71,26 @@ class Engine:
         return bool(self._news or self._scheduler.waiting or self._scheduler.running)
 
     def add(
-        self, prompt: Tokens[int], params: GenerateParams | None = None, *, index: int = 0
+        self,
+        prompt: Tokens[int],
+        params: GenerateParams | None = None,
+        *,
+        index: int = 0,
+        sampler: Sampler | None = None,
     ) -> Sequence:
-        """Queue a text. `index` numbers the texts of one request, which share a seed."""
+        """Queue a text. `index` numbers the texts of one request, which share a seed. `sampler`:
+        what `prepare` made for the same parameters and index."""
         check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
-        sequence = self._new_sequence(prompt, params or GenerateParams(), index)
+        sequence = self._new_sequence(prompt, params or GenerateParams(), index, sampler)
         self._scheduler.waiting.append(sequence)
         return sequence
+
+    def prepare(self, params: GenerateParams, index: int = 0) -> Sampler:
+        """What takes long before a text can begin, such as reading its grammar. The one thing here
+        that other threads may do."""
+        sampler = self._samplers.make(params, index)
+        self._verifier_for(params).check(sampler)
+        return sampler
 
     def step(self) -> list[Event]:
         """One pass of the model over rows of all sequences that have work."""
@@ -95,7 +110,8 @@ class Engine:
             ran_at = time.perf_counter()
             first, n_true = 0, []
             for part in parts:
-                n_made = self._verifier.accept(part, output, first, events) if part.n_out else 0
+                accept = part.sequence.verifier.accept
+                n_made = accept(part, output, first, events) if part.n_out else 0
                 first += part.n_out
                 n_true.append(len(part.tokens) - part.n_out + n_made)
                 part.state.advance(len(part.tokens), n_true[-1])
@@ -109,11 +125,11 @@ class Engine:
         news, self._news = self._news, []
         return news + events
 
-    def cancel(self, sequence: Sequence) -> None:
+    def cancel(self, sequence: Sequence, reason: str = CANCELLED) -> None:
         """End a text now. Its last event comes with the next step."""
         self._recover()
         if sequence.stop_reason is None:
-            self._news.append(sequence.end(CANCELLED))
+            self._news.append(sequence.end(reason))
             self._scheduler.remove(sequence)
             self._close(sequence)
 
@@ -178,9 +194,16 @@ class Engine:
         """No more steps: what drafters keep in files is written."""
         self._drafting.close()
 
-    def _new_sequence(self, prompt: Tokens[int], params: GenerateParams, index: int) -> Sequence:
-        sampler = self._samplers.make(params, index)
-        self._verifier.check(sampler)
+    def _new_sequence(
+        self,
+        prompt: Tokens[int],
+        params: GenerateParams,
+        index: int,
+        sampler: Sampler | None = None,
+    ) -> Sequence:
+        if sampler is None:
+            sampler = self.prepare(params, index)
+        verifier = self._verifier_for(params)
         sampler.begin(prompt)
         sequence = Sequence(
             next(self._ids),
@@ -190,11 +213,16 @@ class Engine:
             eog_ids=self._tokenizer.eog_ids,
             stream=self._tokenizer.stream(continues=True),
             sampler=sampler,
+            verifier=verifier,
         )
-        if self._verifier.picks_every_row(sampler):
+        if verifier.picks_every_row(sampler):
             sequence.request = sampler.request
-        sequence.stats.accept_mode = self.config.acceptance.mode
+        sequence.stats.accept_mode = verifier.mode
         return sequence
+
+    def _verifier_for(self, params: GenerateParams) -> Verifier:
+        rule = params.spec.accept
+        return self._others.of(rule) if rule and self._others is not None else self._verifier
 
     # the parts of a step
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import replace
+from threading import Lock
 from typing import Final
 
 from ..generation import GenerateParams
@@ -18,10 +19,13 @@ _MAX_BREAKERS: Final = 16  # lists of DRY breakers that are remembered: each tak
 
 
 class SamplerMaker:
+    """Thread-safe: what takes long is done before a text comes to the engine."""
+
     def __init__(self, tokenizer: Tokenizer, n_vocab: int) -> None:
         self._tokenizer, self._n_vocab = tokenizer, n_vocab
         self._breakers: OrderedDict[tuple[str, ...], Breakers] = OrderedDict()
         self._grammars = Grammars(tokenizer)
+        self._lock = Lock()
 
     def make(self, params: GenerateParams, index: int) -> Sampler:
         """`index` numbers the sequences of one request, which share a seed."""
@@ -42,15 +46,21 @@ class SamplerMaker:
             return self._grammars.from_gbnf(params.grammar)
         if params.json_schema is not None:
             return self._grammars.from_json_schema(params.json_schema)
+        if params.forms is not None:
+            return self._grammars.from_forms(params.forms)
         return None
 
     def _find_breakers(self, sampling: SamplingParams) -> Breakers:
         texts = sampling.dry_sequence_breakers
         if not sampling.dry_multiplier or not texts:
             return NO_BREAKERS
-        if texts not in self._breakers:
-            self._breakers[texts] = find_breakers(texts, self._tokenizer)
-        self._breakers.move_to_end(texts)
-        if len(self._breakers) > _MAX_BREAKERS:
-            self._breakers.popitem(last=False)
-        return self._breakers[texts]
+        with self._lock:
+            found = self._breakers.get(texts)
+        if found is None:
+            found = find_breakers(texts, self._tokenizer)
+        with self._lock:
+            self._breakers[texts] = found
+            self._breakers.move_to_end(texts)
+            if len(self._breakers) > _MAX_BREAKERS:
+                self._breakers.popitem(last=False)
+        return found

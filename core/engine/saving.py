@@ -12,6 +12,7 @@ from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
+from ..speculation.per_text import TextSpec
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from .sequence import Sequence
@@ -46,10 +47,11 @@ class Request:
             fields = _with_tuples(json.loads(snapshot.blobs[_REQUEST]))
             params = fields["params"]
             sampling = SamplingParams(**params.pop("sampling"))
+            spec = TextSpec(**params.pop("spec", {}))
             index = fields["index"]
             if not isinstance(index, int) or not 0 <= index < 1 << 32:
                 raise ConfigError(f"sequence index {index!r}")
-            return cls(GenerateParams(sampling, **params), index)
+            return cls(GenerateParams(sampling, spec=spec, **params), index)
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, ConfigError):
             raise FileFormatError("the saved sequence holds no valid request") from None
 

@@ -93,7 +93,7 @@ class Scheduler:
         # The last token of a text is never run.
         max_cells = max(sequence.max_len - 1, 1)
         if sequence.saved is None:
-            return self._store.open(sequence.tokens, max_cells)
+            return self._store.open(sequence.tokens, max_cells, reuse=sequence.params.reuse)
         saved = sequence.saved
         state = self._store.open_image(saved.image, saved.n_cells, max_cells)
         if state is not None:
@@ -104,7 +104,7 @@ class Scheduler:
         state = sequence.state
         assert state is not None, "a running sequence has its state"
         # One token comes out of the last row whatever was drafted.
-        room = min(share, self._window - 1, sequence.n_missing - 1)
+        room = min(share, self._window - 1, sequence.n_missing - 1, sequence.max_draft)
         return Part(sequence, state, [sequence.tokens[-1]], 1, room)
 
     def _pieces(self) -> list[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
+from typing import TYPE_CHECKING
 
 from ..backend.interface import HostOutput
 from ..backend.picking import UNSURE
@@ -25,10 +26,14 @@ from ..sampling.logprobs import token_logprob, top_logprobs
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Draft
+from ..speculation.options import MAX_DRAFT
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import SequenceState
 from ..tokenizer import StreamDecoder
 from .stops import StopFinder
+
+if TYPE_CHECKING:
+    from .verify import Verifier
 
 # Told of each token of the text: its source, and where the row is that it was picked from.
 RowObserver = Callable[[int, str, HostOutput, int], None]
@@ -47,12 +52,15 @@ class Sequence:
         eog_ids: frozenset[int],
         stream: StreamDecoder,
         sampler: Sampler,
+        verifier: Verifier,
     ) -> None:
-        self.id, self.params, self.sampler = id, params, sampler
+        self.id, self.params, self.sampler, self.verifier = id, params, sampler, verifier
         self.tokens = list(prompt)  # prompt and text
         self.n_prompt = len(prompt)
         asked = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
         self.max_len = min(asked, n_ctx)
+        spec = params.spec
+        self.max_draft = 0 if spec.is_off else MAX_DRAFT if spec.n_max is None else spec.n_max
         self.stop_reason: str | None = None
         self.stats = Stats(prompt_n=self.n_prompt)
         self.request = 0  # by which a backend picks its tokens beforehand, see `Step.requests`

@@ -7,25 +7,29 @@ token drafted for this row stay, and if not, which one comes instead?
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..backend.interface import HostOutput
 from ..errors import ConfigError, NonFiniteError
-from ..generation import ERROR, TARGET, Event
+from ..generation import ERROR, NO_TOKEN, TARGET, Event
 from ..sampling.law import chance, residual
 from ..sampling.noise import ACCEPT_COIN, RESIDUAL
 from ..sampling.relaxed import Phase, is_nearly_best
 from ..sampling.sampler import Sampler
 from ..speculation import acceptance as modes
-from ..speculation.acceptance import Acceptance
+from ..speculation.acceptance import Acceptance, parse_accept
 from ..speculation.interface import Draft
 from ..tokenizer import Tokenizer
 from ..tokenizer.thinking import find_thinking_marks
 from .scheduler import Part
 from .sequence import Sequence
 
+_MAX_RULES: Final = 64  # that are remembered
+
 
 class Verifier(ABC):
+    mode: str  # of `Acceptance`
+
     def check(self, sampler: Sampler) -> None:
         """Refuse what cannot be verified in this way, with a ConfigError."""
 
@@ -55,9 +59,27 @@ def make_verifier(acceptance: Acceptance, tokenizer: Tokenizer) -> Verifier:
     return Match()
 
 
+class Verifiers:
+    """One for each rule that texts ask for, see `parse_accept`."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._by_rule: dict[str, Verifier] = {}
+
+    def of(self, rule: str) -> Verifier:
+        found = self._by_rule.get(rule)
+        if found is None:
+            found = make_verifier(parse_accept(rule), self._tokenizer)
+            if len(self._by_rule) < _MAX_RULES:
+                self._by_rule[rule] = found
+        return found
+
+
 class Match(Verifier):
     """Sample and match: the target picks its own token at every row, as it would have without a
     draft, so the text cannot depend on what was drafted."""
+
+    mode = modes.MATCH
 
     def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         # The loop of `_OneByOne`, written out: plain decoding passes here for every token.
@@ -75,7 +97,16 @@ class Match(Verifier):
             events.append(sequence.end(ERROR, error))
         if drafted:
             part.n_accepted = n_made if is_hit else n_made - 1
+            if sequence.params.with_rejected:
+                _tell_rejected(part, events)
         return n_made
+
+
+def _tell_rejected(part: Part, events: list[Event]) -> None:
+    """With the token that came instead."""
+    rejected = part.draft.tokens[part.n_accepted :]
+    if rejected and events and events[-1].token != NO_TOKEN:
+        events[-1] = events[-1]._replace(rejected=tuple(rejected))
 
 
 class _Choice(NamedTuple):
@@ -99,6 +130,8 @@ class _OneByOne(Verifier):
         except NonFiniteError as error:
             events.append(sequence.end(ERROR, error))
         part.n_accepted = n_made if choice.is_drafted else n_made - 1
+        if sequence.params.with_rejected:
+            _tell_rejected(part, events)
         return n_made
 
     @abstractmethod
@@ -114,6 +147,8 @@ class Ratio(_OneByOne):
     What the target draws here has noise of its own, so that a drafter may look at any other, that
     of plain picks included, without the law being touched.
     """
+
+    mode = modes.RATIO
 
     def __init__(self) -> None:
         self._match = Match()
@@ -150,6 +185,8 @@ class Ratio(_OneByOne):
 
 class Relaxed(_OneByOne):
     """Sample and match, and while the text is a thought, also what is nearly as good. Lossy."""
+
+    mode = modes.RELAXED
 
     def __init__(self, acceptance: Acceptance, tokenizer: Tokenizer) -> None:
         self._top_n, self._delta = acceptance.top_n, acceptance.delta
@@ -191,6 +228,8 @@ class Relaxed(_OneByOne):
 class Synthetic(_OneByOne):
     """Coins decide which draft tokens hold: for benchmarks. The rows of those that do are not
     sampled, so that the figures do not pay for what a real acceptance does not do twice."""
+
+    mode = modes.SYNTHETIC
 
     def __init__(self, acceptance: Acceptance, tokenizer: Tokenizer) -> None:
         self._chances = acceptance.chances

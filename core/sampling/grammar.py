@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, FileFormatError, MissingDependencyError
+from .forms import lark_of_forms
 from .gbnf import MAX_CHARS, parse_gbnf
 from .gbnf_lark import Deadline, to_lark
 
@@ -122,7 +123,8 @@ class Grammars:
         self._tokenizer = tokenizer
         self._time_limit_s = time_limit_s
         self._vocabulary: Any = None
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what was prepared: never held for long
+        self._at_work = threading.Lock()  # one is prepared at a time
         self._prepared: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def from_gbnf(self, text: str) -> Grammar:
@@ -133,19 +135,38 @@ class Grammars:
         source = _checked_schema(schema)
         return self._make("json", source, lambda: _lark_of_schema(source))
 
+    def from_forms(self, source: str) -> Grammar:
+        """What `write_forms` made."""
+        if len(source) > MAX_CHARS:
+            raise ConfigError(
+                f"the tools' schemas have {len(source)} characters, at most {MAX_CHARS} may be"
+            )
+        for _, schema, _ in json.loads(source)["forms"]:
+            _checked_schema(schema)
+        return self._make("forms", source, lambda: lark_of_forms(source, _BLANKS))
+
     def json_object(self) -> Grammar:
         return self.from_json_schema({"type": "object"})
 
     def _make(self, kind: str, source: str, lark: Callable[[], str]) -> Grammar:
-        with self._lock:
-            fresh = self._prepared.get((kind, source))
-            if fresh is None:
-                fresh = self._prepare(lark)
+        fresh = self._find((kind, source))
+        if fresh is None:
+            with self._at_work:
+                fresh = self._find((kind, source))
+                if fresh is None:
+                    fresh = self._prepare(lark)
+            with self._lock:
                 self._prepared[kind, source] = fresh
                 if len(self._prepared) > MAX_CACHED:
                     self._prepared.popitem(last=False)
-            self._prepared.move_to_end((kind, source))
-            return Grammar(fresh, self._tokenizer.n_vocab, self._tokenizer.eog_ids)
+        return Grammar(fresh, self._tokenizer.n_vocab, self._tokenizer.eog_ids)
+
+    def _find(self, key: tuple[str, str]) -> Any:
+        with self._lock:
+            fresh = self._prepared.get(key)
+            if fresh is not None:
+                self._prepared.move_to_end(key)
+            return fresh
 
     def _prepare(self, lark: Callable[[], str]) -> Any:
         """A matcher that has computed its first mask, which is where much of the work is done."""

@@ -13,6 +13,7 @@ from .costs import CostModel
 from .interface import Speculator
 from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
 from .plans import FixedPolicy, Policy
+from .prediction import Prediction
 from .table import Setting, make_speculator, resolve_types
 from .trace import Trace
 
@@ -20,7 +21,10 @@ from .trace import Trace
 def build_speculator(setting: Setting) -> Speculator | None:
     """None: nothing drafts. A ConfigError says which type cannot work with these files."""
     made = make_speculators(setting)
-    return Chain(made, make_policy(setting.options)) if made else None
+    if not made:
+        return None
+    prediction = Prediction(setting.target.tokenizer.eog_ids)
+    return Chain([prediction, *made], make_policy(setting.options))
 
 
 def make_speculators(setting: Setting) -> list[Speculator]:

@@ -25,7 +25,8 @@ class Chain(Speculator):
     def __init__(self, speculators: Sequence[Speculator], policy: Policy) -> None:
         """`speculators` in the order of their precedence."""
         self._all, self._policy = list(speculators), policy
-        self._cheap = [each for each in speculators if not each.is_model]
+        self._cheap = self._wanted()
+        self._limited: dict[int, frozenset[str]] = {}  # texts for which only some may draft
         self._models = [each for each in speculators if each.is_model]
         self.taps = frozenset().union(*(each.taps for each in self._all))
         self._observers = [
@@ -48,6 +49,9 @@ class Chain(Speculator):
         self._policy.begin(opening.sequence)
         for each in self._all:
             each.begin(opening)
+        self._cheap = self._wanted()
+        if opening.spec.types:
+            self._limited[opening.sequence] = opening.spec.sources
 
     def rehearse(self) -> bool:
         if not self._policy.repeats:
@@ -79,6 +83,8 @@ class Chain(Speculator):
             return self._practise(self._rehearsal, asks)
         began = perf_counter()
         cheap = self._ask_cheap(asks) if self._cheap else []
+        if self._limited:
+            cheap = self._permitted(cheap, asks)
         if self._to_rest:
             if not _says_something(cheap):
                 self._rest_on()
@@ -118,6 +124,7 @@ class Chain(Speculator):
             offers = [
                 ModelOffer(each.name, each.longest, each.n_pending(sequence))
                 for each in self._models
+                if sequence not in self._limited or each.name in self._limited[sequence]
             ]
             infos.append(
                 AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
@@ -154,8 +161,10 @@ class Chain(Speculator):
         self._rehearsal = self._go = None
         self._policy.end(sequence)
         self._drafts.pop(sequence, None)
+        self._limited.pop(sequence, None)
         for each in self._all:
             each.end(sequence)
+        self._cheap = self._wanted()
 
     def forget(self) -> None:
         for each in self._all:
@@ -180,6 +189,22 @@ class Chain(Speculator):
                 each.load(sequence, own)
 
     # the parts of a draft
+
+    def _wanted(self) -> list[Speculator]:
+        return [each for each in self._all if not each.is_model and each.is_wanted]
+
+    def _permitted(
+        self, cheap: list[Sequence[Draft]], asks: Sequence[Ask]
+    ) -> list[Sequence[Draft]]:
+        """Without what some texts do not want: everybody was asked for everybody."""
+        allowed = [self._limited.get(ask.sequence) for ask in asks]
+        return [
+            [
+                draft if names is None or each.name in names else Draft(ms=draft.ms)
+                for draft, names in zip(drafts, allowed, strict=True)
+            ]
+            for each, drafts in zip(self._cheap, cheap, strict=True)
+        ]
 
     def _ask_cheap(self, asks: Sequence[Ask]) -> list[Sequence[Draft]]:
         """By speculator, then by ask."""

@@ -16,6 +16,7 @@ from ..backend.step import Step
 from ..sampling.law import Law
 from ..sampling.sampler import Sampler
 from ..state.store import SequenceState, StateStore
+from .per_text import BY_DEFAULT, TextSpec
 
 
 class Opening(NamedTuple):
@@ -25,6 +26,8 @@ class Opening(NamedTuple):
     tokens: Sequence[int]  # the prompt; more if the text was saved and goes on
     state: SequenceState  # `n_reused` of its cells were there already
     owner: str = ""  # whose it is: what one owner wrote is not drafted for another
+    spec: TextSpec = BY_DEFAULT  # what it wants of speculators
+    n_prompt: int = 0  # of `tokens`, if it is a saved text; 0: all of them
 
     @property
     def carry(self) -> dict[str, bytes]:
@@ -70,6 +73,7 @@ class Speculator(ABC):
     """Only `propose` is required: one without state inherits the rest."""
 
     name: str = ""  # the source of its tokens
+    is_wanted: bool = True  # some text could use it: otherwise it is not asked
     is_model: bool = False  # its drafts take time: it is asked only if they seem worth it
     longest: int = 64  # tokens that it drafts at most
     rest: int = 0  # so many rounds it need not be asked: it would say nothing

@@ -87,13 +87,15 @@ class StateStore:
         self.pool = PagePool(sizes.n_pages, sizes.page_len, copy_pages)
         self.prefixes = PrefixCache(self.pool, self.slots)
 
-    def open(self, tokens: Sequence[int], max_cells: int) -> SequenceState | None:
+    def open(
+        self, tokens: Sequence[int], max_cells: int, *, reuse: bool = True
+    ) -> SequenceState | None:
         """A place for a text that begins with `tokens` and grows to `max_cells` at most.
 
         What the cache knows of its beginning is there already; the last token never is, since
         its logits are wanted. None if there is no room now.
         """
-        match = self.prefixes.find(tokens)
+        match = self.prefixes.find(tokens if reuse else ())
         last = len(tokens) - 1
         limit = _floor(min(match.n_tokens, last), 1 if self.any_cut else self.chunk)
         # Continuing within a page needs a copy of it, for which there may be no room.

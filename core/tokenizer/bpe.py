@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers.models import BPE
 
 SPACE_MARK = "\u2581"
+_LONG = 1 << 12  # characters
 
 
 def _byte_alphabet() -> list[str]:
@@ -50,7 +51,7 @@ class ByteLevelBpe(Algorithm):
         self._engine.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_chars])
 
     def encode(self, text: str, after_special: bool) -> list[int]:
-        ids = self._engine.encode(text, add_special_tokens=False).ids
+        ids = _ids(self._engine, text)
         if self._drops:
             return [token_id for token_id in ids if token_id < self._n_tokens]
         return ids
@@ -76,11 +77,20 @@ class PlainBpe(Algorithm):
             if whole is not None:
                 ids.append(whole)
             else:
-                ids += self._engine.encode(piece, add_special_tokens=False).ids
+                ids += _ids(self._engine, piece)
         return ids
 
     def spell(self, token: str) -> bytes:
         return token.replace(SPACE_MARK, " ").encode()
+
+
+def _ids(engine: Tokenizer, text: str) -> list[int]:
+    if len(text) < _LONG:
+        ids: list[int] = engine.encode(text, add_special_tokens=False).ids
+        return ids
+    # The library gives the interpreter's lock away for batches only.
+    (found,) = engine.encode_batch([text], add_special_tokens=False)
+    return list(found.ids)
 
 
 def _engine(

@@ -25,3 +25,8 @@ def find_thinking_marks(vocabulary: Vocabulary) -> tuple[int, int] | None:
         if first is not None and last is not None:
             return first, last
     return None
+
+
+def find_thinking_texts(template: str) -> tuple[str, str] | None:
+    """The same marks as text, if the chat template mentions them."""
+    return next((pair for pair in _PAIRS if pair[1] in template or pair[0] in template), None)

@@ -50,6 +50,7 @@ class Tokenizer:
         self.add_bos = info.add_bos
         self.add_eos = info.add_eos
         self.eog_ids = vocabulary.eog_ids
+        self.fim_ids = vocabulary.fim_ids
         self.n_vocab = len(vocabulary.tokens)
         self._vocabulary = vocabulary
         self._specials = specials

@@ -70,6 +70,7 @@ class Vocabulary:
     index: dict[str, int]
     kinds: bytearray  # one Kind per token
     eog_ids: frozenset[int]
+    fim_ids: Mapping[str, int]  # by what they stand for: "pre", "suf", "mid", "pad", "rep", "sep"
 
     def special_ids(self) -> list[int]:
         """Tokens found in text before anything else, in order of id."""
@@ -87,7 +88,8 @@ def load_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
     if len(index) != len(tokens):
         _refuse_duplicates(tokens)
     kinds = _read_kinds(metadata, len(tokens))
-    ending = _mark_fim(metadata, index, kinds)
+    fim = _mark_fim(metadata, index, kinds)
+    ending = {fim[name] for name in _ENDING_FIM if name in fim}
     for text in _EOG_TEXTS:
         if text in index:
             kinds[index[text]] = Kind.CONTROL
@@ -100,7 +102,8 @@ def load_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         if token_id is not None:
             ending.add(token_id)
     _drop_false_endings(index, kinds, ending)
-    return Vocabulary(tokens, index, kinds, frozenset(ending))
+    fim_ids = {name.removeprefix("fim_"): token_id for name, token_id in fim.items()}
+    return Vocabulary(tokens, index, kinds, frozenset(ending), fim_ids)
 
 
 def find_id(metadata: Mapping[str, object], name: str, n_tokens: int) -> int | None:
@@ -198,9 +201,9 @@ def _read_kinds(metadata: Mapping[str, object], n_tokens: int) -> bytearray:
 
 def _mark_fim(
     metadata: Mapping[str, object], index: Mapping[str, int], kinds: bytearray
-) -> set[int]:
-    """Fill-in-the-middle tokens, by key or else by text; those that end a generation."""
-    ending = set()
+) -> dict[str, int]:
+    """Fill-in-the-middle tokens, by key or else by text."""
+    found = {}
     for name, texts in _FIM_TEXTS.items():
         token_id = find_id(metadata, name, len(kinds))
         if token_id is None:
@@ -208,9 +211,8 @@ def _mark_fim(
             if token_id is None:
                 continue
             kinds[token_id] = Kind.CONTROL
-        if name in _ENDING_FIM:
-            ending.add(token_id)
-    return ending
+        found[name] = token_id
+    return found
 
 
 def _drop_false_endings(index: Mapping[str, int], kinds: bytearray, ending: set[int]) -> None:

@@ -1,0 +1,204 @@
+"""The flags of `spec serve`, and the settings that they come to. Names follow llama-server."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+import typer
+
+from ..core.errors import ConfigError
+from .options import UNLIMITED
+from .sampling_options import RANDOM_SEED, SamplingOptions
+
+if TYPE_CHECKING:
+    from ..core.server.settings import ServerSettings
+
+DEFAULT_PORT: Final = 8080
+_MIB: Final = 1 << 20
+
+
+def flag(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenOptions:
+    SECTION: ClassVar = "Server"
+
+    host: Annotated[str, flag("--host", metavar="ADDRESS", help="Address to listen on.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, flag("--port", metavar="N", min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = DEFAULT_PORT
+    parallel: Annotated[
+        int,
+        flag(
+            "--parallel", "-np", metavar="N", min=-1, max=256,
+            help="Texts that are written at the same time, each with a context of its own; -1 is "
+            "4, or fewer if memory is short.",
+        ),
+    ] = -1  # fmt: skip
+    alias: Annotated[
+        str | None,
+        flag("--alias", "-a", metavar="A,B", help="Names of the model; the first one is shown."),
+    ] = None
+    api_key: Annotated[
+        list[str] | None,
+        flag(
+            "--api-key", metavar="A,B",
+            help="Keys, one of which a request needs (or set SPEC_API_KEY).",
+        ),
+    ] = None  # fmt: skip
+    api_key_file: Annotated[
+        Path | None, flag("--api-key-file", metavar="FILE", help="The same, one on each line.")
+    ] = None
+    insecure: Annotated[
+        bool, flag("--insecure", help="Listen for other machines without a key.")
+    ] = False
+    cors_origins: Annotated[
+        str | None,
+        flag(
+            "--cors-origins", metavar="A,B",
+            help="Web pages that may ask, besides those of this machine; * is all of them.",
+        ),
+    ] = None  # fmt: skip
+    allowed_hosts: Annotated[
+        str | None,
+        flag("--allowed-hosts", metavar="A,B", help="Names under which a proxy reaches this."),
+    ] = None
+    ssl_key_file: Annotated[
+        Path | None, flag("--ssl-key-file", metavar="FILE", help="Private key, for HTTPS.")
+    ] = None
+    ssl_cert_file: Annotated[
+        Path | None, flag("--ssl-cert-file", metavar="FILE", help="Its certificate.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    SECTION: ClassVar = "Server"
+
+    metrics: Annotated[bool, flag("--metrics", help="Offer /metrics, for Prometheus.")] = False
+    slots: Annotated[
+        bool, typer.Option("--slots/--no-slots", help="Offer /slots: what is being written.")
+    ] = True
+    ui: Annotated[
+        bool, typer.Option("--ui/--no-ui", "--webui/--no-webui", help="Offer the page at /.")
+    ] = True
+    predict: Annotated[
+        int,
+        flag(
+            "--predict", "--n-predict", "-n", metavar="N", min=-1,
+            help="No text gets longer than this; -1: the context is the limit.",
+        ),
+    ] = UNLIMITED  # fmt: skip
+    max_queue: Annotated[
+        int, flag("--max-queue", metavar="N", min=0, help="Texts that may wait; then 503.")
+    ] = 512
+    max_body: Annotated[int, flag("--max-body", metavar="MIB", min=1, help="Largest request.")] = 16
+    timeout: Annotated[
+        int,
+        flag(
+            "--timeout", "-to", metavar="S", min=1,
+            help="Seconds after which a client that neither sends nor reads is given up.",
+        ),
+    ] = 60  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    SECTION: ClassVar = "Chat"
+
+    chat_template: Annotated[
+        str | None,
+        flag(
+            "--chat-template", metavar="NAME",
+            help="chatml, or the name of another template in the model's file.",
+        ),
+    ] = None  # fmt: skip
+    chat_template_file: Annotated[
+        Path | None, flag("--chat-template-file", metavar="FILE", help="A Jinja template.")
+    ] = None
+    chat_template_kwargs: Annotated[
+        str | None,
+        flag(
+            "--chat-template-kwargs", metavar="JSON",
+            help="""Switches of the template, such as '{"enable_thinking": false}'.""",
+        ),
+    ] = None  # fmt: skip
+    jinja: Annotated[
+        bool, flag("--jinja", help="Understood, and always on: templates are Jinja's.")
+    ] = False
+    reasoning_format: Annotated[
+        str,
+        flag(
+            "--reasoning-format", metavar="FORMAT",
+            help="Thoughts: none (in the text), deepseek (apart, as reasoning_content; auto too), "
+            "deepseek-legacy (both).",
+        ),
+    ] = "auto"  # fmt: skip
+
+
+def build_settings(
+    listen: ListenOptions,
+    limits: LimitOptions,
+    templates: TemplateOptions,
+    sampling: SamplingOptions,
+    switches: dict[str, Any],
+) -> ServerSettings:
+    """What is wrong with them is a usage error."""
+    from ..core.server.settings import ServerSettings
+
+    if listen.parallel == 0:
+        raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
+    for path in (listen.ssl_key_file, listen.ssl_cert_file):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(2, "no such file", str(path))
+    try:
+        return ServerSettings(
+            host=listen.host,
+            api_keys=read_keys(listen),
+            is_open=listen.insecure,
+            allowed_hosts=tuple(name.lower() for name in _parts(listen.allowed_hosts)),
+            cors_origins=_parts(listen.cors_origins),
+            alias=_parts(listen.alias),
+            with_metrics=limits.metrics,
+            with_slots=limits.slots,
+            with_page=limits.ui,
+            sampling=sampling.params(),
+            seed=None if sampling.seed == RANDOM_SEED else sampling.seed,
+            max_tokens=None if limits.predict < 0 else limits.predict,
+            max_queue=limits.max_queue,
+            max_body=limits.max_body * _MIB,
+            io_s=limits.timeout,
+            template_kwargs=tuple(switches.items()),
+            reasoning_format=templates.reasoning_format,
+            ssl_key=_path(listen.ssl_key_file),
+            ssl_cert=_path(listen.ssl_cert_file),
+        )
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def read_keys(listen: ListenOptions) -> tuple[str, ...]:
+    given = [*(listen.api_key or ()), os.environ.get("SPEC_API_KEY", "")]
+    keys = [key for text in given for key in _parts(text)]
+    if listen.api_key_file is not None:
+        lines = listen.api_key_file.read_text(encoding="utf-8").splitlines()
+        found = [line.strip() for line in lines if line.strip()]
+        if not found:
+            raise typer.BadParameter(f"--api-key-file: {listen.api_key_file} holds no key")
+        keys += found
+    return tuple(keys)
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)

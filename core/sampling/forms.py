@@ -1,0 +1,47 @@
+"""Forms: fixed text around JSON that follows a schema, one of several, with thoughts before it.
+
+What a chat that must call a tool, or think before it answers in JSON, needs of a grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..errors import ConfigError
+
+MAX_FORMS: Final = 128
+
+
+def write_forms(forms: Sequence[tuple[str, Any, str]], *, thought_end: str = "") -> str:
+    """As `GenerateParams.forms` wants it: text before, schema and text behind of each.
+
+    With `thought_end`, any text may come first that this ends.
+    """
+    if not 1 <= len(forms) <= MAX_FORMS:
+        raise ConfigError(f"there may be 1 to {MAX_FORMS} forms, got {len(forms)}")
+    return json.dumps({"thought_end": thought_end, "forms": [list(form) for form in forms]})
+
+
+def lark_of_forms(source: str, blanks: str) -> str:
+    """`blanks`: what may stand between the parts of JSON."""
+    given = json.loads(source)
+    lines = ['%llguidance {"no_forcing": true}']
+    names = [f"form_{i}" for i in range(len(given["forms"]))]
+    choice = " | ".join(names)
+    if end := given["thought_end"]:
+        lines += [f"start: thought ({choice})", f"thought[suffix={_quoted(end)}]: /(?s:.*)/"]
+    else:
+        lines.append(f"start: {choice}")
+    for i, (before, schema, after) in enumerate(given["forms"]):
+        parts = [_quoted(before)] * bool(before) + [f"json_{i}"] + [_quoted(after)] * bool(after)
+        lines.append(f"form_{i}: {' '.join(parts)}")
+        if isinstance(schema, dict):
+            schema = schema | {"x-guidance": {"whitespace_pattern": blanks}}
+        lines.append(f"json_{i}: %json {json.dumps(schema)}")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

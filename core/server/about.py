@@ -1,0 +1,188 @@
+"""What a server says of itself: health, models, properties, slots, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..generation import GenerateParams
+from ..tokenizer.thinking import find_thinking_texts
+from .asked import Asked
+from .chat_prompt import CHATML
+from .errors import ApiError, not_supported
+from .metrics import CONTENT_TYPE, exposition
+from .native import settings_of
+from .replies import JsonResponse
+from .reply import find_call_style
+from .service import Service
+from .work import Work
+from .worker import READY, unavailable
+
+
+async def health(request: Request) -> Response:
+    worker = _service(request).worker
+    if worker.state != READY:
+        raise unavailable(worker)
+    return JsonResponse({"status": "ok"})
+
+
+async def models(request: Request) -> Response:
+    service = _service(request)
+    names = service.settings.alias or (service.model_name,)
+    found = [_model(service, names)]
+    shown = [{"name": names[0], "model": names[0], "capabilities": ["completion"], "type": "model"}]
+    return JsonResponse({"object": "list", "data": found, "models": shown})
+
+
+async def model(request: Request) -> Response:
+    service = _service(request)
+    names = service.settings.alias or (service.model_name,)
+    if request.path_params["name"] not in names:
+        raise ApiError(404, f"there is no model {request.path_params['name']!r:.80}")
+    return JsonResponse(_model(service, names))
+
+
+def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
+    runtime = service.runtime
+    hparams, tensors = runtime.model.hparams, list(runtime.file.tensors.values())
+    return {
+        "id": names[0],
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "specdec",
+        "root": names[0],
+        "parent": None,
+        "max_model_len": service.n_ctx,
+        "context_length": service.n_ctx,
+        "aliases": list(names),
+        "tags": [],
+        "meta": {
+            "vocab_type": runtime.tokenizer.model,
+            "n_vocab": runtime.n_vocab,
+            "n_ctx": service.n_ctx,
+            "n_ctx_train": hparams.n_ctx_train,
+            "n_embd": hparams.n_embd,
+            "n_params": sum(tensor.n_elements for tensor in tensors),
+            "size": sum(tensor.n_bytes for tensor in tensors),
+        },
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+    }
+
+
+async def props(request: Request) -> Response:
+    service = _service(request)
+    runtime, settings, template = service.runtime, service.settings, service.loaded.template
+    tokenizer = service.tokenizer
+    return JsonResponse(
+        {
+            "default_generation_settings": {
+                "id": 0,
+                "n_ctx": service.n_ctx,
+                "speculative": bool(runtime.spec_types),
+                "is_processing": False,
+                "params": settings_of(service, _usual(service)),
+            },
+            "total_slots": service.worker.n_slots,
+            "model_alias": settings.alias[0] if settings.alias else "",
+            "model_path": str(runtime.file.path),
+            "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": settings.with_slots,
+            "endpoint_props": False,
+            "endpoint_metrics": settings.with_metrics,
+            "chat_template": template.source if template is not None else CHATML,
+            "is_chat_model": template is not None and not settings.writes_text,
+            "chat_template_caps": _caps(template.source if template is not None else CHATML),
+            "bos_token": _spelling(tokenizer, tokenizer.bos_id),
+            "eos_token": _spelling(tokenizer, tokenizer.eos_id),
+            "speculative_types": list(runtime.spec_types),
+            "build_info": f"specdec-{_version()}",
+            "is_sleeping": False,
+        }
+    )
+
+
+def _caps(template: str) -> dict[str, bool]:
+    return {
+        "supports_tools": find_call_style(template).is_native,
+        "supports_tool_calls": find_call_style(template).is_native,
+        "supports_system_role": "system" in template or "role" in template,
+        "supports_thinking": find_thinking_texts(template) is not None,
+    }
+
+
+def _usual(service: Service) -> Asked:
+    """A request that says nothing."""
+    settings = service.settings
+    seed = (1 << 32) - 1 if settings.seed is None else settings.seed
+    sampling = replace(settings.sampling, seed=seed)
+    return Asked([], GenerateParams(sampling, max_tokens=settings.max_tokens))
+
+
+async def slots(request: Request) -> Response:
+    service = _service(request)
+    if not service.settings.with_slots:
+        raise not_supported("/slots, which --no-slots has switched off,")
+    worker = service.worker
+    service.loaded  # noqa: B018 - refused while there are none
+    busy = sum(work is not None for work in worker.lanes)
+    if request.query_params.get("fail_on_no_slot") and busy == worker.n_slots:
+        raise ApiError(503, "no slot is free", retry_after=1)
+    return JsonResponse([_slot(service, i, work) for i, work in enumerate(worker.lanes)])
+
+
+def _slot(service: Service, i: int, work: Work | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "id": i,
+        "n_ctx": service.n_ctx,
+        "speculative": bool(service.runtime.spec_types),
+        "is_processing": work is not None,
+    }
+    sequence = work.sequence if work is not None else None
+    if work is None or sequence is None:
+        return told
+    stats = sequence.stats
+    asked = Asked([], work.params)
+    return told | {
+        "id_task": sequence.id,
+        "n_prompt_tokens": sequence.n_prompt,
+        "n_prompt_tokens_cache": stats.cached_n,
+        "params": settings_of(service, asked),
+        "next_token": [
+            {
+                "has_next_token": sequence.stop_reason is None,
+                "has_new_line": work.has_new_line,
+                "n_remain": sequence.n_missing,
+                "n_decoded": len(sequence.tokens) - sequence.n_prompt,
+            }
+        ],
+        "draft_n": stats.draft_n,
+        "draft_n_accepted": stats.draft_n_accepted,
+    }
+
+
+async def metrics(request: Request) -> Response:
+    service = _service(request)
+    if not service.settings.with_metrics:
+        raise not_supported("/metrics, which needs --metrics,")
+    text = exposition(service.worker, service.model_name)
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+def _service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+def _spelling(tokenizer: Any, token: int | None) -> str:
+    return "" if token is None else str(tokenizer.token(token))
+
+
+@lru_cache(1)
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("specdec")

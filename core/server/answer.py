@@ -1,0 +1,169 @@
+"""`Answer`: one text as it comes, whatever format it will be told in."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from ..errors import SpecdecError
+from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats
+from ..tokenizer import Tokenizer
+from .work import Work
+
+_LEAST: Final = -9999.0  # log-probability of what cannot be: JSON has no infinity
+_STOP_TYPES: Final = {EOS: "eos", STOP: "word", LIMIT: "limit", CONTEXT: "limit"}
+
+
+class Answer:
+    def __init__(self, work: Work, tokenizer: Tokenizer, *, is_silent: bool = False) -> None:
+        self.work = work
+        self.text_parts: list[str] = []
+        self.tokens: list[int] = []  # the one that ended the text included
+        self.sources: list[str] = []  # who drafted each of them, or `target`
+        self.events: list[Event] = []  # those with log-probabilities
+        self.rejected: list[list[str]] = []  # what was drafted in their place, if it was asked for
+        self.stop_reason: str | None = None
+        self.stop_string = ""
+        self.error: SpecdecError | None = None
+        self.is_open = False  # its format has been told that it begins
+        self._tokenizer, self._is_silent = tokenizer, is_silent
+        self._with_logprobs = work.params.logprobs is not None
+        self._with_rejected = work.params.with_rejected
+        # Not yet told: what waits for the rest of a character or of a stop string, and came since.
+        self._n_told = self._n_events_told = 0
+
+    @property
+    def place(self) -> int:
+        return self.work.place
+
+    @property
+    def stats(self) -> Stats:
+        return self.work.stats
+
+    @property
+    def text(self) -> str:
+        return "".join(self.text_parts)
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.stop_reason == CONTEXT
+
+    @property
+    def stop_type(self) -> str:
+        """In llama.cpp's words."""
+        return _STOP_TYPES.get(self.stop_reason or "", "none")
+
+    def push(self, event: Event) -> str:
+        """Text to be shown now."""
+        if event.stop_reason is not None:
+            self.stop_reason, self.error = event.stop_reason, event.error
+            self.stop_string = event.stop_string or ""
+        if self._is_silent:
+            return ""
+        if event.token != NO_TOKEN:
+            self.tokens.append(event.token)
+            self.sources.append(event.source)
+            if self._with_logprobs and event.stop_reason != EOS:
+                self.events.append(event)
+            if self._with_rejected:
+                self.rejected.append([self._piece(token) for token in event.rejected])
+        if event.text:
+            self.text_parts.append(event.text)
+        return event.text
+
+    def fresh_tokens(self) -> list[int]:
+        """Since the last call."""
+        fresh, self._n_told = self.tokens[self._n_told :], len(self.tokens)
+        return fresh
+
+    def fresh_logprobs(self) -> list[dict[str, Any]]:
+        fresh, self._n_events_told = self.events[self._n_events_told :], len(self.events)
+        return [self.logprobs_of(event) for event in fresh]
+
+    def sources_of(self, tokens: list[int]) -> dict[str, Any]:
+        """Who drafted the last tokens, and what was drafted in the place of each."""
+        first = len(self.tokens) - len(tokens)
+        return {"sources": self.sources[first:], "rejected": self.rejected[first:]}
+
+    def _piece(self, token: int) -> str:
+        return self._tokenizer.piece(token, show_special=True).decode("utf-8", "replace")
+
+    def logprobs(self) -> list[dict[str, Any]]:
+        return [self.logprobs_of(event) for event in self.events]
+
+    def logprobs_of(self, event: Event) -> dict[str, Any]:
+        return self._logprob(event.token, event.logprob or 0.0) | {
+            "top_logprobs": [self._logprob(token, value) for token, value in event.top_logprobs]
+        }
+
+    def _logprob(self, token: int, value: float) -> dict[str, Any]:
+        piece = self._tokenizer.piece(token, show_special=True)
+        return {
+            "id": token,
+            "token": piece.decode("utf-8", "replace"),
+            "bytes": list(piece),
+            "logprob": max(value, _LEAST),
+        }
+
+    def timings(self) -> dict[str, Any]:
+        """Under llama.cpp's names."""
+        stats = self.stats
+        n_read = stats.prompt_n - stats.cached_n
+        found = {
+            "cache_n": stats.cached_n,
+            "prompt_n": n_read,
+            "prompt_ms": stats.prompt_ms,
+            "prompt_per_token_ms": stats.prompt_ms / n_read if n_read else 0.0,
+            "prompt_per_second": stats.prompt_per_second,
+            "predicted_n": len(self.tokens),
+            "predicted_ms": stats.predicted_ms,
+            "predicted_per_token_ms": stats.predicted_ms / max(stats.predicted_n, 1),
+            "predicted_per_second": stats.predicted_per_second,
+        }
+        if stats.drafts:
+            found["draft_n"] = stats.draft_n
+            found["draft_n_accepted"] = stats.draft_n_accepted
+        return found
+
+    def usage(self) -> dict[str, Any]:
+        """Under OpenAI's names."""
+        stats, n = self.stats, len(self.tokens)
+        return {
+            "prompt_tokens": len(self.work.prompt),
+            "completion_tokens": n,
+            "total_tokens": len(self.work.prompt) + n,
+            "prompt_tokens_details": {"cached_tokens": stats.cached_n},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": stats.draft_n_accepted,
+                "rejected_prediction_tokens": stats.draft_n - stats.draft_n_accepted,
+            },
+        }
+
+
+def total_usage(answers: list[Answer]) -> dict[str, Any]:
+    """Of all texts of a request; a prompt of several texts counts once."""
+    if len(answers) == 1:
+        return answers[0].usage()
+    prompts = [answer.usage() for answer in answers if answer.work.index == 0]
+    total: dict[str, Any] = {}
+    for usage in prompts:
+        _add(total, {name: usage[name] for name in ("prompt_tokens", "prompt_tokens_details")})
+    for answer in answers:
+        usage = answer.usage()
+        names = ("completion_tokens", "completion_tokens_details")
+        _add(total, {name: usage[name] for name in names})
+    total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
+    return total
+
+
+def _add(total: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict):
+            _add(total.setdefault(name, {}), value)
+        else:
+            total[name] = total.get(name, 0) + value
+
+
+def now() -> int:
+    return int(time.time())

@@ -1,0 +1,240 @@
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`, by way of a chat."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..generation import STOP
+from .answer import Answer
+from .asked import Asked, read_asked
+from .blocks import Block, BlockFormat, named_event
+from .chat import bind
+from .chat_prompt import ChatPrompt, read_chat_prompt
+from .errors import not_supported
+from .fields import Fields
+from .generation import start
+from .guard import owner_of
+from .json_body import aside, read_object
+from .openai_format import finish_reason
+from .replies import JsonResponse
+from .reply import CALL, CONTENT, REASONING
+from .service import Service
+
+_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
+# What both APIs call the same, and what we offer beyond either.
+_SHARED: Final = (
+    "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stream",
+    "speculative", "prediction", "grammar", "cache_prompt", "id_slot", "chat_template_kwargs",
+)  # fmt: skip
+
+
+async def messages(request: Request) -> Response:
+    service: Service = request.app.state.service
+    fields = await read_object(request, service.settings)
+    if "max_tokens" not in fields:
+        fields.refuse("max_tokens", "is missing")
+    chat = Fields(as_chat(fields))
+    prompt = await read_chat_prompt(service, chat)
+    owner = owner_of(request, fields)
+
+    def read() -> MessagesFormat:
+        asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        asked.params = bind(asked.params, prompt, chat)
+        return MessagesFormat(asked, prompt, len(prompt.tokens))
+
+    return await start(service, await aside(fields.size, read))
+
+
+async def count_tokens(request: Request) -> Response:
+    service: Service = request.app.state.service
+    fields = await read_object(request, service.settings)
+    prompt = await read_chat_prompt(service, Fields(as_chat(fields)))
+    return JsonResponse({"input_tokens": len(prompt.tokens)})
+
+
+# The request
+
+
+def as_chat(fields: Fields) -> dict[str, Any]:
+    """The same request in OpenAI's words."""
+    told: dict[str, Any] = {name: fields.get(name) for name in _SHARED if name in fields}
+    if not fields.items("messages"):
+        fields.refuse("messages", "must be a list of at least one message")
+    told["messages"] = _system(fields) + [
+        each
+        for i, value in enumerate(fields.items("messages"))
+        for each in _message(fields, i, value)
+    ]
+    if "stop_sequences" in fields:
+        told["stop"] = fields.get("stop_sequences")
+    if "tools" in fields:
+        told["tools"] = [_tool(fields, i, tool) for i, tool in enumerate(fields.items("tools"))]
+    if "tool_choice" in fields:
+        told["tool_choice"] = _choice(fields.inner("tool_choice"))
+    if "thinking" in fields:
+        thinks = fields.inner("thinking").text("type") != "disabled"
+        told["chat_template_kwargs"] = {
+            "enable_thinking": thinks, **told.get("chat_template_kwargs", {}),
+        }  # fmt: skip
+    return told
+
+
+def _system(fields: Fields) -> list[dict[str, Any]]:
+    system = fields.get("system")
+    return [{"role": "system", "content": system}] if system else []
+
+
+def _message(fields: Fields, i: int, value: Any) -> list[dict[str, Any]]:
+    """One message, and one more for each result of a tool."""
+    if not isinstance(value, dict):
+        fields.refuse(f"messages[{i}]", "must be an object")
+    message = Fields(value, f"messages[{i}].")
+    role = message.one_of("role", ("user", "assistant", "system"), "user")
+    if not isinstance(value.get("content"), list):
+        return [{"role": role, "content": value.get("content")}]
+    texts: list[Any] = []
+    results: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
+    for j, part in enumerate(message.items("content")):
+        if not isinstance(part, dict):
+            message.refuse(f"content[{j}]", "must be an object")
+        block = Fields(part, f"messages[{i}].content[{j}].")
+        match part.get("type"):
+            case "text":
+                texts.append(part)
+            case "tool_use":
+                calls.append(_past_call(block))
+            case "tool_result":
+                told = {"role": "tool", "tool_call_id": block.text("tool_use_id") or ""}
+                results.append(told | {"content": part.get("content") or ""})
+            case "thinking":
+                thoughts.append(block.text("thinking") or "")
+            case "redacted_thinking":
+                continue
+            case kind:
+                raise not_supported(f"content of type {str(kind)[:40]!r}")
+    said: dict[str, Any] = {"role": role, "content": texts}
+    if calls:
+        said["tool_calls"] = calls
+    if thoughts:
+        said["reasoning_content"] = "\n".join(thoughts)
+    return results + ([said] if texts or calls or not results else [])
+
+
+def _past_call(block: Fields) -> dict[str, Any]:
+    name = block.text("name") or ""
+    function = {"name": name, "arguments": block.inner("input").values}
+    return {"id": block.text("id") or "", "type": "function", "function": function}
+
+
+def _tool(fields: Fields, i: int, tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, dict):
+        fields.refuse(f"tools[{i}]", "must be an object")
+    if tool.get("type") not in (None, "custom"):
+        raise not_supported(f"tool of type {str(tool.get('type'))[:40]!r}")
+    function = {
+        "name": tool.get("name"),
+        "description": tool.get("description") or "",
+        "parameters": tool.get("input_schema") or {"type": "object"},
+    }
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Fields) -> Any:
+    kind = choice.one_of("type", (*_CHOICES, "tool"), "auto")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.text("name") or ""}}
+    return _CHOICES[kind]
+
+
+# The answer
+
+
+class MessagesFormat(BlockFormat):
+    call_prefix = "toolu_"
+
+    def __init__(self, asked: Asked, prompt: ChatPrompt, n_prompt: int) -> None:
+        super().__init__(asked, prompt)
+        self._n_prompt = n_prompt
+        self._id = f"msg_{secrets.token_urlsafe(18)}"
+
+    def opening(self, answer: Answer) -> bytes:
+        message = self._message([]) | {
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(answer) | {"output_tokens": 0},
+        }
+        return named_event("message_start", {"message": message})
+
+    def open_block(self, block: Block) -> bytes:
+        by_kind: dict[str, dict[str, Any]] = {
+            CONTENT: {"type": "text", "text": ""},
+            REASONING: {"type": "thinking", "thinking": "", "signature": ""},
+            CALL: {"type": "tool_use", "id": block.key, "name": block.name, "input": {}},
+        }
+        empty = by_kind[block.kind]
+        return named_event("content_block_start", {"index": block.place, "content_block": empty})
+
+    def fill_block(self, block: Block, text: str) -> bytes:
+        delta = {
+            CONTENT: {"type": "text_delta", "text": text},
+            REASONING: {"type": "thinking_delta", "thinking": text},
+            CALL: {"type": "input_json_delta", "partial_json": text},
+        }[block.kind]
+        return named_event("content_block_delta", {"index": block.place, "delta": delta})
+
+    def close_block(self, block: Block) -> bytes:
+        return named_event("content_block_stop", {"index": block.place})
+
+    def closing(self, answers: list[Answer]) -> bytes:
+        (answer,) = answers
+        delta = self._ending(answer)
+        told = named_event("message_delta", {"delta": delta, "usage": self._usage(answer)})
+        return told + named_event("message_stop", {})
+
+    def result(self, answer: Answer) -> dict[str, Any]:
+        content = [_finished(block) for block in self.blocks]
+        return self._message(content) | self._ending(answer) | {"usage": self._usage(answer)}
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.asked.model,
+            "content": content,
+        }
+
+    def _ending(self, answer: Answer) -> dict[str, Any]:
+        if answer.stop_reason == STOP:
+            return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_string}
+        reason = "end_turn" if finish_reason(answer) == "stop" else "max_tokens"
+        if self.has_calls and reason == "end_turn":
+            reason = "tool_use"
+        return {"stop_reason": reason, "stop_sequence": None}
+
+    def _usage(self, answer: Answer) -> dict[str, int]:
+        cached = answer.stats.cached_n
+        return {
+            "input_tokens": self._n_prompt - cached,
+            "cache_read_input_tokens": cached,
+            "output_tokens": len(answer.tokens),
+        }
+
+
+def _finished(block: Block) -> dict[str, Any]:
+    if block.kind == CONTENT:
+        return {"type": "text", "text": block.text}
+    if block.kind == REASONING:
+        return {"type": "thinking", "thinking": block.text, "signature": ""}
+    try:
+        arguments = json.loads(block.text or "{}")
+    except ValueError:  # cut off in the middle
+        arguments = {}
+    return {"type": "tool_use", "id": block.key, "name": block.name, "input": arguments}

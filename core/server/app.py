@@ -1,0 +1,79 @@
+"""The application: its routes, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ..errors import SpecdecError
+from . import about, anthropic, chat, completions, infill, native, page, responses, tokens
+from .errors import ApiError, not_supported
+from .guard import PUBLIC, Guard
+from .replies import on_api_error, on_bug, on_http_error
+from .service import Service
+
+GET: Final = ("GET",)
+POST: Final = ("POST",)
+ROUTES: Final = (
+    ("/health", GET, about.health),
+    ("/v1/health", GET, about.health),
+    ("/models", GET, about.models),
+    ("/v1/models", GET, about.models),
+    ("/v1/models/{name:path}", GET, about.model),
+    ("/props", GET, about.props),
+    ("/slots", GET, about.slots),
+    ("/metrics", GET, about.metrics),
+    ("/tokenize", POST, tokens.tokenize),
+    ("/detokenize", POST, tokens.detokenize),
+    ("/apply-template", POST, tokens.apply_template),
+    ("/completion", POST, native.completion),
+    ("/completions", POST, native.completion),
+    ("/v1/completions", POST, completions.completions),
+    ("/chat/completions", POST, chat.chat_completions),
+    ("/v1/chat/completions", POST, chat.chat_completions),
+    ("/infill", POST, infill.infill),
+    ("/v1/responses", POST, responses.responses),
+    ("/v1/responses/input_tokens", POST, responses.input_tokens),
+    ("/v1/messages", POST, anthropic.messages),
+    ("/v1/messages/count_tokens", POST, anthropic.count_tokens),
+)
+PAGE: Final = (("/", GET, page.index), ("/ui/{name}", GET, page.part))
+# Clients try these: they learn that it is not their mistake.
+NOT_OFFERED: Final = (
+    "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank",
+    "/v1/reranking", "/lora-adapters", "/v1/audio/transcriptions", "/v1/audio/speech",
+    "/v1/images/generations", "/v1/moderations", "/v1/fine_tuning/jobs", "/v1/batches", "/v1/files",
+)  # fmt: skip
+
+
+def build_app(service: Service) -> ASGIApp:
+    app = Starlette(
+        routes=_routes(service.settings.with_page),
+        exception_handlers={
+            ApiError: on_api_error,
+            SpecdecError: on_api_error,
+            HTTPException: on_http_error,
+            Exception: on_bug,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.service = service
+    public = PUBLIC | page.PATHS if service.settings.with_page else PUBLIC
+    return Guard(app, service.settings, public)
+
+
+def _routes(with_page: bool) -> Sequence[Route]:
+    routes = ROUTES + PAGE * with_page
+    offered = [Route(path, function, methods=[*how]) for path, how, function in routes]
+    return offered + [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
+
+
+async def _not_offered(request: Request) -> Response:
+    raise not_supported(request.url.path)

@@ -1,0 +1,162 @@
+"""OpenAI's `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..generation import GenerateParams
+from ..sampling.forms import write_forms
+from .answer import Answer
+from .asked import Asked, read_asked
+from .chat_prompt import ChatPrompt, read_chat_prompt
+from .chat_reply import ChatReply, Delta
+from .fields import Fields
+from .formats import encode
+from .generation import start
+from .guard import owner_of
+from .json_body import aside, read_object
+from .openai_format import OpenAIFormat, finish_reason
+from .service import Service
+from .settings import REASONING_FORMATS
+
+MAX_TOP_LOGPROBS = 20
+
+
+async def chat_completions(request: Request) -> Response:
+    service: Service = request.app.state.service
+    fields = await read_object(request, service.settings)
+    logprobs, owner = read_logprobs(fields), owner_of(request, fields)
+    prompt = await read_chat_prompt(service, fields)
+    if logprobs is not None and prompt.tools.is_offered and fields.flag("stream"):
+        fields.refuse("logprobs", "cannot be streamed together with tools")
+
+    def read() -> ChatFormat:
+        asked = read_asked(service, fields, [prompt.tokens], logprobs=logprobs, owner=owner)
+        asked.params = bind(asked.params, prompt, fields)
+        return ChatFormat(asked, service, prompt, reasoning_format(service, fields))
+
+    return await start(service, await aside(fields.size, read))
+
+
+def reasoning_format(service: Service, fields: Fields) -> str:
+    usual = service.settings.reasoning_format
+    return fields.one_of("reasoning_format", REASONING_FORMATS, usual)
+
+
+def bind(params: GenerateParams, prompt: ChatPrompt, fields: Fields) -> GenerateParams:
+    """What the reply has to be: a call, if one is demanded; and JSON only after the thoughts."""
+    end = prompt.marks[1] if prompt.marks is not None and prompt.is_thinking else ""
+    if prompt.calls is not None and prompt.tools.is_forced:
+        if params.is_restricted:
+            fields.refuse("tool_choice", "cannot demand a call of a text that follows a grammar")
+        forms = prompt.tools.forms(prompt.calls)
+        if end:
+            forms = [(f"\n\n{before}", schema, after) for before, schema, after in forms]
+        return replace(params, forms=write_forms(forms, thought_end=end))
+    if end and params.json_schema is not None:
+        try:
+            schema = json.loads(params.json_schema)
+        except ValueError:
+            fields.refuse("json_schema", "is not JSON")
+        forms = [("\n\n", schema, "")]
+        return replace(params, json_schema=None, forms=write_forms(forms, thought_end=end))
+    return params
+
+
+def read_logprobs(fields: Fields) -> int | None:
+    n = fields.optional_integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if not fields.flag("logprobs"):
+        if n:
+            fields.refuse("top_logprobs", "needs logprobs to be true")
+        return None
+    return n or 0
+
+
+class ChatFormat(OpenAIFormat):
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+    id_prefix = "chatcmpl-"
+
+    def __init__(self, asked: Asked, service: Service, prompt: ChatPrompt, reasoning: str) -> None:
+        super().__init__(asked)
+        self._tokenizer, self._prompt, self._reasoning = service.tokenizer, prompt, reasoning
+        # Where nothing can be told apart, text goes out as it comes.
+        self._parses = prompt.calls is not None or (
+            prompt.marks is not None and reasoning != "none"
+        )
+        self._replies: dict[int, ChatReply] = {}
+
+    def opening(self, answer: Answer) -> bytes:
+        return self.chunk(self._choice(answer, {"role": "assistant", "content": None}))
+
+    def piece(self, answer: Answer, text: str) -> bytes:
+        if self._parses:
+            return self._deltas(answer, self._reply(answer).feed(text))
+        if self.is_plain:
+            head = b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":{"content":'
+            return head % answer.place + encode(text) + b"}}]" + self._tail
+        return self._deltas(answer, [{"content": text}])
+
+    def ending(self, answer: Answer) -> bytes:
+        told = self._deltas(answer, self._reply(answer).end()) if self._parses else b""
+        choice: dict[str, Any] = {
+            "finish_reason": self._finish_reason(answer), "index": answer.place, "delta": {},
+        }  # fmt: skip
+        if (logprobs := self._logprobs(answer)) and logprobs["content"]:
+            choice["logprobs"] = logprobs
+        return told + self.chunk(choice | self.sources(answer), **self.last(answer))
+
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        if self._parses:
+            reply = self._reply(answer)
+            reply.feed(answer.text)
+            reply.end()
+            message = reply.message()
+        return {
+            "finish_reason": self._finish_reason(answer),
+            "index": answer.place,
+            "message": message,
+            "logprobs": self._logprobs(answer),
+            **self.sources(answer),
+        }
+
+    def usage(self, answers: list[Answer]) -> dict[str, Any]:
+        told = super().usage(answers)
+        thoughts = ["".join(reply.reasoning) for reply in self._replies.values()]
+        count = sum(len(self._tokenizer.encode(text, add_special=False)) for text in thoughts)
+        told["completion_tokens_details"]["reasoning_tokens"] = count
+        return told
+
+    def _reply(self, answer: Answer) -> ChatReply:
+        found = self._replies.get(answer.place)
+        if found is None:
+            found = self._replies[answer.place] = ChatReply(self._prompt, self._reasoning)
+        return found
+
+    def _finish_reason(self, answer: Answer) -> str:
+        reason = finish_reason(answer)
+        reply = self._replies.get(answer.place)
+        return "tool_calls" if reply is not None and reply.calls and reason == "stop" else reason
+
+    def _deltas(self, answer: Answer, deltas: list[Delta]) -> bytes:
+        """What belongs to tokens (log-probabilities, sources) goes with the first of them."""
+        if not deltas:
+            return b""
+        choice = self._choice(answer, deltas[0]) | self.sources(answer)
+        if (logprobs := self._logprobs(answer)) is not None:
+            choice["logprobs"] = logprobs
+        told = self.chunk(choice, **self.more(answer))
+        return told + b"".join([self.chunk(self._choice(answer, each)) for each in deltas[1:]])
+
+    def _choice(self, answer: Answer, delta: Delta) -> dict[str, Any]:
+        return {"finish_reason": None, "index": answer.place, "delta": delta}
+
+    def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
+        if self.asked.params.logprobs is None:
+            return None
+        return {"content": answer.fresh_logprobs()}

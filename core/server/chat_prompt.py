@@ -1,0 +1,93 @@
+"""From messages to the prompt that the model's chat template makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import SpecdecError
+from ..tokenizer import ChatTemplate, Tokenizer
+from ..tokenizer.thinking import find_thinking_texts
+from .errors import api_error
+from .fields import Fields
+from .json_body import aside
+from .messages import read_messages
+from .prompts import refuse_endless
+from .reply import CallStyle, find_call_style
+from .service import Service
+from .tools import Tools, read_tools
+
+# What llama.cpp takes where a file has no template.
+CHATML: Final = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    text: str
+    tools: Tools
+    calls: CallStyle | None  # how the reply will call them; None: it cannot
+    marks: tuple[str, str] | None  # of thoughts
+    tokens: list[int]
+
+    @property
+    def is_thinking(self) -> bool:
+        """The template has opened a thought, which the reply goes on with."""
+        return self.marks is not None and self.text.rstrip().endswith(self.marks[0])
+
+
+async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
+    messages, tools = read_messages(fields), read_tools(fields)
+    switches = dict(service.settings.template_kwargs)
+    switches |= fields.inner("chat_template_kwargs").values
+    add_prompt = fields.flag("add_generation_prompt", True)
+    template = service.loaded.template or ChatTemplate(CHATML)
+    style = find_call_style(template.source) if tools.is_offered else None
+    if style is not None and not style.is_native:
+        messages, shown = tools.taught(messages), None
+    else:
+        shown = tools.given if style is not None else None
+    text = await asyncio.to_thread(
+        _render, service.tokenizer, template, messages, shown, switches, add_prompt
+    )
+    refuse_endless(text, service.tokenizer, service.n_ctx)
+    tokens = await aside(len(text), lambda: tokens_of(text, service.tokenizer))
+    return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)
+
+
+def _render(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: list[dict[str, Any]],
+    tools: Sequence[dict[str, Any]] | None,
+    switches: Mapping[str, Any],
+    add_prompt: bool,
+) -> str:
+    try:
+        return template.render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_prompt,
+            bos_token=_spelling(tokenizer, tokenizer.bos_id),
+            eos_token=_spelling(tokenizer, tokenizer.eos_id),
+            switches=switches,
+        )
+    except SpecdecError as error:
+        raise api_error(error) from None
+
+
+def tokens_of(text: str, tokenizer: Tokenizer) -> list[int]:
+    tokens = tokenizer.encode(text, add_special=False)
+    # Most templates write it themselves.
+    bos = tokenizer.bos_id
+    if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
+        tokens.insert(0, bos)
+    return tokens
+
+
+def _spelling(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.token(token)

@@ -1,0 +1,75 @@
+"""`ChatReply`: one answer of a chat as a message, whole or in deltas."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from .chat_prompt import ChatPrompt
+from .reply import ARGUMENTS, CALL, REASONING, Piece, ReplyParser
+
+Delta = dict[str, Any]
+
+
+class ChatReply:
+    def __init__(self, prompt: ChatPrompt, reasoning_format: str) -> None:
+        marks = prompt.marks if reasoning_format != "none" else None
+        self._keeps_marks = reasoning_format == "deepseek-legacy"
+        self._marks = marks
+        self._parser = ReplyParser(
+            marks=marks,
+            is_thinking=prompt.is_thinking,
+            calls=prompt.calls,
+            schemas=prompt.tools.schemas,
+        )
+        self.content: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+
+    def feed(self, text: str) -> list[Delta]:
+        return [delta for piece in self._parser.feed(text) for delta in self._take(piece)]
+
+    def end(self) -> list[Delta]:
+        return [delta for piece in self._parser.end() for delta in self._take(piece)]
+
+    def message(self) -> Delta:
+        content = "".join(self.content)
+        told: Delta = {"role": "assistant", "content": content or (None if self.calls else "")}
+        if self.reasoning:
+            told["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            told["tool_calls"] = self.calls
+        return told
+
+    def _take(self, piece: Piece) -> list[Delta]:
+        if piece.kind == CALL:
+            return [self._begin_call(piece)]
+        if piece.kind == ARGUMENTS:
+            self.calls[piece.call]["function"]["arguments"] += piece.text
+            more = {"index": piece.call, "function": {"arguments": piece.text}}
+            return [{"tool_calls": [more]}]
+        if piece.kind == REASONING:
+            return self._think(piece.text)
+        return [self._say(piece.text)]
+
+    def _say(self, text: str) -> Delta:
+        if self._keeps_marks and self.reasoning and self._marks is not None:
+            text, self._keeps_marks = f"{self._marks[1]}{text}", False
+        self.content.append(text)
+        return {"content": text}
+
+    def _think(self, text: str) -> list[Delta]:
+        told: list[Delta] = [{"reasoning_content": text}]
+        if self._keeps_marks and self._marks is not None:
+            quoted = text if self.reasoning else f"{self._marks[0]}{text}"
+            self.content.append(quoted)
+            told[0]["content"] = quoted
+        self.reasoning.append(text)
+        return told
+
+    def _begin_call(self, piece: Piece) -> Delta:
+        function = {"name": piece.text, "arguments": ""}
+        call = {"id": f"call_{secrets.token_urlsafe(12)}", "type": "function", "function": function}
+        self.calls.append(call)
+        told = {**call, "function": dict(function)}
+        return {"tool_calls": [{"index": piece.call, **told}]}

@@ -1,0 +1,96 @@
+"""What clients are told when something is wrong: a status and an error object, no traceback."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..errors import ConfigError, SpecdecError, TemplateError
+
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+EXCEEDS: Final = "exceed_context_size_error"
+_MAX_MESSAGE: Final = 1000  # characters: messages quote what was sent
+
+
+class ApiError(Exception):
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        kind: str | None = None,
+        retry_after: int | None = None,
+        **more: Any,
+    ) -> None:
+        """`param`: the field of the request that is at fault; `more` goes into the object."""
+        super().__init__(message)
+        self.status, self.message, self.param = status, message[:_MAX_MESSAGE], param
+        self.kind = kind or _KINDS.get(status, "server_error")
+        self.retry_after, self.more = retry_after, more
+
+    @property
+    def body(self) -> dict[str, Any]:
+        error = {
+            "code": self.status,
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+        }
+        return {"error": error | self.more}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
+
+
+class EngineError(SpecdecError):
+    """A step of the engine failed: whoever took part in it has to know."""
+
+
+class UnavailableError(SpecdecError):
+    """The server is going down, or the request waited too long."""
+
+
+def refused(name: str, message: str) -> ApiError:
+    return ApiError(400, message, param=name)
+
+
+def not_supported(what: str) -> ApiError:
+    return ApiError(501, f"{what} is not supported by this server")
+
+
+def api_error(error: BaseException) -> ApiError:
+    """What a client is told of an error that the core raised."""
+    match error:
+        case ApiError():
+            return error
+        case ConfigError() | TemplateError():
+            return ApiError(400, field_names(str(error)))
+        case UnavailableError():
+            return ApiError(503, str(error), retry_after=1)
+        case SpecdecError():
+            return ApiError(500, str(error))
+    return ApiError(500, f"internal error: {type(error).__name__}")
+
+
+def field_names(message: str) -> str:
+    """The core names parameters as flags, with dashes; requests have underscores."""
+    name, _, rest = message.partition(" ")
+    return f"{name.replace('-', '_')} {rest}" if name.islower() and "-" in name else message

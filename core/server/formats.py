@@ -1,0 +1,64 @@
+"""What the ways of telling an answer have in common: events of a stream, or one object."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+import msgspec
+
+from .answer import Answer
+from .asked import Asked
+from .errors import ApiError
+from .mailbox import Progress
+
+PING: Final = b":\n\n"
+DONE: Final = b"data: [DONE]\n\n"
+encode: Final = msgspec.json.Encoder().encode
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"
+
+
+class Format(ABC):
+    """Of one request. A stream is: `opening` of each text when it begins, `piece`s, its `ending`;
+    and after all texts `closing`."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+
+    def opening(self, answer: Answer) -> bytes:
+        return b""
+
+    @abstractmethod
+    def piece(self, answer: Answer, text: str) -> bytes:
+        """`text` is new, and not empty."""
+
+    @abstractmethod
+    def progress(self, answer: Answer, progress: Progress) -> bytes:
+        """How far its prompt has been read."""
+
+    @abstractmethod
+    def ending(self, answer: Answer) -> bytes:
+        """The text is complete."""
+
+    def closing(self, answers: list[Answer]) -> bytes:
+        return b""
+
+    def failure(self, error: ApiError) -> bytes:
+        """In the middle of a stream, whose status is sent already."""
+        return event(error.body)
+
+    @abstractmethod
+    def whole(self, answers: list[Answer]) -> Any:
+        """Everything in one."""
+
+
+def progress_object(progress: Progress) -> dict[str, Any]:
+    return {
+        "total": progress.total,
+        "cache": progress.cached,
+        "processed": progress.processed,
+        "time_ms": int(progress.ms),
+    }

@@ -1,0 +1,194 @@
+"""`Generation`: the response of a request that wants text, streamed or whole.
+
+It is told of the client's going away from its first moment on, be the request waiting, its prompt
+being read or its text being written: then its works are cancelled, and their slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..errors import ConfigError, SpecdecError
+from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
+from .answer import Answer
+from .errors import ApiError, UnavailableError, api_error
+from .formats import PING, Format, encode
+from .mailbox import Item, Mailbox, Ping, Progress
+from .work import Work
+
+if TYPE_CHECKING:
+    from .service import Service
+
+_MANY = 256
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def start(service: Service, form: Format) -> Generation:
+    """Refused with an ApiError before anything is sent."""
+    service.worker.check_room()
+    works = form.asked.works()
+    await _prepare(service, works)
+    service.worker.submit(works)
+    return Generation(service, works, form)
+
+
+async def _prepare(service: Service, works: Sequence[Work]) -> None:
+    """What takes long before the engine's thread can begin, which others are waiting for."""
+    params = works[0].params
+    is_slow = params.is_restricted
+    is_slow |= params.sampling.dry_multiplier != 0 or len(params.sampling.logit_bias) > _MANY
+    engine = service.loaded.engine
+    for work in works:
+        try:
+            if is_slow:
+                work.sampler = await asyncio.to_thread(engine.prepare, params, work.index)
+            else:
+                work.sampler = engine.prepare(params, work.index)
+        except ConfigError as error:
+            told = api_error(error)
+            if params.is_restricted:
+                told.param = _rule_of(params)
+            raise told from None
+
+
+def _rule_of(params: GenerateParams) -> str:
+    """The field of a request that restricts its text."""
+    if params.grammar is not None:
+        return "grammar"
+    return "json_schema" if params.json_schema is not None else "tools"
+
+
+class Generation(Response):
+    def __init__(self, service: Service, works: Sequence[Work], form: Format) -> None:
+        self.service, self.works, self.form = service, works, form
+        asked = form.asked
+        self.answers = [
+            Answer(work, service.tokenizer, is_silent=asked.is_silent) for work in works
+        ]
+        self.mailbox: Mailbox = works[0].mailbox
+        self.waits_since = 0.0  # for the client to read
+        self.sent_at = time.perf_counter()
+        self.has_begun = False  # its stream
+        self.client: object = None
+        self._n_left = len(works)
+        self._is_gone = False
+        self.status_code, self.background = 200, None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.client = scope.get("client")
+        self.service.under_way.add(self)
+        watch = asyncio.create_task(self._watch(receive))
+        try:
+            if self.form.asked.streams:
+                await self._stream(send)
+            else:
+                await self._tell(send)
+        finally:
+            watch.cancel()
+            self.service.under_way.discard(self)
+            if self._n_left:
+                self.service.worker.cancel(self.works)
+
+    def is_silent_since(self, moment: float) -> bool:
+        """It is streaming, waits for the engine, and has sent nothing."""
+        return self.has_begun and not self.waits_since and self.sent_at < moment
+
+    def give_up(self, error: SpecdecError) -> None:
+        """It ends with this, whatever the engine still does."""
+        for answer in self.answers:
+            if answer.stop_reason is None:
+                event = Event(NO_TOKEN, "", stop_reason=ERROR, error=error)
+                self.mailbox.put(answer.place, event)
+                break
+        self.mailbox.wake()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        self._is_gone = True
+        self.service.worker.cancel(self.works)
+
+    async def _stream(self, send: Send) -> None:
+        while self._n_left:
+            items = await self.mailbox.take()
+            if self._is_gone:
+                return
+            try:
+                body = b"".join([self._told(place, item) for place, item in items])
+            except ApiError as error:
+                if not self.has_begun:
+                    await send_error(error, send)
+                    return
+                body, self._n_left = self.form.failure(error), 0
+                self.service.worker.cancel(self.works)
+            else:
+                if not self._n_left:
+                    body += self.form.closing(self.answers)
+            if not self.has_begun:
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
+                )
+                self.has_begun = True
+            self.waits_since = self.sent_at = time.perf_counter()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            self.waits_since = 0.0
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _told(self, place: int, item: Item) -> bytes:
+        answer, form = self.answers[place], self.form
+        if isinstance(item, Ping):
+            return PING
+        if isinstance(item, Progress):
+            return form.progress(answer, item)
+        opening = b"" if answer.is_open else form.opening(answer)
+        answer.is_open = True
+        text = self._push(answer, item)
+        told = form.piece(answer, text) if text else b""
+        if item.stop_reason is not None:
+            told += form.ending(answer)
+        return opening + told
+
+    def _push(self, answer: Answer, event: Event) -> str:
+        text = answer.push(event)
+        if event.stop_reason is not None:
+            self._n_left -= 1
+            if event.stop_reason in (ERROR, CANCELLED):
+                raise api_error(event.error or UnavailableError("the request was cancelled"))
+        return text
+
+    async def _tell(self, send: Send) -> None:
+        try:
+            while self._n_left:
+                for place, item in await self.mailbox.take():
+                    if isinstance(item, Event):
+                        self._push(self.answers[place], item)
+        except ApiError as error:
+            if not self._is_gone:
+                await send_error(error, send)
+            return
+        body = encode(self.form.whole(self.answers))
+        await send_body(body, 200, {}, send)
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    await send_body(encode(error.body), error.status, error.headers, send)
+
+
+async def send_body(body: bytes, status: int, headers: dict[str, str], send: Send) -> None:
+    told = [
+        (b"content-type", b"application/json; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        *((name.lower().encode(), value.encode()) for name, value in headers.items()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,115 @@
+"""Who may ask at all: Host, Origin and API key, before anything of a request is read."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .fields import Fields
+from .replies import error_response
+from .settings import ServerSettings
+
+PUBLIC: Final = frozenset(("/health", "/v1/health"))
+OWNER: Final = "spec.owner"  # in the scope: whose request it is
+_METHODS: Final = "GET, POST, OPTIONS"
+_MAX_KEY: Final = 4096  # characters
+
+
+def owner_of(request: Request, fields: Fields) -> str:
+    """Whose text it is: what one owner wrote is not drafted for another. By key, and within it by
+    `cache_salt`, which is also vLLM's word, or OpenAI's `user`."""
+    key: str = request.scope.get(OWNER, "")
+    salt = fields.text("cache_salt") or fields.text("user") or ""
+    return f"{key}\0{salt}" if salt else key
+
+
+class Guard:
+    """ASGI, around the whole application. `public`: paths that need no key."""
+
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, public: frozenset[str] = PUBLIC
+    ) -> None:
+        self._app, self._settings, self._public = app, settings, public
+        self._keys = [(_digest(key), _name(key)) for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = origin is not None and self._settings.knows_origin(origin)
+        if allowed and origin is not None:
+            send = _with_cors(send, origin)
+        if scope["method"] == "OPTIONS" and origin is not None:
+            await _preflight(headers, allowed, scope, receive, send)
+            return
+        try:
+            self._check(scope, headers)
+        except ApiError as error:
+            await error_response(error)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        host = headers.get("host", "")
+        if not self._settings.knows_host(host):
+            raise ApiError(
+                403, f"this server is not called {host!r:.80}: see --allowed-hosts", kind=None
+            )
+        if self._keys and scope["path"] not in self._public:
+            scope[OWNER] = self._owner(headers)
+
+    def _owner(self, headers: Headers) -> str:
+        given = headers.get("x-api-key", "")
+        scheme, _, rest = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = rest.strip()
+        digest, owner = _digest(given[:_MAX_KEY]), ""
+        for known, name in self._keys:  # all of them, always: time tells nothing
+            if hmac.compare_digest(digest, known):
+                owner = name
+        if not owner:
+            raise ApiError(401, "Invalid API Key")
+        return owner
+
+
+def _digest(key: str) -> bytes:
+    """Of one length, whatever was sent."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(b"owner " + key.encode()).hexdigest()[:16]
+
+
+def _with_cors(send: Send, origin: str) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(raw=list(message.get("headers", [])))
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Allow-Credentials"] = "true"
+            headers.add_vary_header("Origin")
+            message = {**message, "headers": headers.raw}
+        await send(message)
+
+    return wrapped
+
+
+async def _preflight(
+    headers: Headers, allowed: bool, scope: Scope, receive: Receive, send: Send
+) -> None:
+    from starlette.responses import Response
+
+    response = Response(status_code=204 if allowed else 403)
+    if allowed:
+        wanted = headers.get("access-control-request-headers", "*")
+        response.headers["Access-Control-Allow-Methods"] = _METHODS
+        response.headers["Access-Control-Allow-Headers"] = wanted
+        response.headers["Access-Control-Max-Age"] = "600"
+    await response(scope, receive, send)

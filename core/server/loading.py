@@ -1,0 +1,37 @@
+"""From a loaded model to what a server needs of it."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigError
+from .worker import Loaded
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+    from ..state.budget import Budget
+    from ..tokenizer import ChatTemplate
+
+AUTO: Final = -1
+_AUTO_SLOTS: Final = (4, 3, 2, 1)  # as llama.cpp, or fewer if memory is short
+
+
+def prepare(runtime: Runtime, n_parallel: int, template: ChatTemplate | None) -> Loaded:
+    """Compiles what is missing, so that the first request is as fast as the second."""
+    if template is not None:
+        template.warm_up()
+    engine = runtime.ready_engine(plan(runtime, n_parallel))
+    gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
+    return Loaded(runtime, engine, template)
+
+
+def plan(runtime: Runtime, n_parallel: int) -> Budget:
+    if n_parallel != AUTO:
+        return runtime.plan(n_parallel)
+    for n in _AUTO_SLOTS[:-1]:
+        try:
+            return runtime.plan(n)
+        except ConfigError:
+            continue
+    return runtime.plan(_AUTO_SLOTS[-1])

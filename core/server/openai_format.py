@@ -1,0 +1,92 @@
+"""What OpenAI's completions and chat completions have in common."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any, Final
+
+from ..generation import EOS, STOP
+from .answer import Answer, now, total_usage
+from .asked import Asked
+from .formats import DONE, Format, encode, event, progress_object
+from .mailbox import Progress
+
+FINGERPRINT: Final = "specdec"
+
+
+class OpenAIFormat(Format):
+    kind = ""  # `object` of the response
+    chunk_kind = ""  # `object` of an event
+    id_prefix = ""
+
+    def __init__(self, asked: Asked) -> None:
+        super().__init__(asked)
+        self.frame = {
+            "id": self.id_prefix + secrets.token_urlsafe(18),
+            "created": now(),
+            "model": asked.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+        self.chunk_frame = {**self.frame, "object": self.chunk_kind}
+        # Most events differ in a few bytes only: the rest is made once.
+        self._tail = b"," + encode(self.chunk_frame)[1:] + b"\n\n"
+
+    def chunk(self, choice: dict[str, Any], **more: Any) -> bytes:
+        if not more:
+            return b'data: {"choices":[' + encode(choice) + b"]" + self._tail
+        return event({"choices": [choice], **self.chunk_frame, **more})
+
+    def progress(self, answer: Answer, progress: Progress) -> bytes:
+        told = self.chunk_frame | {"prompt_progress": progress_object(progress)}
+        return event({"choices": [], **told})
+
+    def closing(self, answers: list[Answer]) -> bytes:
+        told = b""
+        if self.asked.with_usage:
+            timings = answers[0].timings()
+            usage = self.usage(answers)
+            told = event({"choices": [], **self.chunk_frame, "usage": usage, "timings": timings})
+        return told + DONE
+
+    def whole(self, answers: list[Answer]) -> Any:
+        return {
+            "choices": [self.choice(answer) for answer in answers],
+            **self.frame,
+            "object": self.kind,
+            "usage": self.usage(answers),
+            "timings": answers[0].timings(),
+        }
+
+    def usage(self, answers: list[Answer]) -> dict[str, Any]:
+        return total_usage(answers)
+
+    def choice(self, answer: Answer) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def more(self, answer: Answer) -> dict[str, Any]:
+        """What an event has besides its choice."""
+        return {"timings": answer.timings()} if self.asked.timings_each else {}
+
+    def last(self, answer: Answer) -> dict[str, Any]:
+        """What the last event of a text has besides its choice: timings, if no event follows that
+        could have them."""
+        if self.asked.with_usage:
+            return self.more(answer)
+        return {"timings": answer.timings()}
+
+    @property
+    def is_plain(self) -> bool:
+        """Its pieces are text and nothing else."""
+        asked = self.asked
+        return asked.params.logprobs is None and not (asked.timings_each or asked.with_sources)
+
+    def sources(self, answer: Answer) -> dict[str, Any]:
+        """Who drafted the tokens of a piece."""
+        if not self.asked.with_sources:
+            return {}
+        tokens = answer.fresh_tokens()
+        return {"tokens": tokens, **answer.sources_of(tokens)}
+
+
+def finish_reason(answer: Answer) -> str:
+    return "stop" if answer.stop_reason in (EOS, STOP) else "length"

@@ -1,0 +1,102 @@
+"""Prompts as requests give them: a text, token ids, or lists of both."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from ..tokenizer import Tokenizer
+from .errors import EXCEEDS, ApiError
+from .fields import Fields
+
+MAX_PROMPTS: Final = 128
+_BY_FAR: Final = 2
+
+
+def read_prompts(
+    fields: Fields, tokenizer: Tokenizer, n_ctx: int, name: str = "prompt"
+) -> list[list[int]]:
+    """One or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
+    value = fields.get(name)
+    if value is None:
+        fields.refuse(name, "is missing")
+    many = _several(value)
+    if len(many) > MAX_PROMPTS:
+        fields.refuse(name, f"may be at most {MAX_PROMPTS} prompts, got {len(many)}")
+    return [_tokens_of(fields, name, each, tokenizer, n_ctx) for each in many]
+
+
+def _several(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    if any(isinstance(each, list | dict) for each in value):
+        return value
+    if value and all(isinstance(each, str) for each in value):
+        return value
+    return [value]  # token ids, perhaps with texts between
+
+
+def _tokens_of(
+    fields: Fields, name: str, value: Any, tokenizer: Tokenizer, n_ctx: int
+) -> list[int]:
+    if isinstance(value, dict):
+        value = value.get("prompt_string")
+    if isinstance(value, str):
+        refuse_endless(value, tokenizer, n_ctx)
+        tokens = tokenizer.encode(value)
+    elif isinstance(value, list):
+        tokens = _mixed(fields, name, value, tokenizer)
+    else:
+        fields.refuse(name, "must be a string, a list of token ids, or a list of these")
+    if not tokens:
+        fields.refuse(name, "is empty, and this model has no token to begin with")
+    return tokens
+
+
+def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) -> list[int]:
+    """Ids as they are. A text counts as the beginning of the prompt if it comes first."""
+    tokens: list[int] = []
+    for i, part in enumerate(parts):
+        if isinstance(part, str):
+            is_first = i == 0
+            tokens += tokenizer.encode(part, add_special=is_first, continues=not is_first)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            if not 0 <= part < tokenizer.n_vocab:
+                fields.refuse(
+                    name, f"has token id {part} at place {i}, but ids are 0 ... "
+                    f"{tokenizer.n_vocab - 1}",
+                )  # fmt: skip
+            tokens.append(part)
+        else:
+            fields.refuse(name, f"must hold token ids and strings; place {i} is neither")
+    return tokens
+
+
+def check_length(tokens: list[int], n_ctx: int) -> None:
+    """A prompt needs room for one token more."""
+    if len(tokens) >= n_ctx:
+        raise _too_long(len(tokens), n_ctx)
+
+
+def refuse_endless(text: str, tokenizer: Tokenizer, n_ctx: int) -> None:
+    """What cannot fit by far is not even cut into tokens."""
+    least = len(text) // _longest(tokenizer)
+    if least > _BY_FAR * n_ctx:
+        raise _too_long(least, n_ctx, "at least ")
+
+
+@lru_cache(2)
+def _longest(tokenizer: Tokenizer) -> int:
+    """Characters of a token."""
+    return max(map(len, tokenizer.tokens), default=1) or 1
+
+
+def _too_long(n: int, n_ctx: int, how: str = "") -> ApiError:
+    return ApiError(
+        400,
+        f"the request has {how}{n} tokens, which exceeds the available context size "
+        f"({n_ctx} tokens)",
+        kind=EXCEEDS,
+        n_prompt_tokens=n,
+        n_ctx=n_ctx,
+    )

@@ -1,0 +1,49 @@
+"""JSON as a response, and exceptions as error objects."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import SpecdecError
+from .errors import ApiError, api_error
+from .formats import encode
+
+_log: Final = logging.getLogger(__name__)
+
+
+class JsonResponse(Response):
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return encode(content)
+
+
+def error_response(error: ApiError) -> Response:
+    return JsonResponse(error.body, error.status, error.headers)
+
+
+async def on_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError | SpecdecError), "registered for these"
+    return error_response(api_error(error))
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """What the router itself refuses."""
+    assert isinstance(error, HTTPException), "registered for it"
+    message = {
+        404: f"there is no {request.url.path[:200]} here",
+        405: f"{request.url.path[:200]} does not take {request.method}",
+    }.get(error.status_code, error.detail)
+    response = error_response(ApiError(error.status_code, message))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_bug(_request: Request, error: Exception) -> Response:
+    _log.error("internal error, %s: %s", type(error).__name__, error)
+    return error_response(ApiError(500, f"internal error: {type(error).__name__}"))

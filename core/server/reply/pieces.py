@@ -1,0 +1,24 @@
+"""Parts of a reply, and the care that marks need which come in several tokens."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+CONTENT: Final = "content"
+REASONING: Final = "reasoning"
+CALL: Final = "call"  # begins one: `text` is the name of the tool
+ARGUMENTS: Final = "arguments"  # more of its arguments, which are JSON in the end
+
+
+class Piece(NamedTuple):
+    kind: str
+    text: str
+    call: int = 0  # number of the call within the reply
+
+
+def n_open(text: str, mark: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `mark`."""
+    for n in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:n]):
+            return n
+    return 0

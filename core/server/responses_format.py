@@ -1,0 +1,145 @@
+"""How `/v1/responses` tells an answer: items with parts, each event numbered."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from ..tokenizer import Tokenizer
+from .answer import Answer, now
+from .asked import Asked
+from .blocks import Block, BlockFormat, named_event
+from .chat_prompt import ChatPrompt
+from .fields import Fields
+from .openai_format import finish_reason
+from .reply import CALL, CONTENT, REASONING
+
+_ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "text",
+           "reasoning", "max_output_tokens", "user")  # fmt: skip
+
+
+class ResponsesFormat(BlockFormat):
+    def __init__(
+        self, asked: Asked, prompt: ChatPrompt, fields: Fields, tokenizer: Tokenizer
+    ) -> None:
+        super().__init__(asked, prompt)
+        self._tokenizer = tokenizer
+        self._echoed = {name: fields.get(name) for name in _ECHOED}
+        self._frame = {
+            "id": f"resp_{secrets.token_urlsafe(18)}",
+            "object": "response",
+            "created_at": now(),
+            "model": asked.model,
+        }
+        self._n_events = 0
+
+    def opening(self, answer: Answer) -> bytes:
+        started = self._response("in_progress", [], None)
+        return self._event("response.created", response=started) + self._event(
+            "response.in_progress", response=started
+        )
+
+    def open_block(self, block: Block) -> bytes:
+        item = _item(block, "in_progress")
+        if block.kind != CALL:
+            item["content"] = []
+        told = self._event("response.output_item.added", output_index=block.place, item=item)
+        if block.kind == CALL:
+            return told
+        part = _part(block) | {"text": ""}
+        return told + self._in_part("response.content_part.added", block, part=part)
+
+    def fill_block(self, block: Block, text: str) -> bytes:
+        if block.kind == CALL:
+            return self._in_item("response.function_call_arguments.delta", block, delta=text)
+        if block.kind == REASONING:
+            return self._in_part("response.reasoning_text.delta", block, delta=text)
+        return self._in_part("response.output_text.delta", block, delta=text, logprobs=[])
+
+    def close_block(self, block: Block) -> bytes:
+        if block.kind == CALL:
+            done = self._in_item(
+                "response.function_call_arguments.done", block,
+                name=block.name, arguments=block.text or "{}",
+            )  # fmt: skip
+        else:
+            kind = "reasoning_text" if block.kind == REASONING else "output_text"
+            more: dict[str, Any] = {"logprobs": []} if block.kind == CONTENT else {}
+            done = self._in_part(f"response.{kind}.done", block, text=block.text, **more)
+            done += self._in_part("response.content_part.done", block, part=_part(block))
+        item = _item(block, "completed")
+        return done + self._event("response.output_item.done", output_index=block.place, item=item)
+
+    def closing(self, answers: list[Answer]) -> bytes:
+        result = self.result(answers[0])
+        return self._event(f"response.{result['status']}", response=result)
+
+    def result(self, answer: Answer) -> dict[str, Any]:
+        is_whole = finish_reason(answer) == "stop"
+        items = [_item(block, "completed") for block in self.blocks]
+        return self._response("completed" if is_whole else "incomplete", items, answer)
+
+    def _response(
+        self, status: str, output: list[dict[str, Any]], answer: Answer | None
+    ) -> dict[str, Any]:
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        return {
+            **self._frame,
+            "status": status,
+            "error": None,
+            "incomplete_details": cut,
+            "output": output,
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "store": False,
+            **self._echoed,
+            "tools": self._echoed["tools"] or [],
+            "tool_choice": self._echoed["tool_choice"] or "auto",
+            "usage": None if answer is None else self._usage(answer),
+        }
+
+    def _usage(self, answer: Answer) -> dict[str, Any]:
+        usage = answer.usage()
+        thoughts = "".join(block.text for block in self.blocks if block.kind == REASONING)
+        details = usage["completion_tokens_details"] | {
+            "reasoning_tokens": len(self._tokenizer.encode(thoughts, add_special=False))
+        }
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": details,
+            "total_tokens": usage["total_tokens"],
+        }
+
+    def _in_item(self, kind: str, block: Block, **more: Any) -> bytes:
+        return self._event(kind, item_id=_id(block), output_index=block.place, **more)
+
+    def _in_part(self, kind: str, block: Block, **more: Any) -> bytes:
+        return self._in_item(kind, block, content_index=0, **more)
+
+    def _event(self, kind: str, **more: Any) -> bytes:
+        self._n_events += 1
+        return named_event(kind, {"sequence_number": self._n_events - 1, **more})
+
+
+def _id(block: Block) -> str:
+    prefix = {CONTENT: "msg_", REASONING: "rs_", CALL: "fc_"}[block.kind]
+    return prefix + block.key.partition("_")[2]
+
+
+def _part(block: Block) -> dict[str, Any]:
+    if block.kind == REASONING:
+        return {"type": "reasoning_text", "text": block.text}
+    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+
+
+def _item(block: Block, status: str) -> dict[str, Any]:
+    told: dict[str, Any] = {"id": _id(block), "status": status}
+    if block.kind == CALL:
+        arguments = block.text or ("{}" if status == "completed" else "")
+        told |= {"type": "function_call", "call_id": block.key, "name": block.name}
+        return told | {"arguments": arguments}
+    if block.kind == REASONING:
+        return told | {"type": "reasoning", "summary": [], "content": [_part(block)]}
+    return told | {"type": "message", "role": "assistant", "content": [_part(block)]}

@@ -1,0 +1,57 @@
+"""`Service`: what every route needs to know of the server."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .settings import ServerSettings
+from .worker import Loaded, Worker, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..runtime import Runtime
+    from ..tokenizer import Tokenizer
+    from .generation import Generation
+
+
+def _nothing(_client: object) -> None:
+    pass
+
+
+@dataclass(eq=False)
+class Service:
+    settings: ServerSettings
+    worker: Worker
+    started_at: int = field(default_factory=lambda: int(time.time()))
+    under_way: set[Generation] = field(default_factory=set)
+    # Ends the connection of a client that does not read; set by who listens.
+    hang_up: Callable[[object], None] = _nothing
+
+    @property
+    def loaded(self) -> Loaded:
+        """Refused while there is nothing to ask."""
+        if self.worker.loaded is None or self.worker.state in ("loading", "dead"):
+            raise unavailable(self.worker)
+        return self.worker.loaded
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.loaded.runtime
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.loaded.runtime.tokenizer
+
+    @property
+    def n_ctx(self) -> int:
+        return self.loaded.engine.config.sizes.n_ctx
+
+    @property
+    def model_name(self) -> str:
+        """As responses and the list of models show it."""
+        if self.settings.alias:
+            return self.settings.alias[0]
+        return self.runtime.file.path.name

@@ -1,0 +1,143 @@
+"""Listening: sockets, signals, and an end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import uvicorn
+
+from .app import build_app
+from .errors import UnavailableError
+from .protocol import protocol
+from .service import Service
+from .settings import ServerSettings
+from .worker import DEAD, READY, Worker, ping
+
+_LAST_WORDS_S: Final = 0.3  # for clients to be told, after the drain
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Serving:
+    """One server in this process, from its socket to its last connection."""
+
+    def __init__(
+        self, worker: Worker, settings: ServerSettings, sock: socket.socket,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.service = Service(settings, worker, hang_up=self._hang_up)
+        self.worker, self.settings = worker, settings
+        self.n_signals = 0
+        self._sock, self._on_ready = sock, on_ready
+        self._was_ready = False
+        self._end: asyncio.Task[None] | None = None
+        self._server = _Server(_config(self.service))
+
+    def run(self) -> int:
+        """The exit code."""
+        return asyncio.run(self._run())
+
+    @property
+    def is_listening(self) -> bool:
+        return self._server.started
+
+    def stop(self) -> None:
+        """In the loop: drain, then end."""
+        if self._end is None:
+            self._end = asyncio.create_task(self._finish())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            try:
+                loop.add_signal_handler(number, self._on_signal)
+            except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, Windows
+                break
+        self.worker.start(self._on_change)
+        watch = asyncio.create_task(self._watch())
+        await self._server.serve(sockets=[self._sock])
+        watch.cancel()
+        return 1 if self.worker.state == DEAD else 0
+
+    def _on_change(self) -> None:
+        if self.worker.state == DEAD:
+            self.stop()
+        elif self.worker.state == READY and not self._was_ready:
+            self._was_ready = True
+            self._on_ready()
+
+    def _on_signal(self) -> None:
+        self.n_signals += 1
+        if self.n_signals > 1:  # impatient: no more waiting for anybody
+            self._server.force_exit = True
+            self._server.should_exit = True
+        self.stop()
+
+    async def _finish(self) -> None:
+        if self.worker.loaded is not None:
+            await self.worker.drain(self.settings.drain_s)
+            await self._last_words()
+            # The engine may be in a long step: it is not waited for.
+            for each in list(self.service.under_way):
+                each.give_up(UnavailableError("the server is shutting down"))
+            await self._last_words()
+        self.worker.stop()
+        self._server.should_exit = True
+
+    async def _last_words(self) -> None:
+        end = time.perf_counter() + _LAST_WORDS_S
+        while self.service.under_way and time.perf_counter() < end:
+            await asyncio.sleep(0.02)
+
+    async def _watch(self) -> None:
+        """Silent streams say that they are alive; clients that do not read are given up."""
+        while True:
+            await asyncio.sleep(1)
+            now = time.perf_counter()
+            for each in list(self.service.under_way):
+                if each.waits_since and now - each.waits_since > self.settings.io_s:
+                    self.worker.cancel(each.works)
+                    self._hang_up(each.client)
+                elif each.is_silent_since(now - self.settings.ping_s):
+                    each.sent_at = now
+                    ping(each.mailbox, each.works[0].place)
+
+    def _hang_up(self, client: Any) -> None:
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None and getattr(connection, "client", None) == client:
+                transport.abort()
+
+
+class _Server(uvicorn.Server):
+    def capture_signals(self) -> Any:
+        """Signals are ours: uvicorn would raise them again at the end."""
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+def _config(service: Service) -> uvicorn.Config:
+    settings = service.settings
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
+    return uvicorn.Config(
+        build_app(service),
+        http=protocol(settings.io_s),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=settings.max_header,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        ssl_keyfile=settings.ssl_key,
+        ssl_certfile=settings.ssl_cert,
+    )

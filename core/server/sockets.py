@@ -1,0 +1,52 @@
+"""The socket that a server listens on. Imports nothing heavy, so that it can come first."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+from ..errors import ConfigError
+
+_BACKLOG: Final = 2048
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Bound before anything slow happens, so that what is wrong with it is said at once."""
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
+    family, _, _, _, address = found[0]
+    try:
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = url_of(host, port)
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise ConfigError(
+            f"cannot listen on {where}: {reason[:1].lower()}{reason[1:]}; give another --port or "
+            "--host"
+        ) from None
+
+
+def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{'https' if is_secure else 'http'}://{shown}:{port}"
+
+
+def check_certificate(certificate: str, key: str) -> None:
+    """Before the model loads; uvicorn reads them later."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"{certificate} and {key} are no certificate with its private key in PEM format, "
+            f"without a password: {reason}"
+        ) from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")

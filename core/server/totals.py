@@ -1,0 +1,78 @@
+"""What a server has done since it started, for /metrics. Written by the engine's thread alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..generation import SourceStats, Stats
+
+_WIDE: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_NARROW: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Histogram:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += n
+        self.total += n * seconds
+
+    @property
+    def n(self) -> int:
+        return sum(self.counts)
+
+
+@dataclass(slots=True)
+class Totals:
+    prompt_n: int = 0  # tokens that were read, not counting those in the cache
+    cached_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    longest: int = 0  # text, in tokens
+    steps: int = 0
+    busy: int = 0  # texts that took part in them, added up
+    failed_steps: int = 0
+    drafts: int = 0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    accept_per_pos: list[int] = field(default_factory=list)
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)  # texts, by reason
+    refused: int = 0  # requests, because the queue was full
+    first_token: Histogram = field(default_factory=lambda: Histogram(_WIDE))
+    between_tokens: Histogram = field(default_factory=lambda: Histogram(_NARROW))
+    whole: Histogram = field(default_factory=lambda: Histogram(_WIDE))
+    queued: Histogram = field(default_factory=lambda: Histogram(_WIDE))
+
+    def add(self, stats: Stats, n_tokens: int, reason: str) -> None:
+        """A text has ended."""
+        self.prompt_n += stats.prompt_n - stats.cached_n if stats.steps else 0
+        self.cached_n += stats.cached_n
+        self.prompt_ms += stats.prompt_ms
+        self.predicted_n += stats.predicted_n
+        self.predicted_ms += stats.predicted_ms
+        self.longest = max(self.longest, n_tokens)
+        self.drafts += stats.drafts
+        self.draft_n += stats.draft_n
+        self.draft_n_accepted += stats.draft_n_accepted
+        missing = len(stats.accept_per_pos) - len(self.accept_per_pos)
+        self.accept_per_pos += [0] * missing
+        for i, n in enumerate(stats.accept_per_pos):
+            self.accept_per_pos[i] += n
+        for name, source in stats.by_source.items():
+            total = self.by_source.setdefault(name, SourceStats())
+            total.drafted += source.drafted
+            total.accepted += source.accepted
+            total.ms += source.ms
+        self.ended[reason] = self.ended.get(reason, 0) + 1
+
+    @property
+    def mean_s(self) -> float:
+        """What a request took, on average."""
+        return self.whole.total / self.whole.n if self.whole.n else 1.0

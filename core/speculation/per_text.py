@@ -1,0 +1,70 @@
+"""`TextSpec`: what one text wants of the speculators that its engine has.
+
+Imports nothing heavy, on purpose: a request is checked with it before anything is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..errors import ConfigError
+from .acceptance import parse_accept
+from .options import AUTO, MAX_DRAFT, NONE, parse_types
+
+if TYPE_CHECKING:
+    from .interface import Draft
+
+PREDICTION: Final = "prediction"  # drafts from a text that the request expects
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpec:
+    """By default all that the engine has, as it is set up."""
+
+    types: tuple[str, ...] = ()  # only these draft; (): all that are loaded
+    n_max: int | None = None  # tokens of a draft, at most; 0: none
+    n_min: int = 0  # shorter drafts are dropped
+    p_min: float = 0.0  # a draft ends before a token that its source believes in less
+    accept: str = ""  # match, ratio, relaxed[:...]; "": as the engine does
+    prediction: tuple[int, ...] = ()  # tokens of a text that this one is expected to be like
+
+    def __post_init__(self) -> None:
+        if self.types:
+            types = parse_types(self.types)
+            object.__setattr__(self, "types", () if types == (AUTO,) else types)
+        for name, value in (("n_max", self.n_max or 0), ("n_min", self.n_min)):
+            if not 0 <= value <= MAX_DRAFT:
+                raise ConfigError(f"{name} must be between 0 and {MAX_DRAFT}, got {value}")
+        if self.n_max is not None and 0 < self.n_max < self.n_min:
+            raise ConfigError(
+                f"n_min is {self.n_min}, more than n_max, {self.n_max}: no draft could ever be "
+                "long enough"
+            )
+        if not (math.isfinite(self.p_min) and 0 <= self.p_min <= 1):
+            raise ConfigError(f"p_min must be a probability, 0 to 1, got {self.p_min}")
+        if self.accept:
+            parse_accept(self.accept)
+
+    @property
+    def is_off(self) -> bool:
+        return self.types == (NONE,) or self.n_max == 0
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """Who may draft; empty: everybody."""
+        return frozenset((*self.types, PREDICTION)) if self.types else frozenset()
+
+    def n_used(self, draft: Draft) -> int:
+        """So many tokens of the draft are to be verified."""
+        n = len(draft.tokens)
+        if self.p_min:
+            for i, chance in enumerate(draft.chances):
+                if 0 <= chance < self.p_min:  # below 0: its source has no belief
+                    n = i
+                    break
+        return n if n >= self.n_min else 0
+
+
+BY_DEFAULT: Final = TextSpec()

@@ -1,0 +1,180 @@
+"""`spec serve` as people start and end it. With the bundled model."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+REAL = [sys.executable, "-c", "from specdec.cli.app import main; main()"]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@contextlib.contextmanager
+def serving(*args: str, wait: bool = True) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    command = [*REAL, "serve", "--port", "0", "-np", "2", *args]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    try:
+        port = 0
+        while wait and not port:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert line, process.wait()
+            found = re.search(r"ready +https?://127\.0\.0\.1:(\d+)", line)
+            port = int(found[1]) if found else 0
+        yield process, port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(port: int, body: dict[str, object]) -> http.client.HTTPResponse:
+    return ask_later(port, body).getresponse()
+
+
+def ask_later(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("POST", "/completion", json.dumps(body))
+    return connection
+
+
+LONG: dict[str, object] = {"prompt": "a = ", "ignore_eos": True, "stream": True}
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGTERM, limit: float = 5) -> int:
+    began = time.perf_counter()
+    process.send_signal(number)
+    code = process.wait(limit + 5)
+    assert time.perf_counter() - began < limit
+    return code
+
+
+def test_the_ready_line_and_a_quiet_end() -> None:
+    with serving() as (process, port):
+        assert json.loads(ask(port, {"prompt": "a", "n_predict": 3}).read())["stop"]
+        assert end(process, limit=3) == 0
+        out, err = process.communicate()
+        assert (out, err) == ("", "")
+
+
+def test_the_end_of_a_busy_server() -> None:
+    """What is short is drained, what is long ends with an error event."""
+    with serving("--spec-type", "none") as (process, port):
+        long, short = ask(port, LONG), ask(port, {**LONG, "n_predict": 300})
+        assert long.readline()
+        assert short.readline()
+        told: dict[str, bytes] = {}
+        readers = [
+            threading.Thread(target=lambda n=name, r=each: told.update({n: r.read()}))
+            for name, each in (("long", long), ("short", short))
+        ]
+        for each in readers:
+            each.start()
+        assert end(process) == 0
+        for each in readers:
+            each.join(5)
+        assert json.loads(told["short"].strip().split(b"\n\n")[-1][6:])["stop"] is True
+        last = json.loads(told["long"].strip().split(b"\n\n")[-1][6:])
+        assert last["error"]["code"] == 503 if "error" in last else last["stop"]
+
+
+def test_two_interrupts_end_it_at_once() -> None:
+    with serving("--spec-type", "none") as (process, port):
+        streams = [ask_later(port, LONG) for _ in range(6)]  # two are written, four wait
+        assert streams[0].getresponse().readline()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        assert end(process, signal.SIGINT, limit=2.5) == 130
+
+
+@pytest.mark.parametrize(
+    ("number", "codes"), [(signal.SIGTERM, (0, -15)), (signal.SIGINT, (0, 130))]
+)
+@pytest.mark.parametrize("pause", [0.0, 0.1, 0.2, 0.4])
+def test_signals_while_it_loads(number: int, codes: tuple[int, ...], pause: float) -> None:
+    with serving("-v", wait=False) as (process, _):
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("loading ")
+        time.sleep(pause)
+        assert end(process, number, limit=3) in codes
+        assert "Traceback" not in process.communicate()[1]
+
+
+def test_what_is_wrong_is_said_before_the_model_loads(real_spec: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for args, code, said in (
+            (["--port", port], 1, f"cannot listen on http://127.0.0.1:{port}: address already"),
+            (["--host", "no.such.host.invalid", "--insecure"], 1, "is no address"),
+            (["--host", "0.0.0.0"], 2, "--api-key, or --insecure"),
+            (["-m", str(tmp_path / "none.gguf")], 1, "no such file"),
+            (["-md", str(tmp_path / "none.gguf")], 1, "no such file"),
+            (["--api-key-file", str(tmp_path / "none")], 1, "no such file"),
+            (["--ssl-key-file", __file__], 2, "need each other"),
+            (["--ssl-key-file", __file__, "--ssl-cert-file", __file__], 1, "no certificate"),
+            (["--port", "70000"], 2, "--port"),
+            (["-np", "0"], 2, "--parallel must be"),
+            (["--bogus"], 2, "--bogus"),
+            (["--chat-template-kwargs", "[]"], 2, "must be a JSON object"),
+        ):
+            began = time.perf_counter()
+            done = real_spec("serve", *args)
+            assert (done.returncode, done.stdout) == (code, ""), args
+            (line,) = done.stderr.splitlines()
+            assert said in line
+            assert time.perf_counter() - began < 5
+
+
+def test_what_is_wrong_with_the_model(real_spec: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + b"\xff" * 100)
+    for args, code in (
+        (["-m", str(bad)], 1),
+        (["--chat-template", "none_of_it"], 2),
+        (["-c", "100000000", "-np", "200"], 2),
+    ):
+        done = real_spec("serve", "--port", "0", *args)
+        assert done.returncode == code, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_keys_from_files_and_the_environment(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\n\n two \n")
+    with serving("--api-key-file", str(keys), "--alias", "mine,other") as (_, port):
+        for key, status in (("one", 200), ("two", 200), ("", 401), ("three", 401)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+            response = connection.getresponse()
+            assert response.status == status
+            if status == 200:
+                assert json.loads(response.read())["data"][0]["id"] == "mine"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with it")
+def test_https(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    with serving("--ssl-key-file", key, "--ssl-cert-file", certificate) as (_, port):
+        trusted = ssl.create_default_context(cafile=certificate)
+        trusted.check_hostname = False
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=trusted)
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read()) == {"status": "ok"}

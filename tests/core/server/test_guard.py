@@ -1,0 +1,96 @@
+"""Who may ask: keys, hosts, origins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.serving import SETTINGS, Server, nano_server, running
+
+from specdec.core.errors import ConfigError
+from specdec.core.server.guard import Guard
+from specdec.core.server.settings import ServerSettings
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    settings = ServerSettings(api_keys=("sesame", "schlüssel"), cors_origins=("https://a.example",))
+    with running(nano_server(settings, n=1)) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer sesame"}, 200),
+        ({"Authorization": "bearer  sesame"}, 200),
+        ({"X_Api_Key": "sesame"}, 200),
+        ({"Authorization": "Bearer sesam"}, 401),
+        ({"Authorization": "Bearer sesamee"}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": "Basic sesame"}, 401),
+        ({"Authorization": "Bearer " + "x" * 10_000}, 401),
+        ({"Authorization": "Bearer sesame,schlüssel"}, 401),
+    ],
+)
+def test_keys(guarded: Server, headers: dict[str, str], status: int) -> None:
+    headers = {name: value.encode().decode("latin-1") for name, value in headers.items()}
+    found, told, _ = guarded.request("GET", "/v1/models", **headers)
+    assert found == status
+    if status == 401:
+        assert told["error"]["type"] == "authentication_error"
+        assert "sesam" not in str(told)
+
+
+def test_what_is_public(guarded: Server) -> None:
+    assert guarded.get("/health") == {"status": "ok"}
+    for path in ("/metrics", "/slots", "/props", "/nothing", "/v1/models?api_key=sesame"):
+        assert guarded.request("GET", path)[0] == 401
+
+
+def test_origins(guarded: Server) -> None:
+    for origin, allowed in (
+        ("https://a.example", True), ("http://localhost:3000", True), ("http://127.0.0.1", True),
+        ("https://evil.example", False), ("null", False), ("https://a.example.evil", False),
+        ("http://192.168.0.7", False),
+    ):  # fmt: skip
+        status, _, response = guarded.request("OPTIONS", "/v1/models", Origin=origin)
+        assert (status == 204) == allowed
+        assert response.getheader("Access-Control-Allow-Origin") == (origin if allowed else None)
+        _, _, response = guarded.request("GET", "/health", Origin=origin)
+        assert response.getheader("Access-Control-Allow-Origin") == (origin if allowed else None)
+
+
+def test_hosts(server: Server) -> None:
+    for host, status in (
+        ("localhost:8080", 200), ("127.0.0.1", 200), ("[::1]:80", 200), ("my.localhost", 200),
+        ("evil.example", 403), ("localhost.evil.example", 403), ("10.0.0.1:80", 200),
+    ):  # fmt: skip
+        assert server.request("GET", "/health", Host=host)[0] == status, host
+
+
+def test_settings_that_would_let_anybody_in() -> None:
+    for host in ("0.0.0.0", "::", "192.168.1.4", "example.org"):
+        with pytest.raises(ConfigError, match="--api-key"):
+            ServerSettings(host=host)
+        assert ServerSettings(host=host, api_keys=("k",)).knows_host("anything.example")
+        assert ServerSettings(host=host, is_open=True)
+    for host in ("127.0.0.1", "127.0.0.9", "localhost", "::1"):
+        assert not ServerSettings(host=host).knows_host("anything.example")
+    assert ServerSettings(allowed_hosts=("proxy",)).knows_host("proxy:8080")
+    assert ServerSettings(cors_origins=("*",)).knows_origin("https://evil.example")
+
+
+def test_owners_differ_and_are_no_keys() -> None:
+    guard = Guard(None, ServerSettings(api_keys=("one", "two")))  # type: ignore[arg-type]
+    names = {name for _, name in guard._keys}
+    assert len(names) == 2
+    assert not names & {"one", "two"}
+
+
+def test_what_is_switched_off() -> None:
+    with running(nano_server(SETTINGS, n=1, with_metrics=False, with_slots=False)) as server:
+        for path in ("/metrics", "/slots"):
+            status, told, _ = server.request("GET", path)
+            assert (status, told["error"]["type"]) == (501, "not_supported_error")

@@ -1,0 +1,197 @@
+"""llama.cpp's `/completion`: what its clients read."""
+
+from __future__ import annotations
+
+import time
+from threading import Thread
+from typing import Any
+
+import pytest
+from support.serving import Server
+
+PROMPT = "def add(a, b):\n"
+GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "n_predict": 20}
+
+
+def test_what_an_answer_holds(server: Server) -> None:
+    done = server.post("/completion", **GREEDY)
+    assert done["stop"] is True
+    assert (done["stop_type"], done["stopping_word"], done["truncated"]) == ("limit", "", False)
+    assert done["tokens_predicted"] == 20
+    assert done["tokens_evaluated"] == len(server.post("/tokenize", prompt=PROMPT)["tokens"])
+    assert done["tokens"] == []
+    assert done["model"] == "nano.gguf"
+    assert done["prompt"].endswith(PROMPT)
+    assert 0 <= done["id_slot"] < 4
+    assert done["generation_settings"]["temperature"] == 0
+    assert done["generation_settings"]["n_predict"] == 20
+    timings = done["timings"]
+    assert timings["predicted_n"] == 20
+    assert timings["prompt_n"] + timings["cache_n"] == done["tokens_evaluated"]
+    assert timings["predicted_per_second"] > 0
+    assert "completion_probabilities" not in done
+
+
+def test_a_stream(server: Server) -> None:
+    whole = server.post("/completion", return_tokens=True, n_probs=3, **GREEDY)
+    events = server.events("/completion", n_probs=3, timings_per_token=True, **GREEDY)
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [token for event in events for token in event["tokens"]] == whole["tokens"]
+    told = [entry for event in events for entry in event["completion_probabilities"]]
+    assert told == whole["completion_probabilities"]
+    assert [event["stop"] for event in events] == [False] * (len(events) - 1) + [True]
+    assert all("timings" in event for event in events)
+    assert events[-1]["tokens_predicted"] == 20
+    counts = [event["tokens_predicted"] for event in events]
+    assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+def test_progress(server: Server, path: str) -> None:
+    text = "a = 1\nb = 2\n" * 150
+    body: dict[str, Any] = {"prompt": text, "messages": [{"role": "user", "content": text}]}
+    events = server.events(path, return_progress=True, max_tokens=2, cache_prompt=False, **body)
+    told = [e["prompt_progress"] for e in events if "prompt_progress" in e]
+    assert len(told) > 2
+    assert [each["processed"] for each in told] == sorted(each["processed"] for each in told)
+    assert all(each["total"] == told[0]["total"] for each in told)
+
+
+def test_fields_of_the_response(server: Server) -> None:
+    fields = ["content", "timings/predicted_n", "generation_settings/top_k", "nothing"]
+    done = server.post("/completion", response_fields=fields, **GREEDY)
+    assert set(done) == {"content", "predicted_n", "top_k"}
+
+
+def test_kinds_of_prompts(server: Server) -> None:
+    ids = server.post("/tokenize", prompt=PROMPT)["tokens"]
+    text = server.post("/completion", **GREEDY)["content"]
+    assert server.post("/completion", **GREEDY | {"prompt": ids})["content"] == text
+    rest = server.post("/tokenize", content=PROMPT[3:])["tokens"]
+    mixed = server.post("/completion", **GREEDY | {"prompt": [ids[0], "def", *rest]})
+    assert (mixed["content"], mixed["tokens_evaluated"]) == (text, len(ids))
+    several = server.post("/completion", **GREEDY | {"prompt": [PROMPT, ids, "a = "]})
+    assert [each["index"] for each in several] == [0, 1, 2]
+    assert [each["content"] == text for each in several] == [True, True, False]
+
+
+def test_nothing_to_write(server: Server) -> None:
+    """The prompt is read into the cache, for later."""
+    prompt = "# something that nobody has asked before\n" * 8
+    done = server.post("/completion", prompt=prompt, n_predict=0)
+    assert (done["content"], done["tokens_predicted"]) == ("", 0)
+    later = server.post("/completion", prompt=prompt + "x", n_predict=1)
+    assert later["timings"]["cache_n"] > 50
+
+
+def test_a_full_context_and_one_more(server: Server) -> None:
+    n_ctx = server.get("/props")["default_generation_settings"]["n_ctx"]
+    done = server.post("/completion", prompt=[300] * (n_ctx - 3), ignore_eos=True)
+    assert done["tokens_predicted"] == 3
+    assert (done["stop_type"], done["truncated"]) == ("limit", True)
+    assert server.post("/completion", prompt=[300] * (n_ctx - 1))["tokens_predicted"] == 1
+    for n in (n_ctx, n_ctx + 1):
+        status, error = server.refused("/completion", {"prompt": [300] * n})
+        assert (status, error["type"]) == (400, "exceed_context_size_error")
+        assert "exceeds the available context size" in error["message"]
+        assert (error["n_prompt_tokens"], error["n_ctx"]) == (n, n_ctx)
+
+
+def test_a_grammar(server: Server) -> None:
+    grammar = 'root ::= ("yes" | "no") "\\n"'
+    done = server.post("/completion", **GREEDY, grammar=grammar)
+    assert done["content"] in ("yes\n", "no\n")
+    assert done["stop_type"] == "eos"
+
+
+def test_time_runs_out(server: Server) -> None:
+    done = server.post(
+        "/completion", prompt=PROMPT, n_predict=3000, t_max_predict_ms=100, ignore_eos=True
+    )
+    assert done["stop_type"] == "limit"
+    assert 0 < done["tokens_predicted"] < 3000
+
+
+def test_characters_that_tokens_split(server: Server) -> None:
+    """Streamed text is whole characters, always."""
+    ids = server.post("/tokenize", content="€é😀")["tokens"]
+    bias = [[token, 30] for token in set(ids)]
+    body: dict[str, Any] = {"prompt": PROMPT, "logit_bias": bias, "n_predict": 30, "seed": 4}
+    whole = server.post("/completion", **body)
+    events = server.events("/completion", **body)
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert sum(len(event["tokens"]) for event in events) == 30
+
+
+def test_tokens_and_text(server: Server) -> None:
+    text = "def f(x):\n    return 'é€😀'\n"
+    tokens = server.post("/tokenize", content=text)["tokens"]
+    assert server.post("/detokenize", tokens=tokens)["content"] == text
+    pieces = server.post("/tokenize", content=text, with_pieces=True)["tokens"]
+    raw = b"".join(
+        piece.encode() if isinstance(piece := each["piece"], str) else bytes(piece)
+        for each in pieces
+    )
+    assert raw.decode() == text
+    assert [each["id"] for each in pieces] == tokens
+    as_prompt = server.post("/tokenize", prompt=text)
+    assert as_prompt["tokens"] == [server.runtime.tokenizer.bos_id, *tokens]
+    assert as_prompt["count"] == len(tokens) + 1
+
+
+def test_the_template(server: Server) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    prompt = server.post("/apply-template", messages=messages)["prompt"]
+    assert prompt == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    chat = server.post("/v1/chat/completions", messages=messages, max_tokens=9, temperature=0)
+    plain = server.post("/completion", prompt=prompt, n_predict=9, temperature=0)
+    assert chat["choices"][0]["message"]["content"] == plain["content"]
+
+
+def test_what_the_server_says_of_itself(server: Server) -> None:
+    props = server.get("/props")
+    assert props["total_slots"] == 4
+    assert props["chat_template"]
+    slots = server.get("/slots")
+    assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
+    model = server.get("/v1/models")["data"][0]
+    assert model["root"] == model["id"]
+    assert model["meta"]["n_params"] > 7e6
+    assert model["meta"]["size"] > 7e6
+    assert model["max_model_len"] == model["context_length"] == slots[0]["n_ctx"]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+def test_who_drafted_each_token(eager: Server, path: str) -> None:
+    body: dict[str, Any] = {"return_sources": True, "temperature": 0, "max_tokens": 40}
+    body |= {"prompt": "x = 1\n" * 20, "messages": [{"role": "user", "content": "x = 1\n" * 9}]}
+    done = eager.post(path, **body)
+    told = done if path == "/completion" else done["choices"][0]
+    sources, timings = told["sources"], done["timings"]
+    assert len(sources) == timings["predicted_n"] == 40
+    assert len(sources) - sources.count("target") == timings["draft_n_accepted"] > 0
+    assert set(sources) <= {"target", "mtp", "ngram-mod"}
+    events = [event for event in eager.events(path, **body) if event != "[DONE]"]
+    parts = [e if path == "/completion" else c for e in events for c in e.get("choices", [e])]
+    parts = [part for part in parts if "sources" in part]
+    assert all(len(part["sources"]) == len(part["tokens"]) for part in parts)
+    sources = [source for part in parts for source in part["sources"]]
+    assert len(sources) == 40
+    timings = next(event["timings"] for event in events if "timings" in event)
+    assert len(sources) - sources.count("target") == timings["draft_n_accepted"]
+
+
+@pytest.mark.parametrize("n", [10_000, 200_000])
+def test_a_large_request_stops_nobody(server: Server, n: int) -> None:
+    """It is read, parsed and cut into tokens beside the loop."""
+    body = {"prompt": "some words and 1234 numbers\n" * n, "n_predict": 1}
+    found: list[Any] = []
+    asking = Thread(target=lambda: found.append(server.request("POST", "/completion", body)))
+    asking.start()
+    slowest = 0.0
+    while asking.is_alive():
+        began = time.perf_counter()
+        server.get("/health")
+        slowest = max(slowest, time.perf_counter() - began)
+    assert "exceeds the available context size" in found[0][1]["error"]["message"]
+    assert slowest < 1.0

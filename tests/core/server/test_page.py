@@ -1,0 +1,123 @@
+"""The page in a real browser, asking a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.browser import ENTER, ESCAPE, Browser, browser, is_installed
+from support.serving import Server, nano_server, running
+
+from specdec.core.server.page import FOLDER, NAMES
+
+needs_browser = pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
+DONE = "return document.querySelector('#send').textContent === 'Send'"
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+def open_page(page: Browser, server: Server) -> None:
+    page.open(f"{server.url}/")
+    page.run("localStorage.clear()")
+    page.open(f"{server.url}/")
+    page.wait("return document.querySelectorAll('#drafters input').length > 0")
+
+
+def test_every_file_of_the_page_is_served(server: Server) -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(NAMES)
+    for name in NAMES:
+        status, text, response = server.request("GET", f"/ui/{name}")
+        assert status == 200
+        assert text == (FOLDER / name).read_text()
+        assert "default-src 'none'" in (response.getheader("content-security-policy") or "")
+        assert "://" not in text.replace("http://www.w3.org", ""), "no other host"
+    assert server.request("GET", "/ui/../app.py")[0] == 404
+
+
+def test_a_server_without_a_page() -> None:
+    with running(nano_server(with_page=False)) as server:
+        assert server.request("GET", "/")[0] == 404
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_text_is_written_tinted_and_checked(page: Browser, eager: Server) -> None:
+    open_page(page, eager)
+    page.type("#max-tokens", "120")
+    page.type("#temperature", "0")
+    page.type("#prompt", "def fibonacci(n):" + ENTER)
+    page.wait("return document.querySelectorAll('#paper span[data-source]').length > 3")
+    page.wait(DONE)
+    assert page.text("#paper .facts").startswith("120 tokens")
+    assert "mtp" in page.text("#legend")
+    assert page.run("return getComputedStyle(document.querySelector('[data-source]'))"
+                    ".backgroundColor") != "rgba(0, 0, 0, 0)"  # fmt: skip
+    hidden = "return getComputedStyle(document.querySelector('.rejected')).display"
+    assert page.run(hidden) == "none"
+    page.click("#rejected")
+    assert page.run(hidden) == "inline"
+    page.click("#verify")
+    page.wait("return document.querySelector('#verdict').textContent.startsWith('Identical')")
+    assert page.log() == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_chat_can_be_stopped_kept_and_begun_anew(page: Browser, server: Server) -> None:
+    open_page(page, server)
+    page.click("#tab-chat")
+    page.type("#prompt", "Hello" + ENTER)
+    page.wait("return document.querySelector('.message.assistant .answer').textContent.length > 5")
+    page.type("#prompt", ESCAPE)
+    page.wait(DONE)
+    assert page.run("return document.querySelectorAll('.message').length") == 2
+    page.open(f"{server.url}/")
+    page.wait("return document.querySelectorAll('.message').length === 2")
+    page.click("#new")
+    assert page.run("return document.querySelectorAll('.message').length") == 0
+    assert page.log() == []
+
+
+@pytest.mark.slow
+@needs_browser
+def test_speculation_can_be_switched_off(page: Browser, eager: Server) -> None:
+    open_page(page, eager)
+    page.click("#speculate")
+    page.type("#max-tokens", "40")
+    page.type("#prompt", "import os" + ENTER)
+    page.wait("return document.querySelector('#paper .facts')")
+    page.wait(DONE)
+    assert page.run("return document.querySelectorAll('#paper span[data-source]').length") == 0
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("is_dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_fits(page: Browser, server: Server, width: int, is_dark: bool) -> None:
+    page.resize(width, 800)
+    page.dark(is_dark)
+    open_page(page, server)
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    back = page.run("return getComputedStyle(document.documentElement).backgroundColor")
+    level = int(back.removeprefix("rgb(").split(",")[0])
+    assert (level < 128) is is_dark
+    box = page.run("return document.querySelector('#send').getBoundingClientRect().bottom")
+    assert box <= page.run("return innerHeight")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_key_is_asked_for(page: Browser, tmp_path: Path) -> None:
+    with running(nano_server(api_keys=("secret",))) as server:
+        page.open(f"{server.url}/")
+        page.wait("return document.querySelector('#key-dialog').open")
+        page.type("#key", "wrong" + ENTER)
+        page.wait("return document.querySelector('#key-dialog').open")
+        page.type("#key", "secret" + ENTER)
+        page.wait("return document.querySelectorAll('#drafters input').length > 0")

@@ -1,0 +1,131 @@
+"""The same requests to llama.cpp's server: what its clients find there, they find here."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from support.serving import Server, wait_until
+
+from specdec.core import nano
+
+pytestmark = pytest.mark.peer
+
+Ask = Callable[[str, str, Any], tuple[int, Any]]
+MESSAGES = [{"role": "user", "content": "hello"}]
+GREEDY = {"temperature": 0, "max_tokens": 8, "n_predict": 8}
+# Of things that this server does not have: other samplers' places, its web page, media, tools.
+ABSENT = (
+    "backend_sampling", "chat_format", "generation_prompt", "grammar_lazy", "grammar_triggers",
+    "preserved_tokens", "reasoning_format", "reasoning_in_content", "media_marker", "video", "ui",
+    "ui_settings", "cors_proxy_enabled", "model_ftype", "ftype", "models", "chat_template_caps",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[Ask]:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(nano.path())
+    params.n_parallel, params.n_ctx, params.verbosity, params.port = 2, 2048, 1, 0
+    params.cpuparams.n_threads = 1
+    params.endpoint_metrics = params.endpoint_slots = True
+    running = xllamacpp.Server(params)  # as long as this name is held
+    address: str = running.listening_address
+
+    def ask(method: str, path: str, body: Any) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(address + path, data, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                status, text = response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read().decode()
+        try:
+            return status, json.loads(text)
+        except ValueError:
+            return status, text
+
+    wait_until(lambda: ask("GET", "/health", None)[0] == 200)
+    yield ask  # noqa: PT022 - the server ends with this frame
+
+
+def paths(value: Any, prefix: str = "") -> set[str]:
+    """Of all members, those of the first item of a list included."""
+    if isinstance(value, list) and value:
+        return paths(value[0], f"{prefix}[].")
+    if not isinstance(value, dict):
+        return set()
+    return {f"{prefix}{name}" for name in value}.union(
+        *(paths(inner, f"{prefix}{name}.") for name, inner in value.items())
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/health", None), ("GET", "/props", None), ("GET", "/slots", None),
+        ("GET", "/v1/models", None), ("GET", "/nothing", None),
+        ("POST", "/completion", {"prompt": "def f(", "n_probs": 2, **GREEDY}),
+        ("POST", "/v1/completions", {"prompt": "def f(", "logprobs": 2, **GREEDY}),
+        ("POST", "/v1/chat/completions", {"messages": MESSAGES, **GREEDY}),
+        ("POST", "/v1/chat/completions",
+         {"messages": MESSAGES, "logprobs": True, "top_logprobs": 2, **GREEDY}),
+        ("POST", "/tokenize", {"content": "def f", "with_pieces": True}),
+        ("POST", "/detokenize", {"tokens": [5, 6]}),
+        ("POST", "/apply-template", {"messages": MESSAGES}),
+        ("POST", "/completion", {"prompt": "a", "n_predict": -5}), ("POST", "/completion", {}),
+        ("POST", "/completion", {"prompt": [300] * 5000}),
+    ],
+)  # fmt: skip
+def test_members(server: Server, theirs: Ask, method: str, path: str, body: Any) -> None:
+    status, expected = theirs(method, path, body)
+    found, told, _ = server.request(method, path, body)
+    assert found == status, (expected, told)
+    missing = paths(expected) - paths(told)
+    assert not {name for name in missing if not set(name.split(".")) & set(ABSENT)}
+
+
+def test_texts_and_metrics(server: Server, theirs: Ask) -> None:
+    body = {"prompt": "def f(", "temperature": 0, "n_predict": 3}
+    assert (
+        theirs("POST", "/completion", body)[1]["content"]
+        == server.post("/completion", **body)["content"]
+    )
+    for tool, ask in (
+        ("tokenize", {"content": "x = 'é'\n"}),
+        ("apply-template", {"messages": MESSAGES}),
+    ):
+        assert theirs("POST", f"/{tool}", ask)[1] == server.post(f"/{tool}", **ask)
+    names = [
+        {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+        for text in (theirs("GET", "/metrics", None)[1], server.get("/metrics"))
+    ]
+    assert names[0] <= names[1]
+
+
+def test_the_order_of_a_stream(server: Server, theirs: Ask) -> None:
+    for path, body in (
+        ("/completion", {"prompt": "def f("}), ("/v1/chat/completions", {"messages": MESSAGES}),
+    ):  # fmt: skip
+        whole = {**body, "temperature": 0, "max_tokens": 3, "n_predict": 3, "stream": True}
+        whole["stream_options"] = {"include_usage": True}
+        shapes = []
+        for text in (theirs("POST", path, whole)[1], server.request("POST", path, whole)[1]):
+            events = [part.removeprefix("data: ") for part in text.split("\n\n") if part]
+            values = [json.loads(event) for event in events if event != "[DONE]"]
+            if path == "/completion":
+                shapes.append([(value["content"], value["stop"]) for value in values])
+            else:
+                shapes.append(
+                    [(c["delta"], c["finish_reason"]) for v in values for c in v["choices"]]
+                )
+                assert events[-1] == "[DONE]"
+                assert values[-1]["choices"] == []
+                assert values[-1]["usage"]["completion_tokens"] == 3
+        assert shapes[0] == shapes[1]

@@ -1,0 +1,264 @@
+"""The engine's thread: order, room, ends, failures. No HTTP; the model is a scripted one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.scripted import (
+    PROMPT,
+    ScriptedBackend,
+    alone,
+    assert_nothing_is_held,
+    make_engine,
+    params,
+)
+
+from specdec.core.engine.engine import Engine
+from specdec.core.generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
+from specdec.core.runtime import Runtime
+from specdec.core.server.errors import ApiError, EngineError
+from specdec.core.server.mailbox import Mailbox
+from specdec.core.server.work import Work
+from specdec.core.server.worker import DEAD, READY, Loaded, Worker
+
+LONG = params(30, ignore_eos=True)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+@asynccontextmanager
+async def started(engine: Engine | None = None, **more: Any) -> AsyncIterator[Worker]:
+    engine = engine or make_engine()
+    worker = Worker(lambda: Loaded(cast(Runtime, SimpleNamespace()), engine), **more)
+    worker.start(lambda: None)
+    while worker.state == "loading":
+        await asyncio.sleep(0.001)
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await asyncio.to_thread(worker.join, 5)
+
+
+def work(prompt: list[int] = PROMPT, how: Any = LONG, **more: Any) -> Work:
+    return Work(prompt, how, Mailbox(), **more)
+
+
+async def whole(each: Work) -> list[Event]:
+    events: list[Event] = []
+    while not events or events[-1].stop_reason is None:
+        events += [item for _, item in await each.mailbox.take() if isinstance(item, Event)]
+    return events
+
+
+def tokens(events: list[Event]) -> list[int]:
+    return [event.token for event in events if event.token != NO_TOKEN]
+
+
+def test_many_texts_each_as_if_alone() -> None:
+    async def test() -> None:
+        engine = make_engine()
+        async with started(engine) as worker:
+            how = params(30)
+            works = [work([i, 3, 5], how) for i in range(20)]
+            for each in works:
+                worker.submit([each])
+            for i, each in enumerate(works):
+                assert tokens(await whole(each)) == alone([i, 3, 5], how, engine)
+            assert (worker.n_open, worker.n_running, worker.n_waiting) == (0, 0, 0)
+            assert worker.lanes == [None] * 3
+        assert_nothing_is_held(engine)
+
+    run(test)
+
+
+def test_first_come_first_served() -> None:
+    async def test() -> None:
+        async with started() as worker:
+            works = [work() for _ in range(30)]
+            for each in works:
+                worker.submit([each])
+            for each in works:
+                await whole(each)
+            begun = [each.began_at for each in works]
+            assert begun == sorted(begun)
+            assert {each.lane for each in works} == {0, 1, 2}
+
+    run(test)
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    async def test() -> None:
+        backend = ScriptedBackend()
+        async with started(make_engine(backend=backend), max_queue=5) as worker:
+            works: list[Work] = []
+            refusals: list[ApiError] = []
+            for _ in range(1000):
+                each = work()
+                try:
+                    worker.submit([each])
+                    works.append(each)
+                except ApiError as error:
+                    refusals.append(error)
+            n_refused = len(refusals)
+            assert len(works) + n_refused == 1000
+            assert {error.status for error in refusals} == {503}
+            assert all(int(error.headers["Retry-After"]) >= 1 for error in refusals)
+            assert 8 <= len(works) < 100  # some may have ended meanwhile
+            for each in works:
+                assert (await whole(each))[-1].stop_reason == LIMIT
+            assert worker.totals.refused == n_refused
+            worker.submit([work()])  # and there is room again
+
+    run(test)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.001, 0.01])
+def test_cancelling(pause: float) -> None:
+    """While they wait and while they are written."""
+
+    async def test() -> None:
+        engine = make_engine()
+        async with started(engine) as worker:
+            works = [work() for _ in range(12)]
+            worker.submit(works)
+            await asyncio.sleep(pause)
+            worker.cancel(works[::2])
+            worker.cancel(works[::2])
+            for i, each in enumerate(works):
+                events = await whole(each)
+                assert events[-1].stop_reason in ((CANCELLED, LIMIT) if i % 2 == 0 else (LIMIT,))
+            assert worker.n_open == 0
+        assert_nothing_is_held(engine)
+
+    run(test)
+
+
+def test_a_step_that_fails() -> None:
+    """Those who took part are told; those who waited are served."""
+
+    async def test() -> None:
+        backend = ScriptedBackend()
+
+        def fail(_step: Any) -> None:
+            if backend.n_steps == 4:
+                backend.n_steps += 1
+                raise RuntimeError("injected")
+
+        backend.before_step = fail
+        engine = make_engine(backend=backend)
+        async with started(engine) as worker:
+            works = [work() for _ in range(8)]
+            worker.submit(works)
+            last = [(await whole(each))[-1] for each in works]
+            assert [event.stop_reason for event in last] == [ERROR] * 3 + [LIMIT] * 5
+            assert all(isinstance(event.error, EngineError) for event in last[:3])
+            assert worker.state == READY
+            assert worker.totals.failed_steps == 1
+        assert_nothing_is_held(engine)
+
+    run(test)
+
+
+def test_an_engine_that_always_fails_is_dead() -> None:
+    async def test() -> None:
+        backend = ScriptedBackend()
+
+        def fail(_step: Any) -> None:
+            raise RuntimeError("injected")
+
+        backend.before_step = fail
+        async with started(make_engine(backend=backend)) as worker:
+            works = [work() for _ in range(20)]
+            worker.submit(works)
+            for each in works:
+                last = (await whole(each))[-1]
+                assert last.stop_reason == ERROR
+                assert last.error is not None
+            assert worker.state == DEAD
+            assert isinstance(worker.failure, RuntimeError)
+            assert worker.n_open == 0
+            with pytest.raises(ApiError, match="failed"):
+                worker.submit([work()])
+
+    run(test)
+
+
+def test_a_model_that_does_not_load() -> None:
+    async def test() -> None:
+        def load() -> Loaded:
+            raise ValueError("no")
+
+        changed = asyncio.Event()
+        worker = Worker(load)
+        worker.start(changed.set)
+        await changed.wait()
+        assert (worker.state, type(worker.failure)) == (DEAD, ValueError)
+
+    run(test)
+
+
+def test_nan_fails_one_text_only() -> None:
+    async def test() -> None:
+        backend = ScriptedBackend(poison=frozenset({17}))
+        async with started(make_engine(backend=backend)) as worker:
+            bad, good = work([1, 17]), work([1, 2, 3, 4])
+            worker.submit([bad, good])
+            assert (await whole(bad))[-1].stop_reason == ERROR
+            assert (await whole(good))[-1].stop_reason in (LIMIT, ERROR)
+            assert worker.state == READY
+
+    run(test)
+
+
+def test_draining() -> None:
+    """What is under way ends, or is told; nothing new begins."""
+
+    async def test() -> None:
+        for seconds, reasons in ((10.0, {LIMIT}), (0.0, {ERROR, LIMIT})):
+            async with started() as worker:
+                works = [work() for _ in range(40)]
+                worker.submit(works)
+                await worker.drain(seconds)
+                found = {(await whole(each))[-1].stop_reason for each in works}
+                assert found <= reasons
+                assert reasons - {LIMIT} <= found
+                with pytest.raises(ApiError, match="shutting down"):
+                    worker.submit([work()])
+                assert worker.n_open == 0
+
+    run(test)
+
+
+def test_who_waits_too_long_is_told() -> None:
+    async def test() -> None:
+        async with started(queue_s=-1.0) as worker:
+            each = work()
+            worker.submit([each])
+            (last,) = await whole(each)
+            assert last.stop_reason == ERROR
+            assert "waited too long" in str(last.error)
+            assert worker.n_open == 0
+
+    run(test)
+
+
+def test_calls_run_between_steps() -> None:
+    async def test() -> None:
+        engine = make_engine()
+        async with started(engine) as worker:
+            each = work()
+            worker.submit([each])
+            assert await worker.call(lambda found: found is engine)
+            with pytest.raises(ZeroDivisionError):
+                await worker.call(lambda _engine: 1 // 0)
+            assert (await whole(each))[-1].stop_reason == LIMIT
+
+    run(test)

@@ -1,0 +1,134 @@
+"""A server in a thread of this process, and ways to ask it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from specdec.core import load, nano
+from specdec.core.engine.engine import Engine
+from specdec.core.runtime import Runtime
+from specdec.core.server.loading import prepare
+from specdec.core.server.serving import Serving
+from specdec.core.server.settings import ServerSettings
+from specdec.core.server.sockets import open_socket
+from specdec.core.server.worker import LOADING, Loaded, Worker
+from specdec.core.speculation.options import BY_DEFAULT, SpecOptions
+from specdec.core.tokenizer import load_chat_template
+
+SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
+
+
+class Server:
+    def __init__(
+        self, make: Callable[[], Loaded], settings: ServerSettings = SETTINGS, **more: Any
+    ) -> None:
+        settings = replace(settings, **more)
+        self.sock = open_socket(settings.host, 0)
+        self.port = self.sock.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.worker = Worker(make, max_queue=settings.max_queue, queue_s=settings.queue_s)
+        self.serving = Serving(self.worker, settings, self.sock)
+        self.code: int | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self.code = self.serving.run()
+
+    def start(self) -> None:
+        self.thread.start()
+        wait_until(lambda: self.worker.state != LOADING and self.serving.is_listening)
+
+    def stop(self) -> None:
+        loop = self.worker.loop
+        if self.thread.is_alive() and loop is not None:
+            loop.call_soon_threadsafe(self.serving.stop)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        assert self.worker.join(10)
+
+    @property
+    def engine(self) -> Engine:
+        assert self.worker.loaded is not None
+        return self.worker.loaded.engine
+
+    @property
+    def runtime(self) -> Runtime:
+        assert self.worker.loaded is not None
+        return self.worker.loaded.runtime
+
+    # asking
+
+    def request(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> tuple[int, Any, http.client.HTTPResponse]:
+        """Status, JSON (or text), and the response for its headers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, raw, names)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        try:
+            return response.status, json.loads(text), response
+        except ValueError:
+            return response.status, text, response
+
+    def get(self, path: str, **headers: str) -> Any:
+        status, value, _ = self.request("GET", path, **headers)
+        assert status == 200, value
+        return value
+
+    def post(self, path: str, **body: Any) -> Any:
+        status, value, _ = self.request("POST", path, body)
+        assert status == 200, value
+        return value
+
+    def refused(self, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        status, value, _ = self.request("POST", path, body)
+        assert set(value) == {"error"}, value
+        return status, value["error"]
+
+    def events(self, path: str, **body: Any) -> list[Any]:
+        """Of a stream; `[DONE]` as a string."""
+        text = self.request("POST", path, body | {"stream": True})[1]
+        assert isinstance(text, str), text
+        found = [part for part in text.split("\n\n") if part and not part.startswith(":")]
+        assert all(part.startswith("data: ") for part in found)
+        payloads = [part.removeprefix("data: ") for part in found]
+        return [part if part == "[DONE]" else json.loads(part) for part in payloads]
+
+
+def nano_server(
+    settings: ServerSettings = SETTINGS, n: int = 4, spec: SpecOptions = BY_DEFAULT, **more: Any
+) -> Server:
+    """Of the bundled model."""
+
+    def make() -> Loaded:
+        runtime = load(nano.path(), "cpu", spec=spec)
+        return prepare(runtime, n, load_chat_template(runtime.file.metadata))
+
+    return Server(make, settings, **more)
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.perf_counter() + seconds
+    while not condition():
+        assert time.perf_counter() < end, "waited in vain"
+        time.sleep(0.005)
