@@ -66,7 +66,7 @@ class Drafting:
     def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
         """What became of the parts that `draft` was called with."""
         speculator = self._speculator
-        if speculator is None or (self._rests and not speculator.taps):
+        if speculator is None or (self._rests and not speculator.listens):
             return
         speculator.observe(Seen(step, output, self._ids, n_true, ms))
         for part in self._drafted:

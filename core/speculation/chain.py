@@ -17,8 +17,10 @@ from .rehearsal import OWNER, Go, Rehearsal
 from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
-LONGEST_REST: Final = 32  # rounds
-GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams
+LONGEST_REST: Final = 64  # rounds
+GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
+SELDOM: Final = 28  # the same, while they say nothing
+_LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
 
 class Chain(Speculator):
@@ -35,8 +37,10 @@ class Chain(Speculator):
         self._rehearsal: Rehearsal | None = None
         self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
+        self._listeners: set[tuple[int, str]] = set()  # texts, and models that keep up with them
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
+        self._glance = GLANCE_EVERY  # rounds of a rest, between two looks at n-grams
         self._step_ms = 0.0  # what the latest step took
 
     def attach(self, store: StateStore) -> None:
@@ -45,9 +49,28 @@ class Chain(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = 0
-        self._policy.begin(opening.sequence)
+        sequence = opening.sequence
+        self._policy.begin(sequence)
         for each in self._all:
             each.begin(opening)
+        is_long = len(opening.tokens) - opening.state.n_cells > _LONG
+        for each in self._models:
+            if is_long and self._policy.begins_asleep():
+                each.keep_up(sequence, wanted=False)
+            else:
+                self._listeners.add((sequence, each.name))
+            self._hear(sequence, each)
+
+    def _hear(self, sequence: int, model: Speculator) -> None:
+        key = sequence, model.name
+        wanted = self._policy.wants(*key)
+        if wanted != (key in self._listeners):
+            model.keep_up(sequence, wanted=wanted)
+            (self._listeners.add if wanted else self._listeners.remove)(key)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._listeners)
 
     def rehearse(self) -> bool:
         if not self._policy.repeats:
@@ -81,6 +104,7 @@ class Chain(Speculator):
         cheap = self._ask_cheap(asks) if self._cheap else []
         if self._to_rest:
             if not _says_something(cheap):
+                self._glance = min(2 * self._glance, SELDOM)
                 self._rest_on()
                 return [Draft() for _ in asks]
             self._to_rest = 0
@@ -91,6 +115,7 @@ class Chain(Speculator):
         drafts = self._propose(asks, cheap)
         for draft in drafts:
             if draft.tokens:
+                self._glance = GLANCE_EVERY
                 return drafts
         if not self._policy.repeats:
             self._take_a_rest(1000 * (perf_counter() - began))
@@ -106,7 +131,7 @@ class Chain(Speculator):
 
     def _rest_on(self) -> None:
         """In between only n-grams are asked, which takes little, and now and then."""
-        n = min(self._to_rest, GLANCE_EVERY if self._cheap else LONGEST_REST)
+        n = min(self._to_rest, self._glance if self._cheap else LONGEST_REST)
         self.rest = n
         self._to_rest -= n
         self._resting += n
@@ -115,10 +140,11 @@ class Chain(Speculator):
         infos = []
         for i, ask in enumerate(asks):
             sequence, tokens, max_draft, _, _ = ask
-            offers = [
-                ModelOffer(each.name, each.longest, each.n_pending(sequence))
-                for each in self._models
-            ]
+            offers = []
+            for each in self._models:
+                self._hear(sequence, each)
+                if (n := each.n_pending(sequence)) >= 0:
+                    offers.append(ModelOffer(each.name, each.longest, n))
             infos.append(
                 AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
             )
@@ -154,6 +180,8 @@ class Chain(Speculator):
         self._rehearsal = self._go = None
         self._policy.end(sequence)
         self._drafts.pop(sequence, None)
+        for model in self._models:
+            self._listeners.discard((sequence, model.name))
         for each in self._all:
             each.end(sequence)
 

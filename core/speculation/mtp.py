@@ -107,6 +107,8 @@ class MtpSpeculator(Speculator):
             first = views.starts[b]
             position = views.positions[first]
             is_prompt = position + n <= text.n_prompt
+            if text.sleeps and not text.wakes_in(position, n):
+                continue
             if text.n_tokens + n > MAX_WAITING:
                 self._make_room(text, is_prompt=is_prompt)
             text.add(views.tokens, views.hidden, (first, first + n), position)
@@ -114,7 +116,15 @@ class MtpSpeculator(Speculator):
                 self._catch_up(text)
 
     def n_pending(self, sequence: int) -> int:
-        return min(self._texts[sequence].n_tokens, MUCH)
+        text = self._texts[sequence]
+        return -1 if text.sleeps else min(text.n_tokens, MUCH)
+
+    def keep_up(self, sequence: int, *, wanted: bool) -> None:
+        text = self._texts[sequence]
+        if wanted:
+            text.is_wanted = True
+        else:
+            text.sleeps, text.is_wanted = True, False
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         wanted, texts = [], []
@@ -143,12 +153,16 @@ class MtpSpeculator(Speculator):
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
+        if text.sleeps:
+            return {}
         if text.n_tokens <= FEW:  # else nobody drafts here: the next text begins without them
             self._catch_up(text)
         return {self.name: text.last_hidden.tobytes()}
 
     def save(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
+        if text.sleeps:
+            return {}
         text.forget()
         self._catch_up(text)
         place = np.array([text.first, text.n_done], "<i8")
@@ -156,7 +170,9 @@ class MtpSpeculator(Speculator):
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         if self.name in blobs:
-            self._texts[sequence].resume(blobs[self.name])
+            text = self._texts[sequence]
+            text.resume(blobs[self.name])
+            text.sleeps = False
 
     def _draft_ask(self, ask: Ask) -> DraftAsk:
         chooser = self._choosers.get(ask.sequence)

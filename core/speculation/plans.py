@@ -67,6 +67,14 @@ class Policy(ABC):
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
+    def begins_asleep(self) -> bool:
+        """Models need not keep up with a new text, unless they are wanted."""
+        return False
+
+    def wants(self, sequence: int, source: str) -> bool:
+        """Whether a model may be asked before long, and so has to keep up with the text."""
+        return True
+
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""
 

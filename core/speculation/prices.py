@@ -17,6 +17,7 @@ class Prices:
         self.steps: list[float] = []  # ms by rows; never falling
         self.hoped: list[float] = []  # the same, where unknown as little as it could be
         self._drafts: dict[tuple[str, int], list[float]] = {}
+        self._per_row: dict[str, float] = {}  # ms of catching up
         self._n_sequences = self._n_ctx = self._version = self._n_left = 0
 
     def read(self, n_sequences: int, n_ctx: int) -> None:
@@ -32,6 +33,7 @@ class Prices:
         n_rows = n_sequences + min(_LONGEST * n_sequences, _MOST_ROWS)
         self.steps, self.hoped = self.costs.steps(n_rows, n_ctx)
         self._drafts.clear()
+        self._per_row.clear()
         self._n_sequences, self._n_ctx = n_sequences, n_ctx
         self._version = self.costs.version
         self._n_left = _KEPT_FOR
@@ -43,6 +45,13 @@ class Prices:
         if table is None:
             table = self._drafts[key] = self.costs.drafts(source, n_sequences, _LONGEST)
         return table
+
+    def catching_up(self, source: str, n_rows: int) -> float:
+        """ms before the first token, if the drafter has so many rows to read."""
+        per_row = self._per_row.get(source)
+        if per_row is None:
+            per_row = self._per_row[source] = self.costs.catching_up(source, 1)
+        return per_row * n_rows
 
     def row(self, n_sequences: int) -> float:
         """What one more row takes where rows are cheapest."""
