@@ -19,7 +19,8 @@ from .splice import shortened, splice
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
 LONGEST_REST: Final = 64  # rounds
 GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
-SELDOM: Final = 28  # the same, while they say nothing
+SELDOM: Final = 42  # the same, while they say nothing
+AFTER_MISS: Final = 5  # rounds
 _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
 
@@ -28,6 +29,7 @@ class Chain(Speculator):
         """`speculators` in the order of their precedence."""
         self._all, self._policy = list(speculators), policy
         self._cheap = [each for each in speculators if not each.is_model]
+        self._cheap_names = {each.name for each in self._cheap}
         self._models = [each for each in speculators if each.is_model]
         self.taps = frozenset().union(*(each.taps for each in self._all))
         self._observers = [
@@ -55,7 +57,7 @@ class Chain(Speculator):
             each.begin(opening)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
         for each in self._models:
-            if is_long and self._policy.begins_asleep():
+            if is_long and self._policy.is_thrifty():
                 each.keep_up(sequence, wanted=False)
             else:
                 self._listeners.add((sequence, each.name))
@@ -173,6 +175,9 @@ class Chain(Speculator):
             return
         draft = self._drafts[sequence]
         self._policy.settle(sequence, draft, n_accepted)
+        if not n_accepted and draft.sources[0] in self._cheap_names and self._policy.is_thrifty():
+            self._to_rest = AFTER_MISS  # what it looked up goes on differently here
+            self._rest_on()
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
 

@@ -17,7 +17,7 @@ from .estimates import Shared
 from .exploring import Explorer
 from .plans import NOTHING, AskInfo, Plan, Policy
 from .text import Text
-from .thrift import QUICK_MS, Thrift
+from .thrift import Thrift
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,12 +62,11 @@ class Controller(Policy):
     def begin(self, sequence: int) -> None:
         self._texts[sequence] = Text(self._shared, self._waits)
 
-    def begins_asleep(self) -> bool:
-        return bool(self.costs.n_timings(1)) and self.costs.steps(1, 1)[0][1] < QUICK_MS
+    def is_thrifty(self) -> bool:
+        return self._chooser.prices.are_quick
 
     def wants(self, sequence: int, source: str) -> bool:
-        steps = self._chooser.prices.steps
-        return not steps or steps[1] >= QUICK_MS or self._thrift.is_wanted(source)
+        return not self._chooser.prices.are_quick or self._thrift.is_wanted(source)
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
@@ -128,7 +127,7 @@ class Controller(Policy):
         if self._explorer.lacks_plain(1, self._n_rounds - 1):
             return self._keep(ask, text, Plan(is_probe=True))
         reached = self._tokens / self._time / steps[1]
-        if steps[1] < QUICK_MS:
+        if prices.are_quick:
             return self._keep(ask, text, self._thrift.plan(ask, text, reached))
         gains = chooser.gains(ask, text)
         chooser.rate = reached
@@ -152,7 +151,7 @@ class Controller(Policy):
             ms = steps[1 + plan.n_cheap]
         text.cost = ms / steps[1]
         self._pass(1.0, text.cost)
-        if steps[1] < QUICK_MS:
+        if prices.are_quick:
             return plan
         text.fresh = 0
         is_settled = text.rests or text.n_rounds >= _FIRST_ROUNDS

@@ -24,7 +24,7 @@ from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
-from .mtp_text import MAX_WAITING, MUCH, MtpText, bytes_of
+from .mtp_text import MAX_WAITING, MUCH, MtpText, WaitingRows, bytes_of
 from .options import MTP
 from .table import Setting
 
@@ -52,6 +52,7 @@ class MtpSpeculator(Speculator):
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = (MAX_WAITING + 1) * setting.n_slots
         self._texts: dict[int, MtpText] = {}
+        self._spare: list[WaitingRows] = []
         self._choosers: dict[int, DraftSampler] = {}
         self._asks: dict[int, DraftAsk] = {}  # of the same texts
         self._views: _Views | None = None
@@ -84,7 +85,8 @@ class MtpSpeculator(Speculator):
 
     def begin(self, opening: Opening) -> None:
         store, state = self._store, opening.state
-        text = MtpText(state, len(opening.tokens), store.sizes.page_len, self._width)
+        rows = self._spare.pop() if self._spare else WaitingRows(self._width)
+        text = MtpText(state, len(opening.tokens), store.sizes.page_len, rows)
         text.start(
             opening.tokens,
             opening.carry.get(self.name, b""),
@@ -147,7 +149,9 @@ class MtpSpeculator(Speculator):
         ]
 
     def end(self, sequence: int) -> None:
-        self._texts.pop(sequence, None)
+        text = self._texts.pop(sequence, None)
+        if text is not None:
+            self._spare.append(text.rows)
         self._choosers.pop(sequence, None)
         self._asks.pop(sequence, None)
 

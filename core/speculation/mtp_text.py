@@ -24,23 +24,35 @@ def bytes_of(rows: Floats) -> memoryview:
     return np.ascontiguousarray(rows).data.cast("B")
 
 
+class WaitingRows:
+    """Memory for what waits to be read, made once: it is large."""
+
+    __slots__ = ("hidden", "hidden_view", "token_view", "tokens")
+
+    def __init__(self, width: int) -> None:
+        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
+        self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
+        # The same memory, without numpy, whose calls are slow when the caches are cold.
+        self.token_view, self.hidden_view = self.tokens.data, bytes_of(self.hidden)
+
+
 class MtpText:
     __slots__ = (
         "first", "hidden", "hidden_view", "is_wanted", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len",
-        "row_bytes", "sleeps", "state", "token_view", "tokens",
+        "row_bytes", "rows", "sleeps", "state", "token_view", "tokens",
     )  # fmt: skip
 
-    def __init__(self, state: SequenceState, n_prompt: int, page_len: int, width: int) -> None:
+    def __init__(
+        self, state: SequenceState, n_prompt: int, page_len: int, rows: WaitingRows
+    ) -> None:
         self.state, self.n_prompt, self.page_len = state, n_prompt, page_len
         self.first = 0  # the first cell that the head sees, at the beginning of a page
         self.n_done = 0  # cells below this are filled, from `first` on
         # Waiting: tokens from position `n_done` on, and the hidden rows that go with them.
-        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
-        self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
+        self.rows, self.tokens, self.hidden = rows, rows.tokens, rows.hidden
+        self.token_view, self.hidden_view = rows.token_view, rows.hidden_view
         self.n_tokens = self.n_hidden = 0
-        # The same memory, without numpy, whose calls are slow when the caches are cold.
-        self.token_view, self.hidden_view = self.tokens.data, bytes_of(self.hidden)
-        self.row_bytes = 4 * width
+        self.row_bytes = 4 * rows.hidden.shape[1]
         self.sleeps, self.is_wanted = False, True  # it may sleep on although it is wanted
 
     @property

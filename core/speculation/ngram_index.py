@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 MOD_FACTOR: Final = 6364136223846793005
 MAP_FACTOR: Final = 2654435761
 MASK: Final = (1 << 64) - 1
-BULK: Final = 64  # from so many new tokens on, numpy computes the hashes
+BULK: Final = 256  # from so many new tokens on, numpy computes the hashes
 _MAX_COLLISIONS: Final = 8  # of 64-bit hashes, in a row: more are not worth a look
 _LOOKS_BACK: Final = 16
 
@@ -64,10 +64,17 @@ class Roller:
 
     def extend(self, new: Sequence[int]) -> None:
         tokens, hashes, n = self.tokens, self.hashes, self.n
-        if len(new) >= BULK or not hashes:
+        if len(new) >= BULK:
             tokens += new
             hashes += window_hashes(tokens[len(hashes) :], n, self.factor)
             return
+        if not hashes:
+            missing = n - len(tokens)
+            tokens += new[:missing]
+            if len(tokens) < n:
+                return
+            hashes.append(hash_of(tokens, self.factor))
+            new = new[missing:]
         value, factor, out = hashes[-1], self.factor, self._out
         for token in new:
             value = (value * factor + token - tokens[-n] * out) & MASK

@@ -67,8 +67,8 @@ class Policy(ABC):
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
-    def begins_asleep(self) -> bool:
-        """Models need not keep up with a new text, unless they are wanted."""
+    def is_thrifty(self) -> bool:
+        """Asking takes long beside a step: nobody is asked, or keeps up, without need."""
         return False
 
     def wants(self, sequence: int, source: str) -> bool:

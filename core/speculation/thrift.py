@@ -15,7 +15,6 @@ from .exploring import Explorer
 from .plans import AskInfo, Plan
 from .text import Text
 
-QUICK_MS: Final = 0.3  # a step that takes less
 _KEPT_FOR: Final = 24  # questions for which a model's worth is not thought over
 _TRIED: Final = 3  # drafts before that is done, after a sleep
 _TRIED_TOKENS: Final = 3
