@@ -161,7 +161,8 @@ class Chain(Speculator):
 
     def observe(self, seen: Seen) -> None:
         for each in self._observers:
-            each.observe(seen)
+            if self._listeners or not each.is_model:
+                each.observe(seen)
         self._step_ms = seen.ms
         if self.rest or (self._go is not None and not self._go.counts):
             return

@@ -76,7 +76,7 @@ class Chooser:
     def cheap(self, ask: AskInfo, text: Text, draft: Draft) -> tuple[int, float]:
         """How much of an n-gram draft to verify, for one text alone, and what it is worth."""
         steps, rate, track = self.prices.steps, self.rate, text.cheap_track(draft)
-        n = min(len(draft.tokens), ask.max_draft, len(steps) - 2)
+        n = min(len(draft.tokens), ask.max_draft, text.cheap_reach(draft.sources[0]))
         chances = draft.chances if track.trusts_chances() else ()
         places = () if chances else track.places(n)
         n_best, best, tokens, gain, start = 0, 0.0, 0.0, 1.0, steps[1]
