@@ -19,7 +19,8 @@ from .splice import shortened, splice
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
 LONGEST_REST: Final = 64  # rounds
 GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
-SELDOM: Final = 42  # the same, while they say nothing
+SELDOM: Final = 56  # the same, while they do not pay
+_FORGET: Final = 0.9  # of that profit, at every question
 AFTER_MISS: Final = 5  # rounds
 _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
@@ -43,6 +44,7 @@ class Chain(Speculator):
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
         self._glance = GLANCE_EVERY  # rounds of a rest, between two looks at n-grams
+        self._profit = 0.0  # ms that n-grams have saved lately, less what it took to ask
         self._step_ms = 0.0  # what the latest step took
 
     def attach(self, store: StateStore) -> None:
@@ -57,7 +59,7 @@ class Chain(Speculator):
             each.begin(opening)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
         for each in self._models:
-            if is_long and self._policy.is_thrifty():
+            if is_long and self._policy.quick_ms():
                 each.keep_up(sequence, wanted=False)
             else:
                 self._listeners.add((sequence, each.name))
@@ -115,12 +117,15 @@ class Chain(Speculator):
                 self._policy.rested(ask.sequence, self._resting)
             self._resting = 0
         drafts = self._propose(asks, cheap)
+        ms = 1000 * (perf_counter() - began)
+        self._profit = _FORGET * self._profit - ms
         for draft in drafts:
             if draft.tokens:
-                self._glance = GLANCE_EVERY
                 return drafts
         if not self._policy.repeats:
-            self._take_a_rest(1000 * (perf_counter() - began))
+            if self._profit < 0.0:
+                self._glance = min(2 * self._glance, SELDOM)
+            self._take_a_rest(ms)
         return drafts
 
     def _take_a_rest(self, ms: float) -> None:
@@ -176,9 +181,13 @@ class Chain(Speculator):
             return
         draft = self._drafts[sequence]
         self._policy.settle(sequence, draft, n_accepted)
-        if not n_accepted and draft.sources[0] in self._cheap_names and self._policy.is_thrifty():
-            self._to_rest = AFTER_MISS  # what it looked up goes on differently here
-            self._rest_on()
+        if draft.sources[0] in self._cheap_names and (plain := self._policy.quick_ms()):
+            self._profit += (n_accepted + 1) * plain - self._step_ms
+            if self._profit > 0.0:
+                self._glance = GLANCE_EVERY
+            if not n_accepted:  # what was looked up goes on differently here
+                self._to_rest = AFTER_MISS if self._profit > 0.0 else self._glance
+                self._rest_on()
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
 

@@ -62,8 +62,9 @@ class Controller(Policy):
     def begin(self, sequence: int) -> None:
         self._texts[sequence] = Text(self._shared, self._waits)
 
-    def is_thrifty(self) -> bool:
-        return self._chooser.prices.are_quick
+    def quick_ms(self) -> float:
+        prices = self._chooser.prices
+        return prices.steps[1] if prices.are_quick else 0.0
 
     def wants(self, sequence: int, source: str) -> bool:
         return not self._chooser.prices.are_quick or self._thrift.is_wanted(source)

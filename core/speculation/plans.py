@@ -67,9 +67,10 @@ class Policy(ABC):
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
-    def is_thrifty(self) -> bool:
-        """Asking takes long beside a step: nobody is asked, or keeps up, without need."""
-        return False
+    def quick_ms(self) -> float:
+        """What a plain step takes, if asking takes long beside it, so that nobody is asked, or
+        keeps up, without need; else 0."""
+        return 0.0
 
     def wants(self, sequence: int, source: str) -> bool:
         """Whether a model may be asked before long, and so has to keep up with the text."""

@@ -16,10 +16,11 @@ from .plans import AskInfo, Plan
 from .text import Text
 
 _KEPT_FOR: Final = 24  # questions for which a model's worth is not thought over
-_TRIED: Final = 3  # drafts before that is done, after a sleep
+_TRIED: Final = 2  # drafts before that is done, after a sleep
 _TRIED_TOKENS: Final = 3
-_WAIT: Final = 300.0  # plain steps that a model sleeps; twice as long whenever it disappoints
-_LONGEST_WAIT: Final = 2400.0
+_FIRST_WAIT: Final = 150.0  # plain steps before the first trial
+_WAIT: Final = 1000.0  # that a model sleeps after one; twice as long whenever it disappoints
+_LONGEST_WAIT: Final = 8000.0
 _NOTHING: Final = Plan()
 
 
@@ -29,7 +30,7 @@ class Sleep:
     __slots__ = ("until", "wait")
 
     def __init__(self) -> None:
-        self.until, self.wait = 0.0, _WAIT
+        self.until, self.wait = _FIRST_WAIT, _WAIT
 
 
 class Thrift:
@@ -64,7 +65,7 @@ class Thrift:
         chooser = self._chooser
         prices, text.possible = chooser.prices, 0.0
         for offer in ask.models:
-            if text.track(offer.source).seen(0) < _TRIED and text.n_trials < 2 * _TRIED:
+            if text.n_trials < _TRIED:
                 text.n_trials += 1
                 text.fresh, text.value = 0, 0.0
                 text.verdict = Plan(model=offer.source, is_probe=True)
