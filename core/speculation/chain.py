@@ -150,6 +150,8 @@ class Chain(Speculator):
             offers = []
             for each in self._models:
                 self._hear(sequence, each)
+                if (sequence, each.name) not in self._listeners:
+                    continue
                 if (n := each.n_pending(sequence)) >= 0:
                     offers.append(ModelOffer(each.name, each.longest, n))
             infos.append(

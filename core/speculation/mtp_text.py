@@ -38,8 +38,8 @@ class WaitingRows:
 
 class MtpText:
     __slots__ = (
-        "first", "hidden", "hidden_view", "is_wanted", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len",
-        "row_bytes", "rows", "sleeps", "state", "token_view", "tokens",
+        "first", "hidden", "hidden_view", "is_wanted", "n_done", "n_hidden", "n_prompt", "n_tokens",
+        "page_len", "row_bytes", "rows", "sleeps", "state", "token_view", "tokens",
     )  # fmt: skip
 
     def __init__(

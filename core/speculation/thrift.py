@@ -15,7 +15,9 @@ from .exploring import Explorer
 from .plans import AskInfo, Plan
 from .text import Text
 
-_KEPT_FOR: Final = 24  # questions for which a model's worth is not thought over
+_KEPT_FOR: Final = 12  # questions for which a model's worth is not thought over, while it drafts
+_IDLE_FOR: Final = 48  # the same of one that does not
+_WELL_KNOWN: Final = 8.0  # drafts that it takes for that
 _TRIED: Final = 2  # drafts before that is done, after a sleep
 _TRIED_TOKENS: Final = 3
 _FIRST_WAIT: Final = 150.0  # plain steps before the first trial
@@ -80,7 +82,7 @@ class Thrift:
         plan, text.value = chooser.best(alone, text, gains, Rows(prices.steps, 1, 1))
         if plan.model:
             plan = self._explorer.instead(alone, text, gains, plan, text.value)
-        text.verdict, text.fresh = plan, 0 if plan.is_probe else _KEPT_FOR
+        text.verdict, text.fresh = plan, self._kept_for(text, plan)
         for offer in ask.models:
             sleep = self._sleep(offer.source)
             if offer.source == plan.model:
@@ -88,6 +90,12 @@ class Thrift:
             else:
                 sleep.until = self._explorer.budget.total + sleep.wait
                 sleep.wait = min(2 * sleep.wait, _LONGEST_WAIT)
+
+    def _kept_for(self, text: Text, plan: Plan) -> int:
+        if not plan.model:
+            return _IDLE_FOR
+        is_known = text.track(plan.model).seen(0) >= _WELL_KNOWN
+        return _KEPT_FOR if is_known and not plan.is_probe else 0
 
     def _sleep(self, source: str) -> Sleep:
         sleep = self._sleeps.get(source)
