@@ -74,7 +74,7 @@ class Chain(Speculator):
 
     @property
     def listens(self) -> bool:
-        return bool(self._listeners)
+        return bool(self.taps and self._listeners)
 
     def rehearse(self) -> bool:
         if not self._policy.repeats:
@@ -168,7 +168,7 @@ class Chain(Speculator):
 
     def observe(self, seen: Seen) -> None:
         for each in self._observers:
-            if self._listeners or not each.is_model:
+            if self._listeners or not each.taps:
                 each.observe(seen)
         self._step_ms = seen.ms
         if self.rest or (self._go is not None and not self._go.counts):
