@@ -183,15 +183,23 @@ class Chain(Speculator):
             return
         draft = self._drafts[sequence]
         self._policy.settle(sequence, draft, n_accepted)
-        if draft.sources[0] in self._cheap_names and (plain := self._policy.quick_ms()):
-            self._profit += (n_accepted + 1) * plain - self._step_ms
-            if self._profit > 0.0:
-                self._glance = GLANCE_EVERY
-            if not n_accepted:  # what was looked up goes on differently here
-                self._to_rest = AFTER_MISS if self._profit > 0.0 else self._glance
-                self._rest_on()
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
+        is_alone = len(self._drafts) == 1
+        if is_alone and not self._policy.repeats and draft.sources[0] in self._cheap_names:
+            self._count_profit(n_accepted)
+
+    def _count_profit(self, n_accepted: int) -> None:
+        """Of n-grams, for one text alone, where asking takes long beside a step."""
+        plain = self._policy.quick_ms()
+        if not plain:
+            return
+        self._profit += (n_accepted + 1) * plain - self._step_ms
+        if self._profit > 0.0:
+            self._glance = GLANCE_EVERY
+        if not n_accepted:  # what was looked up goes on differently here
+            self._to_rest = AFTER_MISS if self._profit > 0.0 else self._glance
+            self._rest_on()
 
     def end(self, sequence: int) -> None:
         self._rehearsal = self._go = None
