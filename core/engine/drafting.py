@@ -68,11 +68,15 @@ class Drafting:
     def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
         """What became of the parts that `draft` was called with."""
         speculator = self._speculator
-        if speculator is None or (self._rests and not speculator.taps):
+        if speculator is None or self._is_passed_over(speculator):
             return
         speculator.observe(Seen(step, output, self._ids, n_true, ms))
         for part in self._drafted:
             speculator.settle(part.sequence.id, part.n_accepted, mine=True)
+
+    def _is_passed_over(self, speculator: Speculator) -> bool:
+        # The last round of a rest is told of: what a plain step takes has to be known.
+        return self._rests and speculator.rest > 0 and not speculator.listens
 
     def rehearse(self) -> bool:
         return self._speculator is not None and self._speculator.rehearse()

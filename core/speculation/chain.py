@@ -17,8 +17,12 @@ from .rehearsal import OWNER, Go, Rehearsal
 from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
-LONGEST_REST: Final = 32  # rounds
-GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams
+LONGEST_REST: Final = 64  # rounds
+GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
+SELDOM: Final = 56  # the same, while they do not pay
+_FORGET: Final = 0.9  # of that profit, at every question
+AFTER_MISS: Final = 5  # rounds
+_LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
 
 class Chain(Speculator):
@@ -26,6 +30,7 @@ class Chain(Speculator):
         """`speculators` in the order of their precedence."""
         self._all, self._policy = list(speculators), policy
         self._cheap = self._wanted()
+        self._cheap_names = {each.name for each in speculators if not each.is_model}
         self._limited: dict[int, frozenset[str]] = {}  # texts for which only some may draft
         self._models = [each for each in speculators if each.is_model]
         self.taps = frozenset().union(*(each.taps for each in self._all))
@@ -36,8 +41,11 @@ class Chain(Speculator):
         self._rehearsal: Rehearsal | None = None
         self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
+        self._listeners: set[tuple[int, str]] = set()  # texts, and models that keep up with them
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
+        self._glance = GLANCE_EVERY  # rounds of a rest, between two looks at n-grams
+        self._profit = 0.0  # ms that n-grams have saved lately, less what it took to ask
         self._step_ms = 0.0  # what the latest step took
 
     def attach(self, store: StateStore) -> None:
@@ -46,12 +54,31 @@ class Chain(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = 0
-        self._policy.begin(opening.sequence)
+        sequence = opening.sequence
+        self._policy.begin(sequence)
         for each in self._all:
             each.begin(opening)
         self._cheap = self._wanted()
         if opening.spec.types:
             self._limited[opening.sequence] = opening.spec.sources
+        is_long = len(opening.tokens) - opening.state.n_cells > _LONG
+        for each in self._models:
+            if is_long and self._policy.quick_ms():
+                each.keep_up(sequence, wanted=False)
+            else:
+                self._listeners.add((sequence, each.name))
+            self._hear(sequence, each)
+
+    def _hear(self, sequence: int, model: Speculator) -> None:
+        key = sequence, model.name
+        wanted = self._policy.wants(*key)
+        if wanted != (key in self._listeners):
+            model.keep_up(sequence, wanted=wanted)
+            (self._listeners.add if wanted else self._listeners.remove)(key)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self.taps and self._listeners)
 
     def rehearse(self) -> bool:
         if not self._policy.repeats:
@@ -87,6 +114,7 @@ class Chain(Speculator):
             cheap = self._permitted(cheap, asks)
         if self._to_rest:
             if not _says_something(cheap):
+                self._glance = min(2 * self._glance, SELDOM)
                 self._rest_on()
                 return [Draft() for _ in asks]
             self._to_rest = 0
@@ -95,11 +123,15 @@ class Chain(Speculator):
                 self._policy.rested(ask.sequence, self._resting)
             self._resting = 0
         drafts = self._propose(asks, cheap)
+        ms = 1000 * (perf_counter() - began)
+        self._profit = _FORGET * self._profit - ms
         for draft in drafts:
             if draft.tokens:
                 return drafts
         if not self._policy.repeats:
-            self._take_a_rest(1000 * (perf_counter() - began))
+            if self._profit < 0.0:
+                self._glance = min(2 * self._glance, SELDOM)
+            self._take_a_rest(ms)
         return drafts
 
     def _take_a_rest(self, ms: float) -> None:
@@ -112,7 +144,7 @@ class Chain(Speculator):
 
     def _rest_on(self) -> None:
         """In between only n-grams are asked, which takes little, and now and then."""
-        n = min(self._to_rest, GLANCE_EVERY if self._cheap else LONGEST_REST)
+        n = min(self._to_rest, self._glance if self._cheap else LONGEST_REST)
         self.rest = n
         self._to_rest -= n
         self._resting += n
@@ -121,11 +153,15 @@ class Chain(Speculator):
         infos = []
         for i, ask in enumerate(asks):
             sequence, tokens, max_draft, _, _ = ask
-            offers = [
-                ModelOffer(each.name, each.longest, each.n_pending(sequence))
-                for each in self._models
-                if sequence not in self._limited or each.name in self._limited[sequence]
-            ]
+            offers = []
+            for each in self._models:
+                self._hear(sequence, each)
+                if (sequence, each.name) not in self._listeners:
+                    continue
+                if sequence in self._limited and each.name not in self._limited[sequence]:
+                    continue
+                if (n := each.n_pending(sequence)) >= 0:
+                    offers.append(ModelOffer(each.name, each.longest, n))
             infos.append(
                 AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
             )
@@ -140,7 +176,8 @@ class Chain(Speculator):
 
     def observe(self, seen: Seen) -> None:
         for each in self._observers:
-            each.observe(seen)
+            if self._listeners or not each.taps:
+                each.observe(seen)
         self._step_ms = seen.ms
         if self.rest or (self._go is not None and not self._go.counts):
             return
@@ -156,12 +193,29 @@ class Chain(Speculator):
         self._policy.settle(sequence, draft, n_accepted)
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
+        is_alone = len(self._drafts) == 1
+        if is_alone and not self._policy.repeats and draft.sources[0] in self._cheap_names:
+            self._count_profit(n_accepted)
+
+    def _count_profit(self, n_accepted: int) -> None:
+        """Of n-grams, for one text alone, where asking takes long beside a step."""
+        plain = self._policy.quick_ms()
+        if not plain:
+            return
+        self._profit += (n_accepted + 1) * plain - self._step_ms
+        if self._profit > 0.0:
+            self._glance = GLANCE_EVERY
+        if not n_accepted:  # what was looked up goes on differently here
+            self._to_rest = AFTER_MISS if self._profit > 0.0 else self._glance
+            self._rest_on()
 
     def end(self, sequence: int) -> None:
         self._rehearsal = self._go = None
         self._policy.end(sequence)
         self._drafts.pop(sequence, None)
         self._limited.pop(sequence, None)
+        for model in self._models:
+            self._listeners.discard((sequence, model.name))
         for each in self._all:
             each.end(sequence)
         self._cheap = self._wanted()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .choice import Option, best_length, gains_of
 from .costs import CostModel
@@ -11,8 +11,12 @@ from .plans import AskInfo, Plan
 from .prices import Prices
 from .text import Text
 
+if TYPE_CHECKING:
+    from .interface import Draft
+
 INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _LONGEST_CHECK: Final = 3  # model tokens before the tail of a cheap draft
+_HARDLY: Final = 0.05  # the chance of a token: later ones pay for nothing
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
 Gains = dict[str, list[float]]  # by model: what each token of its draft is expected to gain
@@ -52,7 +56,7 @@ class Chooser:
         for offer in ask.models:
             source, drafts = offer.source, self._drafts(offer.source, rows)
             # Paid once, and what follows lasts.
-            start = self.costs.catching_up(source, offer.n_pending) * self.rate / INVESTED_FOR
+            start = self.prices.catching_up(source, offer.n_pending) * self.rate / INVESTED_FOR
             n, value = best_length(gains[source], rows.ms, rows.first, drafts, self.rate)
             if n and value - start > best:
                 plan, best = Plan(model=source, n_model=n), value - start
@@ -68,6 +72,29 @@ class Chooser:
                 self.rate * (row + drafts[2] - drafts[1])
             )
         return plan, best
+
+    def cheap(self, ask: AskInfo, text: Text, draft: Draft) -> tuple[int, float]:
+        """How much of an n-gram draft to verify, for one text alone, and what it is worth."""
+        steps, rate, track = self.prices.steps, self.rate, text.cheap_track(draft)
+        n = min(len(draft.tokens), ask.max_draft, text.cheap_reach(draft.sources[0]))
+        chances = draft.chances if track.trusts_chances() else ()
+        places = () if chances else track.places(n)
+        n_best, best, tokens, gain, start = 0, 0.0, 0.0, 1.0, steps[1]
+        chance = own = -1.0
+        for i in range(n):
+            if places:
+                own = places[i]
+            elif chances[i] != chance:
+                chance = chances[i]
+                own = track.of_chance(chance)
+            gain *= own
+            if gain < _HARDLY:
+                break
+            tokens += gain
+            value = tokens - rate * (steps[2 + i] - start)
+            if value > best:
+                n_best, best = i + 1, value
+        return n_best, best
 
     def option(self, ask: AskInfo, text: Text, plan: Plan, gains: Gains) -> Option:
         """What could be drafted by this plan, if others leave room for it."""

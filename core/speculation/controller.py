@@ -17,6 +17,7 @@ from .estimates import Shared
 from .exploring import Explorer
 from .plans import NOTHING, AskInfo, Plan, Policy
 from .text import Text
+from .thrift import Thrift
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +48,7 @@ class Controller(Policy):
         self.repeats = self.costs.is_frozen
         self._chooser = Chooser(self.costs)
         self._explorer = Explorer(self._chooser)
+        self._thrift = Thrift(self._chooser, self._explorer)
         self._shared: dict[str, Shared] = {}
         self._waits: dict[str, int] = {}
         self._texts: dict[int, Text] = {}
@@ -59,6 +61,13 @@ class Controller(Policy):
 
     def begin(self, sequence: int) -> None:
         self._texts[sequence] = Text(self._shared, self._waits)
+
+    def quick_ms(self) -> float:
+        prices = self._chooser.prices
+        return prices.steps[1] if prices.are_quick else 0.0
+
+    def wants(self, sequence: int, source: str) -> bool:
+        return not self._chooser.prices.are_quick or self._thrift.is_wanted(source)
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
@@ -118,8 +127,11 @@ class Controller(Policy):
         steps = prices.steps
         if self._explorer.lacks_plain(1, self._n_rounds - 1):
             return self._keep(ask, text, Plan(is_probe=True))
+        reached = self._tokens / self._time / steps[1]
+        if prices.are_quick:
+            return self._keep(ask, text, self._thrift.plan(ask, text, reached))
         gains = chooser.gains(ask, text)
-        chooser.rate = self._tokens / self._time / steps[1]
+        chooser.rate = reached
         for source, found in gains.items():
             possible = best_rate(found, steps, prices.drafts(source, 1))
             chooser.rate = max(chooser.rate, possible)
@@ -140,6 +152,8 @@ class Controller(Policy):
             ms = steps[1 + plan.n_cheap]
         text.cost = ms / steps[1]
         self._pass(1.0, text.cost)
+        if prices.are_quick:
+            return plan
         text.fresh = 0
         is_settled = text.rests or text.n_rounds >= _FIRST_ROUNDS
         if is_settled and not plan.is_probe and not plan.n_cheap:

@@ -35,6 +35,11 @@ class CostModel:
         """Moves when something was measured that was hardly known before."""
         return self._steps.version
 
+    @property
+    def slope(self) -> float:
+        """ms of a step per token of context."""
+        return self._steps.slope()
+
     # What is measured
 
     def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:

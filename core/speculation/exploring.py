@@ -36,7 +36,7 @@ class Explorer:
             patience = self._patience(text, offer.source)
             if offer.source == plan.model or text.n_rounds < patience.due:
                 continue
-            once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+            once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
             if self._affords(gains[offer.source], offer.source, 1, value, once=once):
                 patience.loss = self.budget.last
                 return Plan(model=offer.source, n_model=1, is_probe=True)
@@ -49,7 +49,7 @@ class Explorer:
                 found = hoped = gains[offer.source]
                 if is_hopeful:
                     hoped = gains_of(text.track(offer.source).hoped(len(found)))
-                once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+                once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
                 n = self._other_length(found, hoped, offer.source, plan.n_model, value, once)
                 if n != plan.n_model:
                     plan = Plan(model=offer.source, n_model=n, is_probe=True)
@@ -102,7 +102,7 @@ class Explorer:
             if plan.model == offer.source:
                 patience.used(text.n_rounds)
             elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
-                once = self._chooser.costs.catching_up(offer.source, offer.n_pending)
+                once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
                 ms = prices.row(n) + prices.drafts(offer.source, n)[1] / n + once
                 loss = ms - text.track(offer.source).places(1)[0] / self._chooser.rate
                 scale = n / prices.steps[n]

@@ -90,8 +90,17 @@ class Speculator(ABC):
         """One draft for each ask, in their order."""
 
     def n_pending(self, sequence: int) -> int:
-        """Rows that it has to catch up on before it can draft."""
+        """Rows that it has to catch up on before it can draft; negative: it cannot, as yet."""
         return 0
+
+    def keep_up(self, sequence: int, *, wanted: bool) -> None:
+        """Whether it may be asked for drafts of this text before long. One that is not wanted may
+        let it pass by; once it is wanted again, it may take a while until it can draft."""
+
+    @property
+    def listens(self) -> bool:
+        """Whether `observe` is of use although nobody was asked."""
+        return bool(self.taps)
 
     def observe(self, seen: Seen) -> None:
         """The target ran. Called after every step, whoever drafted."""

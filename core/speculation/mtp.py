@@ -24,7 +24,7 @@ from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
-from .mtp_text import MAX_WAITING, MUCH, MtpText, bytes_of
+from .mtp_text import MAX_WAITING, MUCH, MtpText, WaitingRows, bytes_of
 from .options import MTP
 from .table import Setting
 
@@ -52,6 +52,7 @@ class MtpSpeculator(Speculator):
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = (MAX_WAITING + 1) * setting.n_slots
         self._texts: dict[int, MtpText] = {}
+        self._spare: list[WaitingRows] = []
         self._choosers: dict[int, DraftSampler] = {}
         self._asks: dict[int, DraftAsk] = {}  # of the same texts
         self._views: _Views | None = None
@@ -84,7 +85,8 @@ class MtpSpeculator(Speculator):
 
     def begin(self, opening: Opening) -> None:
         store, state = self._store, opening.state
-        text = MtpText(state, len(opening.tokens), store.sizes.page_len, self._width)
+        rows = self._spare.pop() if self._spare else WaitingRows(self._width)
+        text = MtpText(state, len(opening.tokens), store.sizes.page_len, rows)
         text.start(
             opening.tokens,
             opening.carry.get(self.name, b""),
@@ -107,6 +109,8 @@ class MtpSpeculator(Speculator):
             first = views.starts[b]
             position = views.positions[first]
             is_prompt = position + n <= text.n_prompt
+            if text.sleeps and not text.wakes_in(position, n):
+                continue
             if text.n_tokens + n > MAX_WAITING:
                 self._make_room(text, is_prompt=is_prompt)
             text.add(views.tokens, views.hidden, (first, first + n), position)
@@ -114,7 +118,15 @@ class MtpSpeculator(Speculator):
                 self._catch_up(text)
 
     def n_pending(self, sequence: int) -> int:
-        return min(self._texts[sequence].n_tokens, MUCH)
+        text = self._texts[sequence]
+        return -1 if text.sleeps else min(text.n_tokens, MUCH)
+
+    def keep_up(self, sequence: int, *, wanted: bool) -> None:
+        text = self._texts[sequence]
+        if wanted:
+            text.is_wanted = True
+        else:
+            text.sleeps, text.is_wanted = True, False
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         wanted, texts = [], []
@@ -137,18 +149,24 @@ class MtpSpeculator(Speculator):
         ]
 
     def end(self, sequence: int) -> None:
-        self._texts.pop(sequence, None)
+        text = self._texts.pop(sequence, None)
+        if text is not None:
+            self._spare.append(text.rows)
         self._choosers.pop(sequence, None)
         self._asks.pop(sequence, None)
 
     def carry(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
+        if text.sleeps:
+            return {}
         if text.n_tokens <= FEW:  # else nobody drafts here: the next text begins without them
             self._catch_up(text)
         return {self.name: text.last_hidden.tobytes()}
 
     def save(self, sequence: int) -> dict[str, bytes]:
         text = self._texts[sequence]
+        if text.sleeps:
+            return {}
         text.forget()
         self._catch_up(text)
         place = np.array([text.first, text.n_done], "<i8")
@@ -156,7 +174,9 @@ class MtpSpeculator(Speculator):
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         if self.name in blobs:
-            self._texts[sequence].resume(blobs[self.name])
+            text = self._texts[sequence]
+            text.resume(blobs[self.name])
+            text.sleeps = False
 
     def _draft_ask(self, ask: Ask) -> DraftAsk:
         chooser = self._choosers.get(ask.sequence)

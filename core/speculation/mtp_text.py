@@ -24,23 +24,36 @@ def bytes_of(rows: Floats) -> memoryview:
     return np.ascontiguousarray(rows).data.cast("B")
 
 
+class WaitingRows:
+    """Memory for what waits to be read, made once: it is large."""
+
+    __slots__ = ("hidden", "hidden_view", "token_view", "tokens")
+
+    def __init__(self, width: int) -> None:
+        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
+        self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
+        # The same memory, without numpy, whose calls are slow when the caches are cold.
+        self.token_view, self.hidden_view = self.tokens.data, bytes_of(self.hidden)
+
+
 class MtpText:
     __slots__ = (
-        "first", "hidden", "hidden_view", "n_done", "n_hidden", "n_prompt", "n_tokens", "page_len",
-        "row_bytes", "state", "token_view", "tokens",
+        "first", "hidden", "hidden_view", "is_wanted", "n_done", "n_hidden", "n_prompt", "n_tokens",
+        "page_len", "row_bytes", "rows", "sleeps", "state", "token_view", "tokens",
     )  # fmt: skip
 
-    def __init__(self, state: SequenceState, n_prompt: int, page_len: int, width: int) -> None:
+    def __init__(
+        self, state: SequenceState, n_prompt: int, page_len: int, rows: WaitingRows
+    ) -> None:
         self.state, self.n_prompt, self.page_len = state, n_prompt, page_len
         self.first = 0  # the first cell that the head sees, at the beginning of a page
         self.n_done = 0  # cells below this are filled, from `first` on
         # Waiting: tokens from position `n_done` on, and the hidden rows that go with them.
-        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
-        self.hidden = np.zeros((MAX_WAITING + 1, width), np.float32)
+        self.rows, self.tokens, self.hidden = rows, rows.tokens, rows.hidden
+        self.token_view, self.hidden_view = rows.token_view, rows.hidden_view
         self.n_tokens = self.n_hidden = 0
-        # The same memory, without numpy, whose calls are slow when the caches are cold.
-        self.token_view, self.hidden_view = self.tokens.data, bytes_of(self.hidden)
-        self.row_bytes = 4 * width
+        self.row_bytes = 4 * rows.hidden.shape[1]
+        self.sleeps, self.is_wanted = False, True  # it may sleep on although it is wanted
 
     @property
     def past(self) -> int:
@@ -98,6 +111,22 @@ class MtpText:
             first_page -= 1
         self.first = first_page * page_len
         self.n_done = last * page_len + min(n_tail, limit - last * page_len)
+
+    def wakes_in(self, position: int, n: int) -> bool:
+        """After a sleep, which rows to begin with: those from the next page on, for what the head
+        sees of a text begins with one. Of a prompt, the last page is enough."""
+        if not self.is_wanted:
+            return False
+        page_len = self.page_len
+        begin = (position // page_len + 1) * page_len
+        if position < self.n_prompt:
+            begin = max(begin, (self.n_prompt - 1) // page_len * page_len)
+        if begin > position + n:
+            return False
+        self.first = self.n_done = begin
+        self.n_tokens = self.n_hidden = 0
+        self.sleeps = False
+        return True
 
     def add(
         self, tokens: memoryview, hidden: memoryview, rows: tuple[int, int], position: int

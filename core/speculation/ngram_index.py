@@ -64,10 +64,17 @@ class Roller:
 
     def extend(self, new: Sequence[int]) -> None:
         tokens, hashes, n = self.tokens, self.hashes, self.n
-        if len(new) >= BULK or not hashes:
+        if len(new) >= BULK:
             tokens += new
             hashes += window_hashes(tokens[len(hashes) :], n, self.factor)
             return
+        if not hashes:
+            missing = n - len(tokens)
+            tokens += new[:missing]
+            if len(tokens) < n:
+                return
+            hashes.append(hash_of(tokens, self.factor))
+            new = new[missing:]
         value, factor, out = hashes[-1], self.factor, self._out
         for token in new:
             value = (value * factor + token - tokens[-n] * out) & MASK

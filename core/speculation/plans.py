@@ -67,6 +67,15 @@ class Policy(ABC):
     def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
+    def quick_ms(self) -> float:
+        """What a plain step takes, if asking takes long beside it, so that nobody is asked, or
+        keeps up, without need; else 0."""
+        return 0.0
+
+    def wants(self, sequence: int, source: str) -> bool:
+        """Whether a model may be asked before long, and so has to keep up with the text."""
+        return True
+
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""
 

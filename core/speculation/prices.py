@@ -9,6 +9,10 @@ from .costs import CostModel
 _MOST_ROWS: Final = 320
 _LONGEST: Final = 64
 _KEPT_FOR: Final = 48  # readings
+QUICK_MS: Final = 0.3  # a step that takes less: reading takes as long as one
+_QUICK_KEPT_FOR: Final = 200
+_SELDOM: Final = 110  # until so few are left, news have to wait
+_TELLING: Final = 0.1  # of a plain step
 
 
 class Prices:
@@ -17,24 +21,34 @@ class Prices:
         self.steps: list[float] = []  # ms by rows; never falling
         self.hoped: list[float] = []  # the same, where unknown as little as it could be
         self._drafts: dict[tuple[str, int], list[float]] = {}
+        self._per_row: dict[str, float] = {}  # ms of catching up
+        self._reach = 0.0  # tokens of context that make no difference
+        self.are_quick = False  # steps are: a decision is not to take long beside one
         self._n_sequences = self._n_ctx = self._version = self._n_left = 0
 
     def read(self, n_sequences: int, n_ctx: int) -> None:
         """Make the tables fit a step of so many sequences with so much context together."""
         self._n_left -= 1
-        if (
-            self._n_left > 0
-            and n_sequences == self._n_sequences
-            and self._version == self.costs.version
-            and 8 * abs(n_ctx - self._n_ctx) <= self._n_ctx
-        ):
-            return
+        if self._n_left > 0 and n_sequences == self._n_sequences:
+            far = abs(n_ctx - self._n_ctx)
+            if self.are_quick:
+                if far <= self._reach and (self._n_left > _SELDOM or not self._is_news()):
+                    return
+            elif not self._is_news() and 8 * far <= self._n_ctx:
+                return
         n_rows = n_sequences + min(_LONGEST * n_sequences, _MOST_ROWS)
         self.steps, self.hoped = self.costs.steps(n_rows, n_ctx)
         self._drafts.clear()
+        self._per_row.clear()
         self._n_sequences, self._n_ctx = n_sequences, n_ctx
         self._version = self.costs.version
-        self._n_left = _KEPT_FOR
+        plain = self.steps[n_sequences]
+        self.are_quick = plain < QUICK_MS
+        self._n_left = _QUICK_KEPT_FOR if self.are_quick else _KEPT_FOR
+        self._reach = _TELLING * plain / max(self.costs.slope, 1e-9)
+
+    def _is_news(self) -> bool:
+        return self._version != self.costs.version
 
     def drafts(self, source: str, n_sequences: int) -> list[float]:
         """ms of drafting 0 … tokens for so many sequences at once."""
@@ -43,6 +57,13 @@ class Prices:
         if table is None:
             table = self._drafts[key] = self.costs.drafts(source, n_sequences, _LONGEST)
         return table
+
+    def catching_up(self, source: str, n_rows: int) -> float:
+        """ms before the first token, if the drafter has so many rows to read."""
+        per_row = self._per_row.get(source)
+        if per_row is None:
+            per_row = self._per_row[source] = self.costs.catching_up(source, 1)
+        return per_row * n_rows
 
     def row(self, n_sequences: int) -> float:
         """What one more row takes where rows are cheapest."""

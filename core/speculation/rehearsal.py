@@ -15,6 +15,7 @@ OWNER: Final = "\0rehearsal"  # what is written here is drafted for nobody
 LIMIT_S: Final = 0.15
 SLOWEST_STEP_S: Final = 0.03  # beyond, timings are steady enough to be learned on the way
 GOES: Final = 3
+MANY: Final = 31  # rows that take long, unless all that came before was quick
 
 
 class Go(NamedTuple):
@@ -32,14 +33,13 @@ class Rehearsal:
 
     def next(self) -> Go | None:
         """None: that is enough."""
-        if perf_counter() - self._began > LIMIT_S:
-            return None
-        return next(self._goes, None)
+        took, go = perf_counter() - self._began, next(self._goes, None)
+        return None if go is None or took > (LIMIT_S if go.n < MANY else LIMIT_S / 4) else go
 
 
 def _all_goes(models: Sequence[str]) -> Iterator[Go]:
     kinds = [("", 0), ("", 0), *((model, 3) for model in models), *((model, 1) for model in models)]
-    kinds += [("", 3), ("", 1), ("", 7), ("", 15)]
+    kinds += [("", 3), ("", 1), ("", 7), ("", 15), ("", 31), ("", 63)]
     for model, n in kinds:
         for i in range(GOES):
             yield Go(model, n, counts=i > 0)

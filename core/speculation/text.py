@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 AMID_RUN: Final = "+"  # behind the name of a source: its last draft was right
 _FIRST_REACH: Final = 2  # tokens of a model's first drafts; twice as many when all were taken
+# The same of n-grams, where a step is quick: with the last token, whole tiles of rows.
+_FIRST_CHEAP_REACH: Final = 7
+_LONGEST_CHEAP_REACH: Final = 63
 _WRITTEN: Final = 80  # tokens that a round can add, and some
 
 
@@ -27,14 +30,18 @@ class Text:
         "hopeful_due",
         "n_rounds",
         "n_tokens",
+        "n_trials",
         "patience",
         "plan",
         "plans",
+        "possible",
         "reach",
         "rests",
         "runs",
         "shared",
         "tracks",
+        "value",
+        "verdict",
         "waits",
     )  # fmt: skip
 
@@ -44,7 +51,7 @@ class Text:
         self.shared, self.waits = shared, waits
         self.tracks: dict[str, Track] = {}
         self.patience: dict[str, Patience] = {}
-        self.reach: dict[str, int] = {}  # longest drafts of models that were earned so far
+        self.reach: dict[str, int] = {}  # longest drafts that were earned so far
         self.runs: dict[str, bool] = {}  # cheap sources: all that was seen of the last was right
         self.agreement = 0.6  # how often a model says what a cheap draft says
         self.n_rounds = 0
@@ -54,6 +61,10 @@ class Text:
         self.plans = [self.plan]
         self.cost = 1.0  # of a round with this plan, in plain steps
         self.fresh = 0  # rounds that the plan may still be kept
+        # Of models alone, as it was thought last, see `Thrift`: the best plan, what it is worth in
+        # tokens, and the rate that they could reach.
+        self.verdict, self.value, self.possible = self.plan, 0.0, 0.0
+        self.n_trials = 0
         self.cheap: Sequence[Draft] = ()  # of the last round: what is written now shows their worth
         self.n_tokens = 0  # of the text, then
         self.cut_rate = 0.0  # of the first token that was drafted and not verified
@@ -105,9 +116,20 @@ class Text:
             while n_hits < n and draft.tokens[n_hits] == written[n_hits]:
                 n_hits += 1
             if n:
+                self._move_reach(draft.sources[0], n, n_hits)
                 self.cheap_track(draft).observe(0, n_hits, n_hits < n, draft.chances)
                 self.runs[draft.sources[0]] = n_hits == n
         self.cheap = ()
+
+    def _move_reach(self, source: str, n: int, n_hits: int) -> None:
+        reach = self.cheap_reach(source)
+        if n_hits < n:
+            self.reach[source] = max(reach // 2, _FIRST_CHEAP_REACH // 2)
+        elif n >= reach:
+            self.reach[source] = min(2 * reach + 1, _LONGEST_CHEAP_REACH)
+
+    def cheap_reach(self, source: str) -> int:
+        return self.reach.get(source, _FIRST_CHEAP_REACH)
 
     def cheap_track(self, draft: Draft) -> Track:
         """N-grams are right for long or not at all. So it counts whether the last one was."""

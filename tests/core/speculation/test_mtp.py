@@ -18,7 +18,7 @@ from specdec.core.errors import ConfigError
 from specdec.core.generation import GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft
+from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.speculation.mtp import MtpSpeculator, make
 from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT
 from specdec.core.speculation.options import SpecOptions
@@ -242,3 +242,46 @@ def test_a_file_without_a_head() -> None:
         )
         with pytest.raises(ConfigError, match=r"nano-draft.gguf has no MTP head.*-md"):
             make(setting)
+
+
+@pytest.mark.parametrize("wanted_at", [0, 5, 40])
+def test_after_a_sleep_it_drafts_from_the_next_page_on(
+    runtime: Runtime, plain: Engine, wanted_at: int
+) -> None:
+    """It is wanted again after so many tokens of the text; until a page begins, it cannot draft."""
+    params = replace(GREEDY, max_tokens=150)
+    tokens = prompt(runtime, n=40)
+    engine, speculator = make_engine(runtime)
+    speculator.may_draft = False
+    sequence = engine.add(tokens, params)
+    engine.step()
+    speculator.keep_up(sequence.id, wanted=False)
+    page_len = engine.store.sizes.page_len
+    while engine.has_work:
+        n_made = len(sequence.tokens) - sequence.n_prompt
+        if n_made >= wanted_at:
+            speculator.keep_up(sequence.id, wanted=True)
+        speculator.may_draft = speculator.n_pending(sequence.id) >= 0
+        engine.step()
+    assert sequence.tokens == write(plain, tokens, params).tokens
+    first = min(speculator.drafts)
+    begins = -(-(sequence.n_prompt + wanted_at) // page_len) * page_len
+    assert begins <= first <= begins + 2
+    assert sequence.stats.draft_n_accepted > 0.3 * sequence.stats.draft_n > 0
+
+
+def test_a_prompt_passes_a_sleeper_by_and_it_has_nothing_to_hand_on(runtime: Runtime) -> None:
+    engine, speculator = make_engine(runtime)
+    speculator.may_draft = False
+    sequence = engine.add(prompt(runtime, n=40), GREEDY)
+    begin = speculator.begin
+
+    def begin_asleep(opening: Opening) -> None:
+        begin(opening)
+        speculator.keep_up(opening.sequence, wanted=False)
+
+    speculator.begin = begin_asleep  # type: ignore[method-assign]
+    engine.step()
+    assert speculator.n_pending(sequence.id) < 0
+    assert speculator.carry(sequence.id) == {} == speculator.save(sequence.id)
+    drain(engine)

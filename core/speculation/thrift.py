@@ -1,0 +1,104 @@
+"""`Thrift`: decisions where a step takes no longer than a few decisions do.
+
+What was thought of models is kept for long, n-grams are weighed against it in one pass over their
+draft, and a model that does not pay sleeps through texts: it reads nothing, and is asked nothing,
+until its turn to be tried comes again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .choice import best_rate
+from .choosing import Chooser, Rows
+from .exploring import Explorer
+from .plans import AskInfo, Plan
+from .text import Text
+
+_KEPT_FOR: Final = 12  # questions for which a model's worth is not thought over, while it drafts
+_IDLE_FOR: Final = 48  # the same of one that does not
+_WELL_KNOWN: Final = 8.0  # drafts that it takes for that
+_TRIED: Final = 2  # drafts before that is done, after a sleep
+_TRIED_TOKENS: Final = 3
+_FIRST_WAIT: Final = 150.0  # plain steps before the first trial
+_WAIT: Final = 1000.0  # that a model sleeps after one; twice as long whenever it disappoints
+_LONGEST_WAIT: Final = 8000.0
+_NOTHING: Final = Plan()
+
+
+class Sleep:
+    """Of one model, through all texts. Times are plain steps, of all texts."""
+
+    __slots__ = ("until", "wait")
+
+    def __init__(self) -> None:
+        self.until, self.wait = _FIRST_WAIT, _WAIT
+
+
+class Thrift:
+    def __init__(self, chooser: Chooser, explorer: Explorer) -> None:
+        self._chooser, self._explorer = chooser, explorer
+        self._sleeps: dict[str, Sleep] = {}
+
+    def is_wanted(self, source: str) -> bool:
+        return self._explorer.budget.total >= self._sleep(source).until
+
+    def plan(self, ask: AskInfo, text: Text, reached: float) -> Plan:
+        """`reached`: the rate of the last rounds."""
+        chooser = self._chooser
+        chooser.rate = reached
+        if not ask.models:
+            text.verdict, text.value = _NOTHING, 0.0
+        elif text.fresh > 0:
+            text.fresh -= 1
+            chooser.rate = max(reached, text.possible)
+        else:
+            self._judge(ask, text)
+        plan, best = text.verdict, text.value
+        for i, draft in enumerate(ask.cheap):
+            if draft.tokens:
+                n, value = chooser.cheap(ask, text, draft)
+                if value > best:
+                    plan, best = Plan(cheap=i, n_cheap=n), value
+        return plan
+
+    def _judge(self, ask: AskInfo, text: Text) -> None:
+        """What models are worth in this text, for a while."""
+        chooser = self._chooser
+        prices, text.possible = chooser.prices, 0.0
+        for offer in ask.models:
+            if text.n_trials < _TRIED:
+                text.n_trials += 1
+                text.fresh, text.value = 0, 0.0
+                text.verdict = Plan(model=offer.source, is_probe=True)
+                text.verdict.n_model = min(_TRIED_TOKENS, offer.max_draft, ask.max_draft)
+                return
+        gains = chooser.gains(ask, text)
+        for source, found in gains.items():
+            possible = best_rate(found, prices.steps, prices.drafts(source, 1))
+            text.possible = max(text.possible, possible)
+        chooser.rate = max(chooser.rate, text.possible)
+        alone = ask._replace(cheap=())
+        plan, text.value = chooser.best(alone, text, gains, Rows(prices.steps, 1, 1))
+        if plan.model:
+            plan = self._explorer.instead(alone, text, gains, plan, text.value)
+        text.verdict, text.fresh = plan, self._kept_for(text, plan)
+        for offer in ask.models:
+            sleep = self._sleep(offer.source)
+            if offer.source == plan.model:
+                sleep.until, sleep.wait = 0.0, _WAIT
+            else:
+                sleep.until = self._explorer.budget.total + sleep.wait
+                sleep.wait = min(2 * sleep.wait, _LONGEST_WAIT)
+
+    def _kept_for(self, text: Text, plan: Plan) -> int:
+        if not plan.model:
+            return _IDLE_FOR
+        is_known = text.track(plan.model).seen(0) >= _WELL_KNOWN
+        return _KEPT_FOR if is_known and not plan.is_probe else 0
+
+    def _sleep(self, source: str) -> Sleep:
+        sleep = self._sleeps.get(source)
+        if sleep is None:
+            sleep = self._sleeps[source] = Sleep()
+        return sleep
