@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from ..core.errors import ConfigError
-from .chat import CHATML, read_switches
+from ..core.tokenizer.chatml import CHATML
+from .chat import read_switches
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
 from .options import ModelOptions, PlaceOptions, VoiceOptions

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from ..errors import SpecdecError
-from ..tokenizer import ChatTemplate, Tokenizer
+from ..tokenizer import ChatTemplate
+from ..tokenizer.chat import prompt_tokens, spelling
+from ..tokenizer.chatml import CHATML
 from .errors import api_error
 from .fields import Fields
 from .json_body import aside
@@ -15,18 +17,12 @@ from .messages import read_messages
 from .prompts import refuse_endless
 from .service import Service
 
-# What llama.cpp takes where a file has no template.
-CHATML: Final = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
 
 async def read_chat_prompt(service: Service, fields: Fields) -> list[int]:
     text = await render(service, fields)
     tokenizer = service.tokenizer
     refuse_endless(text, tokenizer, service.n_ctx)
-    return await aside(len(text), lambda: tokens_of(text, tokenizer))
+    return await aside(len(text), lambda: prompt_tokens(text, tokenizer))
 
 
 async def render(service: Service, fields: Fields) -> str:
@@ -46,22 +42,9 @@ def _render(
         return template.render(
             messages,
             add_generation_prompt=add_prompt,
-            bos_token=_spelling(tokenizer, tokenizer.bos_id),
-            eos_token=_spelling(tokenizer, tokenizer.eos_id),
+            bos_token=spelling(tokenizer, tokenizer.bos_id),
+            eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=switches,
         )
     except SpecdecError as error:
         raise api_error(error) from None
-
-
-def tokens_of(text: str, tokenizer: Tokenizer) -> list[int]:
-    tokens = tokenizer.encode(text, add_special=False)
-    # Most templates write it themselves.
-    bos = tokenizer.bos_id
-    if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-        tokens.insert(0, bos)
-    return tokens
-
-
-def _spelling(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.token(token)

@@ -53,6 +53,7 @@ def theirs() -> Iterator[Ask]:
 
     wait_until(lambda: ask("GET", "/health", None)[0] == 200)
     yield ask
+    assert running.listening_address == address
 
 
 def paths(value: Any, prefix: str = "") -> set[str]:
