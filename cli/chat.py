@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ..core.errors import ModelError
+from ..core.tokenizer.chatml import CHATML
 from .options import ChatOptions
 from .prompt import one_of
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from ..core.runtime import Runtime
     from ..core.tokenizer import ChatTemplate, Tokenizer
 
-CHATML: Final = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 _BUILT_IN: Final = {"chatml": CHATML}
 
 
@@ -114,22 +111,15 @@ class Conversation:
 
     def prompt(self) -> list[int]:
         """The whole conversation: the engine knows the beginning from last time."""
+        from ..core.tokenizer.chat import prompt_tokens, spelling
+
         tokenizer, messages = self.tokenizer, list(self.messages)
         if self.setup.system is not None:
             messages.insert(0, {"role": "system", "content": self.setup.system})
         text = self.template.render(
             messages,
-            bos_token=_spelling(tokenizer, tokenizer.bos_id),
-            eos_token=_spelling(tokenizer, tokenizer.eos_id),
+            bos_token=spelling(tokenizer, tokenizer.bos_id),
+            eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=self.setup.switches,
         )
-        tokens = tokenizer.encode(text, add_special=False)
-        # Most templates write it themselves.
-        bos = tokenizer.bos_id
-        if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
-        return tokens
-
-
-def _spelling(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.token(token)
+        return prompt_tokens(text, tokenizer)

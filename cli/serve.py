@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from ..core.errors import ConfigError
-from .chat import CHATML, read_switches
+from ..core.tokenizer.chatml import CHATML
+from .chat import read_switches
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
 from .options import ModelOptions, PlaceOptions, VoiceOptions
@@ -86,14 +88,12 @@ def serve(  # noqa: PLR0913 - groups of flags
 
     output.note(f"loading    {model}")
     gc.disable()  # nothing of what is loaded and imported now will be garbage
+    leave_at_signals()
     worker.begin()
-    try:
-        from ..core.server.serving import Serving  # takes a while, in which the model loads
+    from ..core.server.serving import Serving  # takes a while, in which the model loads
 
-        serving = Serving(worker, settings, sock, ready)
-        code = serving.run()
-    except KeyboardInterrupt:  # before signals were the server's
-        leave(130)
+    serving = Serving(worker, settings, sock, ready)
+    code = serving.run()
     finish(serving, code)
 
 
@@ -150,6 +150,13 @@ def finish(serving: Serving, code: int) -> None:
     if not has_ended:  # a thread in the middle of a load or of a long step cannot be stopped
         leave(code)
     raise typer.Exit(code)
+
+
+def leave_at_signals() -> None:
+    """Until they are the server's. Not by an exception: imports can lose one."""
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 0)):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_, code=code: leave(code))
 
 
 def leave(code: int) -> NoReturn:

@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..generation import GenerateParams
+from ..tokenizer.chat import spelling
+from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from .asked import Asked
-from .chat_prompt import CHATML
 from .errors import ApiError, not_supported
 from .metrics import CONTENT_TYPE, exposition
 from .native import settings_of
@@ -96,8 +97,8 @@ async def props(request: Request) -> Response:
             "chat_template": template.source if template is not None else CHATML,
             "is_chat_model": template is not None and not settings.writes_text,
             "chat_template_caps": _caps(template.source if template is not None else CHATML),
-            "bos_token": _spelling(tokenizer, tokenizer.bos_id),
-            "eos_token": _spelling(tokenizer, tokenizer.eos_id),
+            "bos_token": spelling(tokenizer, tokenizer.bos_id),
+            "eos_token": spelling(tokenizer, tokenizer.eos_id),
             "speculative_types": list(runtime.spec_types),
             "build_info": f"specdec-{_version()}",
             "is_sleeping": False,
@@ -175,10 +176,6 @@ async def metrics(request: Request) -> Response:
 def _service(request: Request) -> Service:
     found: Service = request.app.state.service
     return found
-
-
-def _spelling(tokenizer: Any, token: int | None) -> str:
-    return "" if token is None else str(tokenizer.token(token))
 
 
 @lru_cache(1)

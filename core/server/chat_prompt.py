@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ..errors import SpecdecError
 from ..tokenizer import ChatTemplate, Tokenizer
+from ..tokenizer.chat import prompt_tokens, spelling
+from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from .errors import api_error
 from .fields import Fields
@@ -18,12 +20,6 @@ from .prompts import refuse_endless
 from .reply import CallStyle, find_call_style
 from .service import Service
 from .tools import Tools, read_tools
-
-# What llama.cpp takes where a file has no template.
-CHATML: Final = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
         _render, service.tokenizer, template, messages, shown, switches, add_prompt
     )
     refuse_endless(text, service.tokenizer, service.n_ctx)
-    tokens = await aside(len(text), lambda: tokens_of(text, service.tokenizer))
+    tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
     return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)
 
 
@@ -72,22 +68,9 @@ def _render(
             messages,
             tools=tools,
             add_generation_prompt=add_prompt,
-            bos_token=_spelling(tokenizer, tokenizer.bos_id),
-            eos_token=_spelling(tokenizer, tokenizer.eos_id),
+            bos_token=spelling(tokenizer, tokenizer.bos_id),
+            eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=switches,
         )
     except SpecdecError as error:
         raise api_error(error) from None
-
-
-def tokens_of(text: str, tokenizer: Tokenizer) -> list[int]:
-    tokens = tokenizer.encode(text, add_special=False)
-    # Most templates write it themselves.
-    bos = tokenizer.bos_id
-    if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-        tokens.insert(0, bos)
-    return tokens
-
-
-def _spelling(tokenizer: Tokenizer, token: int | None) -> str:
-    return "" if token is None else tokenizer.token(token)

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, TemplateError
 from .vocabulary import find_text
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
 
 _KEY = "tokenizer.chat_template"
 _MAX_SOURCE_CHARS = 1 << 20  # the longest in use have some 20,000
@@ -82,6 +86,21 @@ def load_chat_template(
     """The file's template, or the one it keeps under `name` (`tool_use`, `rag`); None if absent."""
     source = find_text(metadata, _KEY if name is None else f"{_KEY}.{name}")
     return None if source is None else ChatTemplate(source)
+
+
+def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Of what a template made."""
+    tokens = tokenizer.encode(text, add_special=False)
+    # Most templates write it themselves.
+    bos = tokenizer.bos_id
+    if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
+        tokens.insert(0, bos)
+    return tokens
+
+
+def spelling(tokenizer: Tokenizer, token: int | None) -> str:
+    """As templates want `bos_token` and `eos_token`."""
+    return "" if token is None else tokenizer.token(token)
 
 
 def _check_kwargs(kwargs: Mapping[str, object]) -> None:

@@ -194,4 +194,16 @@ def test_a_large_request_stops_nobody(server: Server, n: int) -> None:
         server.get("/health")
         slowest = max(slowest, time.perf_counter() - began)
     assert "exceeds the available context size" in found[0][1]["error"]["message"]
-    assert slowest < 1.0
+    assert slowest < 3.0  # many times as long, if it stopped the loop
+
+
+def test_rules_of_acceptance(eager: Server) -> None:
+    body: dict[str, Any] = {"prompt": PROMPT, "temperature": 0.9, "seed": 5, "n_predict": 40}
+    plain = eager.post("/completion", speculative=False, **body)["content"]
+    match = eager.post("/completion", speculative={"accept": "match"}, **body)["content"]
+    assert match == plain
+    ratio = eager.post("/completion", speculative={"accept": "ratio"}, **body)
+    assert ratio["tokens_predicted"] > 0
+    status, error = eager.refused("/completion", {**body, "speculative": {"accept": "relaxed"}})
+    assert status == 400
+    assert "thinking" in error["message"]

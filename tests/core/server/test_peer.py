@@ -52,7 +52,8 @@ def theirs() -> Iterator[Ask]:
             return status, text
 
     wait_until(lambda: ask("GET", "/health", None)[0] == 200)
-    yield ask  # noqa: PT022 - the server ends with this frame
+    yield ask
+    assert running.listening_address == address
 
 
 def paths(value: Any, prefix: str = "") -> set[str]:
