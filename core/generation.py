@@ -35,6 +35,7 @@ class GenerateParams:
     owner: str = ""  # whose text it is: what one owner wrote is not drafted for another
     reuse: bool = True  # begin with what other texts left in the cache
     spec: TextSpec = BY_DEFAULT  # what it wants of the speculators that there are
+    thinking_spec: TextSpec | None = None  # the same while it thinks; None: no difference
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

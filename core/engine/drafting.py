@@ -60,7 +60,7 @@ class Drafting:
         if not able:
             return
         for part, draft in zip(able, speculator.propose(asks), strict=True):
-            if draft.tokens and (n := part.sequence.params.spec.n_used(draft)):
+            if draft.tokens and (n := part.sequence.spec.n_used(draft)):
                 draft = shortened(draft, n)
                 part.add_draft(draft)
                 self._drafted.append(part)
@@ -77,6 +77,11 @@ class Drafting:
     def _is_passed_over(self, speculator: Speculator) -> bool:
         # The last round of a rest is told of: what a plain step takes has to be known.
         return self._rests and speculator.rest > 0 and not speculator.listens
+
+    def limit(self, sequence: Sequence) -> None:
+        """Its text wants others to draft from now on."""
+        if self._speculator is not None and sequence.is_known_to_drafter:
+            self._speculator.limit(sequence.id, sequence.spec.sources)
 
     def rehearse(self) -> bool:
         return self._speculator is not None and self._speculator.rehearse()
@@ -112,14 +117,13 @@ class Drafting:
     def _begin(self, speculator: Speculator, part: Part) -> None:
         sequence = part.sequence
         sequence.is_known_to_drafter = True
-        params = sequence.params
         speculator.begin(
             Opening(
                 sequence.id,
                 sequence.tokens,
                 part.state,
-                params.owner,
-                params.spec,
+                sequence.params.owner,
+                sequence.spec,
                 sequence.n_prompt,
             )
         )

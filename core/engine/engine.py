@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
 from ..sampling.params import SamplingParams
+from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
 from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
@@ -19,6 +20,7 @@ from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from ..tokenizer import Tokenizer
+from ..tokenizer.thinking import find_thinking_marks
 from . import saving
 from .config import EngineConfig
 from .drafting import Drafting
@@ -215,10 +217,21 @@ class Engine:
             sampler=sampler,
             verifier=verifier,
         )
+        if params.thinking_spec is not None:
+            sequence.follow(self._thoughts())
         if verifier.picks_every_row(sampler):
             sequence.request = sampler.request
         sequence.stats.accept_mode = verifier.mode
         return sequence
+
+    def _thoughts(self) -> Phase:
+        marks = find_thinking_marks(self._tokenizer)
+        if marks is None:
+            raise ConfigError(
+                "speculation of its own for thoughts needs tokens that open and close one, which "
+                "this model does not have"
+            )
+        return Phase(*marks)
 
     def _verifier_for(self, params: GenerateParams) -> Verifier:
         rule = params.spec.accept
@@ -232,6 +245,8 @@ class Engine:
             self._scheduler.remove(sequence)
             self._close(sequence, is_sound=sequence.stop_reason != ERROR)
             return
+        if sequence.has_thoughts and sequence.turn():
+            self._drafting.limit(sequence)
         if state.n_cells in state.wanted:
             self.store.checkpoint(state, self._drafting.carry(sequence))
         if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):

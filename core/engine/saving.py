@@ -48,6 +48,8 @@ class Request:
             params = fields["params"]
             sampling = SamplingParams(**params.pop("sampling"))
             spec = TextSpec(**params.pop("spec", {}))
+            thinking = params.pop("thinking_spec", None)
+            params["thinking_spec"] = None if thinking is None else TextSpec(**thinking)
             index = fields["index"]
             if not isinstance(index, int) or not 0 <= index < 1 << 32:
                 raise ConfigError(f"sequence index {index!r}")

@@ -59,8 +59,10 @@ class Sequence:
         self.n_prompt = len(prompt)
         asked = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
         self.max_len = min(asked, n_ctx)
-        spec = params.spec
-        self.max_draft = 0 if spec.is_off else MAX_DRAFT if spec.n_max is None else spec.n_max
+        self._thoughts: Phase | None = None  # if they are drafted for in their own way
+        self.has_thoughts = False
+        self.spec = params.spec
+        self.turn()
         self.stop_reason: str | None = None
         self.stats = Stats(prompt_n=self.n_prompt)
         self.request = 0  # by which a backend picks its tokens beforehand, see `Step.requests`
@@ -74,6 +76,20 @@ class Sequence:
         self._eog_ids = eog_ids
         self._stream, self._stops = stream, StopFinder(params.stop)
         self._lap = 0.0
+
+    def follow(self, thoughts: Phase) -> None:
+        self._thoughts, self.has_thoughts = thoughts, True
+        self.turn()
+
+    def turn(self) -> bool:
+        """Whether the text has begun or ended a thought, so that it is drafted for otherwise."""
+        before, params = self.spec, self.params
+        if self._thoughts is not None and params.thinking_spec is not None:
+            is_thinking = self._thoughts.is_open(self.tokens)
+            self.spec = params.thinking_spec if is_thinking else params.spec
+        longest = MAX_DRAFT if self.spec.n_max is None else self.spec.n_max
+        self.max_draft = 0 if self.spec.is_off else longest
+        return self.spec is not before
 
     @property
     def n_missing(self) -> int:

@@ -17,7 +17,7 @@ from ..tokenizer import Tokenizer
 from .errors import api_error
 from .fields import Fields
 from .settings import ServerSettings
-from .speculative_fields import read_spec
+from .speculative_fields import read_specs
 
 MAX_INT: Final = (1 << 31) - 1
 MAX_STOPS: Final = 256
@@ -49,6 +49,7 @@ def read_params(
     """All but the prompt. `logprobs` is asked for in different ways, so the caller reads it."""
     grammar, schema = read_grammar(fields)
     max_tokens = read_max_tokens(fields, settings)
+    spec, thinking_spec = read_specs(fields, tokenizer, loaded_types)
     params: GenerateParams = with_names(
         lambda: GenerateParams(
             sampling=read_sampling(fields, settings, tokenizer),
@@ -62,7 +63,8 @@ def read_params(
             with_rejected=fields.flag("return_sources"),
             owner=owner,
             reuse=fields.flag("cache_prompt", True),
-            spec=read_spec(fields, tokenizer, loaded_types),
+            spec=spec,
+            thinking_spec=thinking_spec,
         )
     )
     return params

@@ -13,19 +13,34 @@ from .messages import text_of_content
 
 MAX_PREDICTION: Final = 1 << 16  # tokens
 _OBJECT: Final = "speculative"
+_PARTS: Final = ("answer", "thinking")
 
 
-def read_spec(fields: Fields, tokenizer: Tokenizer, loaded: tuple[str, ...]) -> TextSpec:
+def read_specs(
+    fields: Fields, tokenizer: Tokenizer, loaded: tuple[str, ...]
+) -> tuple[TextSpec, TextSpec | None]:
     """`{"speculative": {"types": "mtp", "n_max": 4, "n_min": 0, "p_min": 0.5, "accept": "match",
-    "off": true}}`; names with a dot, `speculative.n_max`, are understood as well."""
+    "off": true}}`; names with a dot, `speculative.n_max`, are understood as well.
+
+    `thinking` and `answer` in it are objects of the same kind, which hold for these parts of a
+    text. The second result is for thoughts; None: as for the rest.
+    """
     given = _object(fields)
     prediction = _read_prediction(fields, tokenizer)
     if not given.values and not prediction:
-        return TextSpec()
+        return TextSpec(), None
+    parts = [given.inner(name) for name in _PARTS]
+    for part in parts:
+        if "accept" in part:
+            part.refuse("accept", "holds for the whole text: give it beside thinking and answer")
     try:
-        return _text_spec(given, loaded, prediction)
+        answer, thinking = (
+            _text_spec(Fields({**given.values, **part.values}, f"{_OBJECT}."), loaded, prediction)
+            for part in parts
+        )
     except ConfigError as error:
         fields.refuse(_OBJECT, f"cannot be: {error}")
+    return answer, thinking if thinking != answer else None
 
 
 def _text_spec(given: Fields, loaded: tuple[str, ...], prediction: tuple[int, ...]) -> TextSpec:

@@ -59,8 +59,7 @@ class Chain(Speculator):
         for each in self._all:
             each.begin(opening)
         self._cheap = self._wanted()
-        if opening.spec.types:
-            self._limited[opening.sequence] = opening.spec.sources
+        self.limit(sequence, opening.spec.sources)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
         for each in self._models:
             if is_long and self._policy.quick_ms():
@@ -68,6 +67,12 @@ class Chain(Speculator):
             else:
                 self._listeners.add((sequence, each.name))
             self._hear(sequence, each)
+
+    def limit(self, sequence: int, sources: frozenset[str]) -> None:
+        if sources:
+            self._limited[sequence] = sources
+        else:
+            self._limited.pop(sequence, None)
 
     def _hear(self, sequence: int, model: Speculator) -> None:
         key = sequence, model.name

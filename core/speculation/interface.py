@@ -132,6 +132,9 @@ class Speculator(ABC):
     def is_rehearsing(self) -> bool:
         return False
 
+    def limit(self, sequence: int, sources: frozenset[str]) -> None:
+        """Only these may draft for it from now on; empty: all."""
+
     def forget(self) -> None:
         """Between texts: drop what they left for others that begin alike."""
 

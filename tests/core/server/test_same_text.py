@@ -108,3 +108,18 @@ def test_what_one_user_wrote_is_not_drafted_for_another(eager: Server) -> None:
     first = drafted("one")
     assert drafted("two") == first
     assert drafted("one") > first
+
+
+def test_parts_of_a_text_are_drafted_for_as_they_want(server: Server) -> None:
+    """A model that marks no thoughts says so; what cannot be is refused by name."""
+    body = {"prompt": "x", "n_predict": 2}
+    status, error = server.refused(
+        "/completion", body | {"speculative": {"thinking": {"off": True}}}
+    )
+    assert status == 400
+    assert "open and close" in error["message"]
+    same = {"n_max": 3, "thinking": {"n_max": 3}, "answer": {}}
+    assert server.post("/completion", **body, speculative=same)["tokens_predicted"] == 2
+    for odd, name in (({"thinking": 3}, "speculative.thinking"),
+                      ({"answer": {"accept": "ratio"}}, "speculative.answer.accept")):  # fmt: skip
+        assert server.refused("/completion", body | {"speculative": odd})[1]["param"] == name
