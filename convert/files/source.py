@@ -21,7 +21,7 @@ from ..checkpoint.source import LocalSource
 
 
 @contextmanager
-def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
+def open_source(text: str, revision: str | None = None) -> Iterator[Checkpoint | GgufFile]:
     path = Path(text)
     with ExitStack() as stack:
         if path.is_dir():
@@ -31,7 +31,7 @@ def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
         elif path.exists():
             yield stack.enter_context(open_gguf(path))
         else:
-            yield stack.enter_context(read_checkpoint(open_place(text)))
+            yield stack.enter_context(read_checkpoint(open_place(text, revision)))
 
 
 class _UnmappedFolder(Folder):
