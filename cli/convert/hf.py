@@ -127,7 +127,7 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
             show_plan(plan, path, output, as_json=result.json)
             return
         target_file = OutputFile(path, result.force, shard_bytes)
-        inputs = [folder / each for each in place.names()]
+        inputs = place.paths()
         check_output(target_file, inputs, plan.n_bytes)
         if not checkpoint.mtp_only:
             opened, plan = fetched(place, opened, plan, options, output)

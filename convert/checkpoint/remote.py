@@ -83,6 +83,10 @@ class Repository:
     def names(self) -> list[str]:
         return sorted(name for name in self.files if "/" not in name)
 
+    def paths(self) -> list[Path]:
+        kept = map(self.kept_path, self.names())
+        return [path for path in kept if path.is_file()]
+
     def below(self, folder: str) -> list[str]:
         start = f"{folder}/"
         inside = [name.removeprefix(start) for name in self.files if name.startswith(start)]

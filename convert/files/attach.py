@@ -71,7 +71,7 @@ def attach(
     new = list(_head_tensors(head, parts, choice))
     kept = list(trunk_tensors(target, parts))
     sources = [target] if source is None else [target, source]
-    paths = write(output, entries, [*kept, *new], sources, progress)
+    paths = write(output, entries, [*kept, *new], sources, progress, head.files)
     types: dict[str, int] = {}
     for tensor in new:
         types[tensor.format.name] = types.get(tensor.format.name, 0) + 1

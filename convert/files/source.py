@@ -16,6 +16,7 @@ from ...core.gguf.shown import shown_path
 from ..checkpoint import Checkpoint
 from ..checkpoint.folder import Folder, read_checkpoint, read_json
 from ..checkpoint.places import open_place
+from ..checkpoint.remote import parse_repository
 from ..checkpoint.safetensors import read_tensors
 from ..checkpoint.source import LocalSource
 
@@ -31,6 +32,11 @@ def open_source(text: str, revision: str | None = None) -> Iterator[Checkpoint |
         elif path.exists():
             yield stack.enter_context(open_gguf(path))
         else:
+            if parse_repository(text, revision) is None:
+                raise FileFormatError(
+                    f"{shown_path(path)}: no such file or folder (--from takes a checkpoint, its "
+                    f"repository owner/name, or a GGUF)"
+                )
             yield stack.enter_context(read_checkpoint(open_place(text, revision)))
 
 

@@ -36,7 +36,7 @@ def test_what_was_encoded_is_near_what_it_was(name: str) -> None:
     back = form.dequantize(data.reshape(-1, form.block_bytes)).reshape(values.shape)
     error = float(np.sqrt(np.square(back - values).mean()))
     bits = 8 * form.block_bytes / form.block_size
-    assert error <= max(2.2 * 2**-bits, 1e-3 if name == "F16" else 2e-3 if name == "BF16" else 0)
+    assert error <= max(2.3 * 2**-bits, 1e-3 if name == "F16" else 2e-3 if name == "BF16" else 0)
 
 
 def test_a_type_that_heads_have_not() -> None:

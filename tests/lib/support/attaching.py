@@ -19,7 +19,7 @@ def attach_to(
     target: Path,
     source: Path,
     path: Path,
-    kind: str = "as-is",
+    kind: str = "keep",
     *rules: str,
     keep_copies: bool = False,
     **more: Any,
