@@ -21,8 +21,8 @@ from .writing import (
     quoted,
     read_size,
     record,
+    say_written,
     size,
-    summary,
     writing,
 )
 
@@ -210,8 +210,7 @@ def say(
     kinds = ", ".join(f"{n} {name}" for name, n in sorted(done.types.items()))
     kept = f"; the old file is {place.backup}" if place.backup else ""
     what = f"{heads} attached, {done.n_tensors} tensors ({kinds}), {size(done.n_bytes)}{kept}"
-    advice = f"Try: {next_command(architecture, done.paths[0])}"
-    output.remark(summary(done.paths, what, advice))
+    say_written(output, done.paths, what, next_command(architecture, done.paths[0]))
 
 
 def next_command(architecture: str, path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -56,7 +57,12 @@ class Findings:
 
     def say(self, title: str, text: str) -> None:
         if self.speaks:
-            self.output.line(one_line(f"{title:<11}{text}"))
+            line = one_line(f"{title:<11}{text}")
+            width = self.output.width
+            if width is not None:
+                indent = " " * 11
+                line = textwrap.fill(line, width - 1, subsequent_indent=indent)
+            self.output.line(line)
 
     def fail(self, title: str, texts: list[str]) -> None:
         self.failed += texts

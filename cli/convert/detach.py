@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, record, size, summary, writing
+from .writing import OutOptions, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,6 @@ def detach(files: FileOptions, out: OutOptions, voice: VoiceOptions) -> None:
     with open_gguf(files.file) as file, writing(output, out.output) as progress:
         (written,), saved = detach_head(file, OutputFile(out.output, out.force), progress)
     what = f"without its MTP head, {size(written.stat().st_size)}, {size(saved)} less"
-    advice = (
-        f"To have the head back: spec convert attach {quoted(written)} --from "
-        f"{quoted(files.file)} -o OUT"
-    )
-    output.remark(summary([written], what, advice))
+    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
     if out.json:
         output.line(json.dumps(record([written], head_bytes=saved)))

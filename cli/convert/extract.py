@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, record, size, summary, writing
+from .writing import ForceOption, JsonOption, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,7 @@ def extract(files: FileOptions, out: ExtractOutput, voice: VoiceOptions) -> None
             (written,), n_heads = extract_head(file, OutputFile(path, out.force), progress)
     n_bytes = written.stat().st_size
     what = f"{n_heads} MTP head{'s' * (n_heads > 1)}, {size(n_bytes)}"
-    advice = f"Try: {next_command(architecture, files.file, written)}"
-    output.remark(summary([written], what, advice))
+    say_written(output, [written], what, next_command(architecture, files.file, written))
     if out.json:
         output.line(json.dumps(record([written], architecture=architecture, heads=n_heads)))
 

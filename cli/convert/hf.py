@@ -24,8 +24,8 @@ from .writing import (
     quoted,
     read_size,
     record,
+    say_written,
     size,
-    summary,
     writing,
 )
 
@@ -138,7 +138,7 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
         opened.close()
         output.clear_progress()
     seconds = time.perf_counter() - began
-    output.remark(summary_line(plan, paths, seconds, is_head=checkpoint.mtp_only))
+    say(output, plan, paths, seconds, is_head=checkpoint.mtp_only)
     if result.json:
         more = report(plan) | {"seconds": round(seconds, 3)}
         output.line(json.dumps(record(paths, **more)))
@@ -253,13 +253,14 @@ def report(plan: Conversion) -> dict[str, Any]:
     }
 
 
-def summary_line(plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool) -> str:
+def say(
+    output: Output, plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool
+) -> None:
     what = "MTP head" if is_head else plan.architecture
     if plan.sizes.n_mtp and not is_head:
         what += " with its MTP head"
     n_bytes = sum(path.stat().st_size for path in paths)
     first = quoted(paths[0])
-    advice = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
-    return summary(
-        paths, f"{what}, {plan.kind.upper()}, {size(n_bytes)} in {seconds:.1f} s", f"Try: {advice}"
-    )
+    what += f", {plan.kind.upper()}, {size(n_bytes)} in {seconds:.1f} s"
+    command = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
+    say_written(output, paths, what, command)

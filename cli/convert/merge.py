@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, record, size, summary, writing
+from .writing import OutOptions, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,6 @@ def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
         with writing(output, out.output) as progress:
             (written,) = merge_shards(file, OutputFile(out.output, out.force), progress)
     what = f"{n_shards} shards in one file, {size(written.stat().st_size)}"
-    output.remark(summary([written], what, f"Try: spec convert inspect {quoted(written)}"))
+    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
     if out.json:
         output.line(json.dumps(record([written], merged_shards=n_shards)))

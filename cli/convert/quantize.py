@@ -161,7 +161,7 @@ def quantize(
                 progress=progress,
                 compiling=lambda done, n: output.progress("preparing the quantisers", done / n),
             )
-    output.remark(reports.summary_line(plan, result))
+    reports.say_result(plan, result, output)
     if runs.json:
         output.line(json.dumps(reports.result_record(plan, result)))
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
 from ..output import Output
-from .writing import quoted, record, size, summary
+from .writing import quoted, record, say_written, size
 
 if TYPE_CHECKING:
     from ...convert.quantize.plan import Item, Plan
@@ -27,8 +27,8 @@ def say_remarks(plan: Plan, output: Output) -> None:
         )
     for format_name, names in fallbacks(plan).items():
         output.remark(
-            f"{_tensors(names)} of rows that do not fit the type asked for, now "
-            f"{format_name}: {_some(names)}"
+            f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
+            f"type asked for: {_some(names)}"
         )
     for line in plan_lines(plan)[:-1]:
         output.note(line)
@@ -130,13 +130,13 @@ def _types_record(plan: Plan) -> dict[str, dict[str, Any]]:
     return types
 
 
-def summary_line(plan: Plan, result: Result) -> str:
+def say_result(plan: Plan, result: Result, output: Output) -> None:
     rate = result.source_bytes / max(result.seconds, 1e-9)
     took = f"{result.seconds:.1f} s, {size(rate)}/s of input"
     recipe = plan.wishes.recipe
     kind = "" if recipe is None else f"{recipe.name}, "
-    advice = f"Try: spec convert check {quoted(result.paths[0])}"
-    return summary(result.paths, f"{kind}{sum_line(plan)} in {took}", advice)
+    command = f"spec convert check {quoted(result.paths[0])}"
+    say_written(output, result.paths, f"{kind}{sum_line(plan)} in {took}", command)
 
 
 def error_lines(result: Result) -> list[str]:

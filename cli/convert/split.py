@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, read_size, record, size, summary, writing
+from .writing import ForceOption, JsonOption, quoted, read_size, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,6 @@ def split(files: SplitFiles, out: SplitOutput, voice: VoiceOptions) -> None:
         written = split_file(file, OutputFile(path, out.force, max_bytes), progress)
     sizes = [path.stat().st_size for path in written]
     what = f"{len(written)} shards, {size(sum(sizes))}"
-    output.remark(summary(written, what, f"Try: spec convert inspect {quoted(written[0])}"))
+    say_written(output, written, what, f"spec convert inspect {quoted(written[0])}")
     if out.json:
         output.line(json.dumps(record(written, shards=len(written), shard_bytes=sizes)))

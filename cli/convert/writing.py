@@ -127,10 +127,11 @@ def quoted(path: str | Path) -> str:
     return shlex.quote(str(path))
 
 
-def summary(paths: Sequence[Path], what: str, advice: str) -> str:
-    """The line that every command ends with."""
+def say_written(output: Output, paths: Sequence[Path], what: str, command: str) -> None:
+    """What every command ends with; what to do next stands alone, to be copied."""
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"wrote {paths[0]}{more}: {what}. {advice}"
+    output.remark(f"wrote {paths[0]}{more}: {what}")
+    output.remark(f"next: {command}")
 
 
 def record(paths: Sequence[Path], **more: Any) -> dict[str, Any]:

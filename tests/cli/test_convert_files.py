@@ -34,9 +34,9 @@ def test_there_and_back(real_spec: Run, tmp_path: Path, trunk: Path) -> None:
     assert f"spec generate -m {NANO} -md {head} --spec-type mtp" in made.stderr
     done = real_spec("convert", "attach", str(trunk), "--from", str(head), "-o", str(whole))
     assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2
     assert f"wrote {whole}: 1 MTP head attached, 15 tensors (7 F32, 8 Q8_0), " in done.stderr
-    assert f"Try: spec generate -m {whole} --spec-type mtp" in done.stderr
+    assert f"next: spec generate -m {whole} --spec-type mtp" in done.stderr
     assert whole.read_bytes() == nano.path().read_bytes()
 
 

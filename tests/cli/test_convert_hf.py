@@ -30,9 +30,9 @@ def test_a_conversion(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert run(["convert", "hf", str(folder), "-o", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    (line,) = shown.err.splitlines()
+    line, then = shown.err.splitlines()
     assert line.startswith(f"wrote {out}: qwen35 with its MTP head, F32, 1.28 MB in ")
-    assert line.endswith(f" s. Try: spec convert check {out}")
+    assert then == f"next: spec convert check {out}"
     with open_gguf(out) as file:
         assert file.metadata.int("general.file_type") == 0
         assert file.metadata.str("general.size_label") == "315K"

@@ -64,8 +64,8 @@ def test_a_whole_conversion(hub: Hub, folder: Path, tmp_path: Path, capsys: Capt
     assert run(["convert", "hf", str(folder), "-o", "want.gguf", "-q"]) == 0
     assert run(["convert", "hf", "owner/name", "-o", str(tmp_path)]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert "note: owner/name was fetched into" in said[-2]
-    assert said[-1].startswith(f"wrote {tmp_path / 'name-F32.gguf'}: qwen35 with its MTP head")
+    assert "note: owner/name was fetched into" in said[-3]
+    assert said[-2].startswith(f"wrote {tmp_path / 'name-F32.gguf'}: qwen35 with its MTP head")
     same_but_for_the_name(tmp_path / "want.gguf", tmp_path / "name-F32.gguf")
     sizes = sum(map(len, hub.files.values()))
     assert hub.sent < 1.5 * sizes
