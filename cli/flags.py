@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import MISSING, fields
-from typing import Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer.core
 
@@ -38,8 +39,11 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
 def _parameters(kind: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        for info in get_args(hints[field.name])[1:]:
+        kept, *infos = get_args(hints[field.name])
+        own = [copy(info) for info in infos]  # another group may share the flag
+        for info in own:
             info.rich_help_panel = getattr(kind, SECTION)
+        hints[field.name] = Annotated[kept, *own]
     return [
         inspect.Parameter(
             field.name,

@@ -6,16 +6,15 @@ sizes that a reordering goes by). MTP blocks are those of Qwen3.5: `mtp.fc`, `mt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import ModelError
+from .checkpoint.safetensors import Floats
+from .hf.mapping import IN_BLOCK
 
-Floats = NDArray[np.float32]
 Tensors = dict[str, Floats]
 
 _GLOBAL = {
@@ -28,32 +27,6 @@ _MTP = {
     "pre_fc_norm_embedding.weight": "nextn.enorm.weight",
     "pre_fc_norm_hidden.weight": "nextn.hnorm.weight",
     "norm.weight": "nextn.shared_head_norm.weight",
-}
-_IN_BLOCK = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "linear_attn.in_proj_qkv": "attn_qkv",
-    "linear_attn.in_proj_z": "attn_gate",
-    "linear_attn.in_proj_b": "ssm_beta",
-    "linear_attn.in_proj_a": "ssm_alpha",
-    "linear_attn.in_proj_ba": "ssm_ba",
-    "linear_attn.conv1d": "ssm_conv1d",
-    "linear_attn.norm": "ssm_norm",
-    "linear_attn.out_proj": "ssm_out",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }
 _HYBRIDS = ("qwen3next", "qwen35", "qwen35moe")
 _TILED = ("qwen35", "qwen35moe")
@@ -112,9 +85,9 @@ def _map_in_block(rest: str, array: Floats, rules: Rules) -> Tensors:
     if rest == "linear_attn.in_proj_qkvz.weight":
         return _split_qkvz(array, rules)
     stem, _, kind = rest.rpartition(".")
-    if stem not in _IN_BLOCK:
+    if stem not in IN_BLOCK:
         raise ModelError(f"tensor {rest[:80]} of a checkpoint's block has no place in a GGUF file")
-    mapped = _IN_BLOCK[stem]
+    mapped = IN_BLOCK[stem]
     if mapped == "ffn_norm" and rules.is_hybrid:
         mapped = "post_attention_norm"
     if rules.is_hybrid and mapped.endswith("norm") and mapped != "ssm_norm":
@@ -161,15 +134,3 @@ def _split_qkvz(array: Floats, rules: Rules) -> Tensors:
     q, k, v, z = np.split(groups, np.cumsum([dim, dim, share * dim]), axis=1)
     flat = [part.reshape(-1, array.shape[1]) for part in (q, k, v, z)]
     return {"attn_qkv.weight": np.concatenate(flat[:3]), "attn_gate.weight": flat[3]}
-
-
-def llama3_factors(rope: Mapping[str, Any], head_dim: int) -> Floats:
-    """`rope_freqs.weight`: the divisors that stand for llama3 rope scaling."""
-    i = np.arange(0, head_dim, 2)
-    turn = 2 * np.pi * rope["rope_theta"] ** (i / head_dim)
-    context, factor = rope["original_max_position_embeddings"], rope["factor"]
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    smooth = (context / turn - low) / (high - low)
-    mixed = 1 / ((1 - smooth) / factor + smooth)
-    out = np.where(turn < context / high, 1.0, np.where(turn > context / low, factor, mixed))
-    return out.astype(np.float32)

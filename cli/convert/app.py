@@ -32,13 +32,16 @@ def convert(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-# one line per subcommand
-app.command("inspect", cls=InspectCommand)(inspect)
-app.command("attach", cls=SectionedCommand)(attach)
-app.command("extract", cls=SectionedCommand)(extract)
-app.command("detach", cls=SectionedCommand)(detach)
-app.command("merge", cls=SectionedCommand)(merge)
-app.command("split", cls=SectionedCommand)(split)
-app.command("check", cls=SectionedCommand)(check)
-app.command("hf", cls=SectionedCommand)(hf)
-app.command("quantize", cls=SectionedCommand)(quantize)
+# one line per subcommand, in the order in which a model meets them
+for name, command, kind, about in (
+    ("inspect", inspect, InspectCommand, "What a file is, and whether it speculates."),
+    ("hf", hf, SectionedCommand, "A checkpoint of safetensors to GGUF."),
+    ("attach", attach, SectionedCommand, "An MTP head into a GGUF that lost it."),
+    ("extract", extract, SectionedCommand, "The MTP head into a file of its own."),
+    ("detach", detach, SectionedCommand, "A GGUF without its MTP head."),
+    ("merge", merge, SectionedCommand, "Shards into one file."),
+    ("split", split, SectionedCommand, "One file into shards."),
+    ("quantize", quantize, SectionedCommand, "A GGUF in fewer bits."),
+    ("check", check, SectionedCommand, "Numbers, rules and a trial run of a GGUF."),
+):
+    app.command(name, cls=kind, short_help=about)(command)

@@ -13,7 +13,18 @@ from ...core.errors import ConfigError
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, size, writing
+from .writing import (
+    ForceOption,
+    JsonOption,
+    RevisionOption,
+    SplitOption,
+    quoted,
+    read_size,
+    record,
+    say_written,
+    size,
+    writing,
+)
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
@@ -36,9 +47,11 @@ class SourceOptions:
         typer.Option(
             "--from", metavar="SOURCE",
             help="Where the head is: the folder of the original checkpoint (safetensors), one file "
-            "of it, a GGUF of the same model that has its head, or an mtp-*.gguf.",
+            "of it, its repository owner/name, a GGUF of the same model that has its head, or an "
+            "mtp-*.gguf. Of a repository only the head is fetched.",
         ),
     ]  # fmt: skip
+    revision: RevisionOption = None
     replace: Annotated[
         bool, typer.Option("--replace", help="Take out the head that TARGET has.")
     ] = False
@@ -58,16 +71,16 @@ class TypeOptions:
         str | None,
         typer.Option(
             "--type", metavar="TYPE",
-            help="Of the head's matrices: q8_0, bf16, f16, f32, q5_1, q5_0, q4_1, q4_0 or as-is. "
-            "Unless given: as-is from a GGUF or for a model of floats, else q8_0.",
+            help="Of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, or "
+            "keep. Unless given: keep from a GGUF or for a model of floats, else q8_0.",
         ),
     ] = None  # fmt: skip
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
-            "--tensor-type", metavar="PATTERN=TYPE",
-            help="For tensors whose name has this regular expression: 'ffn_.*_exps=q4_0'. May be "
-            "given several times; the first that fits decides.",
+            "--tensor-type", metavar="RULE",
+            help="For some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several "
+            "times; the first that fits decides.",
         ),
     ] = None  # fmt: skip
     keep_copies: Annotated[
@@ -93,13 +106,7 @@ class AttachOutput:
         bool, typer.Option("--backup", help="With --in-place: the old file stays as TARGET.bak.")
     ] = False
     force: ForceOption = False
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            "--max-size", metavar="SIZE",
-            help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G.",
-        ),
-    ] = None  # fmt: skip
+    split_max_size: SplitOption = None
     json: JsonOption = False
 
 
@@ -120,12 +127,14 @@ def attach(
     from ...core.gguf.reader import GgufFile, open_gguf
 
     choice = type_choice(types)
-    max_bytes = read_size(out.max_size)
+    max_bytes = read_size(out.split_max_size)
     with open_gguf(files.target) as target:
         check_target(target, replaces=files.replace)
         place = output_file(out, target, max_bytes)
-        with open_source(files.source) as source:
+        output.progress(f"reading {files.source}", 0.0)
+        with open_source(files.source, files.revision) as source:
             head = read_head(source, target, keep_copies=types.keep_copies)
+            output.clear_progress()
             from_gguf = source if isinstance(source, GgufFile) else None
             for line in head.remarks:
                 output.remark(line)
@@ -146,7 +155,7 @@ def attach(
                 )
         say(output, files, head.architecture, place, done)
         if out.json:
-            output.line(json.dumps(record(head.architecture, files, place, done)))
+            output.line(json.dumps(attached_record(head.architecture, files, place, done)))
 
 
 def check_places(out: AttachOutput) -> None:
@@ -156,32 +165,21 @@ def check_places(out: AttachOutput) -> None:
         raise typer.BadParameter("--in-place needs --backup, which keeps the old file")
     if out.backup and not out.in_place:
         raise typer.BadParameter("--backup is for --in-place; with --output nothing is replaced")
-    if out.in_place and out.max_size:
-        raise typer.BadParameter("--max-size makes several files: use it with --output")
+    if out.in_place and out.split_max_size:
+        raise typer.BadParameter("--split-max-size makes several files: use it with --output")
 
 
 def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | None:
     """None if there is no --type and no default: rules are checked all the same."""
-    from ...convert.files.encoding import Rule, TypeChoice, check_type
+    from ...convert.files.encoding import TypeChoice, check_type
+    from ...convert.quantize.rules import parse_rule
 
     try:
-        rules = [Rule.parse(text) for text in types.tensor_type or []]
+        rules = [parse_rule(text) for text in types.tensor_type or []]
         wanted = default if types.type is None else check_type(types.type)
     except ConfigError as error:
-        flag = (
-            "--type" if "PATTERN" not in str(error) and not types.tensor_type else "--tensor-type"
-        )
-        raise typer.BadParameter(f"{flag}: {error}") from None
+        raise typer.BadParameter(str(error)) from None
     return None if wanted is None else TypeChoice(wanted, tuple(rules))
-
-
-def read_size(text: str | None) -> int | None:
-    from ...convert.files.sharding import parse_size
-
-    try:
-        return None if text is None else parse_size(text)
-    except ConfigError as error:
-        raise typer.BadParameter(f"--max-size: {error}") from None
 
 
 def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> OutputFile:
@@ -211,10 +209,8 @@ def say(
     heads = "1 MTP head" if done.n_heads == 1 else f"{done.n_heads} MTP heads"
     kinds = ", ".join(f"{n} {name}" for name, n in sorted(done.types.items()))
     kept = f"; the old file is {place.backup}" if place.backup else ""
-    output.remark(
-        f"attached {heads} to {done.paths[0]}: {done.n_tensors} tensors ({kinds}), "
-        f"{size(done.n_bytes)}{kept}. Try: {next_command(architecture, done.paths[0])}"
-    )
+    what = f"{heads} attached, {done.n_tensors} tensors ({kinds}), {size(done.n_bytes)}{kept}"
+    say_written(output, done.paths, what, next_command(architecture, done.paths[0]))
 
 
 def next_command(architecture: str, path: Path) -> str:
@@ -226,18 +222,18 @@ def next_command(architecture: str, path: Path) -> str:
     return f"llama-server -m {quoted(path)} --spec-type draft-mtp"
 
 
-def record(
+def attached_record(
     architecture: str, files: SourceOptions, place: OutputFile, done: Attached
 ) -> dict[str, object]:
-    return {
-        "output": [str(path) for path in done.paths],
-        "target": str(files.target),
-        "source": files.source,
-        "architecture": architecture,
-        "heads": done.n_heads,
-        "tensors": done.n_tensors,
-        "bytes": done.n_bytes,
-        "types": done.types,
-        "trusted": done.suspicions,
-        "backup": None if place.backup is None else str(place.backup),
-    }
+    return record(
+        done.paths,
+        target=str(files.target),
+        source=files.source,
+        architecture=architecture,
+        heads=done.n_heads,
+        head_bytes=done.n_bytes,
+        tensors=done.n_tensors,
+        types=done.types,
+        trusted=done.suspicions,
+        backup=None if place.backup is None else str(place.backup),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -15,6 +16,7 @@ from ..flags import takes_flags
 from ..loading import open_runtime
 from ..options import PlaceOptions, VoiceOptions
 from ..output import Output, one_line, print_error
+from .writing import size
 
 if TYPE_CHECKING:
     from ...convert.check.scan import Scanned
@@ -55,7 +57,12 @@ class Findings:
 
     def say(self, title: str, text: str) -> None:
         if self.speaks:
-            self.output.line(one_line(f"{title:<11}{text}"))
+            line = one_line(f"{title:<11}{text}")
+            width = self.output.width
+            if width is not None:
+                indent = " " * 11
+                line = textwrap.fill(line, width - 1, subsequent_indent=indent)
+            self.output.line(line)
 
     def fail(self, title: str, texts: list[str]) -> None:
         self.failed += texts
@@ -73,7 +80,7 @@ class Findings:
 def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> None:
     """Check that a GGUF file is sound and runs.
 
-    Example: spec convert check model.gguf
+    spec convert check model.gguf
 
     Looks for NaN, infinity and absurd scales in every tensor, for what llama.cpp would not load,
     and writes a short text with each drafter that the file has and without: the texts must be the
@@ -143,8 +150,8 @@ def say_scanned(scanned: Scanned, findings: Findings) -> None:
     else:
         findings.say(
             "numbers",
-            f"{scanned.n_bytes / 2**20:.1f} MiB without NaN, infinity or absurd scales "
-            f"({scanned.bytes_per_second / 1e9:.1f} GB/s)",
+            f"{size(scanned.n_bytes)} without NaN, infinity or absurd scales "
+            f"({size(scanned.bytes_per_second)}/s)",
         )
     for fault in scanned.suspicious:
         findings.warn("numbers", str(fault))
@@ -212,7 +219,7 @@ def trial_line(trial: Trial) -> str:
 def conclude(options: CheckOptions, result: dict[str, Any], findings: Findings) -> None:
     n = len(findings.failed)
     if options.json:
-        result |= {"ok": not n, "failed": findings.failed, "warnings": findings.warnings}
+        result |= {"sound": not n, "failed": findings.failed, "warnings": findings.warnings}
         findings.output.line(json.dumps(result))
     if n:
         more = f", and {n - 1} more" if n > 1 else ""

@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, size, writing
+from .writing import OutOptions, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ def detach(files: FileOptions, out: OutOptions, voice: VoiceOptions) -> None:
 
     with open_gguf(files.file) as file, writing(output, out.output) as progress:
         (written,), saved = detach_head(file, OutputFile(out.output, out.force), progress)
-    output.remark(
-        f"wrote {written}, {size(saved)} less. To have the head back: spec convert attach "
-        f"{quoted(written)} --from {quoted(files.file)} -o OUT"
-    )
+    what = f"without its MTP head, {size(written.stat().st_size)}, {size(saved)} less"
+    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
     if out.json:
-        output.line(json.dumps({"output": [str(written)], "bytes_saved": saved}))
+        output.line(json.dumps(record([written], head_bytes=saved)))

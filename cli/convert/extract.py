@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, size, writing
+from .writing import ForceOption, JsonOption, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,10 @@ def extract(files: FileOptions, out: ExtractOutput, voice: VoiceOptions) -> None
         with writing(output, path) as progress:
             (written,), n_heads = extract_head(file, OutputFile(path, out.force), progress)
     n_bytes = written.stat().st_size
-    output.remark(
-        f"wrote {written}: {n_heads} MTP head{'s' * (n_heads > 1)}, {size(n_bytes)}. "
-        f"Try: {next_command(architecture, files.file, written)}"
-    )
+    what = f"{n_heads} MTP head{'s' * (n_heads > 1)}, {size(n_bytes)}"
+    say_written(output, [written], what, next_command(architecture, files.file, written))
     if out.json:
-        output.line(json.dumps({"output": [str(written)], "heads": n_heads, "bytes": n_bytes}))
+        output.line(json.dumps(record([written], architecture=architecture, heads=n_heads)))
 
 
 def next_command(architecture: str, model: Path, head: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +15,38 @@ from ...core.errors import ConfigError
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
+from .writing import (
+    ForceOption,
+    JsonOption,
+    RevisionOption,
+    SplitOption,
+    ThreadsOption,
+    quoted,
+    read_size,
+    record,
+    say_written,
+    size,
+    writing,
+)
 
 if TYPE_CHECKING:
-    from ...convert.hf import Conversion
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+    from ...convert.checkpoint import Checkpoint, Place
+    from ...convert.hf import Conversion, Options
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:
     SECTION: ClassVar = "Checkpoint"
 
-    folder: Annotated[
-        Path,
+    checkpoint: Annotated[
+        str,
         typer.Argument(
-            metavar="DIR",
-            help="A folder with config.json, .safetensors files and a tokenizer.",
+            metavar="CHECKPOINT",
+            help="A folder with config.json, .safetensors files and a tokenizer, or a repository "
+            "owner/name, which is fetched into the cache.",
         ),
     ]
+    revision: RevisionOption = None
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave the MTP head out.")] = False
     mtp_only: Annotated[
         bool,
@@ -52,115 +65,164 @@ class CheckpointOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class FileOptions:
-    SECTION: ClassVar = "Result"
+class ResultOptions:
+    SECTION: ClassVar = "Output"
 
-    out: Annotated[
-        Path,
+    output: Annotated[
+        Path | None,
         typer.Option(
             "--output", "-o", metavar="OUT",
             help="The GGUF file, or a folder to put it in under a name of its own.",
         ),
-    ]  # fmt: skip
+    ] = None  # fmt: skip
     type: Annotated[
         str,
         typer.Option(
             "--type", metavar="TYPE",
-            help="Of matrices: f32, f16, bf16 or q8_0; auto keeps what the checkpoint has.",
+            help="f32, f16, bf16, q8_0, or a mixture of quantize such as Q4_K_M; auto keeps what "
+            "the checkpoint has.",
         ),
     ] = "auto"  # fmt: skip
-    max_shard_size: Annotated[
-        str | None,
-        typer.Option(
-            "--max-shard-size", metavar="SIZE",
-            help="Split into files of so many bytes at most, such as 4G or 500M.",
-        ),
-    ] = None  # fmt: skip
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False
+    force: ForceOption = False
+    split_max_size: SplitOption = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
     ] = False
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    json: JsonOption = False
+    threads: ThreadsOption = None
 
 
 @takes_flags
-def hf(checkpoint: CheckpointOptions, file: FileOptions, voice: VoiceOptions) -> None:
+def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions) -> None:
     """Convert a checkpoint of safetensors files to GGUF.
 
-    Example: spec convert hf ./Qwen3.5-0.8B -o qwen.gguf --type q8_0
+    spec convert hf ./Qwen3.5-0.8B -o qwen.gguf --type q8_0
 
     For llama (Mistral, Mixtral), qwen2, qwen3, qwen3moe, qwen3next, qwen35 and qwen35moe, MTP
     head, tokenizer and chat template included. Memory stays small whatever the size.
     """
-    from ...convert.checkpoint import open_checkpoint
-    from ...convert.hf import Options, plan_conversion
-    from ...convert.hf.encoding import TYPES
-
-    kind = file.type.lower()
-    if kind not in TYPES:
-        raise typer.BadParameter(f"--type must be one of {', '.join(TYPES)}, got {file.type!r}")
+    if result.output is None and not result.dry_run:
+        raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
-    mtp = "without" if checkpoint.no_mtp else "only" if checkpoint.mtp_only else "with"
-    shard_bytes = parse_size(file.max_shard_size)
+    shard_bytes = read_size(result.split_max_size)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
-    start = time.perf_counter()
-    with open_checkpoint(checkpoint.folder) as opened:
-        output.progress("reading the checkpoint's headers and tokenizer", 0.0)
-        try:
-            plan = plan_conversion(opened, checkpoint.folder, Options(kind, mtp, checkpoint.pre))
-        finally:
-            output.clear_progress()
-        out = target(file.out, checkpoint.folder, plan, is_head=mtp == "only")
+
+    from ...convert.checkpoint import open_place
+    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.output import check_output
+    from ...core.backend.cpu.threads import default_threads
+
+    options = read_options(checkpoint, result)
+    began = time.perf_counter()
+    output.progress(f"reading {checkpoint.checkpoint}", 0.0)
+    place = open_place(checkpoint.checkpoint, checkpoint.revision)
+    opened, folder = describe(place, output)
+    try:
+        plan = make_plan(opened, folder, options, output)
         for note in plan.notes:
             output.remark(f"note: {note}")
-        paths = [out] if file.dry_run else write(plan, out, file, shard_bytes, output)
-    seconds = time.perf_counter() - start
-    if file.json:
-        output.line(json.dumps(report(plan, paths, seconds, is_written=not file.dry_run)))
-    elif file.dry_run:
-        for line in plan_lines(plan, out):
-            output.line(line)
-    if not file.dry_run:
-        output.remark(summary(plan, paths, seconds, is_head=mtp == "only"))
+        path = target(result.output, folder, plan.kind, is_head=checkpoint.mtp_only)
+        if result.dry_run:
+            show_plan(plan, path, output, as_json=result.json)
+            return
+        target_file = OutputFile(path, result.force, shard_bytes)
+        inputs = place.paths()
+        check_output(target_file, inputs, plan.n_bytes)
+        if not checkpoint.mtp_only:
+            opened, plan = fetched(place, opened, plan, options, output)
+        with writing(output, path) as progress:
+            n_threads = result.threads or default_threads()
+            paths = plan.write(target_file, progress, n_threads=n_threads, inputs=inputs)
+    finally:
+        opened.close()
+        output.clear_progress()
+    seconds = time.perf_counter() - began
+    say(output, plan, paths, seconds, is_head=checkpoint.mtp_only)
+    if result.json:
+        more = report(plan) | {"seconds": round(seconds, 3)}
+        output.line(json.dumps(record(paths, **more)))
 
 
-def target(out: Path, folder: Path, plan: Conversion, *, is_head: bool) -> Path:
-    if not out.is_dir():
-        return out
-    from ...convert.hf.general import model_name
+def read_options(checkpoint: CheckpointOptions, result: ResultOptions) -> Options:
+    from ...convert.hf import Options
+    from ...convert.hf.encoding import find_kind
 
-    stem = re.sub(r"[^\w.+-]+", "-", model_name(folder)) or "model"
-    return out / f"{'mtp-' if is_head else ''}{stem}-{plan.kind.upper()}.gguf"
-
-
-def write(
-    plan: Conversion, out: Path, file: FileOptions, shard_bytes: int | None, output: Output
-) -> list[Path]:
     try:
-        return plan.write(
-            out, max_shard_bytes=shard_bytes, overwrite=file.force, progress=output.progress
-        )
+        kind = find_kind(result.type)
     except ConfigError as error:
-        hint = "; --force replaces it" if "exists already" in str(error) else ""
-        raise typer.BadParameter(str(error) + hint) from None
+        raise typer.BadParameter(str(error)) from None
+    mtp = "without" if checkpoint.no_mtp else "only" if checkpoint.mtp_only else "with"
+    return Options(kind, mtp, checkpoint.pre)
+
+
+def describe(place: Place, output: Output) -> tuple[Checkpoint, Path]:
+    """All but the weights, and the folder where that is."""
+    from ...convert.checkpoint.folder import Folder, read_checkpoint
+    from ...convert.checkpoint.remote import Repository
+    from ...convert.hf.fetching import fetch_descriptions
+
+    try:
+        if isinstance(place, Repository):
+            fetch_descriptions(place, output.progress)
+            return read_checkpoint(place), place.kept_path("config.json").parent
+        assert isinstance(place, Folder)
+        return read_checkpoint(place), place.path
     finally:
         output.clear_progress()
 
 
-def parse_size(text: str | None) -> int | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text.strip().lower())
-    size = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if size < 1:
-        raise typer.BadParameter(
-            f"--max-shard-size must be a size such as 4G or 500M, got {text!r}"
-        )
-    return int(size)
+def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output) -> Conversion:
+    from ...convert.hf import plan_conversion
+
+    output.progress("reading the checkpoint's headers and tokenizer", 0.0)
+    try:
+        return plan_conversion(opened, folder, options)
+    finally:
+        output.clear_progress()
 
 
-def plan_lines(plan: Conversion, out: Path) -> list[str]:
+def fetched(
+    place: Place, opened: Checkpoint, plan: Conversion, options: Options, output: Output
+) -> tuple[Checkpoint, Conversion]:
+    """The same with the weights on this machine."""
+    from ...convert.checkpoint.folder import read_checkpoint
+    from ...convert.checkpoint.remote import Repository
+    from ...convert.hf.fetching import fetch_weights
+
+    if not isinstance(place, Repository):
+        return opened, plan
+    folder = place.kept_path("config.json").parent
+    try:
+        fetch_weights(place, opened, output.progress)
+    finally:
+        output.clear_progress()
+    output.remark(f"note: {place.label} was fetched into {folder}, which may be removed")
+    opened.close()
+    opened = read_checkpoint(place)
+    return opened, make_plan(opened, folder, options, output)
+
+
+def target(wanted: Path | None, folder: Path, kind: str, *, is_head: bool) -> Path:
+    from ...convert.hf.general import model_name
+
+    if wanted is not None and not wanted.is_dir():
+        return wanted
+    stem = re.sub(r"[^\w.+-]+", "-", model_name(folder)) or "model"
+    name = f"{'mtp-' if is_head else ''}{stem}-{kind.upper()}.gguf"
+    return (wanted or Path()) / name
+
+
+def show_plan(plan: Conversion, path: Path, output: Output, *, as_json: bool) -> None:
+    if as_json:
+        found = {"output": [str(path)], "tensor_bytes": plan.n_bytes, **report(plan)}
+        output.line(json.dumps(found))
+        return
+    for line in plan_lines(plan, path):
+        output.line(line)
+
+
+def plan_lines(plan: Conversion, path: Path) -> list[str]:
     types = ", ".join(f"{n} {name}" for name, n in plan.types().items())
     heads = ", MTP head" if plan.sizes.n_mtp else ""
     tokens = plan.metadata["tokenizer.ggml.tokens"]
@@ -171,19 +233,14 @@ def plan_lines(plan: Conversion, out: Path) -> list[str]:
         f"({plan.metadata['tokenizer.ggml.pre']}), {len(tokens)} tokens, "
         f"{'a' if 'tokenizer.chat_template' in plan.metadata else 'no'} chat template",
         f"tensors    {len(plan.planned)}: {types}",
-        f"would be   {out}, {plan.n_bytes / 2**20:.1f} MiB; nothing was written",
+        f"would be   {path}, {size(plan.n_bytes)}; nothing was written",
     ]
 
 
-def report(
-    plan: Conversion, paths: list[Path], seconds: float, *, is_written: bool
-) -> dict[str, Any]:
+def report(plan: Conversion) -> dict[str, Any]:
     return {
         "architecture": plan.architecture,
         "type": plan.kind,
-        "files": [str(path) for path in paths],
-        "written": is_written,
-        "bytes": sum(path.stat().st_size for path in paths) if is_written else plan.n_bytes,
         "parameters": plan.n_params,
         "tensors": len(plan.planned),
         "types": plan.types(),
@@ -193,19 +250,17 @@ def report(
         "pre": plan.metadata["tokenizer.ggml.pre"],
         "chat_template": "tokenizer.chat_template" in plan.metadata,
         "notes": plan.notes,
-        "seconds": round(seconds, 3),
     }
 
 
-def summary(plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool) -> str:
-    size = sum(path.stat().st_size for path in paths)
+def say(
+    output: Output, plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool
+) -> None:
     what = "MTP head" if is_head else plan.architecture
     if plan.sizes.n_mtp and not is_head:
         what += " with its MTP head"
-    shards = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    first = shlex.quote(str(paths[0]))
-    then = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
-    return (
-        f"wrote {paths[0]}{shards}: {what}, {plan.kind.upper()}, {size / 2**20:.1f} MiB in "
-        f"{seconds:.1f} s; next: {then}"
-    )
+    n_bytes = sum(path.stat().st_size for path in paths)
+    first = quoted(paths[0])
+    what += f", {plan.kind.upper()}, {size(n_bytes)} in {seconds:.1f} s"
+    command = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
+    say_written(output, paths, what, command)

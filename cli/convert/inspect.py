@@ -11,8 +11,10 @@ import typer
 
 from ...core.errors import ConfigError
 from ..flags import SectionedCommand, takes_flags
+from ..options import VoiceOptions
 from ..output import Output
 from .inspect_text import metadata_lines, report_lines, tensor_line
+from .writing import RevisionOption
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
@@ -54,10 +56,7 @@ class InspectOptions:
             help="Does this draft model, or this file with an MTP head, go with it?",
         ),
     ] = None  # fmt: skip
-    revision: Annotated[
-        str | None,
-        typer.Option("--revision", metavar="NAME", help="Branch, tag or commit of a repository."),
-    ] = None
+    revision: RevisionOption = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +78,16 @@ class ListingOptions:
 
 
 @takes_flags
-def inspect(what: InspectOptions, listings: ListingOptions) -> None:
+def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions) -> None:
     """Say what a model file is, which speculation it supports, and what is wrong with it.
 
     Ends with 0 if the file is sound, and with 1 if something in it is broken.
 
-    Example: spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
+    spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
     from ...convert.inspect import examine
 
-    output = Output()
+    output = Output(quiet=voice.quiet, verbose=voice.verbose)
     opened = _open(what.model, what.revision, output)
     if (listings.tensors is not None or listings.metadata) and what.draft is not None:
         raise ConfigError("--draft goes with neither --tensors nor --metadata")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..output import one_line
+from .writing import size
 
 if TYPE_CHECKING:
     from ...convert.inspect.report import Layers, Memory, Report, TemplateFacts, TokenizerFacts
@@ -60,9 +61,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     files = "1 file" if report.files == 1 else f"{report.files} files"
     weights = f", {_count(report.parameters)} weights" if report.parameters else ""
     bits = f", {report.bits_per_weight:.2f} bits each" if report.parameters else ""
-    yield "size", f"{_size(report.bytes)} in {files}{weights}{bits}"
+    yield "size", f"{size(report.bytes)} in {files}{weights}{bits}"
     if report.types:
-        yield "tensors", ", ".join(f"{t.tensors} {t.name} ({_size(t.bytes)})" for t in report.types)
+        yield "tensors", ", ".join(f"{t.tensors} {t.name} ({size(t.bytes)})" for t in report.types)
     if report.layers:
         yield "layers", _layers(report.layers)
     if report.context:
@@ -74,7 +75,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.memory:
         yield "memory", _memory(report.memory)
     if report.becomes:
-        sizes = ", ".join(f"{name} {_size(n)}" for name, n in report.becomes.items())
+        sizes = ", ".join(f"{name} {size(n)}" for name, n in report.becomes.items())
         yield "as GGUF", sizes + (" (by spec convert hf)" if report.runs_here else "")
     if report.kind == "model" and not report.runs_here:
         yield "runs here", f"no, {report.architecture} is not among the architectures of spec"
@@ -126,12 +127,12 @@ def _template(found: TemplateFacts | None) -> str:
 
 def _memory(memory: Memory) -> str:
     about = "about " if memory.is_estimate else ""
-    parts = [f"weights {_size(memory.weights)}"]
-    parts.append(f"KV {about}{_size(memory.kv_per_1k)} per 1024 tokens")
+    parts = [f"weights {size(memory.weights)}"]
+    parts.append(f"KV {about}{size(memory.kv_per_1k)} per 1024 tokens")
     if memory.recurrent:
-        state, factors = _size(memory.recurrent), _size(memory.factors)
+        state, factors = size(memory.recurrent), size(memory.factors)
         parts.append(f"recurrent state {state} and {factors} of factors to undo drafts, per text")
-    return f"{', '.join(parts)}; {about}{_size(memory.total)} for {memory.n_ctx} tokens of context"
+    return f"{', '.join(parts)}; {about}{size(memory.total)} for {memory.n_ctx} tokens of context"
 
 
 def _row(label: str, text: str, width: int | None, style: str = _PLAIN) -> Iterator[Line]:
@@ -159,10 +160,3 @@ def _count(n: int) -> str:
         if n >= unit:
             return f"{n / unit:.3g} {name}"
     return str(n)
-
-
-def _size(n: int) -> str:
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
-        if n >= 0.9 * unit:
-            return f"{n / unit:.2f} {name}" if n < 100 * unit else f"{n / unit:.0f} {name}"
-    return f"{n / 1024:.1f} KiB"

@@ -12,7 +12,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, size, writing
+from .writing import OutOptions, quoted, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,7 @@ def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
         n_shards = len(file.paths)
         with writing(output, out.output) as progress:
             (written,) = merge_shards(file, OutputFile(out.output, out.force), progress)
-    n_bytes = written.stat().st_size
-    output.remark(
-        f"merged {n_shards} shards into {written}, {size(n_bytes)}. "
-        f"Try: spec convert inspect {quoted(written)}"
-    )
+    what = f"{n_shards} shards in one file, {size(written.stat().st_size)}"
+    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
     if out.json:
-        output.line(
-            json.dumps({"output": [str(written)], "bytes": n_bytes, "merged_shards": n_shards})
-        )
+        output.line(json.dumps(record([written], merged_shards=n_shards)))

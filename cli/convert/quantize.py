@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -18,15 +15,12 @@ from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
 from . import quantize_report as reports
+from .writing import ForceOption, SplitOption, ThreadsOption, read_size, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...convert.quantize.plan import Plan, Wishes
-    from ...convert.quantize.run import Result
-
-TERMINATED: Final = 143
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +30,6 @@ class FileOptions:
     source: Annotated[
         Path, typer.Argument(metavar="IN", help="A GGUF file; of shards any one means all.")
     ]
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
-    ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False
-    split_max_size: Annotated[
-        str | None,
-        typer.Option(
-            "--split-max-size", metavar="SIZE",
-            help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G.",
-        ),
-    ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +103,18 @@ class QualityOptions:
 class RunOptions:
     SECTION: ClassVar = "Output"
 
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+    ] = None
+    force: ForceOption = False
+    split_max_size: SplitOption = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would become of each tensor, and end.")
     ] = False
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object: sizes, types, errors.")
     ] = False
-    threads: Annotated[
-        int | None,
-        typer.Option("--threads", "-t", metavar="N", min=1, help="As many as cores unless given."),
-    ] = None
+    threads: ThreadsOption = None
 
 
 @takes_flags
@@ -145,36 +130,43 @@ def quantize(
     spec convert quantize model-f16.gguf -o model-q4.gguf --type Q4_K_M
     """
     # Everything that can be wrong with the command line comes before anything slow.
-    if files.output is None and not runs.dry_run:
-        raise typer.BadParameter("where to? Give --output FILE, or --dry-run to see the plan")
-    shard_bytes = parse_size(files.split_max_size)
+    if runs.output is None and not runs.dry_run:
+        raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
+    shard_bytes = read_size(runs.split_max_size)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
+    from ...convert.files.output import Output as OutputFile
     from ...convert.quantize.plan import check_plan, make_plan
-    from ...convert.quantize.run import Target, quantize_file
+    from ...convert.quantize.run import quantize_file
     from ...core.backend.cpu.threads import default_threads
     from ...core.gguf.reader import open_gguf
 
-    with ended_in_order(), flag_errors(), open_gguf(files.source) as source:
-        plan = make_plan(source, read_wishes(types, quality))
+    with open_gguf(files.source) as source:
+        with flag_errors():
+            plan = make_plan(source, read_wishes(types, quality))
         reports.say_remarks(plan, output)
-        if runs.dry_run or files.output is None:
+        if runs.dry_run or runs.output is None:
             reports.say_refusal(plan, output)
             show_plan(plan, output, as_json=runs.json)
             return
-        check_plan(plan)
-        try:
+        with flag_errors():
+            check_plan(plan)
+        with writing(output, runs.output) as progress:
             result = quantize_file(
                 source,
                 plan,
-                Target(files.output, files.force, shard_bytes),
+                OutputFile(runs.output, runs.force, shard_bytes),
                 n_threads=runs.threads or default_threads(),
                 measures=quality.measure,
-                report=reports.Redrawn(output).report,
+                progress=progress,
+                compiling=lambda done, n: output.progress("preparing the quantisers", done / n),
             )
-        finally:
-            output.clear_progress()
-    show_result(plan, result, output, as_json=runs.json)
+    reports.say_result(plan, result, output)
+    if runs.json:
+        output.line(json.dumps(reports.result_record(plan, result)))
+        return
+    for line in reports.error_lines(result):
+        output.line(line)
 
 
 @contextmanager
@@ -184,20 +176,6 @@ def flag_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Being told to end leaves nothing behind either."""
-
-    def end(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
@@ -225,29 +203,10 @@ def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
     )
 
 
-def parse_size(text: str | None) -> int | None:
-    """500M, 4G; a number alone is bytes."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)([kmgt]?)(?:i?b)?", text.lower())
-    if found is None or not int(found[1]):
-        raise typer.BadParameter(f"--split-max-size {text} is no size such as 500M or 4G")
-    return int(found[1]) * _UNITS[found[2]]
-
-
 def show_plan(plan: Plan, output: Output, *, as_json: bool) -> None:
     if as_json:
         record = reports.plan_record(plan) | {"plan": reports.tensors_record(plan)}
         output.line(json.dumps(record))
         return
     for line in reports.plan_lines(plan):
-        output.line(line)
-
-
-def show_result(plan: Plan, result: Result, output: Output, *, as_json: bool) -> None:
-    output.remark(reports.speed_line(result))
-    if as_json:
-        output.line(json.dumps(reports.result_record(plan, result)))
-        return
-    for line in reports.result_lines(plan, result):
         output.line(line)

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
 from ..output import Output
+from .writing import quoted, record, say_written, size
 
 if TYPE_CHECKING:
     from ...convert.quantize.plan import Item, Plan
-    from ...convert.quantize.run import Progress, Result
+    from ...convert.quantize.run import Result
 
 _NAMES_SHOWN: Final = 3
-_REDRAW_S: Final = 0.1
-_LOG_S: Final = 10.0  # where lines stay
-
-
-class Redrawn:
-    """Progress with speed and time left, not more often than anybody can read."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._every = _REDRAW_S if sys.stderr.isatty() else _LOG_S
-        self._last = -math.inf
-
-    def report(self, progress: Progress) -> None:
-        now = time.perf_counter()
-        if now - self._last >= self._every:
-            self._last = now
-            done = min(0.999, progress.done / max(1, progress.total))
-            self._output.progress(progress_line(progress), done)
-
-
-def progress_line(progress: Progress) -> str:
-    if not progress.seconds or not progress.done:
-        return progress.stage
-    speed = progress.done / progress.seconds
-    left = round((progress.total - progress.done) / speed)
-    return f"quantising, {speed / 1e6:.0f} MB/s, {left // 60}:{left % 60:02d} left"
 
 
 def say_remarks(plan: Plan, output: Output) -> None:
@@ -55,8 +27,8 @@ def say_remarks(plan: Plan, output: Output) -> None:
         )
     for format_name, names in fallbacks(plan).items():
         output.remark(
-            f"{_tensors(names)} of rows that do not fit the type asked for, now "
-            f"{format_name}: {_some(names)}"
+            f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
+            f"type asked for: {_some(names)}"
         )
     for line in plan_lines(plan)[:-1]:
         output.note(line)
@@ -119,10 +91,6 @@ def sum_line(plan: Plan) -> str:
     return f"{size(plan.n_bytes)}, {plan.bits_per_weight:.2f} bits per weight: {kinds}"
 
 
-def size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
-
-
 def plan_record(plan: Plan) -> dict[str, Any]:
     recipe = plan.wishes.recipe
     return {
@@ -162,28 +130,26 @@ def _types_record(plan: Plan) -> dict[str, dict[str, Any]]:
     return types
 
 
-def result_lines(plan: Plan, result: Result) -> list[str]:
-    first, *others = map(str, result.paths)
-    name = first if not others else f"{first} and {len(others)} more"
-    lines = [f"{name}: {sum_line(plan)}"]
-    for kind, errors in sorted(result.errors.items()):
-        lines.append(f"{kind:6}  error {errors.rms:.3e} RMS, {errors.relative:.4%} of the weights'")
-    return lines
+def say_result(plan: Plan, result: Result, output: Output) -> None:
+    rate = result.source_bytes / max(result.seconds, 1e-9)
+    took = f"{result.seconds:.1f} s, {size(rate)}/s of input"
+    recipe = plan.wishes.recipe
+    kind = "" if recipe is None else f"{recipe.name}, "
+    command = f"spec convert check {quoted(result.paths[0])}"
+    say_written(output, result.paths, f"{kind}{sum_line(plan)} in {took}", command)
 
 
-def speed_line(result: Result) -> str:
-    rate = result.source_bytes / max(result.seconds, 1e-9) / 1e6
-    return f"read {size(result.source_bytes)} in {result.seconds:.1f} s, {rate:.0f} MB/s"
+def error_lines(result: Result) -> list[str]:
+    return [
+        f"{kind:6}  error {errors.rms:.3e} RMS, {errors.relative:.4%} of the weights'"
+        for kind, errors in sorted(result.errors.items())
+    ]
 
 
 def result_record(plan: Plan, result: Result) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "output": [str(path) for path in result.paths],
-        "bytes": result.n_bytes,
-    }
-    record |= plan_record(plan)
+    found = record(result.paths, **plan_record(plan))
     for kind, errors in result.errors.items():
-        record["types"][kind] |= {
+        found["types"][kind] |= {
             "rms_error": errors.rms, "relative_error": errors.relative, "measured": errors.n,
         }  # fmt: skip
-    return record | {"source_bytes": result.source_bytes, "seconds": result.seconds}
+    return found | {"source_bytes": result.source_bytes, "seconds": round(result.seconds, 3)}

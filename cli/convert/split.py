@@ -9,11 +9,10 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from ...core.errors import ConfigError
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, writing
+from .writing import ForceOption, JsonOption, quoted, read_size, record, say_written, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +22,10 @@ class SplitFiles:
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A GGUF; one in shards is divided anew.")
     ]
-    max_size: Annotated[
+    split_max_size: Annotated[
         str,
         typer.Option(
-            "--max-size", metavar="SIZE",
+            "--split-max-size", metavar="SIZE",
             help="Tensor data in a shard: 500M, 4G (10^9 bytes, as llama.cpp has it) or 4GiB.",
         ),
     ]  # fmt: skip
@@ -50,27 +49,21 @@ class SplitOutput:
 def split(files: SplitFiles, out: SplitOutput, voice: VoiceOptions) -> None:
     """Make shards of a GGUF, with llama.cpp's names and keys.
 
-    spec convert split model.gguf -o model --max-size 4G
+    spec convert split model.gguf -o model --split-max-size 4G
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.files.output import Output as OutputFile
     from ...convert.files.output import shard_prefix
-    from ...convert.files.sharding import parse_size
     from ...convert.files.sharding import split as split_file
     from ...core.gguf.reader import open_gguf
 
-    try:
-        max_bytes = parse_size(files.max_size)
-    except ConfigError as error:
-        raise typer.BadParameter(f"--max-size: {error}") from None
+    max_bytes = read_size(files.split_max_size)
     path = shard_prefix(out.output)
     with open_gguf(files.file) as file, writing(output, path) as progress:
         written = split_file(file, OutputFile(path, out.force, max_bytes), progress)
-    output.remark(
-        f"wrote {len(written)} shards, {written[0]} and so on. "
-        f"Try: spec convert inspect {quoted(written[0])}"
-    )
+    sizes = [path.stat().st_size for path in written]
+    what = f"{len(written)} shards, {size(sum(sizes))}"
+    say_written(output, written, what, f"spec convert inspect {quoted(written[0])}")
     if out.json:
-        sizes = [path.stat().st_size for path in written]
-        output.line(json.dumps({"output": list(map(str, written)), "bytes": sizes}))
+        output.line(json.dumps(record(written, shards=len(written), shard_bytes=sizes)))

@@ -1,4 +1,4 @@
-"""What the commands that write a GGUF share: where to, how far, and what to try next."""
+"""What the commands that write a GGUF share: where to, how far, what came out, what to try next."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import typer
 
+from ...core.errors import ConfigError
 from ...core.gguf.shown import shown_path
 from ..output import Output
 
@@ -28,17 +29,43 @@ JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object about what was written.")
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")]
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--split-max-size", metavar="SIZE",
+        help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G, 4GiB.",
+    ),
+]  # fmt: skip
+RevisionOption = Annotated[
+    str | None,
+    typer.Option("--revision", metavar="NAME", help="Branch, tag or commit of a repository."),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", metavar="N", min=1, help="As many as cores unless given."),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class OutOptions:
     SECTION: ClassVar = "Output"
 
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
-    ]
+    output: OutputOption
     force: ForceOption = False
     json: JsonOption = False
+
+
+def read_size(text: str | None) -> int | None:
+    """Of --split-max-size."""
+    from ...convert.files.sharding import parse_size
+
+    try:
+        return None if text is None else parse_size(text)
+    except ConfigError as error:
+        raise typer.BadParameter(f"--split-max-size: {error}") from None
 
 
 @contextmanager
@@ -55,15 +82,24 @@ def writing(output: Output, path: Path) -> Iterator[Progress]:
         elif now - shown_at > _EVERY_S:
             shown_at = now
             per_s = done / max(now - began, 1e-9)
-            detail = f", {per_s / 1e6:.0f} MB/s, {duration((total - done) / per_s)} left"
+            detail = f", {size(per_s)}/s, {duration((total - done) / per_s)} left"
             output.progress(stage + (detail if sys.stderr.isatty() else ""), done / total)
 
+    with ended_in_order():
+        try:
+            yield progress
+        finally:
+            output.clear_progress()
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM as an exception, on whose way out temporary files are removed."""
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        yield progress
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        output.clear_progress()
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
@@ -78,13 +114,27 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def size(n_bytes: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+def size(n_bytes: float) -> str:
+    """In powers of ten, as --split-max-size and file managers have it."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.2f} {unit}"
-    return f"{n_bytes} bytes"
+    return f"{n_bytes:.0f} bytes"
 
 
-def quoted(path: Path) -> str:
+def quoted(path: str | Path) -> str:
     """As it can be pasted into a shell."""
     return shlex.quote(str(path))
+
+
+def say_written(output: Output, paths: Sequence[Path], what: str, command: str) -> None:
+    """What every command ends with; what to do next stands alone, to be copied."""
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    output.remark(f"wrote {paths[0]}{more}: {what}")
+    output.remark(f"next: {command}")
+
+
+def record(paths: Sequence[Path], **more: Any) -> dict[str, Any]:
+    """The beginning of every command's JSON object."""
+    n_bytes = sum(path.stat().st_size for path in paths)
+    return {"output": [str(path) for path in paths], "bytes": n_bytes, **more}

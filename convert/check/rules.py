@@ -37,6 +37,12 @@ _DELTA_RULE: Final = (
 )  # fmt: skip
 
 
+def refused(file: GgufFile) -> list[str]:
+    """By llama.cpp alone: what is sound by itself, and runs here."""
+    rules = (_rope_sections, _llama_rope, _gating, _output)
+    return [complaint for rule in rules for complaint in rule(file)]
+
+
 def broken_rules(file: GgufFile) -> list[str]:
     return [complaint for rule in RULES for complaint in rule(file)]
 

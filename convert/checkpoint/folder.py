@@ -31,6 +31,14 @@ class Place(Protocol):
         """Of plain files in it."""
         ...
 
+    def below(self, folder: str) -> list[str]:
+        """Of plain files in a folder of it; none if there is no such folder."""
+        ...
+
+    def paths(self) -> list[Path]:
+        """Of those of its files that are on this machine."""
+        ...
+
     def open(self, name: str) -> Source: ...
 
     def expect(self, names: list[str]) -> None:
@@ -85,6 +93,12 @@ class Folder:
 
     def names(self) -> list[str]:
         return sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
+
+    def paths(self) -> list[Path]:
+        return [self.path / name for name in self.names()]
+
+    def below(self, folder: str) -> list[str]:
+        return sorted(entry.name for entry in (self.path / folder).glob("*") if entry.is_file())
 
     def open(self, name: str) -> LocalSource:
         path = self.path / name

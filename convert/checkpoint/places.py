@@ -17,6 +17,8 @@ def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Pl
     if path.is_dir():
         return Folder(path)
     if path.exists():
+        if path.suffix == ".gguf":
+            raise FileFormatError(f"{shown_path(path)} is a GGUF, not a checkpoint's folder")
         raise FileFormatError(f"{shown_path(path)} is a file; give the folder that it is in")
     name = parse_repository(os.fspath(where), revision)
     if name is None:

@@ -83,6 +83,15 @@ class Repository:
     def names(self) -> list[str]:
         return sorted(name for name in self.files if "/" not in name)
 
+    def paths(self) -> list[Path]:
+        kept = map(self.kept_path, self.names())
+        return [path for path in kept if path.is_file()]
+
+    def below(self, folder: str) -> list[str]:
+        start = f"{folder}/"
+        inside = [name.removeprefix(start) for name in self.files if name.startswith(start)]
+        return sorted(name for name in inside if "/" not in name)
+
     def open(self, name: str) -> Source:
         kept = self.kept_path(name)
         if kept.is_file():

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError, ModelError
+from ...core.gguf.quants import BlockFormat
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
 from ..heads.head import Head, HeadTensor
-from .encoding import AS_IS, TypeChoice, encoded
+from ..quantize.rules import KEEP
+from .encoding import TypeChoice, encoded
 from .fitting import fit, suspicions, twin_of
 from .keys import with_head
 from .output import Output, Progress, write
@@ -69,7 +71,7 @@ def attach(
     new = list(_head_tensors(head, parts, choice))
     kept = list(trunk_tensors(target, parts))
     sources = [target] if source is None else [target, source]
-    paths = write(output, entries, [*kept, *new], sources, progress)
+    paths = write(output, entries, [*kept, *new], sources, progress, head.files)
     types: dict[str, int] = {}
     for tensor in new:
         types[tensor.format.name] = types.get(tensor.format.name, 0) + 1
@@ -80,7 +82,7 @@ def attach(
 def default_type(target: GgufFile, *, from_gguf: bool) -> str:
     """A quantised model gets a quantised head; a head that is one already stays as it is."""
     is_quantised = any(tensor.format.block_size > 1 for tensor in target.tensors.values())
-    return DEFAULT_TYPE if is_quantised and not from_gguf else AS_IS
+    return DEFAULT_TYPE if is_quantised and not from_gguf else KEEP
 
 
 def trunk_tensors(file: GgufFile, parts: Parts) -> Iterator[TensorData]:
@@ -96,13 +98,14 @@ def copied(file: GgufFile, name: str) -> TensorData:
 
 
 def _head_tensors(head: Head, parts: Parts, choice: TypeChoice) -> Iterator[TensorData]:
+    n_layers = parts.n_trunk + len(head.blocks)
     for index, block in enumerate(head.blocks):
         for tensor in block:
-            yield _head_tensor(f"blk.{parts.n_trunk + index}.{tensor.stem}", tensor, choice)
+            name = f"blk.{parts.n_trunk + index}.{tensor.stem}"
+            yield _head_tensor(name, tensor, choice.of(name, tensor, n_layers))
 
 
-def _head_tensor(name: str, tensor: HeadTensor, choice: TypeChoice) -> TensorData:
-    form = choice.of(name, tensor)
+def _head_tensor(name: str, tensor: HeadTensor, form: BlockFormat) -> TensorData:
     if tensor.place is not None and form.name == tensor.kept.name:
         return TensorData(name, tensor.shape, form, tensor.place)
     return TensorData(name, tensor.shape, form, encoded(tensor, form))

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ...core.errors import ConfigError, SpecdecError
+from ...core.gguf.header import DEFAULT_ALIGNMENT
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import align
-from ...core.gguf.types import Typed
+from ...core.gguf.types import Writable
 from ...core.gguf.writer import TensorData, write_gguf
 
 Progress = Callable[[int, int], None]  # bytes that are done, of all
@@ -51,15 +52,18 @@ class Output:
 
 def write(
     output: Output,
-    entries: Mapping[str, Typed],
+    entries: Mapping[str, Writable],
     tensors: Iterable[TensorData],
     sources: Iterable[GgufFile],
     progress: Progress = lambda done, total: None,
+    inputs: Iterable[Path] = (),
 ) -> list[Path]:
+    """`inputs`: other files that are read, and must not be replaced."""
     listed, opened = list(tensors), list(sources)
-    alignment = opened[0].alignment
+    alignment = opened[0].alignment if opened else DEFAULT_ALIGNMENT
     total = sum(tensor.n_bytes for tensor in listed)
-    _check(output, opened, sum(align(tensor.n_bytes, alignment) for tensor in listed))
+    needed = sum(align(tensor.n_bytes, alignment) for tensor in listed)
+    check_output(output, [*inputs, *(path for file in opened for path in file.paths)], needed)
     n_done = 0
 
     def report(n_bytes: int) -> None:
@@ -88,7 +92,8 @@ def _check_unchanged(sources: list[GgufFile]) -> None:
             raise SpecdecError(f"{source.label} was written to meanwhile; nothing was made")
 
 
-def _check(output: Output, sources: list[GgufFile], total: int) -> None:
+def check_output(output: Output, inputs: Iterable[Path], total: int) -> None:
+    """`total`: bytes of tensors. For whoever does something slow first."""
     path = output.path
     folder = path.parent
     if path.is_dir():
@@ -96,8 +101,7 @@ def _check(output: Output, sources: list[GgufFile], total: int) -> None:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {shown_path(folder)}")
     if output.backup is None:
-        for source in sources:
-            _refuse_input(output, source)
+        _refuse_inputs(output, list(inputs))
         _refuse_link(path)
         if path.exists() and not output.overwrite:
             raise ConfigError(f"{shown_path(path)} exists already; --force replaces it")
@@ -106,19 +110,20 @@ def _check(output: Output, sources: list[GgufFile], total: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < total + min(_HEADERS, total // 8):
         raise SpecdecError(
-            f"{shown_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are needed"
+            f"{shown_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are "
+            f"needed: make room, or choose another disk"
         )
 
 
-def _refuse_input(output: Output, source: GgufFile) -> None:
+def _refuse_inputs(output: Output, inputs: list[Path]) -> None:
     path = output.path
-    if path.exists() and any(path.samefile(part) for part in source.paths):
+    if path.exists() and any(path.samefile(part) for part in inputs):
         raise ConfigError(f"{shown_path(path)} is the input itself; give another name")
     if output.max_bytes is None:
         return
     shard = re.compile(re.escape(path.name.removesuffix(".gguf")) + r"-\d{5}-of-\d{5}\.gguf")
     folder = path.parent.resolve()
-    for part in source.paths:
+    for part in inputs:
         if part.resolve().parent == folder and shard.fullmatch(part.name):
             raise ConfigError(
                 f"shards called {shown_path(path.name.removesuffix('.gguf'))}-... may replace the "

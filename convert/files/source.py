@@ -16,12 +16,13 @@ from ...core.gguf.shown import shown_path
 from ..checkpoint import Checkpoint
 from ..checkpoint.folder import Folder, read_checkpoint, read_json
 from ..checkpoint.places import open_place
+from ..checkpoint.remote import parse_repository
 from ..checkpoint.safetensors import read_tensors
 from ..checkpoint.source import LocalSource
 
 
 @contextmanager
-def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
+def open_source(text: str, revision: str | None = None) -> Iterator[Checkpoint | GgufFile]:
     path = Path(text)
     with ExitStack() as stack:
         if path.is_dir():
@@ -31,7 +32,12 @@ def open_source(text: str) -> Iterator[Checkpoint | GgufFile]:
         elif path.exists():
             yield stack.enter_context(open_gguf(path))
         else:
-            yield stack.enter_context(read_checkpoint(open_place(text)))
+            if parse_repository(text, revision) is None:
+                raise FileFormatError(
+                    f"{shown_path(path)}: no such file or folder (--from takes a checkpoint, its "
+                    f"repository owner/name, or a GGUF)"
+                )
+            yield stack.enter_context(read_checkpoint(open_place(text, revision)))
 
 
 class _UnmappedFolder(Folder):

@@ -58,6 +58,7 @@ def read_checkpoint_head(
         blocks=[list(map(_squeezed, block)) for block in blocks],
         trunk=CheckpointTrunk(weights, family),
         layer_keys=family.layer_keys(weights.config, n_trunk, len(blocks)),
+        files=tuple(checkpoint.place.paths()),
         remarks=tuple(dict.fromkeys(remarks)),
     )
 

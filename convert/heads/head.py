@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from ...core.gguf.quants import BlockFormat
@@ -44,6 +45,7 @@ class Head:
     # Per key (without the architecture) what a per-layer array says of these blocks.
     layer_keys: Mapping[str, list[Any]] = field(default_factory=dict)
     tokens: Any = None  # the vocabulary of its file, to be compared
+    files: tuple[Path, ...] = ()  # of a checkpoint, which must not be replaced
     remarks: tuple[str, ...] = ()  # what the user should know of how it was read
 
     @property

@@ -5,21 +5,23 @@ All that can go wrong is found before a byte is written, but for what only the n
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ...core.errors import ConfigError, ModelError, SpecdecError
-from ...core.gguf.shown import shown, shown_path
+from ...core.errors import ModelError
+from ...core.gguf.quants import BlockFormat
+from ...core.gguf.shown import shown
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
-from ...core.gguf.writer import TensorData, write_gguf
 from ..checkpoint import Checkpoint
+from ..files.output import Output, Progress, write
+from ..quantize.encode import prepare
 from .config import Config
-from .encoding import AUTO, FILE_TYPES, choose_type, encoded, format_of
+from .encoding import AUTO, choose_formats, choose_type, encoded, file_type
 from .expected import check_complete
 from .families import Family, find_family
 from .general import general_keys
@@ -31,9 +33,7 @@ from .rope import RopeSetting, read_rope
 from .sizes import Sizes, read_sizes
 from .tokenizer import tokenizer_keys
 
-Progress = Callable[[str, float], None]
 WITH, WITHOUT, ONLY = "with", "without", "only"  # an MTP head
-_ROOM: Final = 1 << 24  # for metadata
 _IN_MTP_ONLY: Final = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
 
 
@@ -54,6 +54,7 @@ class Conversion:
     sizes: Sizes
     metadata: dict[str, Any]
     planned: dict[str, Planned]
+    formats: dict[str, BlockFormat]  # of `planned`
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -64,36 +65,29 @@ class Conversion:
     def n_bytes(self) -> int:
         """Of the tensors as they will be written."""
         return sum(
-            align(format_of(t, self.kind).n_bytes(t.n_elements), 32) for t in self.planned.values()
+            align(self.formats[name].n_bytes(t.n_elements), 32) for name, t in self.planned.items()
         )
 
     def types(self) -> dict[str, int]:
         """How many tensors of each type."""
-        names = [format_of(tensor, self.kind).name for tensor in self.planned.values()]
-        return {name: names.count(name) for name in dict.fromkeys(names)}
+        return dict(Counter(fmt.name for fmt in self.formats.values()))
 
     def write(
         self,
-        path: Path,
+        output: Output,
+        progress: Progress = lambda done, total: None,
         *,
-        max_shard_bytes: int | None = None,
-        overwrite: bool = False,
-        progress: Progress = lambda _what, _done: None,
+        n_threads: int = 1,
+        inputs: Iterable[Path] = (),
     ) -> list[Path]:
-        check_room(path, self.n_bytes)
-        total, written = self.n_bytes or 1, 0
-
-        def done(n_bytes: int) -> None:
-            nonlocal written
-            written += n_bytes
-            progress("writing", min(written / total, 1.0))
-
-        tensors: list[TensorData] = [
-            encoded(tensor, self.kind, self.label, done) for tensor in self.planned.values()
-        ]
-        return write_gguf(
-            path, self.metadata, tensors, max_shard_bytes=max_shard_bytes, overwrite=overwrite
-        )
+        """`inputs`: the checkpoint's files, which must not be replaced."""
+        with ThreadPoolExecutor(n_threads, "convert") as pool:
+            prepare({fmt.name for fmt in self.formats.values()})
+            tensors = [
+                encoded(tensor, self.formats[name], self.label, pool)
+                for name, tensor in self.planned.items()
+            ]
+            return write(output, self.metadata, tensors, [], progress, inputs)
 
 
 def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> Conversion:
@@ -114,9 +108,11 @@ def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> C
     metadata = _metadata(config, family, sizes, rope, general, kind)
     n_rows = planned["token_embd.weight"].shape[0]
     keys, more = tokenizer_keys(checkpoint, family.architecture, n_rows, options.pre)
-    notes += [*_window_notes(config), *more, *_fallback_notes(planned, kind)]
+    metadata |= keys
+    formats = choose_formats(planned, kind, metadata)
+    notes += [*_window_notes(config), *more, *_fallback_notes(planned, formats, kind)]
     return Conversion(
-        config.label, family.architecture, kind, sizes, metadata | keys, planned, notes
+        config.label, family.architecture, kind, sizes, metadata, planned, formats, notes
     )
 
 
@@ -184,7 +180,7 @@ def _metadata(
     return {
         **general,
         **model_keys(config, family, sizes, rope),
-        "general.file_type": Typed(ValueType.U32, FILE_TYPES[kind]),
+        "general.file_type": Typed(ValueType.U32, file_type(kind)),
         "general.quantization_version": Typed(ValueType.U32, 2),
     }
 
@@ -215,24 +211,12 @@ def _window_notes(config: Config) -> list[str]:
     ]
 
 
-def _fallback_notes(planned: dict[str, Planned], kind: str) -> list[str]:
-    if kind != "q8_0":
+def _fallback_notes(
+    planned: dict[str, Planned], formats: dict[str, BlockFormat], kind: str
+) -> list[str]:
+    if kind in ("f32", "f16", "bf16"):
         return []
-    odd = [n for n, t in planned.items() if len(t.shape) > 1 and format_of(t, kind).name == "F16"]
+    odd = [n for n, t in planned.items() if len(t.shape) > 1 and formats[n].name == "F16"]
     if not odd:
         return []
-    return [f"{len(odd)} tensors become F16: their rows are no multiple of 32 ({odd[0]}, ...)"]
-
-
-def check_room(path: Path, n_bytes: int) -> None:
-    folder = path.parent
-    if not folder.is_dir():
-        raise ConfigError(f"{shown_path(folder)} is not a folder: make it first")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"no permission to write into {shown_path(folder)}")
-    free = shutil.disk_usage(folder).free
-    if free < n_bytes + _ROOM:
-        raise SpecdecError(
-            f"{shown_path(folder)} has {free / 2**30:.1f} GiB free, but the file takes "
-            f"{n_bytes / 2**30:.1f} GiB; choose a smaller --type or another disk"
-        )
+    return [f"{len(odd)} tensors become F16: their rows are no whole blocks ({odd[0]}, ...)"]

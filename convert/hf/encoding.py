@@ -1,29 +1,34 @@
 """Which type each tensor is written as, and its numbers as the bytes of that type.
 
-What cannot be written, NaN and numbers too large for F16, is an error that names its place.
+What cannot be written, NaN and numbers too large for a half float, is an error that says where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...core.errors import ModelError
+from ...core.errors import ConfigError, ModelError
+from ...core.gguf.encode import exact_types
+from ...core.gguf.metadata import Metadata
 from ...core.gguf.quants import BlockFormat, find_format
 from ...core.gguf.shown import shown
+from ...core.gguf.tensors import Tensor
 from ...core.gguf.writer import TensorData
-from ..hf_tensors import Floats
+from ..checkpoint.safetensors import Floats
+from ..quantize.encode import encode
+from ..quantize.plan import Wishes, check_plan, make_plan
+from ..quantize.recipes import RECIPES, find_recipe
+from ..quantize.slabs import HALVES, LARGEST_HALF, SLAB_ELEMENTS
 from .matrix import Planned
 
 AUTO: Final = "auto"
-TYPES: Final = ("f32", "f16", "bf16", "q8_0", AUTO)
-FILE_TYPES: Final = MappingProxyType(
-    {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
-)  # general.file_type
+CONVERTED: Final = ("f32", "f16", "bf16", "q8_0")  # one type for all matrices, as llama.cpp's tool
 # Small, or of no use to the kernels in anything but floats: as llama.cpp has them.
 _KEPT: Final = (
     "_norm.weight",
@@ -32,6 +37,18 @@ _KEPT: Final = (
     "norm.weight",
     "ssm_conv1d.weight",
 )
+
+
+def find_kind(name: str) -> str:
+    """A type, or a mixture of `quantize`, as it is written here."""
+    kind = name.lower()
+    if kind in (AUTO, *CONVERTED):
+        return kind
+    if kind.upper() == "COPY":
+        raise ConfigError("--type COPY is for GGUF files; auto keeps what the checkpoint has")
+    recipe = find_recipe(name)
+    assert recipe is not None
+    return recipe.name.lower()
 
 
 def choose_type(wanted: str, planned: Iterable[Planned]) -> str:
@@ -47,7 +64,35 @@ def choose_type(wanted: str, planned: Iterable[Planned]) -> str:
     return {"F32": "f32", "F64": "f32", "F16": "f16"}.get(most, "bf16")
 
 
-def format_of(tensor: Planned, kind: str) -> BlockFormat:
+def file_type(kind: str) -> int:
+    """general.file_type"""
+    return RECIPES[kind.upper()].file_type
+
+
+def choose_formats(
+    planned: Mapping[str, Planned], kind: str, metadata: Mapping[str, Any]
+) -> dict[str, BlockFormat]:
+    """By name. Mixtures decide as if the tensors were in a file of floats already."""
+    if kind in CONVERTED:
+        return {name: _format_of(tensor, kind) for name, tensor in planned.items()}
+    nothing = np.empty(0, np.uint8)
+    tensors = {
+        name: Tensor(name, tensor.shape, _format_of(tensor, "f32"), nothing)
+        for name, tensor in planned.items()
+    }
+    model = _Unwritten(Metadata(exact_types(metadata)), tensors)
+    plan = make_plan(model, Wishes(RECIPES[kind.upper()]))
+    check_plan(plan)
+    return {item.tensor.name: item.format for item in plan.items}
+
+
+@dataclass(frozen=True)
+class _Unwritten:
+    metadata: Metadata
+    tensors: dict[str, Tensor]
+
+
+def _format_of(tensor: Planned, kind: str) -> BlockFormat:
     """F16 where rows are not whole blocks, which is llama.cpp's choice as well."""
     if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or tensor.name.endswith(_KEPT):
         return find_format("F32")
@@ -55,20 +100,26 @@ def format_of(tensor: Planned, kind: str) -> BlockFormat:
     return fmt if tensor.shape[-1] % fmt.block_size == 0 else find_format("F16")
 
 
-def encoded(tensor: Planned, kind: str, label: str, done: Callable[[int], None]) -> TensorData:
-    """To be written; `done` is told of bytes as they are made."""
-    fmt = format_of(tensor, kind)
+def encoded(tensor: Planned, fmt: BlockFormat, label: str, pool: ThreadPoolExecutor) -> TensorData:
+    """To be written; quantised on the threads of `pool`."""
 
-    def pieces() -> Iterator[NDArray[Any]]:
+    def pieces() -> Iterator[Any]:
         row = 0
         for source, values in tensor.slabs():
             _check(values, fmt, source, row, label)
-            piece = _ENCODERS[fmt.name](values)
             row += len(values)
-            done(piece.nbytes)
-            yield piece
+            if fmt.block_size == 1:
+                yield encode(values, fmt)
+            else:
+                yield from pool.map(partial(encode, fmt=fmt), _portions(values))
 
     return TensorData(tensor.name, tensor.shape, fmt, pieces)
+
+
+def _portions(values: Floats) -> list[Floats]:
+    """Whole rows, of a size that a cache holds."""
+    step = max(1, SLAB_ELEMENTS // max(1, values.shape[-1]))
+    return [values[first : first + step] for first in range(0, len(values), step)]
 
 
 def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) -> None:
@@ -92,29 +143,8 @@ def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) 
 
 
 def _may_overflow(values: Floats, fmt: BlockFormat) -> bool:
-    limit = {"F16": 65504.0, "Q8_0": 65504.0 * 127}.get(fmt.name)
-    return limit is not None and values.size > 0 and float(np.abs(values).max()) > limit
-
-
-def _as_bf16(values: Floats) -> NDArray[Any]:
-    """Rounded to nearest, ties to even."""
-    bits = values.view(np.uint32)
-    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    return (rounded >> np.uint32(16)).astype(np.uint16)
-
-
-def _as_q8_0(values: Floats) -> NDArray[Any]:
-    from gguf import GGMLQuantizationType, quants
-
-    out: NDArray[Any] = quants.quantize(values, GGMLQuantizationType.Q8_0)
-    return out
-
-
-_ENCODERS: Final[MappingProxyType[str, Callable[[Floats], NDArray[Any]]]] = MappingProxyType(
-    {
-        "F32": lambda values: values,
-        "F16": lambda values: values.astype(np.float16),
-        "BF16": lambda values: _as_bf16(np.ascontiguousarray(values)),
-        "Q8_0": lambda values: _as_q8_0(np.ascontiguousarray(values)),
-    }
-)
+    return (
+        fmt.name in HALVES
+        and values.size > 0
+        and float(np.abs(values).max()) > LARGEST_HALF * (127 if fmt.name == "Q8_0" else 1)
+    )

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...core.gguf.shown import shown
-from ..hf_tensors import Floats, llama3_factors
+from ..checkpoint.safetensors import Floats
 from .config import Config
 from .families import Family
 
@@ -139,3 +141,15 @@ def _sections(config: Config, values: Mapping[str, Any], family: Family) -> list
     ):
         raise config.error(f"mrope_section is {shown(found)}, not up to four numbers")
     return [*found, 0, 0, 0][:4]
+
+
+def llama3_factors(rope: Mapping[str, Any], head_dim: int) -> Floats:
+    """`rope_freqs.weight`: the divisors that stand for llama3 rope scaling."""
+    i = np.arange(0, head_dim, 2)
+    turn = 2 * np.pi * rope["rope_theta"] ** (i / head_dim)
+    context, factor = rope["original_max_position_embeddings"], rope["factor"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    smooth = (context / turn - low) / (high - low)
+    mixed = 1 / ((1 - smooth) / factor + smooth)
+    out = np.where(turn < context / high, 1.0, np.where(turn > context / low, factor, mixed))
+    return out.astype(np.float32)

@@ -13,25 +13,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-ARCHITECTURE_OF: Final = MappingProxyType(
-    {
-        "llama": "llama", "mistral": "llama", "mixtral": "llama",
-        "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next",
-        "qwen3_5": "qwen35", "qwen3_5_text": "qwen35",
-        "qwen3_5_moe": "qwen35moe", "qwen3_5_moe_text": "qwen35moe",
-        "glm4": "glm4", "glm_ocr": "glm4", "glm_ocr_text": "glm4",
-        "glm4_moe": "glm4moe", "glm4v_moe": "glm4moe", "glm4v_moe_text": "glm4moe",
-        "glm_moe_dsa": "glm-dsa", "glm4_moe_lite": "deepseek2",
-        "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2",
-        "kimi_k25": "deepseek2", "deepseek_v32": "deepseek32", "deepseek_v4": "deepseek4",
-        "mimo_v2_flash": "mimo2", "mimo_v2": "mimo2",
-        "step3p5": "step35", "step3p7": "step35", "step3p7_text": "step35",
-        "exaone_moe": "exaone-moe", "exaone4": "exaone4", "exaone4_5": "exaone4",
-        "hy_v3": "hy_v3", "hunyuan_v3_moe": "hy_v3", "cohere2_moe": "cohere2moe",
-        "nemotron_h": "nemotron_h_moe", "bailing_moe_v2": "bailingmoe2",
-        "bailing_hybrid": "bailingmoe3", "gemma4": "gemma4", "gemma4_text": "gemma4",
-    }
-)  # fmt: skip
+from ..heads.table import BY_MODEL_TYPE
+from ..hf.families import FAMILIES as CONVERTED
+
+# GGUF's word for every `model_type` that can be converted or has a head that can be attached.
+ARCHITECTURE_OF: Final[Mapping[str, str]] = {
+    "deepseek_v4": "deepseek4", "gemma4": "gemma4", "gemma4_text": "gemma4",
+    **{model_type: family.architecture for model_type, family in CONVERTED.items()},
+    **BY_MODEL_TYPE,
+}  # fmt: skip
 _HEAD_COUNTS: Final = (
     "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", "n_predict_layers",
     "num_nextn_layers",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from ..check.rules import refused
 from .facts import Facts
 from .report import Part, Report
 
 
 def check_llama_cpp(facts: Facts, report: Report) -> None:
+    for text in refused(facts.file):
+        report.warning(Part.LLAMA_CPP, f"{text}: llama.cpp refuses the file")
     for rule in _RULES.get(facts.architecture, ()):
         if text := rule(facts):
             report.warning(Part.LLAMA_CPP, text)
@@ -22,36 +25,6 @@ def check_llama_cpp(facts: Facts, report: Report) -> None:
             Part.LLAMA_CPP,
             f"llama.cpp loads the head of {facts.architecture}, but has no graph to run it",
         )
-
-
-def _rope_is_head_dim(facts: Facts) -> str:
-    n_rot, width = facts.whole("rope.dimension_count"), facts.whole("attention.key_length")
-    n_heads, n_embd = facts.whole("attention.head_count"), facts.whole("embedding_length")
-    if width is None and n_heads and n_embd:
-        width = n_embd // n_heads
-    if n_rot is None or width is None or n_rot == width:
-        return ""
-    return f"rope.dimension_count is {n_rot}: llama.cpp wants the head width here, {width}"
-
-
-def _rope_sections(facts: Facts) -> str:
-    found = facts.array_length("rope.dimension_sections")
-    if found == 4:
-        return ""
-    what = "is missing" if found is None else f"has {found} entries"
-    return f"rope.dimension_sections {what}: llama.cpp wants four numbers"
-
-
-def _gating(facts: Facts) -> str:
-    if facts.whole("expert_gating_func") is not None:
-        return ""
-    return "expert_gating_func is missing: llama.cpp refuses the file without it"
-
-
-def _own_output(facts: Facts) -> str:
-    if facts.has("output.weight"):
-        return ""
-    return "output.weight is missing: llama.cpp does not take the embedding in its place here"
 
 
 def _fused_qkv(facts: Facts) -> str:
@@ -93,11 +66,7 @@ def _gating_guess(facts: Facts) -> str:
 
 Rule = Callable[[Facts], str]
 _RULES: Final[dict[str, tuple[Rule, ...]]] = {
-    "llama": (_rope_is_head_dim,),
-    "qwen35": (_rope_sections,),
-    "qwen35moe": (_rope_sections,),
-    "exaone-moe": (_gating,),
-    "mimo2": (_own_output, _fused_qkv, _sinks),
+    "mimo2": (_fused_qkv, _sinks),
     "step35": (_sinks,),
     "deepseek2": (_mla_head, _gating_guess),
     "deepseek32": (_gating_guess,),

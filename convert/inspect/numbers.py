@@ -84,7 +84,7 @@ def _check_cost(facts: Facts, matrices: list[Tensor], report: Report) -> None:
         report.warning(
             Part.HEAD,
             f"the head's matrices are {kinds} beside a quantised model: each drafted token reads "
-            f"{n_bytes / 2**20:.0f} MiB, of which Q8_0 would save {saved / 2**20:.0f}",
+            f"{n_bytes / 1e6:.0f} MB, of which Q8_0 would save {saved / 1e6:.0f}",
             how_to_attach(facts) + " --type q8_0",
         )
 
@@ -210,10 +210,10 @@ def _check_copies(facts: Facts, report: Report) -> None:
             if _is_copy(copy, original)
         ]
         if copies and original:
-            size = sum(copy.n_bytes for copy in copies) / 2**20
+            size = sum(copy.n_bytes for copy in copies) / 1e6
             report.note(
                 Part.HEAD,
-                f"nextn.{stem} is a copy of {original.name}: {size:.0f} MiB that the head could "
+                f"nextn.{stem} is a copy of {original.name}: {size:.0f} MB that the head could "
                 "share",
             )
 

@@ -63,7 +63,7 @@ def _check_model(facts: Facts, other: Facts, command: str, report: Report) -> No
     if n_theirs * 3 > n_ours:
         report.warning(
             Part.MODEL,
-            f"{label} has {n_theirs / 2**20:.0f} MiB, the model {n_ours / 2**20:.0f}: a draft "
+            f"{label} has {n_theirs / 1e6:.0f} MB, the model {n_ours / 1e6:.0f}: a draft "
             "model that large is slower than none; take one of a tenth",
         )
     report.drafters = [drafter for drafter in report.drafters if drafter.name != "draft"]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError
 from ...core.gguf.quants import find_format
 from ...core.gguf.writer import TensorData, write_gguf
-from ..hf_tensors import Floats, Rules, map_tensors
+from ..checkpoint.safetensors import Floats
+from ..hf_tensors import Rules, map_tensors
 from .network import Network
 from .shapes import Shape
 from .vocabulary import Vocabulary

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ...core.errors import ConfigError
+from ...core.gguf.metadata import Metadata
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.reader import GgufFile
 from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
 from .imatrix import Importance
@@ -93,7 +94,17 @@ class Plan:
         ]
 
 
-def make_plan(source: GgufFile, wishes: Wishes) -> Plan:
+class Model(Protocol):
+    """A file, or what will be one."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    @property
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+def make_plan(source: Model, wishes: Wishes) -> Plan:
     """Nothing is read but names and shapes."""
     chooser = _Chooser(source, wishes)
     chosen = {name: chooser.item(name) for name in in_llama_order(source.tensors)}
@@ -108,7 +119,7 @@ def check_plan(plan: Plan) -> None:
 
 
 class _Chooser:
-    def __init__(self, source: GgufFile, wishes: Wishes) -> None:
+    def __init__(self, source: Model, wishes: Wishes) -> None:
         self.source, self.wishes = source, wishes
         names = list(source.tensors)
         self.facts = Facts.of(source.metadata, names)
@@ -133,7 +144,7 @@ class _Chooser:
         wanted, why = self._wanted(tensor)
         if wanted is None:
             return Item(tensor, tensor.format, why)
-        fmt, remark = fitting(tensor, find_format(wanted))
+        fmt, remark = fitting(tensor.shape[-1], find_format(wanted))
         return Item(tensor, fmt, remark or why, is_fallback=bool(remark))
 
     def _wanted(self, tensor: Tensor) -> tuple[str | None, str]:
@@ -157,9 +168,8 @@ class _Chooser:
         return self.mixture.type_of(name, tensor.shape, base.block_size), ""
 
 
-def fitting(tensor: Tensor, wanted: BlockFormat) -> tuple[BlockFormat, str]:
-    """The type itself or its fallback, and a remark in the second case."""
-    row = tensor.shape[-1]
+def fitting(row: int, wanted: BlockFormat) -> tuple[BlockFormat, str]:
+    """The type itself or its fallback for rows that it cannot hold, and a remark in that case."""
     if row % wanted.block_size == 0:
         return wanted, ""
     instead = find_format(FALLBACKS.get(wanted.name, "F16"))

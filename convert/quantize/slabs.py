@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import ModelError
-from ...core.gguf.quants import BlockFormat, dequantize
+from ...core.gguf.quants import dequantize
 from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
+from .encode import narrowed
 from .native import VECTOR, WIDENERS, WRITERS, Native
 from .plan import Item
 
@@ -136,17 +137,6 @@ def slabs_of(tensor: Tensor) -> list[Slab]:
         for matrix in range(n_matrices)
         for start in range(0, n_rows, step)
     ]
-
-
-def narrowed(values: Floats, fmt: BlockFormat) -> Bytes:
-    """To F32, F16 or BF16, rounded to nearest even."""
-    if fmt.name == "F32":
-        return values.reshape(-1).view(np.uint8)
-    if fmt.name == "F16":
-        return values.astype("<f2").reshape(-1).view(np.uint8)
-    bits = values.reshape(-1).view(np.uint32)
-    halves = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-    return halves.view(np.uint8)
 
 
 def _bytes_of(tensor: Tensor, first: int, n: int) -> Bytes:

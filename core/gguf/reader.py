@@ -120,7 +120,8 @@ def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GgufFile:
 def _open_part(path: Path, load: Callable[[BinaryIO], Buffer]) -> _Part:
     try:
         if not path.is_file() and path.exists():
-            raise FileFormatError(f"{shown_path(path)}: is not a file")
+            what = "is a folder, not a GGUF file" if path.is_dir() else "is not a file"
+            raise FileFormatError(f"{shown_path(path)}: {what}")
         with open(path, "rb") as file:
             identity = FileIdentity.of(os.fstat(file.fileno()))
             data = load(file)

@@ -13,6 +13,7 @@ from . import (
     bandwidth,
     command,
     context,
+    converting,
     decode,
     neighbour,
     spec_batch,
@@ -59,6 +60,9 @@ SECTIONS: dict[str, Section] = {
     "spec-batch": spec_batch.four,
     "spec-chats": spec_chats.chats,
     "spec-memory": spec_memory.factors,
+    "convert-error": converting.errors,
+    "convert-speed": converting.speed,
+    "convert-attach": converting.attach,
 }
 
 

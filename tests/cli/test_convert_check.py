@@ -30,7 +30,7 @@ def test_the_bundled_model(capsys: Capture) -> None:
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
     assert lines[0].endswith("qwen35, 7.5 M parameters in 96 tensors")
-    assert "7.7 MiB without NaN, infinity or absurd scales" in lines[1]
+    assert "8.06 MB without NaN, infinity or absurd scales" in lines[1]
     assert lines[2].endswith("what llama.cpp asks of qwen35 holds")
     assert [line.split()[0] for line in lines[3:]] == ["ngram-mod", "mtp", "auto", "result"]
     for line in lines[3:6]:
@@ -42,7 +42,7 @@ def test_the_bundled_model(capsys: Capture) -> None:
 def test_json(tiny: Tiny, capsys: Capture) -> None:
     assert check(str(tiny("qwen35", mtp=True).path), "--json", "-n", "12") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
+    assert found["sound"] is True
     assert found["failed"] == []
     assert [trial["drafter"] for trial in found["trials"]] == ["ngram-mod", "mtp", "auto"]
     assert all(trial["lossless"] and trial["tokens"] == 12 for trial in found["trials"])
@@ -89,7 +89,7 @@ def test_a_broken_rule(tmp_path: Path, capsys: Capture) -> None:
     path = build_tiny("qwen35", tmp_path, mtp=True, edit=edit).path
     assert check(str(path), "--json") == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is False
+    assert found["sound"] is False
     assert "blk.4.nextn.hnorm.weight is missing" in found["failed"][0]
     assert "trials" not in found
 

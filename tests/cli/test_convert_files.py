@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -35,9 +34,9 @@ def test_there_and_back(real_spec: Run, tmp_path: Path, trunk: Path) -> None:
     assert f"spec generate -m {NANO} -md {head} --spec-type mtp" in made.stderr
     done = real_spec("convert", "attach", str(trunk), "--from", str(head), "-o", str(whole))
     assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert f"attached 1 MTP head to {whole}: 15 tensors (7 F32, 8 Q8_0)" in done.stderr
-    assert f"Try: spec generate -m {whole} --spec-type mtp" in done.stderr
+    assert done.stderr.count("\n") == 2
+    assert f"wrote {whole}: 1 MTP head attached, 15 tensors (7 F32, 8 Q8_0), " in done.stderr
+    assert f"next: spec generate -m {whole} --spec-type mtp" in done.stderr
     assert whole.read_bytes() == nano.path().read_bytes()
 
 
@@ -58,12 +57,12 @@ def test_what_it_says_to_try_works(real_spec: Run, tmp_path: Path, trunk: Path) 
 
 def test_shards(real_spec: Run, tmp_path: Path) -> None:
     made = real_spec(
-        "convert", "split", NANO, "-o", str(tmp_path / "m"), "--max-size", "2M", "--json"
+        "convert", "split", NANO, "-o", str(tmp_path / "m"), "--split-max-size", "2M", "--json"
     )
     names = json.loads(made.stdout)["output"]
     assert len(names) > 3
     assert Path(names[0]).name == f"m-00001-of-{len(names):05d}.gguf"
-    assert f"wrote {len(names)} shards" in made.stderr
+    assert f"and {len(names) - 1} more: {len(names)} shards, " in made.stderr
     merged = tmp_path / "merged.gguf"
     done = real_spec("convert", "merge", *names, "-o", str(merged), "--json")
     assert json.loads(done.stdout)["merged_shards"] == len(names)
@@ -92,10 +91,10 @@ FAULTS = [
     ("attach T --from N -o O --in-place", 2, "where to?"),
     ("attach T --from N --in-place", 2, "--in-place needs --backup"),
     ("attach T --from N -o O --backup", 2, "--backup is for --in-place"),
-    ("attach T --from N --in-place --backup --max-size 2G", 2, "use it with --output"),
-    ("attach T --from N -o O --type q9", 2, "--type: 'q9' is not a type for a head (known: as-is"),
-    ("attach T --from N -o O --tensor-type x", 2, "'x' is not PATTERN=TYPE"),
-    ("attach T --from N -o O --max-size big", 2, "--max-size: 'big' is not a size"),
+    ("attach T --from N --in-place --backup --split-max-size 2G", 2, "use it with --output"),
+    ("attach T --from N -o O --type q9", 2, "--type: 'q9' is not a type for a head (known: keep"),
+    ("attach T --from N -o O --tensor-type x", 2, "is not NAME=TYPE, as in ffn_down=q6_k"),
+    ("attach T --from N -o O --split-max-size big", 2, "--split-max-size: 'big' is not a size"),
     ("attach T -o O", 2, "missing option '--from'"),
     ("attach T --from nowhere -o O", 1, "nowhere: no such file or folder (--from takes"),
     ("attach nowhere --from N -o O", 1, "nowhere: cannot be read: No such file"),
@@ -110,8 +109,8 @@ FAULTS = [
     ("detach N", 2, "missing option '--output'"),
     ("extract T", 1, "has no MTP head"),
     ("merge N -o O", 1, "is a whole file: there is nothing to merge"),
-    ("split N -o O --max-size 1T", 1, "which fit into one shard"),
-    ("split N -o O", 2, "missing option '--max-size'"),
+    ("split N -o O --split-max-size 1T", 1, "which fit into one shard"),
+    ("split N -o O", 2, "missing option '--split-max-size'"),
     ("attach T --form N -o O", 2, "no such option --form (did you mean --from?)"),
 ]
 
@@ -134,46 +133,6 @@ def test_one_clear_line(
     assert said.err.startswith("spec: error: ")
     assert said.err.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_an_existing_file_is_kept_unless_forced(
-    real_spec: Run, trunk: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "o.gguf"
-    out.write_bytes(b"precious")
-    command = ("convert", "attach", str(trunk), "--from", NANO, "-o", str(out))
-    assert "exists already; --force replaces it" in real_spec(*command).stderr
-    assert out.read_bytes() == b"precious"
-    assert real_spec(*command, "--force").returncode == 0
-    assert out.read_bytes() == nano.path().read_bytes()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
-def test_a_folder_that_may_not_be_written_to(real_spec: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o555)
-    done = real_spec("convert", "detach", NANO, "-o", str(folder / "o.gguf"))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "cannot be written to" in done.stderr
-
-
-LIMITED = """
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-from specdec.cli.app import main
-main()
-"""
-
-
-def test_a_disk_that_fills_up_leaves_nothing(tmp_path: Path) -> None:
-    out = str(tmp_path / "o.gguf")
-    command = [sys.executable, "-c", LIMITED, "convert", "detach", NANO, "-o", out]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "cannot be written: File too large" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 SLOW = """

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,9 +30,9 @@ def test_a_conversion(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert run(["convert", "hf", str(folder), "-o", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    (line,) = shown.err.splitlines()
-    assert line.startswith(f"wrote {out}: qwen35 with its MTP head, F32, 1.2 MiB in ")
-    assert line.endswith(f"; next: spec convert check {out}")
+    line, then = shown.err.splitlines()
+    assert line.startswith(f"wrote {out}: qwen35 with its MTP head, F32, 1.28 MB in ")
+    assert then == f"next: spec convert check {out}"
     with open_gguf(out) as file:
         assert file.metadata.int("general.file_type") == 0
         assert file.metadata.str("general.size_label") == "315K"
@@ -47,7 +45,7 @@ def test_json_and_a_folder_as_target(folder: Path, tmp_path: Path, capsys: Captu
     shown = capsys.readouterr()
     assert shown.err == ""
     found = json.loads(shown.out)
-    (path,) = map(Path, found["files"])
+    (path,) = map(Path, found["output"])
     assert path.parent == tmp_path
     assert path.name == f"mtp-{folder.name}-Q8_0.gguf"
     assert found["bytes"] == path.stat().st_size
@@ -95,9 +93,9 @@ def test_a_cache_of_downloads(tmp_path: Path, capsys: Capture) -> None:
 
 
 USAGE = [
-    (["--type", "q4_k"], "--type must be one of f32, f16, bf16, q8_0, auto, got 'q4_k'"),
+    (["--type", "q9"], "--type q9 is not known"),
     (["--no-mtp", "--mtp-only"], "exclude each other"),
-    (["--max-shard-size", "4X"], "such as 4G or 500M"),
+    (["--split-max-size", "4X"], "'4X' is not a size, as 4G"),
     (["--pre", "qwen"], "nearest: qwen2"),
 ]
 
@@ -109,16 +107,6 @@ def test_wrong_flags(flags: list[str], message: str, folder: Path, capsys: Captu
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_a_file_that_is_there(folder: Path, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "out.gguf").write_bytes(b"mine")
-    arguments = ["convert", "hf", str(folder), "-o", str(tmp_path / "out.gguf")]
-    assert run(arguments) == 2
-    assert "exists already; it was not overwritten; --force" in capsys.readouterr().err
-    assert (tmp_path / "out.gguf").read_bytes() == b"mine"
-    assert run([*arguments, "--force"]) == 0
-    assert (tmp_path / "out.gguf").stat().st_size > 4
 
 
 def test_not_a_checkpoint(tmp_path: Path, capsys: Capture) -> None:
@@ -182,25 +170,6 @@ def test_ctrl_c_leaves_nothing(large: Path, tmp_path: Path) -> None:
     _, error = process.communicate(timeout=50)
     assert process.returncode == 130
     assert b"Traceback" not in error
-    assert not list(target.iterdir())
-
-
-def limited(n_bytes: int) -> Callable[[], None]:
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
-
-    return limit
-
-
-def test_a_full_disk_leaves_nothing(large: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
-    process = start(large, target / "out.gguf", preexec_fn=limited(10 << 20))
-    _, error = process.communicate(timeout=50)
-    assert process.returncode == 1
-    assert b"out.gguf: cannot be written: File too large" in error
-    assert error.count(b"\n") == 1
     assert not list(target.iterdir())
 
 

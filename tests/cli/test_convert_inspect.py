@@ -42,11 +42,11 @@ def test_a_sound_file(capsys: Capture) -> None:
     lines = shown.out.splitlines()
     assert lines[0] == f"{NANO}: a model of architecture qwen35"
     facts = {line[2:13].strip(): line[13:] for line in lines[1:10]}
-    assert facts["size"] == "7.81 MiB in 1 file, 7.53 million weights, 8.57 bits each"
+    assert facts["size"] == "8.19 MB in 1 file, 7.53 million weights, 8.57 bits each"
     assert facts["layers"] == "6 (2 attention, 4 recurrent) and 1 MTP"
     assert facts["context"] == "4096 tokens; rows 256 wide"
     assert facts["template"] == "chat, system prompt"
-    assert "KV 1.50 MiB per 1024 tokens" in facts["memory"]
+    assert "KV 1.57 MB per 1024 tokens" in facts["memory"]
     assert "  mtp    yes a complete head in blk.6" in lines
     assert f"             spec generate -m {NANO}" in lines
     assert "problem" not in shown.out
@@ -179,7 +179,7 @@ def test_convert_alone_shows_its_commands(capsys: Capture) -> None:
     assert run(["convert"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "  inspect  Say what a model file is" in shown.err
+    assert "  inspect   What a file is, and whether it speculates.\n  hf " in shown.err
 
 
 def test_as_a_process(real_spec: Run) -> None:

@@ -20,6 +20,8 @@ def test_help_loads_nothing_heavy() -> None:
     """That is what keeps `spec --help` under a quarter of a second."""
     program = (
         "import sys; from specdec.cli.app import run; run(['generate', '--help']); "
+        "[run(['convert', name, '--help']) for name in "
+        "'inspect hf attach extract detach merge split quantize check'.split()]; "
         "sys.stderr.write(' '.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

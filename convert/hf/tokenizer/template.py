@@ -8,7 +8,6 @@ from typing import Any
 
 from ....core.gguf.checks import MAX_TEMPLATE_BYTES
 from ...checkpoint import Checkpoint
-from ...checkpoint.folder import Folder
 from .files import TokenizerFiles
 
 _KEY = "tokenizer.chat_template"
@@ -53,10 +52,8 @@ def template_keys(
 def _additional(checkpoint: Checkpoint) -> list[dict[str, str]]:
     """Those of a folder beside chat_template.jinja."""
     place = checkpoint.place
-    if not isinstance(place, Folder):
-        return []
-    paths = sorted((place.path / _FOLDER).glob("*.jinja"))
-    sources = [(path.stem, place.open(f"{_FOLDER}/{path.name}")) for path in paths]
+    names = sorted(name for name in place.below(_FOLDER) if name.endswith(".jinja"))
+    sources = [(name.removesuffix(".jinja"), place.open(f"{_FOLDER}/{name}")) for name in names]
     out = []
     for name, source in sources:
         text = bytes(source.read(0, min(source.size, MAX_TEMPLATE_BYTES + 1)))

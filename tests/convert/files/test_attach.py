@@ -150,7 +150,7 @@ def test_rows_that_are_no_whole_blocks_become_half_floats(made: Made, tmp_path: 
     kinds = {name: kind for name, (kind, *_) in contents(done.paths[0]).items()}
     assert kinds["blk.2.attn_k_b.weight"] == "F16"
     assert kinds["blk.2.attn_v_b.weight"] == "Q8_0"
-    with pytest.raises(ConfigError, match=r"attn_k_b.weight cannot be q8_0: its rows of 16"):
+    with pytest.raises(ConfigError, match=r"attn_k_b.weight cannot be Q8_0: its rows of 16"):
         attach_to(head.trunk, head.checkpoint, tmp_path / "b.gguf", "f16", "attn_k_b=q8_0")
 
 
@@ -170,8 +170,8 @@ def test_a_head_of_another_quantisation_is_taken_or_made_anew(tiny: Tiny, tmp_pa
 
 
 def test_the_type_that_nobody_asked_for(tiny: Tiny) -> None:
-    for quantise, from_gguf, want in [("F32", False, "as-is"), ("Q8_0", False, "q8_0"),
-                                      ("Q8_0", True, "as-is")]:  # fmt: skip
+    for quantise, from_gguf, want in [("F32", False, "keep"), ("Q8_0", False, "q8_0"),
+                                      ("Q8_0", True, "keep")]:  # fmt: skip
         with open_gguf(tiny("qwen35", quantise=quantise).path) as file:
             assert default_type(file, from_gguf=from_gguf) == want
 

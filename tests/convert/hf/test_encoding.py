@@ -11,6 +11,7 @@ import torch
 from support.checkpoints import State, build_checkpoint, save_state
 from support.converting import convert, plan
 
+from specdec.cli.app import run
 from specdec.convert.hf import matrix
 from specdec.core.gguf.reader import open_gguf
 
@@ -45,6 +46,28 @@ def test_every_type(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert seen == {"F32", KINDS[kind]}
     norms = [t for n, t in made.tensors.items() if n.endswith(("norm.weight", "conv1d.weight"))]
     assert {tensor.format.name for tensor in norms} == {"F32"}
+
+
+@pytest.mark.parametrize("kind", ["Q4_K_M", "Q3_K_S", "IQ4_XS", "MXFP4_MOE"])
+@pytest.mark.parametrize("family", ["qwen35", "qwen35moe", "llama"])
+def test_a_mixture_is_what_quantize_makes_of_the_floats(
+    family: str, kind: str, tmp_path: Path
+) -> None:
+    folder = build_checkpoint(family, tmp_path / "c", mtp=family != "llama").folder
+    floats = convert(folder, tmp_path / "floats.gguf", kind="f32")
+    code = run(
+        ["convert", "quantize", str(floats), "-o", str(tmp_path / "want.gguf"), "--type", kind]
+    )
+    assert code == 0
+    made = convert(folder, tmp_path / "made.gguf", kind=kind.lower())
+    with open_gguf(made) as ours, open_gguf(tmp_path / "want.gguf") as want:
+        assert ours.tensors.keys() == want.tensors.keys()
+        for name, tensor in want.tensors.items():
+            assert ours.tensors[name].format == tensor.format, name
+            assert np.array_equal(ours.tensors[name].data, tensor.data), name
+        assert list(ours.metadata) == list(want.metadata)
+        assert repr(dict(ours.metadata.items())) == repr(dict(want.metadata.items()))
+        assert len({tensor.format.name for tensor in ours.tensors.values()}) > 1
 
 
 @pytest.mark.parametrize(

@@ -403,9 +403,13 @@ def of_arch(arch: str, key: str, value: Any) -> Edit:
 
 
 STRICTER: list[tuple[str, Edit, str]] = [
-    ("qwen35", change(rope__dimension_sections=None), "rope.dimension_sections is missing"),
-    ("qwen35", change(rope__dimension_sections=[1, 2]), "rope.dimension_sections has 2 entries"),
-    ("exaone-moe", of_arch("exaone-moe", "expert_gating_func", None), "refuses the file without"),
+    ("qwen35", change(rope__dimension_sections=None), "rope.dimension_sections must be four"),
+    ("qwen35", change(rope__dimension_sections=[1, 2]), "rope.dimension_sections must be four"),
+    (
+        "exaone-moe",
+        of_arch("exaone-moe", "expert_gating_func", None),
+        "expert_gating_func is missing",
+    ),
     ("exaone-moe", lambda keys, tensors: None, "has no graph to run it"),
     ("mimo2", rename("output.weight", "blk.0.unused"), "output.weight is missing"),
     ("mimo2", rename("blk.2.attn_sinks.weight", "blk.2.attn_sinks"), "looks for blk.2.attn_sinks."),

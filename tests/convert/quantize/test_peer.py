@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from support.ggml_quantize import ggml_quantize
 from support.llama_cpp import LlamaCpp
 
+from specdec.convert.files.output import Output
 from specdec.convert.quantize.native import WRITERS, Native
 from specdec.convert.quantize.plan import Wishes, make_plan
 from specdec.convert.quantize.recipes import RECIPES, find_recipe
-from specdec.convert.quantize.run import Target, quantize_file
+from specdec.convert.quantize.run import quantize_file
 from specdec.core import nano
 from specdec.core.gguf.quants import dequantize, find_format
 from specdec.core.gguf.reader import open_gguf
@@ -73,7 +74,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def convert(source: Path, target: Path, recipe: str) -> Path:
     with open_gguf(source) as file:
         plan = make_plan(file, Wishes(find_recipe(recipe), allows_requantising=True))
-        quantize_file(file, plan, Target(target), n_threads=2)
+        quantize_file(file, plan, Output(target), n_threads=2)
     return target
 
 

@@ -15,13 +15,14 @@ import pytest
 from numpy.typing import NDArray
 from support.quantize_families import FAMILIES, write_importance
 
+from specdec.convert.files.output import Output
 from specdec.convert.quantize import slabs
 from specdec.convert.quantize.imatrix import Importance, read_importance
 from specdec.convert.quantize.native import Native
 from specdec.convert.quantize.plan import Plan, Wishes, make_plan
 from specdec.convert.quantize.recipes import find_recipe
 from specdec.convert.quantize.rules import parse_rule
-from specdec.convert.quantize.run import Progress, Result, Target, quantize_file
+from specdec.convert.quantize.run import Result, quantize_file
 from specdec.convert.quantize.slabs import slabs_of
 from specdec.core.errors import ConfigError, ModelError, SpecdecError
 from specdec.core.gguf.quants import dequantize, find_format
@@ -83,9 +84,7 @@ def convert(source: Path, target: Path, recipe: str = "Q4_K_M", **more: Any) -> 
     with open_gguf(source) as file:
         plan = make_plan(file, Wishes(find_recipe(recipe), **given))
         shard_bytes = more.pop("max_shard_bytes", None)
-        return quantize_file(
-            file, plan, Target(target, max_shard_bytes=shard_bytes), n_threads=2, **more
-        )
+        return quantize_file(file, plan, Output(target, max_bytes=shard_bytes), n_threads=2, **more)
 
 
 def types_of(path: Path) -> dict[str, str]:
@@ -153,7 +152,7 @@ def test_the_number_of_threads_and_slabs_changes_nothing(
     with open_gguf(source) as file:
         assert len(slabs_of(file.tensors["blk.0.ffn_down_exps.weight"])) == 3 * 6
         plan = make_plan(file, Wishes(find_recipe("Q4_K_M")))
-        quantize_file(file, plan, Target(tmp_path / "c.gguf"), n_threads=1)
+        quantize_file(file, plan, Output(tmp_path / "c.gguf"), n_threads=1)
     whole = (tmp_path / "a.gguf").read_bytes()
     assert whole == (tmp_path / "b.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()
 
@@ -164,7 +163,7 @@ def test_shards_in_and_out(tmp_path: Path) -> None:
     parts = sorted(tmp_path.glob("parts-*"))
     assert len(parts) > 2
     convert(parts[1], tmp_path / "joined.gguf")
-    with pytest.raises(ConfigError, match="is the input"):
+    with pytest.raises(ConfigError, match="is one of its own shards"):
         convert(parts[1], tmp_path / "parts.gguf", max_shard_bytes=40_000)
     assert (tmp_path / "joined.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     result = convert(tmp_path / "in.gguf", tmp_path / "split.gguf", max_shard_bytes=20_000)
@@ -258,19 +257,18 @@ def test_tensors_without_elements_and_of_numbers(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     source = write_model(tmp_path / "in.gguf")
 
-    def interrupt(progress: Progress) -> None:
-        if progress.done:
-            raise KeyboardInterrupt
+    def interrupt(done: int, _total: int) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        convert(source, tmp_path / "out.gguf", report=interrupt)
+        convert(source, tmp_path / "out.gguf", progress=interrupt)
     assert os.listdir(tmp_path) == ["in.gguf"]
 
 
 def test_a_full_disk_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_model(tmp_path / "in.gguf")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100_000))
-    with pytest.raises(SpecdecError, match="are free in"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
+    with pytest.raises(SpecdecError, match="MB free"):
         convert(source, tmp_path / "out.gguf")
     assert os.listdir(tmp_path) == ["in.gguf"]
 
@@ -283,7 +281,7 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
         ("there.gguf", "--force"),
         ("in.gguf", "is the input"),
         ("link.gguf", "is the input"),
-        ("none/out.gguf", "no such folder"),
+        ("none/out.gguf", "there is no folder"),
         (".", "is a folder"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -322,11 +320,14 @@ def test_errors_are_measured(tmp_path: Path) -> None:
 
 
 def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    convert(write_model(tmp_path / "in.gguf"), tmp_path / "out.gguf", report=seen.append)
-    done = [progress.done for progress in seen if progress.seconds]
-    assert done == sorted(done)
-    assert done[-1] == seen[-1].total
+    seen: list[tuple[int, int]] = []
+    made = convert(
+        write_model(tmp_path / "in.gguf"),
+        tmp_path / "out.gguf",
+        progress=lambda *at: seen.append(at),
+    )
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] < made.n_bytes
 
 
 def test_a_file_that_is_no_model_of_a_known_family(tmp_path: Path) -> None:

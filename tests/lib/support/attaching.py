@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from specdec.convert.files.attach import Attached, attach
-from specdec.convert.files.encoding import Rule, TypeChoice
+from specdec.convert.files.encoding import TypeChoice
 from specdec.convert.files.head_of_gguf import read_gguf_head
 from specdec.convert.files.output import Output
 from specdec.convert.files.source import open_source
 from specdec.convert.heads.from_checkpoint import read_checkpoint_head
+from specdec.convert.quantize.rules import parse_rule
 from specdec.core.gguf.reader import GgufFile, open_gguf
 
 
@@ -18,12 +19,12 @@ def attach_to(
     target: Path,
     source: Path,
     path: Path,
-    kind: str = "as-is",
+    kind: str = "keep",
     *rules: str,
     keep_copies: bool = False,
     **more: Any,
 ) -> Attached:
-    choice = TypeChoice(kind, tuple(map(Rule.parse, rules)))
+    choice = TypeChoice(kind, tuple(map(parse_rule, rules)))
     with open_gguf(target) as file, open_source(str(source)) as opened:
         if isinstance(opened, GgufFile):
             head = read_gguf_head(opened)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.convert.checkpoint import open_checkpoint
+from specdec.convert.files.output import Output
 from specdec.convert.hf import Conversion, Options, plan_conversion
 
 
@@ -24,4 +25,4 @@ def plan(folder: Path, **options: Any) -> Conversion:
 def convert(folder: Path, out: Path, *, max_shard_bytes: int | None = None, **options: Any) -> Path:
     with open_checkpoint(folder) as checkpoint:
         made = plan_conversion(checkpoint, folder, Options(**{"kind": "f32"} | options))
-        return made.write(out, max_shard_bytes=max_shard_bytes)[0]
+        return made.write(Output(out, max_bytes=max_shard_bytes))[0]
