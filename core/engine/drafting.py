@@ -51,7 +51,7 @@ class Drafting:
             return
         try:
             self._draft(speculator, parts)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
             self._forgive(speculator, error)
 
     def _draft(self, speculator: Speculator, parts: Many[Part]) -> None:
@@ -92,7 +92,7 @@ class Drafting:
             speculator.observe(Seen(step, output, self._ids, n_true, ms))
             for part in self._drafted:
                 speculator.settle(part.sequence.id, part.n_accepted, mine=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
             self._forgive(speculator, error)
 
     def rehearse(self) -> bool:
@@ -110,7 +110,7 @@ class Drafting:
         self._known.discard(sequence.id)
         try:
             speculator.end(sequence.id)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
             self._forgive(speculator, error)
 
     def save(self, sequence: Sequence) -> dict[str, bytes]:
@@ -118,7 +118,7 @@ class Drafting:
         if speculator is not None and sequence.id in self._known:
             try:
                 return speculator.save(sequence.id)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - forgiven or raised again
                 self._forgive(speculator, error)
                 return {}
         return {} if sequence.saved is None else saving.drafter_blobs(sequence.saved)
@@ -129,7 +129,7 @@ class Drafting:
         if speculator is not None and sequence.id in self._known:
             try:
                 return speculator.carry(sequence.id)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - forgiven or raised again
                 self._forgive(speculator, error)
         return {}
 
