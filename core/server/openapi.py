@@ -126,13 +126,14 @@ _TOKENIZE: Final[Schema] = {
     "parse_special": of("boolean"),
     "with_pieces": of("boolean"),
 }
+_EVENT: Final = an_object({"event": _TEXT, "data": _TEXT}, description="one event")
 _STREAMED: Final = "With `stream`, server-sent events."
 
 
 def _answers(value: Schema, *, kind: str = "application/json", streams: bool = False) -> Schema:
     content: Schema = {kind: {"schema": value}}
     if streams:
-        content["text/event-stream"] = {"schema": _TEXT}
+        content["text/event-stream"] = {"schema": _EVENT}
     refused = {"description": "an error object", "content": {"application/json": _ERROR_REF}}
     return {"200": {"description": "done", "content": content}, "4XX": refused, "5XX": refused}
 

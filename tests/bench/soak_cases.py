@@ -117,7 +117,12 @@ WRONG: tuple[Wrong, ...] = (
     ("POST", "/completion", {"prompt": "a", "grammar": "root ::= " + "(" * 9000}, 400),
     ("POST", "/completion", {"prompt": "word " * 9000}, 400),
     ("POST", "/v1/chat/completions", {"messages": "x"}, 400),
-    ("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": [{}]}]}, 501),
+    (
+        "POST",
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "x"}]}]},
+        501,
+    ),
     ("POST", "/v1/messages", {"messages": []}, 400),
     ("POST", "/v1/responses", {"input": 5}, 400),
     ("POST", "/v1/embeddings", {"input": "x"}, 501),
