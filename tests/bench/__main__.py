@@ -15,6 +15,7 @@ from . import (
     context,
     decode,
     neighbour,
+    serve,
     spec_batch,
     spec_chats,
     spec_edit,
@@ -59,6 +60,7 @@ SECTIONS: dict[str, Section] = {
     "spec-batch": spec_batch.four,
     "spec-chats": spec_chats.chats,
     "spec-memory": spec_memory.factors,
+    "serve": serve.serving,
 }
 
 

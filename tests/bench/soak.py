@@ -58,8 +58,10 @@ class Found:
 
 
 class Soak:
-    def __init__(self, server: Served, n: int, seed: int, burst: int = BURST) -> None:
-        self.server, self.n, self.burst = server, n, burst
+    def __init__(
+        self, server: Served, n: int, *, seed: int, burst: int, speculation: list[dict[str, Any]]
+    ) -> None:
+        self.server, self.n, self.burst, self.speculation = server, n, burst, speculation
         self.rng = Random(seed)
         self.found = Found()
         self.truth: dict[Case, str] = {}
@@ -109,7 +111,7 @@ class Soak:
     async def _text(self, in_burst: bool = False) -> None:
         case = self.rng.choice(list(self.truth))
         streams = self.rng.random() < 0.5
-        body = json.loads(case.body) | self.rng.choice(SPECULATION) | {"stream": streams}
+        body = json.loads(case.body) | self.rng.choice(self.speculation) | {"stream": streams}
         kind = "burst" if in_burst else "text"
         try:
             reply = await ask(self.server.port, "POST", case.path, body)
@@ -203,14 +205,23 @@ def probe(port: int, ends: Any, answer: Any) -> None:
     answer.put(waits)
 
 
+def _speculation(args: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What may be asked of such a server."""
+    none = "none" in args
+    return [
+        each for each in SPECULATION if not (none and isinstance(each.get("speculative"), dict))
+    ]
+
+
 def soak(n: int, *, seed: int = 0, burst: int = BURST, args: tuple[str, ...] = ()) -> Found:
     context = multiprocessing.get_context("spawn")
     with served("--metrics", "-np", "4", "-c", "4096", *args) as server:
         ends, answer = context.Event(), context.Queue()
         prober = context.Process(target=probe, args=(server.port, ends, answer))
         prober.start()
+        one = Soak(server, n, seed=seed, burst=burst, speculation=_speculation(args))
         try:
-            found = asyncio.run(Soak(server, n, seed, burst).run())
+            found = asyncio.run(one.run())
         finally:
             ends.set()
         found.waits = answer.get(timeout=30)
