@@ -16,6 +16,7 @@ from ..core.tokenizer.chatml import CHATML
 from .chat import read_switches
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
+from .log import show_log
 from .options import ModelOptions, PlaceOptions, VoiceOptions
 from .output import Output
 from .prompt import one_of
@@ -55,6 +56,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    show_log(output)
     speculation = build_spec(spec, control)
     source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
     if templates.chat_template is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
@@ -16,12 +18,22 @@ if TYPE_CHECKING:
     from .scheduler import Part
     from .sequence import Sequence
 
+MAX_FAILURES: Final = 3  # of speculators that are forgiven: after that nobody is asked any more
+FORGOTTEN_AFTER: Final = 100  # texts without a failure
+
 
 class Drafting:
-    """One speculator, or many as one; or none, and then nothing here does anything."""
+    """One speculator, or many as one; or none, and then nothing here does anything.
+
+    With `on_failure`, an exception of a speculator is told there and nowhere else: the texts that
+    it knew go on without drafts, which changes none of them.
+    """
 
     def __init__(self, speculator: Speculator | None, store: StateStore) -> None:
         self._speculator = speculator
+        self.on_failure: Callable[[Exception], None] | None = None
+        self._known: set[int] = set()  # sequences that the speculator has begun
+        self._n_failures = self._n_since = 0  # texts since the last one
         self._drafted: list[Part] = []  # of the step, those with a draft
         self._ids: list[int] = []  # of its sequences
         self._rests = False  # nobody was asked
@@ -37,6 +49,12 @@ class Drafting:
         speculator = self._speculator
         if speculator is None:
             return
+        try:
+            self._draft(speculator, parts)
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
+            self._forgive(speculator, error)
+
+    def _draft(self, speculator: Speculator, parts: Many[Part]) -> None:
         drafted = self._drafted
         if drafted:
             drafted.clear()
@@ -53,8 +71,8 @@ class Drafting:
         self._rests = False
         asks, able = [], []
         for part in parts:
-            if part.max_draft > 0:
-                sequence = part.sequence
+            sequence = part.sequence
+            if part.max_draft > 0 and sequence.id in self._known:
                 able.append(part)
                 asks.append(Ask(sequence.id, sequence.tokens, part.max_draft, sequence.sampler))
         if not able:
@@ -70,9 +88,12 @@ class Drafting:
         speculator = self._speculator
         if speculator is None or self._is_passed_over(speculator):
             return
-        speculator.observe(Seen(step, output, self._ids, n_true, ms))
-        for part in self._drafted:
-            speculator.settle(part.sequence.id, part.n_accepted, mine=True)
+        try:
+            speculator.observe(Seen(step, output, self._ids, n_true, ms))
+            for part in self._drafted:
+                speculator.settle(part.sequence.id, part.n_accepted, mine=True)
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
+            self._forgive(speculator, error)
 
     def _is_passed_over(self, speculator: Speculator) -> bool:
         # The last round of a rest is told of: what a plain step takes has to be known.
@@ -92,18 +113,33 @@ class Drafting:
 
     def end(self, sequence: Sequence) -> None:
         self._ids = []
-        if self._speculator is not None and sequence.is_known_to_drafter:
-            self._speculator.end(sequence.id)
+        speculator = self._speculator
+        if speculator is None or sequence.id not in self._known:
+            return
+        self._known.discard(sequence.id)
+        try:
+            speculator.end(sequence.id)
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
+            self._forgive(speculator, error)
 
     def save(self, sequence: Sequence) -> dict[str, bytes]:
-        if self._speculator is not None and sequence.is_known_to_drafter:
-            return self._speculator.save(sequence.id)
+        speculator = self._speculator
+        if speculator is not None and sequence.id in self._known:
+            try:
+                return speculator.save(sequence.id)
+            except Exception as error:  # noqa: BLE001 - forgiven or raised again
+                self._forgive(speculator, error)
+                return {}
         return {} if sequence.saved is None else saving.drafter_blobs(sequence.saved)
 
     def carry(self, sequence: Sequence) -> dict[str, bytes]:
         """What goes with a checkpoint of its state."""
-        if self._speculator is not None and sequence.is_known_to_drafter:
-            return self._speculator.carry(sequence.id)
+        speculator = self._speculator
+        if speculator is not None and sequence.id in self._known:
+            try:
+                return speculator.carry(sequence.id)
+            except Exception as error:  # noqa: BLE001 - forgiven or raised again
+                self._forgive(speculator, error)
         return {}
 
     def forget(self) -> None:
@@ -114,9 +150,29 @@ class Drafting:
         if self._speculator is not None:
             self._speculator.close()
 
+    def _forgive(self, speculator: Speculator, error: Exception) -> None:
+        """It forgets the texts that it knew: what it knows of them may be wrong now."""
+        if self.on_failure is None:
+            raise error
+        self._drafted.clear()
+        self._ids = []
+        for sequence in self._known:
+            with suppress(Exception):
+                speculator.end(sequence)
+        self._known.clear()
+        speculator.rest = 0
+        self._n_failures, self._n_since = self._n_failures + 1, 0
+        if self._n_failures >= MAX_FAILURES:
+            self._speculator = None
+        self.on_failure(error)
+
     def _begin(self, speculator: Speculator, part: Part) -> None:
         sequence = part.sequence
         sequence.is_known_to_drafter = True
+        self._known.add(sequence.id)
+        self._n_since += 1
+        if self._n_since >= FORGOTTEN_AFTER:
+            self._n_failures = 0
         speculator.begin(
             Opening(
                 sequence.id,

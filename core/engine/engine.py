@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from itertools import count
 from typing import Final
@@ -191,6 +192,11 @@ class Engine:
             raise ConfigError("texts are still being written: what they share cannot be dropped")
         self.store.reset()
         self._drafting.forget()
+
+    def forgive_drafters(self, told: Callable[[Exception], None]) -> None:
+        """From now on who fails to draft is not asked again for the texts under way, and `told` is
+        called instead of an exception raised. For who serves many: drafts are never needed."""
+        self._drafting.on_failure = told
 
     def close(self) -> None:
         """No more steps: what drafters keep in files is written."""

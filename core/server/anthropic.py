@@ -105,7 +105,7 @@ def _message(fields: Fields, i: int, value: Any) -> list[dict[str, Any]]:
         if not isinstance(part, dict):
             message.refuse(f"content[{j}]", "must be an object")
         block = Fields(part, f"messages[{i}].content[{j}].")
-        match part.get("type"):
+        match block.text("type") or block.refuse("type", "is missing"):
             case "text":
                 texts.append(part)
             case "tool_use":
@@ -118,7 +118,7 @@ def _message(fields: Fields, i: int, value: Any) -> list[dict[str, Any]]:
             case "redacted_thinking":
                 continue
             case kind:
-                raise not_supported(f"content of type {str(kind)[:40]!r}")
+                raise not_supported(f"content of type {kind[:40]!r}")
     said: dict[str, Any] = {"role": role, "content": texts}
     if calls:
         said["tool_calls"] = calls

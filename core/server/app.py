@@ -13,7 +13,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..errors import SpecdecError
-from . import about, anthropic, chat, completions, infill, native, page, responses, tokens
+from . import (
+    about,
+    anthropic,
+    chat,
+    completions,
+    infill,
+    native,
+    openapi,
+    page,
+    responses,
+    tokens,
+)
 from .errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
 from .replies import on_api_error, on_bug, on_http_error
@@ -30,6 +41,7 @@ ROUTES: Final = (
     ("/props", GET, about.props),
     ("/slots", GET, about.slots),
     ("/metrics", GET, about.metrics),
+    (openapi.PATH, GET, openapi.openapi),
     ("/tokenize", POST, tokens.tokenize),
     ("/detokenize", POST, tokens.detokenize),
     ("/apply-template", POST, tokens.apply_template),

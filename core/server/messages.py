@@ -46,8 +46,9 @@ def text_of_content(fields: Fields, name: str) -> str:
             continue
         if not isinstance(part, dict):
             fields.refuse(f"{name}[{i}]", "must be an object")
-        kind, inner = part.get("type"), Fields(part, f"{name}[{i}].")
+        inner = Fields(part, f"{name}[{i}].")
+        kind = inner.text("type") or inner.refuse("type", "is missing")
         if kind not in _TEXT_PARTS:
-            raise not_supported(f"content of type {str(kind)[:40]!r}")
+            raise not_supported(f"content of type {kind[:40]!r}")
         texts.append(inner.text("text") or "")
     return "\n".join(texts)

@@ -124,6 +124,8 @@ def _own(worker: Worker) -> Iterator[list[str]]:
     yield family(name("requests_refused_total"), "counter", text, totals.refused)
     text = "Steps of the engine that ended with an exception."
     yield family(name("failed_steps_total"), "counter", text, totals.failed_steps)
+    text = "Exceptions of drafters: the texts under way went on without drafts."
+    yield family(name("drafter_failures_total"), "counter", text, totals.drafter_failures)
 
 
 def _histogram(name: str, text: str, histogram: Histogram, more: dict[str, str]) -> list[str]:

@@ -1,23 +1,82 @@
-"""uvicorn's HTTP/1.1, with an end to clients that never finish the headers of a request."""
+"""uvicorn's HTTP/1.1, with an end to clients that never finish the headers of a request, and with
+crowds let in a few at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from collections import deque
+from typing import Any, ClassVar, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+# Requests that are read in one turn of the loop: what streams, and who asks for `/health`, comes
+# in between. One takes some 0.5 ms from its bytes to the queue of the engine.
+_AT_ONCE: Final = 8
+_FIRST: Final = (b"GET /health ", b"GET /v1/health ")
+
+
+class Turnstile:
+    """Of one server, in its loop."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[PatientForSoLong] = deque()
+        self._n_left, self._is_due = _AT_ONCE, False
+
+    def admits(self) -> bool:
+        """Whether one more may come in now."""
+        self._call_soon()
+        if self._waiting or not self._n_left:
+            return False
+        self._n_left -= 1
+        return True
+
+    def wait(self, protocol: PatientForSoLong) -> None:
+        """`come_in` will be called."""
+        self._waiting.append(protocol)
+
+    def _call_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due, self._n_left = False, _AT_ONCE
+        while self._waiting and self._n_left:
+            self._n_left -= 1
+            self._waiting.popleft().come_in()
+        if self._waiting:
+            self._call_soon()
+
 
 class PatientForSoLong(H11Protocol):
     header_s: ClassVar[float] = 60.0
+    turnstile: ClassVar[Turnstile]
     _timer: asyncio.TimerHandle | None = None
+    _held: bytes = b""  # came, and waits at the turnstile
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
+        if self._held:  # read before the pause
+            self._held += data
+        elif data.startswith(_FIRST) or self.turnstile.admits():
+            self._read(data)
+        else:
+            self._held = data
+            self.flow.pause_reading()
+            self.turnstile.wait(self)
+
+    def come_in(self) -> None:
+        data, self._held = self._held, b""
+        if not data or self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
         if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
             self._forget()
@@ -26,6 +85,7 @@ class PatientForSoLong(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        self._held = b""
         super().connection_lost(exc)
 
     def _expect_headers(self) -> None:
@@ -38,9 +98,9 @@ class PatientForSoLong(H11Protocol):
 
     def _give_up(self) -> None:
         self._timer = None
-        if self.conn.their_state is h11.IDLE:
+        if self.conn.their_state is h11.IDLE and not self._held:
             self.transport.close()
 
 
 def protocol(header_s: float) -> type[asyncio.Protocol]:
-    return type("Protocol", (PatientForSoLong,), {"header_s": header_s})
+    return type("Protocol", (PatientForSoLong,), {"header_s": header_s, "turnstile": Turnstile()})

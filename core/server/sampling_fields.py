@@ -176,7 +176,7 @@ def _biases(fields: Fields, pairs: list[Any], tokenizer: Tokenizer) -> Iterator[
             value = float("-inf")
         if not isinstance(value, int | float) or isinstance(value, bool):
             fields.refuse("logit_bias", "must give each token a number, or false to ban it")
-        if isinstance(token, str) and not token.lstrip("-").isdecimal():
+        if isinstance(token, str) and not token.removeprefix("-").isdecimal():
             ids = tokenizer.encode(token, add_special=False, parse_special=False)
         elif isinstance(token, str | int) and not isinstance(token, bool):
             ids = [int(token)] if len(str(token)) < 12 else [-1]

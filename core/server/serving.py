@@ -17,9 +17,11 @@ from .errors import UnavailableError
 from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
+from .sockets import BACKLOG
 from .worker import DEAD, READY, Worker, ping
 
 _LAST_WORDS_S: Final = 0.3  # for clients to be told, after the drain
+_ACCEPTED_AT_ONCE: Final = 64
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -115,6 +117,12 @@ class Serving:
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The system's queue is to be longer than what asyncio takes out of it in one turn."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
+
     def capture_signals(self) -> Any:
         """Signals are ours: uvicorn would raise them again at the end."""
         from contextlib import nullcontext
@@ -135,6 +143,7 @@ def _config(service: Service) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        backlog=_ACCEPTED_AT_ONCE,
         h11_max_incomplete_event_size=settings.max_header,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,

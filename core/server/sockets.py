@@ -8,7 +8,7 @@ from typing import Final
 
 from ..errors import ConfigError
 
-_BACKLOG: Final = 2048
+BACKLOG: Final = 2048
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -21,7 +21,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
     family, _, _, _, address = found[0]
     try:
-        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         where = url_of(host, port)
         reason = (error.strerror or str(error)).partition(" (while")[0]

@@ -38,6 +38,7 @@ class Totals:
     steps: int = 0
     busy: int = 0  # texts that took part in them, added up
     failed_steps: int = 0
+    drafter_failures: int = 0
     drafts: int = 0
     draft_n: int = 0
     draft_n_accepted: int = 0

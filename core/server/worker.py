@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from logging import DEBUG
 from queue import SimpleQueue
 from threading import Event as ThreadEvent
 from threading import Thread
@@ -39,6 +41,7 @@ HAND_OVER_S: Final = 0.002
 _COMMANDS: Final = 64  # between two steps, so that a burst does not stop those who are writing
 _LONGEST_RETRY_S: Final = 60
 T = TypeVar("T")
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,7 @@ class Worker:
         try:
             loaded = self.loaded = self._load()
             self.lanes = [None] * loaded.engine.config.sizes.n_slots
+            loaded.engine.forgive_drafters(self._note_drafter)
             self._open()
             self._serve(loaded.engine)
             loaded.engine.close()
@@ -251,6 +255,7 @@ class Worker:
             self._fault = error
             self._n_failures += 1
             self.totals.failed_steps += 1
+            _log.error("a step failed: %r", error, exc_info=_log.isEnabledFor(DEBUG))
             if self._n_failures >= MAX_FAILURES:
                 raise
             return
@@ -259,6 +264,10 @@ class Worker:
         self.totals.steps += 1
         self.totals.busy += len(self._running)
         self._deliver(engine, events)
+
+    def _note_drafter(self, error: Exception) -> None:
+        self.totals.drafter_failures += 1
+        _log.warning("a drafter failed: %r", error, exc_info=_log.isEnabledFor(DEBUG))
 
     def _deliver(self, engine: Engine, events: Sequence[Event]) -> None:
         now = time.perf_counter()

@@ -101,7 +101,8 @@ class DraftModel(Speculator):
 
     def observe(self, seen: Seen) -> None:
         for sequence, n in zip(seen.sequences, seen.n_true, strict=True):
-            self._n_cells[sequence] += n
+            if sequence in self._n_cells:
+                self._n_cells[sequence] += n
 
     def n_pending(self, sequence: int) -> int:
         """Rows that it has to catch up on before it can draft, about as many."""

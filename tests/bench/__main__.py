@@ -16,6 +16,7 @@ from . import (
     converting,
     decode,
     neighbour,
+    serve,
     spec_batch,
     spec_chats,
     spec_edit,
@@ -63,6 +64,7 @@ SECTIONS: dict[str, Section] = {
     "convert-error": converting.errors,
     "convert-speed": converting.speed,
     "convert-attach": converting.attach,
+    "serve": serve.serving,
 }
 
 

@@ -66,6 +66,11 @@ class LlamaCpp:
     def __exit__(self, *_: object) -> None:
         del self._server  # its destructor joins llama.cpp's threads
 
+    @property
+    def address(self) -> str:
+        """Of its HTTP server."""
+        return str(self._server.listening_address)
+
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids without BOS; `special` reads the text of control tokens as these."""
         body = {"content": text, "add_special": False, "parse_special": special}
@@ -98,7 +103,7 @@ class LlamaCpp:
     def _post(self, name: str, body: dict[str, Any]) -> Any:
         """The server's own endpoints: its in-process call speaks OpenAI's, which lack tokens."""
         request = urllib.request.Request(
-            f"{self._server.listening_address}/{name}",
+            f"{self.address}/{name}",
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )

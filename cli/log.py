@@ -1,0 +1,33 @@
+"""What the library logs, as lines on stderr: errors for everybody, the rest for all but --quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+from .output import Output, print_error
+
+_ALL: Final = "specdec"
+
+
+class _ToOutput(logging.Handler):
+    def __init__(self, output: Output) -> None:
+        super().__init__()
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Both make one line of it, control characters shown: what is logged may quote a request.
+        text = self.format(record)
+        if record.levelno >= logging.ERROR:
+            print_error(text)
+        else:
+            self._output.remark(text)
+
+
+def show_log(output: Output) -> None:
+    """SPEC_DEBUG=1 adds tracebacks."""
+    logger = logging.getLogger(_ALL)
+    logger.handlers = [_ToOutput(output)]
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG if os.environ.get("SPEC_DEBUG") == "1" else logging.WARNING)

@@ -1,0 +1,243 @@
+"""Hostile requests, one by one: each is refused in time, while another client's stream goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+from support.serving import Server, nano_server, running, wait_until
+
+from specdec.core import load, nano
+from specdec.core.server.loading import prepare
+from specdec.core.server.worker import Loaded
+from specdec.core.tokenizer import ChatTemplate
+
+IN_TIME = 10.0  # on a busy machine; alone it is 2
+NESTED: Any = "x"
+for _ in range(90):
+    NESTED = {"type": "array", "items": NESTED if isinstance(NESTED, dict) else {}}
+CYCLE = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+DEEP_CYCLE = {
+    "$ref": "#/$defs/a",
+    "$defs": {"a": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/a"}}},
+}
+RULES: dict[str, dict[str, Any]] = {
+    "parentheses": {"grammar": "root ::= " + "(" * 60_000 + '"a"' + ")" * 60_000},
+    "left recursion": {"grammar": 'root ::= root "a" | "b"'},
+    "repetition": {"grammar": 'root ::= "a"{1,1000000000}'},
+    "nested repetition": {"grammar": 'root ::= (((("a"{1,99}){1,99}){1,99}){1,99}){1,99}'},
+    "rules": {"grammar": "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(3000))},
+    "megabyte": {"grammar": 'root ::= "' + "a" * (1 << 20) + '"'},
+    "megabyte schema": {"json_schema": {"enum": ["x" * 100 + str(i) for i in range(10_000)]}},
+    "nested schema": {"json_schema": NESTED},
+    "cycle": {"json_schema": CYCLE},
+    "endless": {"json_schema": DEEP_CYCLE},
+    "regex": {"json_schema": {"type": "string", "pattern": "^(a|a|b)*(((a+)+)+)+c{1,5000}$"}},
+    "look-around": {"json_schema": {"type": "string", "pattern": "(?=a)b(?!c)\\1"}},
+    "numbers": {"json_schema": {"type": "integer", "minimum": 1, "maximum": 10**300}},
+    "items": {"json_schema": {"type": "array", "minItems": 10**9}},
+    "remote": {"json_schema": {"$ref": "http://127.0.0.1:9/schema.json"}},
+    "all of": {"json_schema": {"allOf": [{"anyOf": [{"minLength": i}] * 40} for i in range(40)]}},
+}
+
+
+class Stream:
+    """A client in the background; the longest pause between two of its events."""
+
+    def __init__(self, server: Server) -> None:
+        self.pause, self.n, self._ends = 0.0, 0, False
+        self._server = server
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ends:
+            body = json.dumps({"prompt": "a = ", "n_predict": 400, "stream": True})
+            head = f"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+            with socket.create_connection(("127.0.0.1", self._server.port)) as connection:
+                connection.sendall(f"{head}\r\nConnection: close\r\n\r\n{body}".encode())
+                last = time.perf_counter()
+                while data := connection.recv(1 << 16):
+                    self.pause = max(self.pause, time.perf_counter() - last)
+                    last, self.n = time.perf_counter(), self.n + len(data)
+
+    def __enter__(self) -> Stream:
+        self._thread.start()
+        wait_until(lambda: self.n > 0)
+        self.pause = 0.0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends = True
+        self._thread.join()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_that_cannot_be_followed(server: Server, name: str) -> None:
+    """Either an error, or some tokens; in bounded time, and nobody else waits for it."""
+    body = {"prompt": "a", "n_predict": 4, **RULES[name]}
+    with Stream(server) as other:
+        began = time.perf_counter()
+        status, told, _ = server.request("POST", "/completion", body)
+        took = time.perf_counter() - began
+        n = other.n
+        wait_until(lambda: other.n > n, 5)
+    assert status in (200, 400), told
+    assert took < IN_TIME
+    assert other.pause < 2.0
+    if status == 400:
+        assert told["error"]["type"] == "invalid_request_error"
+        assert len(told["error"]["message"]) <= 1000
+
+
+BOMBS = {
+    "power": "{{ 9**9**8 }}",
+    "text": "{{ 'a' * 50000000 }}{{ 'a' * 50000000 }}",
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+    "escape": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "globals": "{{ lipsum.__globals__['os'].popen('id').read() }}",
+    "format": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
+    "recursion": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "broken": "{% if %}",
+}
+
+
+@pytest.fixture(scope="module")
+def hostage() -> Iterator[Server]:
+    """A server whose template the tests exchange."""
+
+    def make() -> Loaded:
+        return prepare(load(nano.path(), "cpu"), 2, ChatTemplate("{{ messages[0].content }}"))
+
+    with running(Server(make)) as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_templates_that_are_bombs(hostage: Server, name: str) -> None:
+    loaded = hostage.worker.loaded
+    assert loaded is not None
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+    with Stream(hostage) as other:
+        hostage.worker.loaded = Loaded(loaded.runtime, loaded.engine, ChatTemplate(BOMBS[name]))
+        try:
+            began = time.perf_counter()
+            status, error = hostage.refused("/v1/chat/completions", body)
+            took = time.perf_counter() - began
+        finally:
+            hostage.worker.loaded = loaded
+    assert (status, error["type"]) == (400, "invalid_request_error"), error
+    assert took < IN_TIME
+    assert other.pause < 2.0
+    done = hostage.post("/v1/chat/completions", **body)
+    assert done["usage"]["completion_tokens"] == 3
+
+
+def test_the_process_of_templates_may_die(hostage: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3}
+    hostage.post("/v1/chat/completions", **body)
+    children = psutil.Process().children(recursive=True)
+    assert children
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+    status, told, _ = hostage.request("POST", "/v1/chat/completions", body)
+    assert status in (200, 400, 500)
+    assert status == 200 or set(told) == {"error"}
+    assert hostage.post("/v1/chat/completions", **body)["usage"]["completion_tokens"] == 3
+
+
+def test_numbers_and_names_that_json_allows(server: Server) -> None:
+    """Huge numbers, the same name twice (the last one counts), names that are long or odd."""
+    post = server.request
+    for raw, wanted in (
+        (b'{"prompt": "a", "n_predict": 1, "seed": ' + b"9" * 5000 + b"}", 400),
+        (b'{"prompt": "a", "n_predict": 1, "temperature": ' + b"9" * 5000 + b"}", 400),
+        (b'{"prompt": "a", "n_predict": 1, "temperature": -1e999}', 400),
+        (b'{"prompt": "a", "n_predict": 1, "x": ' + b"9" * 100_000 + b"}", (200, 400)),
+        (b'{"prompt": "a", "n_predict": 7, "n_predict": 1}', 200),
+        (b'{"prompt": "a", "n_predict": 1, "\\u0000\\ud83d\\ude00": 1}', 200),
+        (b'{"prompt": "a", "n_predict": 1, "stop": ["\\udc00"]}', 400),
+        (b'{"prompt": "a\\u0000b\\u001b[31m", "n_predict": 1}', 200),
+        (b'{"prompt": "a", "n_predict": 1, "grammar": "root ::= \\u0000"}', 400),
+        (b'{"prompt": "a", "n_predict": 1, "logit_bias": {"\\u0663": 1}}', (200, 400)),
+        (b'{"prompt": "a", "n_predict": 1, "logit_bias": {"--5": 1, "9\\u0000": 1}}', (200, 400)),
+        (b'{"prompt": "a", "n_predict": 1, "id_slot": 1e400}', 400),
+        (b"\xef\xbb\xbf" + b'{"prompt": "a", "n_predict": 1}', (200, 400)),
+        (b'{"prompt": "a", "n_predict": 1}' + b"\0" * 10, 400),
+    ):
+        status, told, _ = post("POST", "/completion", raw)
+        assert status in (wanted if isinstance(wanted, tuple) else (wanted,)), (raw[:80], told)
+        if status == 200:
+            assert told["tokens_predicted"] == 1
+
+
+def test_control_characters_come_back_escaped(server: Server) -> None:
+    evil = "\x1b]0;title\x07\x00\r\n\u2028\x9b31m"
+    for path, body in (
+        ("/completion", {"prompt": evil, "n_predict": 1}),
+        ("/completion", {"prompt": "a", "stop": [5, evil]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "model": evil,
+                                  "max_tokens": 1, "stream": True}),
+        ("/apply-template", {"messages": [{"role": "user", "content": evil}]}),
+        ("/tokenize", {"content": evil, "with_pieces": True}),
+        ("/v1/chat/completions", {"messages": [{"role": evil, "content": 5}]}),
+    ):  # fmt: skip
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        raw = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        connection.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+        shown = answer.replace(b"\r\n", b"").replace(b"\n\n", b"")
+        assert not [byte for byte in shown if byte < 0x20 and byte != 10], shown
+    status, told, _ = server.request("GET", "/%1b%5b31m%0d%0aSet-Cookie:x")
+    assert (status, told["error"]["code"]) == (404, 404)
+
+
+def test_nothing_is_fetched(server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.3)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        for part in (
+            {"type": "image_url", "image_url": {"url": url}},
+            {"type": "input_image", "image_url": url},
+            {"type": "input_audio", "input_audio": {"data": url}},
+            {"type": "file", "file": {"file_id": url}},
+            {"type": "image", "source": {"type": "url", "url": url}},
+        ):
+            for path, body in (
+                ("/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}),
+                (
+                    "/v1/messages",
+                    {"max_tokens": 1, "messages": [{"role": "user", "content": [part]}]},
+                ),
+                ("/v1/responses", {"input": [{"role": "user", "content": [part]}]}),
+            ):
+                assert server.request("POST", path, body)[0] in (400, 501)
+        body = {"prompt": "a", "json_schema": {"$ref": url}, "n_predict": 1}
+        assert server.request("POST", "/completion", body)[0] == 400
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_keys_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.DEBUG),
+        running(nano_server(n=1, api_keys=("sesame-opens",))) as server,
+    ):
+        for given in ("sesame-opens", "wrong-guess", "x" * 9000):
+            server.request(
+                "GET", "/v1/models?api_key=in-the-query", Authorization=f"Bearer {given}"
+            )
+            server.request("POST", "/completion", b"{", Authorization=f"Bearer {given}")
+    for secret in ("sesame-opens", "wrong-guess", "in-the-query"):
+        assert secret not in caplog.text
