@@ -97,6 +97,17 @@ class Drafting:
             return self._speculator.carry(sequence.id)
         return {}
 
+    def save_left(self, tokens: Many[int]) -> dict[str, bytes]:
+        return {} if self._speculator is None else self._speculator.save_left(tokens)
+
+    def restore_left(self, tokens: Many[int], blobs: dict[str, bytes]) -> None:
+        if self._speculator is not None and blobs:
+            self._speculator.restore_left(tokens, blobs)
+
+    def forget(self, tokens: Many[int]) -> None:
+        if self._speculator is not None:
+            self._speculator.forget(tokens)
+
     def close(self) -> None:
         if self._speculator is not None:
             self._speculator.close()

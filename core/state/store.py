@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,14 @@ class SequenceState:
         """Of `n_rows` rows just run, the first `n_true` hold."""
         self.n_cells += n_true
         self.replay = replay_after(self.replay, n_rows, n_true, self.window)
+
+
+class Left(NamedTuple):
+    """The longest beginning of a text that is kept."""
+
+    n_tokens: int
+    pages: list[int]
+    states: list[Checkpoint]  # of recurrent models: that at its end, and those before it
 
 
 class StateStore:
@@ -85,6 +93,8 @@ class StateStore:
         # Not a method of ours: in a circle the arrays would outlive the engine.
         copy_pages = partial(self.backend.copy_pages, self.state)
         self.pool = PagePool(sizes.n_pages, sizes.page_len, copy_pages)
+        if sizes.max_idle is not None:
+            self.pool.max_idle = sizes.max_idle
         self.prefixes = PrefixCache(self.pool, self.slots)
 
     def open(
@@ -134,6 +144,15 @@ class StateStore:
             made.carry = carry
             self.backend.copy_slot(self.state, sequence.slot, made.slot, sequence.replay)
             sequence.checkpoints.append(made)
+
+    def left_of(self, tokens: Sequence[int]) -> Left:
+        """What was left of a text that began like this, as far as another could go on from it."""
+        match = self.prefixes.find(tokens)
+        n_tokens = _floor(match.n_tokens, 1 if self.any_cut else self.chunk)
+        states = match.checkpoints(n_tokens) if self.is_recurrent else []
+        if self.is_recurrent:
+            n_tokens = states[-1].position if states else 0
+        return Left(n_tokens, match.pages(n_tokens), states)
 
     def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
         """Let other texts use the state of these tokens, the first ones of the sequence."""
@@ -193,6 +212,7 @@ class StateStore:
         if checkpoint is not None:
             self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
             self.slots.touch(checkpoint)
+            self.pool.touch(checkpoint.home.page)
             opened.replay, opened.carry = checkpoint.replay, checkpoint.carry
         return opened
 

@@ -84,6 +84,21 @@ def test_texts_that_part_within_a_page_do_not_meet(hybrid: bool) -> None:
     assert cached == ([8, 8, 16] if hybrid else [14, 14, 16])
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_second_answer_to_the_same_text(hybrid: bool) -> None:
+    """As when somebody changes their last message: what follows the text before begins within a
+    page, of which another text has more."""
+    engine = make_engine(hybrid=hybrid, sizes=replace(SMALL, n_checkpoints=8))
+    first = engine.add(PROMPT, params(9, ignore_eos=True))
+    drain(engine)
+    for last in (40, 41, 42):
+        prompt = [*first.tokens, last, last]
+        second = engine.add(prompt, params(6))
+        drain(engine)
+        assert made(second) == alone(prompt, params(6), engine)
+        assert second.stats.cached_n >= 18
+
+
 def test_what_is_used_is_kept_longest() -> None:
     """Room for three states: one that is asked for again outlives newer ones."""
     engine = make_engine(hybrid=True)
