@@ -6,10 +6,11 @@ import gc
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import typer
 
+from ..core.errors import ConfigError
 from .chat import CHATML, read_switches
 from .flags import takes_flags
 from .loading import bundled_model, open_runtime
@@ -17,8 +18,14 @@ from .options import ModelOptions, PlaceOptions, VoiceOptions
 from .output import Output
 from .prompt import one_of
 from .sampling_options import SamplingOptions
-from .serve_options import LimitOptions, ListenOptions, TemplateOptions, build_settings
-from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
+from .serve_options import (
+    CacheOptions,
+    LimitOptions,
+    ListenOptions,
+    TemplateOptions,
+    build_settings,
+)
+from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of, with_dashes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +46,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     place: PlaceOptions,
     listen: ListenOptions,
     limits: LimitOptions,
+    cache: CacheOptions,
     templates: TemplateOptions,
     sampling: SamplingOptions,
     spec: SpecFlags,
@@ -57,7 +65,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None
     switches = read_switches(templates.chat_template_kwargs)
-    settings = build_settings(listen, limits, templates, sampling, switches)
+    settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if models.model is None:
         settings = replace(settings, writes_text=True)
     for path in (model, spec.draft_model):
@@ -65,12 +73,15 @@ def serve(  # noqa: PLR0913 - groups of flags
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
         output.remark(warning)
+    if cache.warning:
+        output.remark(cache.warning)
     from ..core.server.sockets import open_socket, url_of
     from ..core.server.worker import Worker
 
     sock = open_socket(listen.host, listen.port)
     url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
-    load = loader(model, place, output, speculation, spec.draft_model, listen.parallel)
+    room = Room(listen.parallel, cache.room)
+    load = loader(model, place, output, speculation, spec.draft_model, room)
     worker = Worker(
         lambda: load(lambda runtime: find_template(runtime, source, templates.chat_template)),
         max_queue=settings.max_queue,
@@ -94,20 +105,29 @@ def serve(  # noqa: PLR0913 - groups of flags
     finish(serving, code)
 
 
+class Room(NamedTuple):
+    """What is asked for beside the model itself."""
+
+    n_parallel: int
+    cache_ram: int | None  # bytes
+
+
 def loader(
     model: Path,
     place: PlaceOptions,
     output: Output,
     speculation: SpecOptions,
     draft: Path | None,
-    n_parallel: int,
+    room: Room,
 ) -> Callable[[Callable[[Runtime], ChatTemplate | None]], Loaded]:
     def load(template_of: Callable[[Runtime], ChatTemplate | None]) -> Loaded:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(model, place, output, speculation, draft)
         try:
-            return prepare(runtime, n_parallel, template_of(runtime))
+            return prepare(runtime, room.n_parallel, template_of(runtime), room.cache_ram)
+        except ConfigError as error:  # what was asked for does not fit
+            raise typer.BadParameter(with_dashes(str(error))) from None
         finally:
             output.clear_progress()
 

@@ -61,7 +61,7 @@ def read_params(
             json_schema=schema,
             with_rejected=fields.flag("provenance"),
             owner=owner,
-            reuse=fields.flag("cache_prompt", True),
+            reuse=fields.flag("cache_prompt", settings.caches_prompts),
             spec=read_spec(fields, tokenizer, loaded_types),
         )
     )

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import uvicorn
 
+from .about import remember
 from .app import build_app
 from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
+from .sleeping import doze_if_idle
 from .worker import DEAD, READY, Worker, ping
 
 _LAST_WORDS_S: Final = 0.5  # for connections to close after the drain
@@ -90,6 +92,7 @@ class Serving:
         """Silent streams say that they are alive; clients that do not read are given up."""
         while True:
             await asyncio.sleep(1)
+            doze_if_idle(self.service, remember)
             now = time.perf_counter()
             for each in list(self.service.under_way):
                 if each.waits_since and now - each.waits_since > self.settings.io_s:

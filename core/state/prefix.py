@@ -123,14 +123,17 @@ class PrefixCache:
     def forget(self, tokens: Sequence[int]) -> None:
         """Keep nothing that these tokens alone are the reason for: neither pages that another
         text goes on from, nor those that somebody holds."""
+        keys = np.asarray(tokens, np.int32)
         for node in reversed(self.find(tokens).nodes):
-            assert node.parent is not None, "the root is not found"
+            parent = node.parent
+            assert parent is not None, "the root is not found"
+            known = keys[node.start : node.start + self._pool.page_len].tobytes()
             # Also where texts ended of which this one is the continuation.
-            for other in list(node.parent.children.values()):
-                if other is not node and node.tokens.startswith(other.tokens):
-                    self._pool.forget(other.page)
-            if node.children or not self._pool.forget(node.page):
-                return
+            for child in list(parent.children.values()):
+                if known.startswith(child.tokens) and not child.children:
+                    self._pool.forget(child.page)
+            if node.tokens in parent.children and known.startswith(node.tokens):
+                return  # somebody needs it
 
     def _whole_pages(self, keys: Ints) -> Iterator[bytes]:
         page_len = self._pool.page_len

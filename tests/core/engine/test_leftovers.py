@@ -120,6 +120,16 @@ def test_forgotten(hybrid: bool) -> None:
     assert ask(engine, [*tokens, 1]) == 0
 
 
+def test_a_text_that_begins_alike_is_not_forgotten() -> None:
+    engine, tokens = written(hybrid=False)
+    other = [*tokens[:-3], 33, 33, 33, 33]
+    ask(engine, other)
+    engine.forget(tokens)
+    n = ask(engine, [*other, 1])
+    engine.forget(tokens)  # which is not there
+    assert n == ask(engine, [*other, 1]) == len(other)
+
+
 def test_who_is_written_is_not_disturbed() -> None:
     """Its pages are read on, and are there for others afterwards."""
     engine, tokens = written()
