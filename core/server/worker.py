@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import SpecdecError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
+from ..state.host_memory import give_back
 from .errors import ApiError, EngineError, UnavailableError
 from .lanes import Lanes
 from .mailbox import Mailbox, Ping, Progress
 from .totals import Totals
+from .wakers import Wakers
 from .work import Work
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Worker:
         self._n_failures = 0
         self._fault: Exception | None = None  # of the last step
         self._is_tired = self._is_wanted = False
-        self._wakers: list[asyncio.Future[None]] = []  # the loop's
+        self._wakers = Wakers()
 
     def begin(self) -> None:
         """Load, in any thread; what takes as long can be done meanwhile."""
@@ -187,10 +189,8 @@ class Worker:
             self._is_wanted = True
 
         while self.state == SLEEPING:
-            waker = asyncio.get_running_loop().create_future()
-            self._wakers.append(waker)
             self._commands.put(run)
-            await waker
+            await self._wakers.wait()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, and let what is under way end; what then remains is ended."""
@@ -249,6 +249,7 @@ class Worker:
         self._lanes.forget()
         gc.unfreeze()
         gc.collect()
+        give_back()
         while self.loaded is None and not self._is_stopped:
             self._commands.get()()
             if self._waiting or self._is_wanted:
@@ -261,27 +262,15 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - its file may come back
             _log.error("the model cannot be loaded again: %s", error)
             self._fail_all(UnavailableError("the model cannot be loaded again"))
-            self._in_loop(lambda: self._tell_wakers(is_there=False))
+            self._in_loop(lambda: self._wakers.tell(is_there=False))
         else:
-            self._in_loop(lambda: self._tell_wakers(is_there=True))
-
-    def _tell_wakers(self, *, is_there: bool) -> None:
-        """In the loop."""
-        wakers, self._wakers = self._wakers, []
-        for waker in wakers:
-            if waker.done():
-                continue
-            if is_there:
-                waker.set_result(None)
-            else:
-                waker.set_exception(
-                    ApiError(503, "the model cannot be loaded again", retry_after=5)
-                )
+            give_back()  # what was needed for loading only
+            self._in_loop(lambda: self._wakers.tell(is_there=True))
 
     def _bury(self) -> None:
         """In the loop, when the thread has ended: who was submitted at the last moment."""
         self._fail_all()
-        self._tell_wakers(is_there=False)
+        self._wakers.tell(is_there=False)
         self._on_change()
 
     def _serve(self, engine: Engine) -> None:

@@ -5,7 +5,9 @@ A container's limit counts as much as the machine's memory: whoever exceeds it i
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
@@ -19,6 +21,13 @@ def available_memory() -> int | None:
     """Bytes; None where the system does not say."""
     known = [size for size in (_machine(), _cgroup()) if size is not None]
     return min(known) if known else None
+
+
+def give_back() -> None:
+    """What was freed goes to the system. glibc would keep large blocks for this process, more of
+    them each time that a model is loaded."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _machine() -> int | None:

@@ -235,7 +235,7 @@ def test_files_that_are_not_ours(saving: Server, folder: Path) -> None:
         ("outside the vocabulary", {"tokens": snapshot.tokens + 100_000}),
         ("not one that has ended", {"blobs": {}}),
     ):
-        replace(snapshot, **change).save(folder / "bad")  # type: ignore[arg-type]
+        replace(snapshot, **change).save(folder / "bad")
         assert said in restored(saving, "bad")
     assert act(saving, "restore", 0, filename="good")["n_restored"] > 0
 
