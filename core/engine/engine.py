@@ -15,7 +15,7 @@ from ..sampling.params import SamplingParams
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
 from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
-from ..state.leftovers import Origin, give_left, others_of, take_left, with_others
+from ..state.leftovers import Leftovers, Origin, give_left, others_of, take_left, with_others
 from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -163,19 +163,19 @@ class Engine:
         self._scheduler.waiting.append(sequence)
         return sequence
 
-    def save_left(self, tokens: Tokens[int]) -> SequenceSnapshot | None:
+    def save_left(self, tokens: Tokens[int]) -> Leftovers | None:
         """What a text of these tokens, which has ended, left in the cache; None if nothing."""
         self._recover()
-        snapshot = take_left(self._origin, self.store, tokens)
-        if snapshot is not None:
-            with_others(snapshot, self._drafting.save_left(tokens[: snapshot.n_cells]))
-        return snapshot
+        found = take_left(self._origin, self.store, tokens)
+        if found is not None:
+            with_others(found.last, self._drafting.save_left(tokens[: found.last.n_cells]))
+        return found
 
-    def restore_left(self, snapshot: SequenceSnapshot) -> int:
+    def restore_left(self, given: Leftovers) -> int:
         """Put that into the cache, for texts that begin alike: of how many tokens it is there."""
         self._recover()
-        n = give_left(self._origin, self.store, snapshot, self._n_vocab)
-        self._drafting.restore_left(snapshot.tokens[:n].tolist(), others_of(snapshot))
+        n = give_left(self._origin, self.store, given, self._n_vocab)
+        self._drafting.restore_left(given.last.tokens[:n].tolist(), others_of(given.last))
         return n
 
     def forget(self, tokens: Tokens[int]) -> None:

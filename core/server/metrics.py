@@ -120,8 +120,8 @@ def _own(worker: Worker) -> Iterator[list[str]]:
     yield family(
         name("texts_total"), "counter", "Texts that ended, by reason.", dict(totals.ended), "reason"
     )
-    if worker.loaded is not None:
-        use = worker.loaded.engine.store.cache_use
+    if (loaded := worker.loaded) is not None:
+        use = loaded.engine.store.cache_use
         for key, text, value in (
             ("cache_bytes", "What texts that ended left in memory.", use.n_bytes),
             ("cache_limit_bytes", "That it may become.", use.limit),

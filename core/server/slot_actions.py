@@ -57,12 +57,12 @@ async def _save(request: Request, service: Service, folder: Path, lane: int) -> 
         )
         if found is None:
             raise ApiError(400, _nothing_there(lane, bool(worker.last_text(lane))))
-        n_bytes = await asyncio.to_thread(slot_files.save, folder, name, found)
+        n_bytes = await asyncio.to_thread(lambda: slot_files.save(folder, name, found.joined()))
     return JsonResponse(
         {
             "id_slot": lane,
             "filename": name,
-            "n_saved": found.n_cells,
+            "n_saved": found.last.n_cells,
             "n_written": n_bytes,
             "timings": {"save_ms": _ms_since(began)},
         }
@@ -75,14 +75,14 @@ async def _restore(request: Request, service: Service, folder: Path, lane: int) 
     await _when_free(request, service, lane, _nothing)
     async with service.slot_files:
         max_bytes = 2 * service.loaded.engine.store.saved_bytes + _EXTRA
-        snapshot, n_bytes = await asyncio.to_thread(slot_files.load, folder, name, max_bytes)
+        given, n_bytes = await asyncio.to_thread(slot_files.load, folder, name, max_bytes)
 
         def restore(engine: Engine) -> int:
             try:
-                n = engine.restore_left(snapshot)
+                n = engine.restore_left(given)
             except (ConfigError, FileFormatError) as error:
                 raise ApiError(400, f"{name}: {error}", param="filename") from None
-            worker.set_last_text(lane, snapshot.tokens.tolist())
+            worker.set_last_text(lane, given.last.tokens.tolist())
             return n
 
         n = await _when_free(request, service, lane, restore)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import FileFormatError
+from ..state.leftovers import Leftovers
 from ..state.snapshot import SequenceSnapshot
 from .errors import ApiError
 
@@ -64,7 +65,7 @@ def save(folder: Path, name: str, snapshot: SequenceSnapshot) -> int:
     return n
 
 
-def load(folder: Path, name: str, max_bytes: int) -> tuple[SequenceSnapshot, int]:
+def load(folder: Path, name: str, max_bytes: int) -> tuple[Leftovers, int]:
     """And how many bytes were read. Refused if it is no slot that was saved here."""
     try:
         at = os.open(folder, _FOLDER)
@@ -78,11 +79,12 @@ def load(folder: Path, name: str, max_bytes: int) -> tuple[SequenceSnapshot, int
             os.close(number)
             raise
         with os.fdopen(number, "rb") as file:
-            return SequenceSnapshot.read(file, name), size
+            return Leftovers.split(SequenceSnapshot.read(file, name)), size
     except FileNotFoundError:
         raise ApiError(400, f"there is no saved slot {name}", param="filename") from None
     except FileFormatError as error:
-        raise ApiError(400, str(error), param="filename") from None
+        message = str(error)
+        raise _refused(message if message.startswith(name) else f"{name}: {message}") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _refused(f"{name} is a link, which is not followed") from None

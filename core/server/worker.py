@@ -175,11 +175,12 @@ class Worker:
         return await asyncio.wrap_future(answer)
 
     def doze(self) -> None:
-        """Give the model's memory back, unless somebody wants something meanwhile."""
+        """In the loop, when nobody wants anything: give the model's memory back."""
 
         def run() -> None:
             self._is_tired = True
 
+        self.state = SLEEPING  # who comes now waits
         self._commands.put(run)
 
     async def wake_up(self) -> None:
@@ -278,9 +279,7 @@ class Worker:
             self._listen(is_idle=not (engine.has_work or self._waiting))
             if self._is_tired:
                 self._is_tired = False
-                if not (engine.has_work or self._waiting or self.state != READY):
-                    self.state = SLEEPING
-                    return
+                return
             if self._waiting:
                 self._admit(engine)
             if engine.has_work:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError, FileFormatError, NonFiniteError, SpecdecError
 from ..state.fingerprint import model_fingerprint
-from ..state.leftovers import Origin, give_left, take_left
+from ..state.leftovers import Leftovers, Origin, give_left, take_left
 from ..state.snapshot import SequenceSnapshot
 from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
 from .draft_saving import load_reading, save_reading
@@ -146,8 +146,8 @@ class DraftModel(Speculator):
 
     def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
         self._recover()
-        snapshot = take_left(self._origin, self._state.store, self._ids_of(tokens))
-        return {} if snapshot is None else {_STATE: snapshot.to_bytes()}
+        found = take_left(self._origin, self._state.store, self._ids_of(tokens))
+        return {} if found is None else {_STATE: found.joined().to_bytes()}
 
     def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
         self._recover()
@@ -155,7 +155,8 @@ class DraftModel(Speculator):
         try:
             saved = SequenceSnapshot.from_bytes(blobs.get(_STATE, b""), "draft model")
             if saved.tokens[: saved.n_cells].tolist() == ids[: saved.n_cells]:
-                give_left(self._origin, self._state.store, saved, self._n_vocab)
+                given = Leftovers.split(saved)
+                give_left(self._origin, self._state.store, given, self._n_vocab)
         except (FileFormatError, ConfigError):
             return
 

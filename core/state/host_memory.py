@@ -15,6 +15,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 # v1 says "no limit" with a number near 2^63.
 _UNLIMITED = 1 << 60
+_MMAP_THRESHOLD = -3  # as glibc's malloc.h has it
+_LARGE = 1 << 20  # bytes
 
 
 def available_memory() -> int | None:
@@ -24,10 +26,15 @@ def available_memory() -> int | None:
 
 
 def give_back() -> None:
-    """What was freed goes to the system. glibc would keep large blocks for this process, more of
-    them each time that a model is loaded."""
+    """What was freed goes to the system, now and whenever a large block is freed from now on.
+
+    glibc learns to keep blocks of up to 32 MB for this process: then each time that a model is
+    loaded some more of it stays, and memory that is to be zero has to be written.
+    """
     with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _LARGE)
+        library.malloc_trim(0)
 
 
 def _machine() -> int | None:

@@ -8,7 +8,7 @@ need to go on from each. It has no request and no sampler: nothing is left to be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -44,25 +44,56 @@ class Origin:
                 )
 
 
-def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> SequenceSnapshot | None:
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """As the engine's thread takes and gives them; becoming one snapshot takes longer."""
+
+    last: SequenceSnapshot  # pages, and the state at their end
+    earlier: tuple[SequenceSnapshot, ...] = ()  # other recurrent states
+
+    def joined(self) -> SequenceSnapshot:
+        states = {f"{_STATE}{state.n_cells}": state.to_bytes() for state in self.earlier}
+        return replace(self.last, blobs=self.last.blobs | states)
+
+    @classmethod
+    def split(cls, snapshot: SequenceSnapshot) -> Leftovers:
+        """Refused if it is something else."""
+        if snapshot.blobs.get(_KIND) != _LEFT:
+            raise FileFormatError("the saved sequence is not one that has ended")
+        states = [
+            SequenceSnapshot.from_bytes(blob, f"the state at {name}")
+            for name, blob in _named(snapshot, _STATE).items()
+        ]
+        for each in (snapshot, *states):
+            _check_numbers(each.image)
+        return cls(snapshot, tuple(sorted(states, key=lambda state: state.n_cells)))
+
+
+def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> Leftovers | None:
     """None if nothing is left of a text of these tokens."""
     left = store.left_of(tokens)
     if not left.n_tokens:
         return None
     marks = [store.pool.n_drafter_cells[page] for page in left.pages]
     blobs = {_KIND: _LEFT, _MARKS: np.array(marks, "<u2").tobytes()}
-    for earlier in left.states[:-1]:
-        state = _snapshot(origin, store, tokens, earlier.position, [], earlier)
-        blobs[f"{_STATE}{earlier.position}"] = state.to_bytes()
     last = left.states[-1] if left.states else None
-    return _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs)
+    return Leftovers(
+        _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs),
+        tuple(
+            _snapshot(origin, store, tokens, earlier.position, [], earlier)
+            for earlier in left.states[:-1]
+        ),
+    )
 
 
-def give_left(origin: Origin, store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> int:
+def give_left(origin: Origin, store: StateStore, given: Leftovers, n_vocab: int) -> int:
     """Into the cache; of how many tokens it is there then. Refused if it does not belong here."""
-    check_left(origin, store, snapshot, n_vocab)
-    earlier = list(_earlier(origin, store, snapshot))
+    snapshot = given.last
+    origin.check(snapshot)
+    check_fit(store, snapshot, n_vocab)
     marks = _marks(store, snapshot)
+    for state in given.earlier:
+        _check_state(origin, store, snapshot, state)
     n_cells, tokens = snapshot.n_cells, snapshot.tokens[: snapshot.n_cells].tolist()
     opened = store.open_image(snapshot.image, n_cells, n_cells)
     if opened is None:
@@ -70,21 +101,13 @@ def give_left(origin: Origin, store: StateStore, snapshot: SequenceSnapshot, n_v
     opened.replay = snapshot.replay
     for page, mark in zip(opened.table.pages, marks, strict=True):
         store.pool.n_drafter_cells[page] = mark
-    for state in earlier:
+    for state in given.earlier:
         _add_state(store, opened, state)
     carry = _named(snapshot, _CARRY)
     if not store.any_cut and store.is_recurrent:
         store.checkpoint(opened, carry)
     store.close(opened, tokens, carry)
     return store.left_of(tokens).n_tokens
-
-
-def check_left(origin: Origin, store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> None:
-    if snapshot.blobs.get(_KIND) != _LEFT:
-        raise FileFormatError("the saved sequence is not one that has ended")
-    origin.check(snapshot)
-    check_fit(store, snapshot, n_vocab)
-    _check_numbers(snapshot.image)
 
 
 def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> None:
@@ -138,23 +161,15 @@ def _snapshot(
     )
 
 
-def _earlier(
-    origin: Origin, store: StateStore, snapshot: SequenceSnapshot
-) -> list[SequenceSnapshot]:
-    """The recurrent states before the last one; refused if anything is wrong with one of them."""
-    found: list[SequenceSnapshot] = []
-    for name, blob in _named(snapshot, _STATE).items():
-        state = SequenceSnapshot.from_bytes(blob, f"the state at {name}")
-        origin.check(state)
-        n = state.n_cells
-        blank = _image(store, [], 0, 0, state.replay)
-        if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
-            raise FileFormatError("the saved sequence's state does not have this model's shape")
-        if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
-            raise FileFormatError("the saved sequence has a state of another text")
-        _check_numbers(state.image)
-        found.append(state)
-    return sorted(found, key=lambda state: state.n_cells)
+def _check_state(
+    origin: Origin, store: StateStore, snapshot: SequenceSnapshot, state: SequenceSnapshot
+) -> None:
+    origin.check(state)
+    n, blank = state.n_cells, _image(store, [], 0, 0, state.replay)
+    if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
+        raise FileFormatError("the saved sequence's state does not have this model's shape")
+    if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
+        raise FileFormatError("the saved sequence has a state of another text")
 
 
 def _add_state(store: StateStore, opened: SequenceState, state: SequenceSnapshot) -> None:

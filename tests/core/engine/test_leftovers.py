@@ -21,6 +21,7 @@ from support.scripted import (
 
 from specdec.core.engine.engine import Engine
 from specdec.core.errors import ConfigError, FileFormatError
+from specdec.core.state.leftovers import Leftovers
 from specdec.core.state.sizes import StateSizes
 from specdec.core.state.snapshot import SequenceSnapshot
 
@@ -38,9 +39,13 @@ def written(
 
 
 def saved(engine: Engine, tokens: list[int]) -> SequenceSnapshot:
-    snapshot = engine.save_left(tokens)
-    assert snapshot is not None
-    return snapshot
+    found = engine.save_left(tokens)
+    assert found is not None
+    return found.joined()
+
+
+def restore(engine: Engine, snapshot: SequenceSnapshot) -> int:
+    return engine.restore_left(Leftovers.split(snapshot))
 
 
 def ask(engine: Engine, prompt: list[int]) -> int:
@@ -60,7 +65,7 @@ def test_another_engine_goes_on(hybrid: bool, any_cut: bool, tmp_path: Path) -> 
     second = make_engine(hybrid=hybrid, sizes=replace(SMALL, n_checkpoints=8), any_cut=any_cut)
     for other in ([7, 7], [9] * 9):  # so that it gets other pages and slots
         ask(second, other)
-    n = second.restore_left(SequenceSnapshot.load(tmp_path / "saved"))
+    n = restore(second, SequenceSnapshot.load(tmp_path / "saved"))
     assert n == (len(tokens) - 1 if any_cut else 16)
     assert_nothing_is_held(second)
     assert ask(second, [*tokens, 3, 1]) == n
@@ -71,7 +76,7 @@ def test_the_states_on_the_way_come_along() -> None:
     """The same prompt once more, without its answer."""
     first, tokens = written()
     second = make_engine(hybrid=True, sizes=ROOMY)
-    second.restore_left(saved(first, tokens))
+    restore(second, saved(first, tokens))
     assert ask(second, LONG) == ask(first, LONG) == 16
 
 
@@ -81,8 +86,8 @@ def test_what_two_files_share_is_there_once() -> None:
     drain(first)
     second = make_engine(sizes=ROOMY)
     for text in (tokens, other.tokens):
-        second.restore_left(saved(first, text))
-        second.restore_left(saved(first, text))
+        restore(second, saved(first, text))
+        restore(second, saved(first, text))
     assert second.store.pool.n_idle == first.store.pool.n_idle
     assert ask(second, [*other.tokens, 1]) == ask(first, [*other.tokens, 1])
 
@@ -91,7 +96,7 @@ def test_saved_what_was_restored() -> None:
     first, tokens = written()
     snapshot = saved(first, tokens)
     second = make_engine(hybrid=True, sizes=ROOMY)
-    second.restore_left(snapshot)
+    restore(second, snapshot)
     assert saved(second, tokens).to_bytes() == snapshot.to_bytes()
 
 
@@ -136,7 +141,7 @@ def test_who_is_written_is_not_disturbed() -> None:
     text = engine.add([*tokens, 3], params(9, ignore_eos=True))
     engine.step()
     engine.forget(tokens)
-    engine.restore_left(saved(written()[0], tokens))
+    restore(engine, saved(written()[0], tokens))
     drain(engine)
     assert made(text) == alone([*tokens, 3], params(9, ignore_eos=True), engine)
     assert ask(engine, [*text.tokens, 1]) == len(text.tokens) - 1
@@ -149,15 +154,15 @@ def test_no_slot_is_free() -> None:
         engine.add([i], params(9, ignore_eos=True))
     engine.step()
     with pytest.raises(ConfigError, match="no room"):
-        engine.restore_left(snapshot)
+        restore(engine, snapshot)
     drain(engine)
-    assert engine.restore_left(snapshot) == len(tokens) - 1
+    assert restore(engine, snapshot) == len(tokens) - 1
 
 
 def test_few_states_can_be_kept() -> None:
     first, tokens = written(list(range(20)))
     second = make_engine(hybrid=True, sizes=replace(SMALL, n_checkpoints=1))
-    n = second.restore_left(saved(first, tokens))
+    n = restore(second, saved(first, tokens))
     assert n == len(tokens) - 1
     assert ask(second, [*tokens, 1]) == n
 
@@ -213,7 +218,7 @@ def state(**changes: Any) -> dict[str, bytes]:
 def test_what_does_not_belong_here_is_refused(change: dict[str, Any], said: str) -> None:
     engine = make_engine(hybrid=True, sizes=ROOMY)
     with pytest.raises((ConfigError, FileFormatError), match=said):
-        engine.restore_left(changed(**change))
+        restore(engine, changed(**change))
     assert_nothing_is_held(engine)
     assert engine.store.pool.n_idle == engine.store.slots.n_kept == 0
 
@@ -224,7 +229,7 @@ def test_a_text_that_was_saved_on_its_way_is_no_leftover() -> None:
     engine.step()
     engine.step()
     with pytest.raises(FileFormatError, match="not one that has ended"):
-        engine.restore_left(engine.snapshot(text))
+        restore(engine, engine.snapshot(text))
     leftover, tokens = written()
     with pytest.raises(FileFormatError, match="no valid request"):
         engine.restore(saved(leftover, tokens))
