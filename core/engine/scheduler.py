@@ -84,19 +84,19 @@ class Scheduler:
     def _admit(self) -> None:
         # The first in line is not overtaken by smaller ones, or it might wait for ever. Only who
         # soon finds most of its prompt read lets others go first.
-        patient = []
-        while self.waiting:
-            sequence = self.waiting[0]
+        waiting, place = self.waiting, 0
+        while place < len(waiting):
+            sequence = waiting[place]
             if self._is_being_read(sequence):
-                patient.append(sequence)
-            elif (state := self._open(sequence)) is not None:
-                sequence.start(state)
-                is_prompt = state.n_cells < sequence.n_prompt
-                (self._prompts if is_prompt else self._writing).append(sequence)
-            else:
-                break
-            self.waiting.popleft()
-        self.waiting.extendleft(reversed(patient))
+                place += 1
+                continue
+            state = self._open(sequence)
+            if state is None:
+                return
+            sequence.start(state)
+            is_prompt = state.n_cells < sequence.n_prompt
+            (self._prompts if is_prompt else self._writing).append(sequence)
+            del waiting[place]
 
     def _is_being_read(self, sequence: Sequence) -> bool:
         """Somebody else's prompt is about to leave the beginning of this one, too."""
