@@ -49,7 +49,9 @@ def open_runtime(
 ) -> Runtime:
     from .. import core
 
-    logging.getLogger(__package__.partition(".")[0]).addHandler(_Remarks(output))
+    logger = logging.getLogger(__package__.partition(".")[0])
+    if not any(isinstance(each, _Remarks) and each.output is output for each in logger.handlers):
+        logger.addHandler(_Remarks(output))
     if place.threads is not None and place.device != "cpu":
         raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
     try:

@@ -123,7 +123,7 @@ def _folded(line: str) -> str:
         return line
     return "\n".join(
         textwrap.wrap(
-            line, _columns() - 1, subsequent_indent="  ",
+            line, columns() - 1, subsequent_indent="  ",
             break_long_words=False, break_on_hyphens=False,
         )
     )  # fmt: skip

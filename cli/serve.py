@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import typer
 
@@ -21,7 +21,13 @@ from .options import ModelOptions, PlaceOptions, VoiceOptions
 from .output import Output
 from .prompt import one_of
 from .sampling_options import SamplingOptions
-from .serve_options import LimitOptions, ListenOptions, TemplateOptions, build_settings
+from .serve_options import (
+    CacheOptions,
+    LimitOptions,
+    ListenOptions,
+    TemplateOptions,
+    build_settings,
+)
 from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of, with_dashes
 
 if TYPE_CHECKING:
@@ -43,6 +49,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     place: PlaceOptions,
     listen: ListenOptions,
     limits: LimitOptions,
+    cache: CacheOptions,
     templates: TemplateOptions,
     sampling: SamplingOptions,
     spec: SpecFlags,
@@ -62,7 +69,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None
     switches = read_switches(templates.chat_template_kwargs)
-    settings = build_settings(listen, limits, templates, sampling, switches)
+    settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if models.model is None:
         settings = replace(settings, writes_text=True)
     for path in (model, spec.draft_model):
@@ -70,6 +77,8 @@ def serve(  # noqa: PLR0913 - groups of flags
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
         output.remark(warning)
+    if cache.warning:
+        output.remark(cache.warning)
     from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
 
@@ -77,7 +86,8 @@ def serve(  # noqa: PLR0913 - groups of flags
         check_certificate(settings.ssl_cert, settings.ssl_key)
     sock = open_socket(listen.host, listen.port)
     url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
-    load = loader(model, place, output, speculation, spec.draft_model, listen.parallel)
+    room = Room(listen.parallel, cache.room)
+    load = loader(model, place, output, speculation, spec.draft_model, room)
     worker = Worker(
         lambda: load(lambda runtime: find_template(runtime, source, templates.chat_template)),
         max_queue=settings.max_queue,
@@ -99,20 +109,27 @@ def serve(  # noqa: PLR0913 - groups of flags
     finish(serving, code)
 
 
+class Room(NamedTuple):
+    """What is asked for beside the model itself."""
+
+    n_parallel: int
+    cache_ram: int | None  # bytes
+
+
 def loader(
     model: Path,
     place: PlaceOptions,
     output: Output,
     speculation: SpecOptions,
     draft: Path | None,
-    n_parallel: int,
+    room: Room,
 ) -> Callable[[Callable[[Runtime], ChatTemplate | None]], Loaded]:
     def load(template_of: Callable[[Runtime], ChatTemplate | None]) -> Loaded:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(model, place, output, speculation, draft)
         try:
-            return prepare(runtime, n_parallel, template_of(runtime))
+            return prepare(runtime, room.n_parallel, template_of(runtime), room.cache_ram)
         except ConfigError as error:  # memory, or what drafts: flags asked for it
             raise typer.BadParameter(with_dashes(str(error))) from None
         finally:

@@ -110,6 +110,63 @@ class LimitOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheOptions:
+    SECTION: ClassVar = "Cache"
+
+    cache_prompt: Annotated[
+        bool,
+        typer.Option(
+            "--cache-prompt/--no-cache-prompt",
+            help="Begin with what earlier texts left, where a request says nothing of it.",
+        ),
+    ] = True
+    cache_ram: Annotated[
+        int,
+        flag(
+            "--cache-ram", "-cram", metavar="MIB", min=-1,
+            help="Memory beside the contexts for what texts leave to later ones that begin alike; "
+            "0 keeps nothing, -1 what contexts do not use and two states for each.",
+        ),
+    ] = -1  # fmt: skip
+    slot_save_path: Annotated[
+        Path | None,
+        flag("--slot-save-path", metavar="DIR", help="Folder for saved slots."),
+    ] = None
+    context_shift: Annotated[
+        bool,
+        typer.Option(
+            "--context-shift/--no-context-shift",
+            help="Understood, and always off: a text that fills its context ends.",
+        ),
+    ] = False
+    sleep_idle_seconds: Annotated[
+        int,
+        flag(
+            "--sleep-idle-seconds", metavar="S", min=-1,
+            help="Give the model's memory back after so long without a request; the next one "
+            "loads it again. -1 is never.",
+        ),
+    ] = -1  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not self.sleep_idle_seconds:
+            raise typer.BadParameter("--sleep-idle-seconds must be at least 1, or -1 for never")
+        if self.slot_save_path is not None and not self.cache_ram:
+            raise typer.BadParameter("--slot-save-path saves what --cache-ram 0 does not keep")
+
+    @property
+    def warning(self) -> str | None:
+        if not self.context_shift:
+            return None
+        return "--context-shift is ignored: a text that fills its context ends there (length)"
+
+    @property
+    def room(self) -> int | None:
+        """Bytes of --cache-ram."""
+        return None if self.cache_ram < 0 else self.cache_ram * _MIB
+
+
+@dataclass(frozen=True, slots=True)
 class TemplateOptions:
     SECTION: ClassVar = "Chat"
 
@@ -146,12 +203,14 @@ class TemplateOptions:
 def build_settings(
     listen: ListenOptions,
     limits: LimitOptions,
+    cache: CacheOptions,
     templates: TemplateOptions,
     sampling: SamplingOptions,
     switches: dict[str, Any],
 ) -> ServerSettings:
     """What is wrong with them is a usage error."""
     from ..core.server.settings import ServerSettings
+    from ..core.server.slot_folder import check_folder
 
     if listen.parallel == 0:
         raise typer.BadParameter("--parallel must be at least 1, or -1, got 0")
@@ -159,6 +218,8 @@ def build_settings(
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
     try:
+        if cache.slot_save_path is not None:
+            check_folder(cache.slot_save_path)
         return ServerSettings(
             host=listen.host,
             api_keys=read_keys(listen),
@@ -175,6 +236,9 @@ def build_settings(
             max_queue=limits.max_queue,
             max_body=limits.max_body * _MIB,
             io_s=limits.timeout,
+            slot_folder=cache.slot_save_path,
+            caches_prompts=cache.cache_prompt,
+            sleep_s=max(cache.sleep_idle_seconds, 0),
             template_kwargs=tuple(switches.items()),
             reasoning_format=templates.reasoning_format,
             ssl_key=_path(listen.ssl_key_file),

@@ -279,7 +279,7 @@ def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
 
 def with_dashes(message: str) -> str:
     """The core names options without the dashes of flags."""
-    return f"--{message}" if message.startswith(("spec-", "lookup-")) else message
+    return f"--{message}" if message.startswith(("spec-", "lookup-", "cache-ram")) else message
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:

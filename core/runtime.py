@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,7 @@ from .speculation.token_counts import TokenCounts
 from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
-from .state.sizes import PAGE_LEN, StateSizes
+from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
 from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
@@ -146,8 +147,28 @@ class Runtime:
             self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts
         )
 
-    def plan(self, n_slots: int) -> Budget:
-        """What `n_slots` sequences at once take; ConfigError if that is not there."""
+    def plan(self, n_slots: int, cache_ram: int | None = None) -> Budget:
+        """What `n_slots` sequences at once take; ConfigError if that is not there.
+
+        `cache_ram`: bytes beside that for what texts leave to later ones; None: what contexts do
+        not use, and two states for each.
+        """
+        budget = self._plan(n_slots)
+        if cache_ram is None:
+            return budget
+        page, slot = self.backend.state_bytes(
+            self.model.state_shape, page_len=budget.sizes.page_len, window=budget.sizes.window
+        )
+        bare = replace(budget, sizes=replace(budget.sizes, n_checkpoints=0))
+        free = None if bare.available is None else bare.available - bare.kv - bare.recurrent
+        if free is not None and cache_ram > free - bare.draft:
+            raise ConfigError(
+                f"cache-ram {cache_ram // MIB} does not fit: beside the contexts "
+                f"{max(free - bare.draft, 0) // MIB} MiB are free; give less, or a smaller -c"
+            )
+        return replace(bare, sizes=with_cache(bare.sizes, cache_ram, page, slot))
+
+    def _plan(self, n_slots: int) -> Budget:
         sizes, shape = _sizes(self.n_ctx, n_slots), self.model.state_shape
         available, n_draft = _available_beside(self.backend), 0
         if self.draft is not None:
@@ -162,7 +183,11 @@ class Runtime:
             self.model,
             self.backend,
             self.tokenizer,
-            EngineConfig(budget.sizes, acceptance=self.spec.acceptance(self.spec_types)),
+            EngineConfig(
+                budget.sizes,
+                reuse=budget.sizes.max_idle != 0,
+                acceptance=self.spec.acceptance(self.spec_types),
+            ),
             drafter=drafter,
             model_id=self.fingerprint,
         )

@@ -146,6 +146,17 @@ class Drafting:
         if self._speculator is not None:
             self._speculator.forget()
 
+    def save_left(self, tokens: Many[int]) -> dict[str, bytes]:
+        return {} if self._speculator is None else self._speculator.save_left(tokens)
+
+    def restore_left(self, tokens: Many[int], blobs: dict[str, bytes]) -> None:
+        if self._speculator is not None and blobs:
+            self._speculator.restore_left(tokens, blobs)
+
+    def forget_text(self, tokens: Many[int]) -> None:
+        if self._speculator is not None:
+            self._speculator.forget_text(tokens)
+
     def close(self) -> None:
         if self._speculator is not None:
             self._speculator.close()

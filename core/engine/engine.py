@@ -17,6 +17,7 @@ from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
 from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
+from ..state.leftovers import Leftovers, Origin, give_left, others_of, take_left, with_others
 from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -64,7 +65,7 @@ class Engine:
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
         self._verifier = make_verifier(config.acceptance, tokenizer)
         self._others = Verifiers(tokenizer) if drafter is not None else None
-        self._origin = saving.Origin(model_id, backend.state_format, config.sizes.window)
+        self._origin = Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
         self._news: list[Event] = []  # what happened between two steps
         self._is_amid_step = False
@@ -164,6 +165,27 @@ class Engine:
         sequence.saved = snapshot
         self._scheduler.waiting.append(sequence)
         return sequence
+
+    def save_left(self, tokens: Tokens[int]) -> Leftovers | None:
+        """What a text of these tokens, which has ended, left in the cache; None if nothing."""
+        self._recover()
+        found = take_left(self._origin, self.store, tokens)
+        if found is not None:
+            with_others(found.last, self._drafting.save_left(tokens[: found.last.n_cells]))
+        return found
+
+    def restore_left(self, given: Leftovers) -> int:
+        """Put that into the cache, for texts that begin alike: of how many tokens it is there."""
+        self._recover()
+        n = give_left(self._origin, self.store, given, self._n_vocab)
+        self._drafting.restore_left(given.last.tokens[:n].tolist(), others_of(given.last))
+        return n
+
+    def forget_text(self, tokens: Tokens[int]) -> None:
+        """Keep nothing of a text that has ended but what others go on from."""
+        self._recover()
+        self.store.prefixes.forget(tokens)
+        self._drafting.forget_text(tokens)
 
     def rehearse(self) -> None:
         """Some rounds of a text that nobody gets, if drafters learn from that what rounds cost.

@@ -13,6 +13,7 @@ from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
 from ..speculation.per_text import TextSpec
+from ..state.leftovers import Origin, check_fit
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from .sequence import Sequence
@@ -20,15 +21,6 @@ from .sequence import Sequence
 SAMPLER: Final = "sampler"
 _REQUEST: Final = "request"
 _DRAFTER: Final = "drafter."
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a snapshot can be used: only where all of this is the same."""
-
-    model: str
-    backend: str
-    window: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +80,13 @@ def drafter_blobs(snapshot: SequenceSnapshot) -> dict[str, bytes]:
 
 def check(origin: Origin, snapshot: SequenceSnapshot, store: StateStore, n_vocab: int) -> None:
     """Refuse what comes from another model or backend, and what does not fit together."""
-    for what in ("model", "backend", "window"):
-        saved, here = getattr(snapshot, what), getattr(origin, what)
-        if saved != here:
-            raise ConfigError(f"the saved sequence has another {what}: {saved!r}, here {here!r}")
-    tokens = snapshot.tokens
-    if tokens.min() < 0 or tokens.max() >= n_vocab:
-        raise FileFormatError("the saved sequence holds tokens outside the vocabulary")
-    if len(tokens) >= store.sizes.n_ctx:
+    origin.check(snapshot)
+    check_fit(store, snapshot, n_vocab)
+    if len(snapshot.tokens) >= store.sizes.n_ctx:
         raise ConfigError(
-            f"the saved sequence has {len(tokens)} tokens, which exceeds the available context "
-            f"size of {store.sizes.n_ctx}; give a larger -c"
+            f"the saved sequence has {len(snapshot.tokens)} tokens, which exceeds the available "
+            f"context size of {store.sizes.n_ctx}; give a larger -c"
         )
-    if _kinds(snapshot.image) != _kinds(_blank(store, snapshot)):
-        raise FileFormatError("the saved sequence's state does not have this model's shape")
-
-
-def _blank(store: StateStore, snapshot: SequenceSnapshot) -> SlotImage:
-    """What the image of such a sequence looks like, whatever numbers it holds."""
-    n_cells = snapshot.n_cells
-    if not n_cells:
-        return {}
-    pages = [0] * store.pool.pages_for(n_cells)
-    return store.backend.save_slot(store.state, 0, pages, n_cells, snapshot.replay)
-
-
-def _kinds(image: SlotImage) -> dict[str, tuple[Any, ...]]:
-    return {name: (array.dtype, array.shape) for name, array in image.items()}
 
 
 def _with_tuples(value: Any) -> Any:

@@ -50,6 +50,7 @@ class Scheduler:
         self._max_rows, self._chunk, self._window = (
             config.max_rows, config.chunk, config.sizes.window,
         )  # fmt: skip
+        self._reuse = config.reuse
         self.waiting: deque[Sequence] = deque()
         self._prompts: deque[Sequence] = deque()  # whose turn it is comes first
         self._writing: list[Sequence] = []
@@ -81,13 +82,35 @@ class Scheduler:
                 group.remove(sequence)
 
     def _admit(self) -> None:
-        # The first in line is not overtaken by smaller ones, or it might wait for ever.
-        while self.waiting and (state := self._open(self.waiting[0])) is not None:
-            sequence = self.waiting[0]
+        # The first in line is not overtaken by smaller ones, or it might wait for ever. Only who
+        # soon finds most of its prompt read lets others go first.
+        waiting, place = self.waiting, 0
+        while place < len(waiting):
+            sequence = waiting[place]
+            if self._is_being_read(sequence):
+                place += 1
+                continue
+            state = self._open(sequence)
+            if state is None:
+                return
             sequence.start(state)
             is_prompt = state.n_cells < sequence.n_prompt
             (self._prompts if is_prompt else self._writing).append(sequence)
-            self.waiting.popleft()
+            del waiting[place]
+
+    def _is_being_read(self, sequence: Sequence) -> bool:
+        """Somebody else's prompt is about to leave the beginning of this one, too."""
+        if not (self._reuse and sequence.params.reuse) or sequence.saved is not None:
+            return False
+        for other in self._prompts:
+            # Where a state is left, if the model is a recurrent one.
+            place = (other.n_prompt - 1) // self._chunk * self._chunk
+            state = other.state
+            if state is None or not state.n_reused < place < len(sequence.tokens):
+                continue
+            if sequence.tokens[:place] == other.tokens[:place]:
+                return True
+        return False
 
     def _open(self, sequence: Sequence) -> SequenceState | None:
         # The last token of a text is never run.

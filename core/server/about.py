@@ -21,14 +21,25 @@ from .replies import JsonResponse
 from .reply import find_call_style
 from .service import Service
 from .work import Work
-from .worker import READY, unavailable
+from .worker import READY, SLEEPING, unavailable
 
 
 async def health(request: Request) -> Response:
     worker = _service(request).worker
-    if worker.state != READY:
+    if worker.state not in (READY, SLEEPING):
         raise unavailable(worker)
     return JsonResponse({"status": "ok"})
+
+
+def remember(service: Service) -> None:
+    """What is told while the model sleeps."""
+    service.remembered.clear()
+    name = service.model_name
+    service.remembered.update(
+        name=name,
+        props=_props(service),
+        model=_model(service, service.settings.alias or (name,)),
+    )
 
 
 async def models(request: Request) -> Response:
@@ -48,6 +59,9 @@ async def model(request: Request) -> Response:
 
 
 def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
+    if service.worker.state == SLEEPING and "model" in service.remembered:
+        known: dict[str, Any] = service.remembered["model"]
+        return known
     runtime = service.runtime
     hparams, tensors = runtime.model.hparams, list(runtime.file.tensors.values())
     return {
@@ -76,34 +90,50 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
 
 async def props(request: Request) -> Response:
     service = _service(request)
+    if service.worker.state == SLEEPING and "props" in service.remembered:
+        return JsonResponse(service.remembered["props"] | {"is_sleeping": True})
+    return JsonResponse(_props(service))
+
+
+def _props(service: Service) -> dict[str, Any]:
     runtime, settings, template = service.runtime, service.settings, service.loaded.template
     tokenizer = service.tokenizer
-    return JsonResponse(
-        {
-            "default_generation_settings": {
-                "id": 0,
-                "n_ctx": service.n_ctx,
-                "speculative": bool(runtime.spec_types),
-                "is_processing": False,
-                "params": settings_of(service, _usual(service)),
-            },
-            "total_slots": service.worker.n_slots,
-            "model_alias": settings.alias[0] if settings.alias else "",
-            "model_path": str(runtime.file.path),
-            "modalities": {"vision": False, "audio": False},
-            "endpoint_slots": settings.with_slots,
-            "endpoint_props": False,
-            "endpoint_metrics": settings.with_metrics,
-            "chat_template": template.source if template is not None else CHATML,
-            "is_chat_model": template is not None and not settings.writes_text,
-            "chat_template_caps": _caps(template.source if template is not None else CHATML),
-            "bos_token": spelling(tokenizer, tokenizer.bos_id),
-            "eos_token": spelling(tokenizer, tokenizer.eos_id),
-            "speculative_types": list(runtime.spec_types),
-            "build_info": f"specdec-{_version()}",
-            "is_sleeping": False,
-        }
-    )
+    return {
+        "default_generation_settings": {
+            "id": 0,
+            "n_ctx": service.n_ctx,
+            "speculative": bool(runtime.spec_types),
+            "is_processing": False,
+            "params": settings_of(service, _usual(service)),
+        },
+        "total_slots": service.worker.n_slots,
+        "model_alias": settings.alias[0] if settings.alias else "",
+        "model_path": str(runtime.file.path),
+        "modalities": {"vision": False, "audio": False},
+        "endpoint_slots": settings.with_slots,
+        "endpoint_props": False,
+        "endpoint_metrics": settings.with_metrics,
+        "chat_template": template.source if template is not None else CHATML,
+        "is_chat_model": template is not None and not settings.writes_text,
+        "chat_template_caps": _caps(template.source if template is not None else CHATML),
+        "bos_token": spelling(tokenizer, tokenizer.bos_id),
+        "eos_token": spelling(tokenizer, tokenizer.eos_id),
+        "speculative_types": list(runtime.spec_types),
+        "build_info": f"specdec-{_version()}",
+        "is_sleeping": False,
+        "cache": _cache(service),
+    }
+
+
+def _cache(service: Service) -> dict[str, int]:
+    use = service.loaded.engine.store.cache_use
+    return {
+        "limit_bytes": use.limit,
+        "used_bytes": use.n_bytes,
+        "pages": use.n_pages,
+        "states": use.n_states,
+        "evicted": use.n_evicted,
+    }
 
 
 def _caps(template: str) -> dict[str, bool]:

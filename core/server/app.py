@@ -23,12 +23,14 @@ from . import (
     openapi,
     page,
     responses,
+    slot_actions,
     tokens,
 )
 from .errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
 from .replies import on_api_error, on_bug, on_http_error
 from .service import Service
+from .sleeping import waking
 
 GET: Final = ("GET",)
 POST: Final = ("POST",)
@@ -40,6 +42,7 @@ ROUTES: Final = (
     ("/v1/models/{name:path}", GET, about.model),
     ("/props", GET, about.props),
     ("/slots", GET, about.slots),
+    ("/slots/{id}", POST, slot_actions.act),
     ("/metrics", GET, about.metrics),
     (openapi.PATH, GET, openapi.openapi),
     ("/tokenize", POST, tokens.tokenize),
@@ -83,7 +86,9 @@ def build_app(service: Service) -> ASGIApp:
 
 def _routes(with_page: bool) -> Sequence[Route]:
     routes = ROUTES + PAGE * with_page
-    offered = [Route(path, function, methods=[*how]) for path, how, function in routes]
+    offered = [
+        Route(path, waking(path, function), methods=[*how]) for path, how, function in routes
+    ]
     return offered + [Route(path, _not_offered, methods=["GET", "POST"]) for path in NOT_OFFERED]
 
 

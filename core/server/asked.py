@@ -42,7 +42,7 @@ class Asked:
                 mailbox,
                 place=i * self.n + index,
                 index=index,
-                wanted_lane=self.lane,
+                wanted_lane=NO_LANE if index else self.lane,
                 max_ms=self.max_ms,
                 reports=self.reports,
                 is_followed=self.streams,

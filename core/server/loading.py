@@ -17,21 +17,26 @@ AUTO: Final = -1
 _AUTO_SLOTS: Final = (4, 3, 2, 1)  # as llama.cpp, or fewer if memory is short
 
 
-def prepare(runtime: Runtime, n_parallel: int, template: ChatTemplate | None) -> Loaded:
+def prepare(
+    runtime: Runtime,
+    n_parallel: int,
+    template: ChatTemplate | None,
+    cache_ram: int | None = None,
+) -> Loaded:
     """Compiles what is missing, so that the first request is as fast as the second."""
     if template is not None:
         template.warm_up()
-    engine = runtime.ready_engine(plan(runtime, n_parallel))
+    engine = runtime.ready_engine(plan(runtime, n_parallel, cache_ram))
     gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
     return Loaded(runtime, engine, template)
 
 
-def plan(runtime: Runtime, n_parallel: int) -> Budget:
+def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> Budget:
     if n_parallel != AUTO:
-        return runtime.plan(n_parallel)
+        return runtime.plan(n_parallel, cache_ram)
     for n in _AUTO_SLOTS[:-1]:
         try:
-            return runtime.plan(n)
+            return runtime.plan(n, cache_ram)
         except ConfigError:
             continue
-    return runtime.plan(_AUTO_SLOTS[-1])
+    return runtime.plan(_AUTO_SLOTS[-1], cache_ram)

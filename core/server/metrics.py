@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from .totals import Histogram
-from .worker import Worker
+from .worker import SLEEPING, Worker
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -120,6 +120,18 @@ def _own(worker: Worker) -> Iterator[list[str]]:
     yield family(
         name("texts_total"), "counter", "Texts that ended, by reason.", dict(totals.ended), "reason"
     )
+    if (loaded := worker.loaded) is not None:
+        use = loaded.engine.store.cache_use
+        for key, text, value in (
+            ("cache_bytes", "What texts that ended left in memory.", use.n_bytes),
+            ("cache_limit_bytes", "That it may become.", use.limit),
+            ("cache_pages", "Pages of keys and values in it.", use.n_pages),
+            ("cache_states", "Recurrent states in it.", use.n_states),
+        ):
+            yield family(name(key), "gauge", text, value)
+        text = "Pages and states that were given up for others."
+        yield family(name("cache_evicted"), "gauge", text, use.n_evicted)
+    yield family(name("is_sleeping"), "gauge", "No model in memory.", worker.state == SLEEPING)
     text = "Requests refused because too many waited."
     yield family(name("requests_refused_total"), "counter", text, totals.refused)
     text = "Steps of the engine that ended with an exception."
@@ -143,4 +155,4 @@ def _rate(n: int, milliseconds: float) -> float:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.9g}"
+    return str(int(value)) if isinstance(value, int) else f"{value:.9g}"

@@ -62,7 +62,7 @@ def read_params(
             json_schema=schema,
             with_rejected=fields.flag("return_sources"),
             owner=owner,
-            reuse=fields.flag("cache_prompt", True),
+            reuse=fields.flag("cache_prompt", settings.caches_prompts),
             spec=spec,
             thinking_spec=thinking_spec,
         )

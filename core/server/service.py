@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .settings import ServerSettings
 from .worker import Loaded, Worker, unavailable
@@ -27,13 +28,17 @@ class Service:
     worker: Worker
     started_at: int = field(default_factory=lambda: int(time.time()))
     under_way: set[Generation] = field(default_factory=set)
+    n_active: int = 0  # requests that need the model
+    used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
+    slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)
+    remembered: dict[str, Any] = field(default_factory=dict)  # what is told while the model sleeps
     # Ends the connection of a client that does not read; set by who listens.
     hang_up: Callable[[object], None] = _nothing
 
     @property
     def loaded(self) -> Loaded:
         """Refused while there is nothing to ask."""
-        if self.worker.loaded is None or self.worker.state in ("loading", "dead"):
+        if self.worker.loaded is None or self.worker.state in ("loading", "dead", "sleeping"):
             raise unavailable(self.worker)
         return self.worker.loaded
 
@@ -54,4 +59,6 @@ class Service:
         """As responses and the list of models show it."""
         if self.settings.alias:
             return self.settings.alias[0]
+        if "name" in self.remembered:
+            return str(self.remembered["name"])
         return self.runtime.file.path.name

@@ -12,11 +12,13 @@ from typing import Any, Final
 
 import uvicorn
 
+from .about import remember
 from .app import build_app
 from .errors import UnavailableError
 from .protocol import protocol
 from .service import Service
 from .settings import ServerSettings
+from .sleeping import doze_if_idle
 from .sockets import BACKLOG
 from .worker import DEAD, READY, Worker, ping
 
@@ -100,6 +102,7 @@ class Serving:
         """Silent streams say that they are alive; clients that do not read are given up."""
         while True:
             await asyncio.sleep(1)
+            doze_if_idle(self.service, remember)
             now = time.perf_counter()
             for each in list(self.service.under_way):
                 if each.waits_since and now - each.waits_since > self.settings.io_s:

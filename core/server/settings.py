@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
@@ -28,6 +29,9 @@ class ServerSettings:
     with_slots: bool = True
     with_page: bool = True
     writes_text: bool = False  # the model goes on with texts rather than chats: the page says so
+    slot_folder: Path | None = None  # where slots are saved; None: they are not
+    caches_prompts: bool = True  # where requests say nothing: begin with what others left
+    sleep_s: float = 0.0  # without a request, and the model's memory is given back; 0: never
     sampling: SamplingParams = field(default_factory=SamplingParams)  # where requests say nothing
     seed: int | None = None  # the same; None: drawn for each request
     max_tokens: int | None = None  # of a text, where a request says nothing or more

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import logging
 import math
 import time
@@ -23,9 +24,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import SpecdecError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
+from ..state.host_memory import give_back
 from .errors import ApiError, EngineError, UnavailableError
+from .lanes import Lanes
 from .mailbox import Mailbox, Ping, Progress
 from .totals import Totals
+from .wakers import Wakers
 from .work import Work
 
 if TYPE_CHECKING:
@@ -34,14 +38,15 @@ if TYPE_CHECKING:
     from ..tokenizer import ChatTemplate
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
+SLEEPING = "sleeping"  # the model is not in memory, or is being loaded again
 MAX_FAILURES: Final = 3  # steps in a row: after that the engine counts as dead
 # Where the model's threads use all cores, the loop would be served last by the system, and stop
 # them in the middle of a step. So it has the machine first, for as long as it usually takes.
 HAND_OVER_S: Final = 0.002
 _COMMANDS: Final = 64  # between two steps, so that a burst does not stop those who are writing
 _LONGEST_RETRY_S: Final = 60
-T = TypeVar("T")
 _log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Worker:
         self.state = LOADING
         self.failure: BaseException | None = None  # why it is dead
         self.loaded: Loaded | None = None
-        self.lanes: list[Work | None] = []  # who is being written, by `id_slot`
+        self._lanes = Lanes(0)
         self._load, self._max_queue, self._queue_s = load, max_queue, queue_s
         self.loop: asyncio.AbstractEventLoop | None = None
         self._on_change: Callable[[], None] = lambda: None
@@ -78,6 +83,8 @@ class Worker:
         self._is_told = ThreadEvent()
         self._n_failures = 0
         self._fault: Exception | None = None  # of the last step
+        self._is_tired = self._is_wanted = False
+        self._wakers = Wakers()
 
     def begin(self) -> None:
         """Load, in any thread; what takes as long can be done meanwhile."""
@@ -106,8 +113,21 @@ class Worker:
         return len(self._running)
 
     @property
+    def lanes(self) -> list[Work | None]:
+        """Who is being written, by `id_slot`."""
+        return self._lanes.works
+
+    @property
     def n_slots(self) -> int:
         return len(self.lanes)
+
+    def last_text(self, lane: int) -> Sequence[int]:
+        """Tokens of the text that was written there; empty if there was none."""
+        return self._lanes.last[lane]
+
+    def set_last_text(self, lane: int, tokens: Sequence[int]) -> None:
+        """In the engine's thread, see `call`."""
+        self._lanes.last[lane] = tokens
 
     def check_room(self) -> None:
         """Refused if another request may not even wait."""
@@ -144,15 +164,35 @@ class Worker:
 
         def run() -> None:
             try:
-                assert self.loaded is not None, "commands are read once the engine is there"
+                if self.loaded is None:  # it has just fallen asleep
+                    raise unavailable(self)
                 answer.set_result(function(self.loaded.engine))
             except Exception as error:  # noqa: BLE001 - handed over to who asked
                 answer.set_exception(error)
 
-        if self.state in (LOADING, DEAD):
+        if self.state in (LOADING, DEAD, SLEEPING):
             raise unavailable(self)
         self._commands.put(run)
         return await asyncio.wrap_future(answer)
+
+    def doze(self) -> None:
+        """In the loop, when nobody wants anything: give the model's memory back."""
+
+        def run() -> None:
+            self._is_tired = True
+
+        self.state = SLEEPING  # who comes now waits
+        self._commands.put(run)
+
+    async def wake_up(self) -> None:
+        """Until the model is there, if it slept; refused if it cannot be loaded again."""
+
+        def run() -> None:
+            self._is_wanted = True
+
+        while self.state == SLEEPING:
+            self._commands.put(run)
+            await self._wakers.wait()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing new, and let what is under way end; what then remains is ended."""
@@ -183,30 +223,65 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            loaded = self.loaded = self._load()
-            self.lanes = [None] * loaded.engine.config.sizes.n_slots
-            loaded.engine.forgive_drafters(self._note_drafter)
-            self._open()
-            self._serve(loaded.engine)
-            loaded.engine.close()
+            self._open(self._load())
+            while self.loaded is not None:
+                self._serve(self.loaded.engine)
+                self.loaded.engine.close()
+                if self._is_stopped:
+                    return
+                self._sleep()
         except BaseException as error:  # noqa: BLE001 - a thread's last words
             self.failure, self.state = error, DEAD
             self._fail_all()
             self._in_loop(self._bury)
 
-    def _open(self) -> None:
-        if self.state == LOADING:
+    def _open(self, loaded: Loaded) -> None:
+        if not self._lanes.works:
+            self._lanes = Lanes(loaded.engine.config.sizes.n_slots)
+        self.loaded = loaded
+        loaded.engine.forgive_drafters(self._note_drafter)
+        if self.state in (LOADING, SLEEPING):
             self.state = READY
         self._in_loop(self._on_change)
+
+    def _sleep(self) -> None:
+        """Until somebody wants something and the model is there again, or the server ends."""
+        if self.loaded is not None:
+            self.loaded.runtime.close()
+        self.loaded = None
+        self._lanes.forget()
+        gc.unfreeze()
+        gc.collect()
+        give_back()
+        while self.loaded is None and not self._is_stopped:
+            self._commands.get()()
+            if self._waiting or self._is_wanted:
+                self._load_again()
+
+    def _load_again(self) -> None:
+        self._is_wanted = False
+        try:
+            self._open(self._load())
+        except Exception as error:  # noqa: BLE001 - its file may come back
+            _log.error("the model cannot be loaded again: %s", error)
+            self._fail_all(UnavailableError("the model cannot be loaded again"))
+            self._in_loop(lambda: self._wakers.tell(is_there=False))
+        else:
+            give_back()  # what was needed for loading only
+            self._in_loop(lambda: self._wakers.tell(is_there=True))
 
     def _bury(self) -> None:
         """In the loop, when the thread has ended: who was submitted at the last moment."""
         self._fail_all()
+        self._wakers.tell(is_there=False)
         self._on_change()
 
     def _serve(self, engine: Engine) -> None:
         while not self._is_stopped:
             self._listen(is_idle=not (engine.has_work or self._waiting))
+            if self._is_tired:
+                self._is_tired = False
+                return
             if self._waiting:
                 self._admit(engine)
             if engine.has_work:
@@ -224,8 +299,8 @@ class Worker:
             commands.get()()
 
     def _admit(self, engine: Engine) -> None:
-        while self._waiting and len(self._running) < len(self.lanes):
-            work = self._waiting.popleft()
+        while (found := self._next_work()) is not None:
+            work, lane = found
             now = time.perf_counter()
             if now - work.submitted_at > self._queue_s:
                 self._refuse(work, UnavailableError("the request waited too long for its turn"))
@@ -239,14 +314,20 @@ class Worker:
                 continue
             work.sequence, work.began_at = sequence, now
             self._running[sequence.id] = work
-            work.lane = self._free_lane(work.wanted_lane)
-            self.lanes[work.lane] = work
+            self._lanes.enter(lane, work)
             self.totals.queued.add(now - work.submitted_at)
 
-    def _free_lane(self, wanted: int) -> int:
-        if 0 <= wanted < len(self.lanes) and self.lanes[wanted] is None:
-            return wanted
-        return self.lanes.index(None)
+    def _next_work(self) -> tuple[Work, int] | None:
+        """The first in line, and its slot. Who wants a certain slot that is busy lets others go
+        first."""
+        if len(self._running) >= len(self.lanes):
+            return None
+        for i, work in enumerate(self._waiting):
+            lane = self._lanes.find(work)
+            if lane is not None:
+                del self._waiting[i]
+                return work, lane
+        return None
 
     def _step(self, engine: Engine) -> None:
         try:
@@ -313,7 +394,7 @@ class Worker:
         sequence = work.sequence
         assert sequence is not None, "it has been written"
         del self._running[sequence.id]
-        self.lanes[work.lane] = None
+        self._lanes.leave(work)
         self._n_ended += 1
         if event.stop_reason == CANCELLED and not work.is_cancelled:
             fault = self._fault
@@ -353,7 +434,7 @@ class Worker:
             if work.sequence is not None:
                 work.is_cancelled = True
                 self._running.pop(work.sequence.id, None)
-                self.lanes[work.lane] = None
+                self._lanes.leave(work)
                 if self.loaded is not None and self.state != DEAD:
                     self.loaded.engine.cancel(work.sequence)
             self._refuse(work, told)
@@ -399,6 +480,8 @@ def unavailable(worker: Worker) -> ApiError:
     match worker.state:
         case "loading":
             return ApiError(503, "Loading model", retry_after=1)
+        case "sleeping":
+            return ApiError(503, "the model sleeps: it is loaded again", retry_after=1)
         case "draining":
             return ApiError(503, "the server is shutting down", retry_after=5)
     return ApiError(503, "the engine has failed; the server is going down", retry_after=5)

@@ -6,7 +6,7 @@ how far; then the splice joins what there is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Final
 
@@ -241,11 +241,29 @@ class Chain(Speculator):
         return {f"{each.name}.{k}": v for each in self._all for k, v in each.save(sequence).items()}
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
+        for each, own in self._shares(blobs):
+            each.load(sequence, own)
+
+    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+        return {
+            f"{each.name}.{k}": v for each in self._all for k, v in each.save_left(tokens).items()
+        }
+
+    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+        for each, own in self._shares(blobs):
+            each.restore_left(tokens, own)
+
+    def forget_text(self, tokens: Sequence[int]) -> None:
+        for each in self._all:
+            each.forget_text(tokens)
+
+    def _shares(self, blobs: dict[str, bytes]) -> Iterator[tuple[Speculator, dict[str, bytes]]]:
+        """Whose blobs these are."""
         for each in self._all:
             prefix = f"{each.name}."
             own = {k.removeprefix(prefix): v for k, v in blobs.items() if k.startswith(prefix)}
             if own:
-                each.load(sequence, own)
+                yield each, own
 
     # the parts of a draft
 

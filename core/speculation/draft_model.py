@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..errors import ConfigError, NonFiniteError, SpecdecError
+from ..errors import ConfigError, FileFormatError, NonFiniteError, SpecdecError
 from ..state.fingerprint import model_fingerprint
+from ..state.leftovers import Leftovers, Origin, give_left, take_left
+from ..state.snapshot import SequenceSnapshot
 from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
 from .draft_saving import load_reading, save_reading
 from .draft_state import DraftState, Part, Reading, draft_sizes
@@ -142,6 +144,39 @@ class DraftModel(Speculator):
         if _STATE in blobs:
             line = self._lines[sequence] = _Line(self._language.new_text())
             line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
+
+    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+        self._recover()
+        found = take_left(self._origin, self._state.store, self._ids_of(tokens))
+        return {} if found is None else {_STATE: found.joined().to_bytes()}
+
+    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+        self._recover()
+        ids = self._ids_of(tokens)
+        try:
+            saved = SequenceSnapshot.from_bytes(blobs.get(_STATE, b""), "draft model")
+            if saved.tokens[: saved.n_cells].tolist() == ids[: saved.n_cells]:
+                given = Leftovers.split(saved)
+                give_left(self._origin, self._state.store, given, self._n_vocab)
+        except (FileFormatError, ConfigError):
+            return
+
+    def forget_text(self, tokens: Sequence[int]) -> None:
+        self._recover()
+        self._state.store.prefixes.forget(self._ids_of(tokens))
+
+    @property
+    def _origin(self) -> Origin:
+        store = self._state.store
+        return Origin(self._model_id, store.backend.state_format, store.sizes.window)
+
+    def _ids_of(self, tokens: Sequence[int]) -> list[int]:
+        """In its own vocabulary."""
+        text = self._language.new_text()
+        if text is None:
+            return self._known(tokens)
+        text.follow(tokens)
+        return self._known(text.ids)
 
     # one round
 

@@ -123,6 +123,16 @@ class Speculator(ABC):
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """Called after `begin` for a sequence that was saved."""
 
+    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+        """What it keeps, in places of its own, of texts that have ended and began like this."""
+        return {}
+
+    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+        """Keep that. What does not fit here is left alone."""
+
+    def forget_text(self, tokens: Sequence[int]) -> None:
+        """Keep nothing of a text like this."""
+
     def rehearse(self) -> bool:
         """Whether some rounds of a text that nobody gets would be of use; if so, proposals are
         for practice as long as `is_rehearsing`."""

@@ -17,7 +17,7 @@ def model_fingerprint(file: GgufFile) -> str:
         if key.startswith(f"{architecture}."):
             digest.update(f"\n{key} {file.metadata.entry(key).value!r}".encode())
     for name, tensor in sorted(file.tensors.items()):
-        digest.update(f"\n{name} {tensor.shape} {tensor.format}".encode())
+        digest.update(f"\n{name} {tensor.shape} {tensor.format.name}".encode())
         data = tensor.data
         middle = len(data) // 2
         for part in (data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]):

@@ -5,7 +5,9 @@ A container's limit counts as much as the machine's memory: whoever exceeds it i
 
 from __future__ import annotations
 
+import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
@@ -13,12 +15,26 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 # v1 says "no limit" with a number near 2^63.
 _UNLIMITED = 1 << 60
+_MMAP_THRESHOLD = -3  # as glibc's malloc.h has it
+_LARGE = 1 << 20  # bytes
 
 
 def available_memory() -> int | None:
     """Bytes; None where the system does not say."""
     known = [size for size in (_machine(), _cgroup()) if size is not None]
     return min(known) if known else None
+
+
+def give_back() -> None:
+    """What was freed goes to the system, now and whenever a large block is freed from now on.
+
+    glibc learns to keep blocks of up to 32 MB for this process: then each time that a model is
+    loaded some more of it stays, and memory that is to be zero has to be written.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _LARGE)
+        library.malloc_trim(0)
 
 
 def _machine() -> int | None:

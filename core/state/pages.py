@@ -19,6 +19,8 @@ class PagePool:
     def __init__(self, n_pages: int, page_len: int, copy: CopyPages) -> None:
         self.n_pages, self.page_len, self.copy = n_pages, page_len, copy
         self.promised = 0  # pages that open tables may still take
+        self.n_evicted = 0  # kept pages that were given up for others, so far
+        self.max_idle = n_pages  # pages that may be kept for nobody but later texts
         self.on_evict: Callable[[int], None] = _nobody_to_tell
         # Of each page, how many cells from its beginning on hold what a drafter keeps there too.
         self.n_drafter_cells = [0] * n_pages
@@ -36,17 +38,17 @@ class PagePool:
     def n_held(self) -> int:
         return self.n_pages - len(self._free) - len(self._idle)
 
+    @property
+    def n_idle(self) -> int:
+        """Pages that are kept for later texts, and that nobody holds now."""
+        return len(self._idle)
+
     def pages_for(self, n_cells: int) -> int:
         return -(-n_cells // self.page_len)
 
     def take(self) -> int:
         """A page for its one holder. Evicts the prefix that was unused for longest if need be."""
-        if self._free:
-            page = self._free.pop()
-        else:
-            page, _ = self._idle.popitem(last=False)
-            self._kept.remove(page)
-            self.on_evict(page)
+        page = self._free.pop() if self._free else self._evict()
         self._holders[page] = 1
         self.n_drafter_cells[page] = 0
         return page
@@ -55,18 +57,44 @@ class PagePool:
         self._holders[page] += 1
         self._idle.pop(page, None)
 
+    def touch(self, page: int) -> None:
+        """It was of use; whoever says so holds the pages before it."""
+        if page in self._idle:
+            self._idle.move_to_end(page)
+
     def release(self, page: int) -> None:
         self._holders[page] -= 1
         if self._holders[page]:
             return
-        if page in self._kept:
-            self._idle[page] = None
-        else:
+        if page not in self._kept:
             self._free.append(page)
+            return
+        self._idle[page] = None
+        if len(self._idle) > self.max_idle:
+            self._free.append(self._evict())
 
     def keep(self, page: int) -> None:
         """From now on the cells of this page stay as they are, until `on_evict`."""
         self._kept.add(page)
+
+    def forget(self, page: int) -> bool:
+        """Keep it no longer; False if somebody holds it."""
+        if page not in self._idle:
+            return False
+        del self._idle[page]
+        self._drop(page)
+        self._free.append(page)
+        return True
+
+    def _evict(self) -> int:
+        page, _ = self._idle.popitem(last=False)
+        self._drop(page)
+        self.n_evicted += 1
+        return page
+
+    def _drop(self, page: int) -> None:
+        self._kept.remove(page)
+        self.on_evict(page)
 
 
 class PageTable:

@@ -43,6 +43,8 @@ class Match:
 
     nodes: list[Node]  # in order; of the last one perhaps not all cells
     n_tokens: int
+    # Of other pages with fewer of the same tokens: texts ended there, and left their states.
+    beside: tuple[Checkpoint, ...] = ()
 
     def pages(self, n_tokens: int) -> list[int]:
         return [node.page for node in self.nodes if node.start < n_tokens]
@@ -50,11 +52,19 @@ class Match:
     def checkpoint(self, limit: int) -> Checkpoint | None:
         """The latest one at or before both `limit` and the end of the match."""
         limit = min(limit, self.n_tokens)
+        found = [made for made in self.beside if made.position <= limit]
         for node in reversed(self.nodes):
-            usable = [position for position in node.checkpoints if position <= limit]
-            if usable:
-                return node.checkpoints[max(usable)]
-        return None
+            found += [made for made in node.checkpoints.values() if made.position <= limit]
+            if found and node.start < max(made.position for made in found):
+                break
+        return max(found, key=_position, default=None)
+
+    def checkpoints(self, limit: int) -> list[Checkpoint]:
+        """All of them up to there, the earliest first."""
+        limit = min(limit, self.n_tokens)
+        found = [*self.beside]
+        found += [made for node in self.nodes for made in node.checkpoints.values()]
+        return sorted((made for made in found if made.position <= limit), key=_position)
 
 
 class PrefixCache:
@@ -77,10 +87,14 @@ class PrefixCache:
                 break
             nodes.append(child)
             node = child
-        n_tail, tail = _closest_child(node, keys[node.end : node.end + self._pool.page_len])
-        if tail is not None:
-            return Match([*nodes, tail], node.end + n_tail)
-        return Match(nodes, node.end)
+        rest = keys[node.end : node.end + self._pool.page_len]
+        n_tail, tail = _closest_child(node, rest)
+        beside = _states_beside(node, node.tokens)
+        if tail is None:
+            return Match(nodes, node.end, beside)
+        return Match(
+            [*nodes, tail], node.end + n_tail, beside + _states_beside(tail, rest.tobytes())
+        )
 
     def publish(
         self,
@@ -105,6 +119,21 @@ class PrefixCache:
             chain.append(self._add_tail(node, rest, table))
         for checkpoint in checkpoints:
             self._attach(checkpoint, chain)
+
+    def forget(self, tokens: Sequence[int]) -> None:
+        """Keep nothing that these tokens alone are the reason for: neither pages that another
+        text goes on from, nor those that somebody holds."""
+        keys = np.asarray(tokens, np.int32)
+        for node in reversed(self.find(tokens).nodes):
+            parent = node.parent
+            assert parent is not None, "the root is not found"
+            known = keys[node.start : node.start + self._pool.page_len].tobytes()
+            # Also where texts ended of which this one is the continuation.
+            for child in list(parent.children.values()):
+                if known.startswith(child.tokens) and not child.children:
+                    self._pool.forget(child.page)
+            if node.tokens in parent.children and known.startswith(node.tokens):
+                return  # somebody needs it
 
     def _whole_pages(self, keys: Ints) -> Iterator[bytes]:
         page_len = self._pool.page_len
@@ -148,6 +177,22 @@ def _forget_page(by_page: dict[int, Node], slots: SlotPool, page: int) -> None:
     del node.parent.children[node.tokens]
     for checkpoint in node.checkpoints.values():
         slots.drop(checkpoint)
+
+
+def _states_beside(node: Node, known: bytes) -> tuple[Checkpoint, ...]:
+    """Left where other texts ended within the page of which `node` holds more."""
+    if node.parent is None or len(node.parent.children) < 2:
+        return ()
+    return tuple(
+        made
+        for child in node.parent.children.values()
+        if child is not node and child.checkpoints and known.startswith(child.tokens)
+        for made in child.checkpoints.values()
+    )
+
+
+def _position(checkpoint: Checkpoint) -> int:
+    return checkpoint.position
 
 
 def _closest_child(node: Node, keys: Ints) -> tuple[int, Node | None]:

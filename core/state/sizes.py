@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from ..errors import ConfigError
 
+MIB: Final = 1 << 20
 PAGE_LEN = 64  # cells: what a copy on write copies, and what sharing is rounded to while running
 WINDOW = 65  # rows of the longest draft with the token before it; n-grams draft up to 64
 
@@ -18,6 +20,7 @@ class StateSizes:
     page_len: int = PAGE_LEN
     window: int = WINDOW
     kv_pages: int | None = None  # None: every slot can fill its context
+    max_idle: int | None = None  # pages kept for nobody but later texts; None: all that are free
 
     def __post_init__(self) -> None:
         _at_least(1, "the context size", self.n_ctx)
@@ -41,6 +44,25 @@ class StateSizes:
     def n_tokens(self) -> int:
         """That all sequences together can hold."""
         return min(self.n_pages * self.page_len, self.n_slots * self.n_ctx)
+
+
+def with_cache(sizes: StateSizes, n_bytes: int, page_bytes: int, slot_bytes: int) -> StateSizes:
+    """Room beside the contexts for what texts leave, and no more than that is kept. Half of it is
+    for recurrent states, if there are any (`slot_bytes`)."""
+    if not n_bytes:
+        return replace(sizes, n_checkpoints=0, max_idle=0)
+    n_states = n_bytes // 2 // slot_bytes if slot_bytes else 0
+    n_pages = (n_bytes - n_states * slot_bytes) // page_bytes
+    if n_pages < 1 or (slot_bytes and n_states < 1):
+        least = -(-max(2 * slot_bytes, page_bytes) // MIB)
+        raise ConfigError(
+            f"cache-ram {n_bytes // MIB} is too little to keep anything: a state of this model "
+            f"takes {slot_bytes / MIB:.1f} MiB and {sizes.page_len} tokens {page_bytes / MIB:.1f}; "
+            f"give at least {least}, or 0 to keep nothing"
+        )
+    return replace(
+        sizes, n_checkpoints=n_states, kv_pages=sizes.n_pages + n_pages, max_idle=n_pages
+    )
 
 
 def _at_least(least: int, what: str, value: int) -> None:

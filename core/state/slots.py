@@ -25,12 +25,18 @@ class SlotPool:
     def __init__(self, n_live: int, n_checkpoints: int) -> None:
         self.n_slots = n_live + n_checkpoints
         self.n_checkpoints = n_checkpoints
+        self.n_evicted = 0  # checkpoints that were given up for newer ones, so far
         self._free = list(range(self.n_slots - 1, -1, -1))
         self._checkpoints: OrderedDict[int, Checkpoint] = OrderedDict()  # by slot, oldest first
 
     @property
     def n_live(self) -> int:
         return self.n_slots - len(self._free) - len(self._checkpoints)
+
+    @property
+    def n_kept(self) -> int:
+        """Checkpoints that there are now."""
+        return len(self._checkpoints)
 
     def take(self) -> int | None:
         """A slot for a sequence; None while all are taken."""
@@ -69,6 +75,7 @@ class SlotPool:
             if oldest.home is not None:
                 oldest.home.forget(oldest)
             self.drop(oldest)
+            self.n_evicted += 1
         return True
 
     def _register(self, checkpoint: Checkpoint) -> Checkpoint:

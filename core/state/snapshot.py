@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,21 +59,38 @@ class SequenceSnapshot:
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears complete or not at all; an older one of that name is replaced."""
         with staged([Path(path)], overwrite=True) as (file,):
-            digest = blake2b(digest_size=_DIGEST_BYTES)
-            for part in self._parts():
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
+            self.write(file)
+
+    def write(self, file: BinaryIO) -> int:
+        """How many bytes it takes."""
+        digest, n_bytes = blake2b(digest_size=_DIGEST_BYTES), _DIGEST_BYTES
+        for part in self._parts():
+            digest.update(part)
+            file.write(part)
+            n_bytes += len(part)
+        file.write(digest.digest())
+        return n_bytes
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SequenceSnapshot:
         source = shown_path(path)
         try:
             with open(path, "rb") as file:
-                data = bytearray(os.fstat(file.fileno()).st_size)
-                data = data[: file.readinto(data)]
+                return cls.read(file, source)
         except OSError as error:
             raise FileFormatError(f"{source}: cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def read(cls, file: BinaryIO, source: str) -> SequenceSnapshot:
+        """An open file; `source`: what it is called in messages."""
+        start = file.read(len(_MAGIC))
+        if start != _MAGIC:  # before something enormous is read
+            raise FileFormatError(f"{source}: is not a saved sequence")
+        data = bytearray(os.fstat(file.fileno()).st_size)
+        data[: len(start)] = start
+        with memoryview(data) as view:
+            n_read = len(start) + file.readinto(view[len(start) :])  # type: ignore[attr-defined]
+        del data[n_read:]
         return _Reader(data, source).snapshot()
 
     def to_bytes(self) -> bytes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,24 @@ class SequenceState:
         self.replay = replay_after(self.replay, n_rows, n_true, self.window)
 
 
+class Left(NamedTuple):
+    """The longest beginning of a text that is kept."""
+
+    n_tokens: int
+    pages: list[int]
+    states: list[Checkpoint]  # of recurrent models: that at its end, and those before it
+
+
+class CacheUse(NamedTuple):
+    """What texts that have ended left; a page that several share counts once."""
+
+    n_pages: int
+    n_states: int
+    n_bytes: int
+    limit: int  # bytes that it may become
+    n_evicted: int  # pages and states that were given up for others
+
+
 class StateStore:
     def __init__(
         self,
@@ -63,7 +81,7 @@ class StateStore:
         if chunk % sizes.page_len:
             raise ConfigError(f"chunks of {chunk} rows are not whole pages of {sizes.page_len}")
         self.backend, self.sizes, self.chunk, self.any_cut = backend, sizes, chunk, any_cut
-        self.is_recurrent = bool(shape.delta)
+        self.is_recurrent, self._shape = bool(shape.delta), shape
         # A drafter wants the last reused token to run again, for the hidden row that it leaves.
         # Recurrent states cannot step back: there it is kept with the checkpoint (`carry`).
         self.reruns_last = False
@@ -85,6 +103,8 @@ class StateStore:
         # Not a method of ours: in a circle the arrays would outlive the engine.
         copy_pages = partial(self.backend.copy_pages, self.state)
         self.pool = PagePool(sizes.n_pages, sizes.page_len, copy_pages)
+        if sizes.max_idle is not None:
+            self.pool.max_idle = sizes.max_idle
         self.prefixes = PrefixCache(self.pool, self.slots)
 
     def open(
@@ -134,6 +154,37 @@ class StateStore:
             made.carry = carry
             self.backend.copy_slot(self.state, sequence.slot, made.slot, sequence.replay)
             sequence.checkpoints.append(made)
+
+    def left_of(self, tokens: Sequence[int]) -> Left:
+        """What was left of a text that began like this, as far as another could go on from it."""
+        match = self.prefixes.find(tokens)
+        n_tokens = _floor(match.n_tokens, 1 if self.any_cut else self.chunk)
+        states = match.checkpoints(n_tokens) if self.is_recurrent else []
+        if self.is_recurrent:
+            n_tokens = states[-1].position if states else 0
+        return Left(n_tokens, match.pages(n_tokens), states)
+
+    @property
+    def cache_use(self) -> CacheUse:
+        """May be asked for in any thread."""
+        pool, slots = self.pool, self.slots
+        page, slot = self._bytes_each
+        n_pages, n_states = pool.n_idle, slots.n_kept
+        limit = min(pool.max_idle, pool.n_pages) * page + slots.n_checkpoints * slot
+        used = n_pages * page + n_states * slot
+        return CacheUse(n_pages, n_states, used, limit, pool.n_evicted + slots.n_evicted)
+
+    @property
+    def saved_bytes(self) -> int:
+        """That what one text has left can take, at most."""
+        page, slot = self._bytes_each
+        return self.sizes.pages_per_slot * page + (1 + self.slots.n_checkpoints) * slot
+
+    @cached_property
+    def _bytes_each(self) -> tuple[int, int]:
+        """Of a page, and of a recurrent state."""
+        sizes = self.sizes
+        return self.backend.state_bytes(self._shape, page_len=sizes.page_len, window=sizes.window)
 
     def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
         """Let other texts use the state of these tokens, the first ones of the sequence."""
@@ -193,6 +244,7 @@ class StateStore:
         if checkpoint is not None:
             self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
             self.slots.touch(checkpoint)
+            self.pool.touch(checkpoint.home.page)
             opened.replay, opened.carry = checkpoint.replay, checkpoint.carry
         return opened
 

@@ -84,6 +84,21 @@ def test_texts_that_part_within_a_page_do_not_meet(hybrid: bool) -> None:
     assert cached == ([8, 8, 16] if hybrid else [14, 14, 16])
 
 
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_second_answer_to_the_same_text(hybrid: bool) -> None:
+    """As when somebody changes their last message: what follows the text before begins within a
+    page, of which another text has more."""
+    engine = make_engine(hybrid=hybrid, sizes=replace(SMALL, n_checkpoints=8))
+    first = engine.add(PROMPT, params(9, ignore_eos=True))
+    drain(engine)
+    for last in (40, 41, 42):
+        prompt = [*first.tokens, last, last]
+        second = engine.add(prompt, params(6))
+        drain(engine)
+        assert made(second) == alone(prompt, params(6), engine)
+        assert second.stats.cached_n >= 18
+
+
 def test_what_is_used_is_kept_longest() -> None:
     """Room for three states: one that is asked for again outlives newer ones."""
     engine = make_engine(hybrid=True)
@@ -135,6 +150,45 @@ def test_two_texts_with_one_prompt_share_its_pages() -> None:
     assert first.state.table.pages[2] != second.state.table.pages[2]
     drain(engine)
     assert made(first) == made(second) == alone(PROMPT, params(), engine)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_prompts_that_arrive_together_are_read_once(hybrid: bool) -> None:
+    backend = ScriptedBackend(hybrid=hybrid)
+    engine = make_engine(backend=backend, sizes=replace(SMALL, n_slots=4, n_checkpoints=8))
+    long = [*range(20)]
+    texts = [engine.add(prompt, params(4)) for prompt in (long, [*long, 7], long, [3, 3, 3])]
+    drain(engine)
+    for text in texts:
+        assert made(text) == alone(text.tokens[: text.n_prompt], params(4), engine)
+    assert [text.stats.cached_n >= 16 for text in texts] == [False, True, True, False]
+    assert backend.rows[1] == 3  # the one that is different goes first
+    assert sum(backend.rows) <= 20 + 5 + 4 + 3 + 4 * 4
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "failed"])
+def test_who_waited_for_a_prompt_that_is_given_up_reads_it(reason: str) -> None:
+    long = [*range(20)]
+    backend = ScriptedBackend(poison=frozenset({50}))
+    engine = make_engine(backend=backend)
+    first, second = engine.add([*long, 50], params(4)), engine.add(long, params(4))
+    engine.step()
+    assert second.state is None
+    if reason == "cancelled":
+        engine.cancel(first)
+    drain(engine)
+    assert made(second) == alone(long, params(4), engine)
+    assert second.stats.cached_n == 0
+    assert_nothing_is_held(engine)
+
+
+def test_who_wants_nothing_of_others_does_not_wait() -> None:
+    engine = make_engine()
+    texts = [engine.add([*range(20)], params(4, reuse=False)) for _ in range(2)]
+    engine.step()
+    assert all(text.state is not None for text in texts)
+    drain(engine)
 
 
 # Scheduling --------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 
 from specdec.core.generation import ERROR
+from specdec.core.state.leftovers import Leftovers
 from specdec.core.state.snapshot import SequenceSnapshot
 
 Tiny = Callable[..., TinyModel]
@@ -142,3 +143,28 @@ def test_everything_is_given_back(tiny: Tiny) -> None:
     store = drafter._state.store
     assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
     assert not drafter._lines
+
+
+@pytest.mark.parametrize("family", DRAFTS)
+def test_what_a_text_left_is_not_read_again(family: str, tiny: Tiny) -> None:
+    """Nor is it after it was forgotten, or if it comes from elsewhere."""
+    target = of(tiny, family)
+    first = engine_of(target, make_drafter(target, target))
+    text = write(first, PROMPTS[:1], SAMPLED)[0]
+    prompt = [*text.tokens, 3]
+    want = write(engine_of(target), [prompt], SAMPLED)[0].tokens
+    found = first.save_left(text.tokens)
+    assert found is not None
+    saved = found.joined()
+    name = next(name for name in saved.blobs if name.endswith("state"))
+    damaged = replace(saved, blobs=saved.blobs | {name: saved.blobs[name][:-1]})
+    for snapshot, is_there in ((saved, True), (damaged, False)):
+        watched = Watched(make_drafter(target, target))
+        engine = engine_of(target, watched)
+        assert engine.restore_left(Leftovers.split(snapshot)) == len(text.tokens) - 1
+        again = write(engine, [prompt], SAMPLED)[0]
+        assert again.tokens == want
+        assert drafted([again])[0] > 0
+        assert (watched.steps[0] < CHUNK) == is_there
+        engine.forget_text(again.tokens)
+        assert len(watched.inner._state.store.prefixes) == 0

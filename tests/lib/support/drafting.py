@@ -146,6 +146,12 @@ class Watched(Speculator):
     def save(self, sequence: int) -> dict[str, bytes]:
         return self.inner.save(sequence)
 
+    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+        self.inner.restore_left(tokens, blobs)
+
+    def forget_text(self, tokens: Sequence[int]) -> None:
+        self.inner.forget_text(tokens)
+
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         self.inner.load(sequence, blobs)
 

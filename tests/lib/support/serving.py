@@ -107,13 +107,18 @@ class Server:
 
 
 def nano_server(
-    settings: ServerSettings = SETTINGS, n: int = 4, spec: SpecOptions = BY_DEFAULT, **more: Any
+    settings: ServerSettings = SETTINGS,
+    n: int = 4,
+    spec: SpecOptions = BY_DEFAULT,
+    cache_ram: int | None = None,
+    how: dict[str, Any] | None = None,
+    **more: Any,
 ) -> Server:
-    """Of the bundled model."""
+    """Of the bundled model; `how` it is loaded."""
 
     def make() -> Loaded:
-        runtime = load(nano.path(), "cpu", spec=spec)
-        return prepare(runtime, n, load_chat_template(runtime.file.metadata))
+        runtime = load(nano.path(), "cpu", spec=spec, **(how or {}))
+        return prepare(runtime, n, load_chat_template(runtime.file.metadata), cache_ram)
 
     return Server(make, settings, **more)
 

@@ -1,0 +1,57 @@
+"""`--sleep-idle-seconds`: a server that nobody asks gives the model's memory back.
+
+What clients probe (`AWAKE_OR_NOT`) is answered from what was known before; every other request
+loads the model again and waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from .worker import READY
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from .service import Service
+
+    Endpoint = Callable[[Request], Awaitable[Response]]
+
+AWAKE_OR_NOT: Final = frozenset(
+    ("/", "/ui/{name}", "/health", "/v1/health", "/metrics", "/props", "/models", "/v1/models",
+     "/v1/models/{name:path}")
+)  # fmt: skip
+
+
+def waking(path: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, for a model that may be asleep."""
+    if path in AWAKE_OR_NOT:
+        return endpoint
+
+    async def woken(request: Request) -> Response:
+        service: Service = request.app.state.service
+        service.n_active += 1
+        try:
+            await service.worker.wake_up()
+            return await endpoint(request)
+        finally:
+            service.n_active -= 1
+            service.used_at = time.perf_counter()
+
+    return woken
+
+
+def doze_if_idle(service: Service, remember: Callable[[Service], None]) -> None:
+    """Called every now and then, in the loop."""
+    limit, now = service.settings.sleep_s, time.perf_counter()
+    if not limit:
+        return
+    worker = service.worker
+    if worker.state != READY or service.n_active or service.under_way or worker.n_open:
+        service.used_at = now
+    elif now - service.used_at >= limit:
+        remember(service)
+        worker.doze()

@@ -1,0 +1,156 @@
+"""`POST /slots/N?action=save|restore|erase`, as llama-server has it.
+
+A slot's last text is what texts that have ended left in the cache; saved, it is put into the cache
+of the same model again, where whichever text begins alike finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import ConfigError, FileFormatError
+from . import slot_files
+from .errors import ApiError, not_supported
+from .json_body import read_object
+from .replies import JsonResponse
+from .service import Service
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..engine.engine import Engine
+
+_BUSY: Final = object()
+_LOOK_EVERY_S: Final = 0.02
+_EXTRA: Final = 64 << 20  # bytes of a file beside the state: the tokens, what drafters keep
+
+
+async def act(request: Request) -> Response:
+    service: Service = request.app.state.service
+    folder = service.settings.slot_folder
+    if folder is None:
+        raise not_supported("an action on slots, which needs --slot-save-path,")
+    lane = _lane(request, service)
+    match request.query_params.get("action"):
+        case "save":
+            return await _save(request, service, folder, lane)
+        case "restore":
+            return await _restore(request, service, folder, lane)
+        case "erase":
+            return await _erase(request, service, lane)
+    raise ApiError(400, "Invalid action: it is one of save, restore, erase", param="action")
+
+
+async def _save(request: Request, service: Service, folder: Path, lane: int) -> Response:
+    name, worker = await _filename(request, service), service.worker
+    began = time.perf_counter()
+    await _when_free(request, service, lane, _nothing)
+    async with service.slot_files:  # one at a time: each may take as much memory as a context
+        found = await _when_free(
+            request, service, lane, lambda engine: engine.save_left(worker.last_text(lane))
+        )
+        if found is None:
+            raise ApiError(400, _nothing_there(lane, bool(worker.last_text(lane))))
+        n_bytes = await asyncio.to_thread(lambda: slot_files.save(folder, name, found.joined()))
+    return JsonResponse(
+        {
+            "id_slot": lane,
+            "filename": name,
+            "n_saved": found.last.n_cells,
+            "n_written": n_bytes,
+            "timings": {"save_ms": _ms_since(began)},
+        }
+    )
+
+
+async def _restore(request: Request, service: Service, folder: Path, lane: int) -> Response:
+    name, worker = await _filename(request, service), service.worker
+    began = time.perf_counter()
+    await _when_free(request, service, lane, _nothing)
+    async with service.slot_files:
+        max_bytes = 2 * service.loaded.engine.store.saved_bytes + _EXTRA
+        given, n_bytes = await asyncio.to_thread(slot_files.load, folder, name, max_bytes)
+
+        def restore(engine: Engine) -> int:
+            try:
+                n = engine.restore_left(given)
+            except (ConfigError, FileFormatError) as error:
+                raise ApiError(400, f"{name}: {error}", param="filename") from None
+            worker.set_last_text(lane, given.last.tokens.tolist())
+            return n
+
+        n = await _when_free(request, service, lane, restore)
+    if not n:
+        raise ApiError(400, f"{name} does not fit into what --cache-ram allows", param="filename")
+    return JsonResponse(
+        {
+            "id_slot": lane,
+            "filename": name,
+            "n_restored": n,
+            "n_read": n_bytes,
+            "timings": {"restore_ms": _ms_since(began)},
+        }
+    )
+
+
+async def _erase(request: Request, service: Service, lane: int) -> Response:
+    worker = service.worker
+
+    def erase(engine: Engine) -> int:
+        tokens = worker.last_text(lane)
+        worker.set_last_text(lane, ())
+        n = engine.store.left_of(tokens).n_tokens
+        engine.forget_text(tokens)
+        return n
+
+    n = await _when_free(request, service, lane, erase)
+    return JsonResponse({"id_slot": lane, "n_erased": n})
+
+
+async def _when_free(
+    request: Request, service: Service, lane: int, function: Callable[[Engine], Any]
+) -> Any:
+    """Between two steps, when nobody is being written there."""
+    worker = service.worker
+
+    def run(engine: Engine) -> Any:
+        return _BUSY if worker.lanes[lane] is not None else function(engine)
+
+    while (found := await worker.call(run)) is _BUSY:
+        if await request.is_disconnected():
+            raise ApiError(400, "the client left")
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return found
+
+
+def _nothing_there(lane: int, was_written: bool) -> str:
+    if not was_written:
+        return f"slot {lane} holds nothing that could be saved"
+    return f"what slot {lane} held was given up for newer texts; give more --cache-ram"
+
+
+def _nothing(_engine: Engine) -> None:
+    pass
+
+
+async def _filename(request: Request, service: Service) -> str:
+    fields = await read_object(request, service.settings)
+    return slot_files.check_name(fields.text("filename"))
+
+
+def _lane(request: Request, service: Service) -> int:
+    text = request.path_params["id"]
+    lane = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else -1
+    if not 0 <= lane < service.worker.n_slots:
+        raise ApiError(400, "Invalid slot ID", param="id_slot")
+    return lane
+
+
+def _ms_since(began: float) -> float:
+    return round(1000 * (time.perf_counter() - began), 3)

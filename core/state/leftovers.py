@@ -1,0 +1,216 @@
+"""What a text that has ended left in the cache, as a `SequenceSnapshot`, and back into a cache.
+
+A snapshot of a text that is being written holds its one state. This one holds what later texts go
+on from: pages up to the latest recurrent state, the earlier states on the way, and what drafters
+need to go on from each. It has no request and no sampler: nothing is left to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from ..backend.interface import SlotImage
+from ..errors import ConfigError, FileFormatError
+from .slots import Checkpoint
+from .snapshot import SequenceSnapshot
+from .store import SequenceState, StateStore
+
+_KIND: Final = "kind"
+_LEFT: Final = b"left by a text that has ended"
+_MARKS: Final = "drafter cells"  # see `PagePool.n_drafter_cells`
+_STATE: Final = "state."  # with its position: an earlier recurrent state
+_CARRY: Final = "carry."
+_OTHER: Final = "drafter."
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a snapshot can be used: only where all of this is the same."""
+
+    model: str
+    backend: str
+    window: int
+
+    def check(self, snapshot: SequenceSnapshot) -> None:
+        for what in ("model", "backend", "window"):
+            saved, here = getattr(snapshot, what), getattr(self, what)
+            if saved != here:
+                raise ConfigError(
+                    f"the saved sequence has another {what}: {saved!r:.80}, here {here!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """As the engine's thread takes and gives them; becoming one snapshot takes longer."""
+
+    last: SequenceSnapshot  # pages, and the state at their end
+    earlier: tuple[SequenceSnapshot, ...] = ()  # other recurrent states
+
+    def joined(self) -> SequenceSnapshot:
+        states = {f"{_STATE}{state.n_cells}": state.to_bytes() for state in self.earlier}
+        return replace(self.last, blobs=self.last.blobs | states)
+
+    @classmethod
+    def split(cls, snapshot: SequenceSnapshot) -> Leftovers:
+        """Refused if it is something else."""
+        if snapshot.blobs.get(_KIND) != _LEFT:
+            raise FileFormatError("the saved sequence is not one that has ended")
+        states = [
+            SequenceSnapshot.from_bytes(blob, f"the state at {name}")
+            for name, blob in _named(snapshot, _STATE).items()
+        ]
+        for each in (snapshot, *states):
+            _check_numbers(each.image)
+        return cls(snapshot, tuple(sorted(states, key=lambda state: state.n_cells)))
+
+
+def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> Leftovers | None:
+    """None if nothing is left of a text of these tokens."""
+    left = store.left_of(tokens)
+    if not left.n_tokens:
+        return None
+    marks = [store.pool.n_drafter_cells[page] for page in left.pages]
+    blobs = {_KIND: _LEFT, _MARKS: np.array(marks, "<u2").tobytes()}
+    last = left.states[-1] if left.states else None
+    return Leftovers(
+        _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs),
+        tuple(
+            _snapshot(origin, store, tokens, earlier.position, [], earlier)
+            for earlier in left.states[:-1]
+        ),
+    )
+
+
+def give_left(origin: Origin, store: StateStore, given: Leftovers, n_vocab: int) -> int:
+    """Into the cache; of how many tokens it is there then. Refused if it does not belong here."""
+    snapshot = given.last
+    origin.check(snapshot)
+    check_fit(store, snapshot, n_vocab)
+    marks = _marks(store, snapshot)
+    for state in given.earlier:
+        _check_state(origin, store, snapshot, state)
+    n_cells, tokens = snapshot.n_cells, snapshot.tokens[: snapshot.n_cells].tolist()
+    opened = store.open_image(snapshot.image, n_cells, n_cells)
+    if opened is None:
+        raise ConfigError(f"there is no room for {n_cells} tokens now; try again later")
+    opened.replay = snapshot.replay
+    for page, mark in zip(opened.table.pages, marks, strict=True):
+        store.pool.n_drafter_cells[page] = mark
+    for state in given.earlier:
+        _add_state(store, opened, state)
+    carry = _named(snapshot, _CARRY)
+    if not store.any_cut and store.is_recurrent:
+        store.checkpoint(opened, carry)
+    store.close(opened, tokens, carry)
+    return store.left_of(tokens).n_tokens
+
+
+def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> None:
+    tokens = snapshot.tokens
+    if tokens.min() < 0 or tokens.max() >= n_vocab:
+        raise FileFormatError("the saved sequence holds tokens outside the vocabulary")
+    if len(tokens) > store.sizes.n_ctx:
+        raise ConfigError(
+            f"the saved sequence has {len(tokens)} tokens, which exceeds the available context "
+            f"size of {store.sizes.n_ctx}; give a larger -c"
+        )
+    n_cells = snapshot.n_cells
+    blank = _image(store, [0] * store.pool.pages_for(n_cells), n_cells, 0, snapshot.replay)
+    if _kinds(snapshot.image) != _kinds(blank if n_cells else {}):
+        raise FileFormatError("the saved sequence's state does not have this model's shape")
+
+
+def with_others(snapshot: SequenceSnapshot, blobs: dict[str, bytes]) -> None:
+    """What drafters keep in places of their own comes along."""
+    snapshot.blobs.update({f"{_OTHER}{name}": blob for name, blob in blobs.items()})
+
+
+def others_of(snapshot: SequenceSnapshot) -> dict[str, bytes]:
+    return _named(snapshot, _OTHER)
+
+
+def _snapshot(
+    origin: Origin,
+    store: StateStore,
+    tokens: Sequence[int],
+    n_cells: int,
+    pages: Sequence[int],
+    state: Checkpoint | None,
+    blobs: dict[str, bytes] | None = None,
+) -> SequenceSnapshot:
+    slot, replay = (0, 0) if state is None else (state.slot, state.replay)
+    carry = {} if state is None else state.carry
+    known = [*tokens[: n_cells + 1]]
+    if len(known) == n_cells:  # a snapshot has one token more than cells
+        known.append(known[-1])
+    return SequenceSnapshot(
+        origin.model,
+        origin.backend,
+        origin.window,
+        tokens=np.array(known, np.int32),
+        n_prompt=n_cells,
+        n_cells=n_cells,
+        replay=replay,
+        image=_image(store, pages, n_cells if pages else 0, slot, replay),
+        blobs=(blobs or {}) | {f"{_CARRY}{name}": bytes(blob) for name, blob in carry.items()},
+    )
+
+
+def _check_state(
+    origin: Origin, store: StateStore, snapshot: SequenceSnapshot, state: SequenceSnapshot
+) -> None:
+    origin.check(state)
+    n, blank = state.n_cells, _image(store, [], 0, 0, state.replay)
+    if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
+        raise FileFormatError("the saved sequence's state does not have this model's shape")
+    if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
+        raise FileFormatError("the saved sequence has a state of another text")
+
+
+def _add_state(store: StateStore, opened: SequenceState, state: SequenceSnapshot) -> None:
+    made = store.slots.take_for_checkpoint(state.n_cells, state.replay)
+    if made is not None:
+        made.carry = _named(state, _CARRY)
+        store.backend.load_slot(store.state, made.slot, [], state.image)
+        opened.checkpoints.append(made)
+
+
+def _marks(store: StateStore, snapshot: SequenceSnapshot) -> list[int]:
+    blob = snapshot.blobs.get(_MARKS, b"")
+    n_pages, page_len = store.pool.pages_for(snapshot.n_cells), store.sizes.page_len
+    marks: list[int] = np.frombuffer(blob, "<u2").tolist() if len(blob) == 2 * n_pages else []
+    if not marks or max(marks) > page_len:
+        raise FileFormatError("the saved sequence does not say what drafters have read of it")
+    return marks
+
+
+def _check_numbers(image: SlotImage) -> None:
+    """Whoever finds this in the cache believes it."""
+    for array in image.values():
+        if array.dtype == np.uint16:  # halves, as the CPU keeps them
+            array = array.view(np.float16)
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            raise FileFormatError("the saved sequence's state is not finite")
+
+
+def _image(
+    store: StateStore, pages: Sequence[int], n_cells: int, slot: int, replay: int
+) -> SlotImage:
+    return store.backend.save_slot(store.state, slot, pages, n_cells, replay)
+
+
+def _kinds(image: SlotImage) -> dict[str, tuple[Any, ...]]:
+    return {name: (array.dtype, array.shape) for name, array in image.items()}
+
+
+def _named(snapshot: SequenceSnapshot, prefix: str) -> dict[str, bytes]:
+    return {
+        name.removeprefix(prefix): blob
+        for name, blob in snapshot.blobs.items()
+        if name.startswith(prefix)
+    }
