@@ -17,6 +17,7 @@ from specdec.core.engine.verify import Synthetic, Verifier
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.runtime import Runtime
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
 from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
 from specdec.core.speculation.options import MTP, SpecOptions
 from specdec.core.speculation.synthetic import chances_of, rates_for_length
@@ -36,11 +37,16 @@ ASKED = 1.4
 class OwnChances(Verifier):
     """Synthetic acceptance, of another length in each sequence."""
 
+    mode = SYNTHETIC
+
     def __init__(self, tokenizer: Tokenizer, lengths: Sequence[float], n_places: int) -> None:
         self._kinds = [
             Synthetic(Acceptance(SYNTHETIC, chances=chances_of(rates)), tokenizer)
             for rates in (rates_for_length(length, n_places) for length in lengths)
         ]
+
+    def picks_every_row(self, sampler: Sampler) -> bool:
+        return False  # as each of its kinds
 
     def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         kind = self._kinds[part.sequence.id % len(self._kinds)]

@@ -16,7 +16,7 @@ from specdec.core.engine.verify import Verifier
 from specdec.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
 from specdec.core.runtime import Runtime
 from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import Acceptance
+from specdec.core.speculation.acceptance import MATCH, Acceptance
 from specdec.core.speculation.build import make_policy, make_speculators
 from specdec.core.speculation.chain import Chain
 from specdec.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
@@ -136,6 +136,8 @@ def write_all(engine: Engine, tasks: Sequence[Task], temperature: float, owner: 
 
 class Dictated(Verifier):
     """The target's tokens are given. It picks its own too, to take as long as it would."""
+
+    mode = MATCH
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
