@@ -78,6 +78,28 @@ def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
     return RunSettings(work.temperature, work.seed, work.predict, goes_on)
 
 
+def check_prompt_set(name: str) -> None:
+    from ..core.bench.workloads import BUILT_IN
+
+    if name not in ("auto", *BUILT_IN):
+        raise typer.BadParameter(f"--set is auto, {' or '.join(BUILT_IN)}, got {name!r}")
+
+
+def pick_prompts(
+    given: PromptSet | None, work: WorkOptions, answers: Callable[[], bool]
+) -> PromptSet:
+    """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
+    from ..core.bench.workloads import built_in, selected
+
+    if given is None:
+        name = work.prompt_set
+        if name == "auto":
+            name = "chat" if answers() else "code"
+        given = built_in(name)
+    categories = [each.strip() for text in work.category or () for each in text.split(",")]
+    return with_usage_errors(lambda: selected(given, categories, work.limit))
+
+
 def read_gates(limits: GateOptions) -> Gates:
     from ..core.bench.gates import Gates
 
