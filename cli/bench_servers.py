@@ -90,12 +90,16 @@ class ServerOptions:
 
 
 def read_wishes(servers: ServerOptions) -> Wishes:
+    import os
+
     from ..core.bench.dialects import parse_extra
     from ..core.bench.servers import Wishes, parse_ask, parse_places
     from ..core.bench.wire import Timeouts
 
     for name, value in (("--ask", servers.ask), ("--body", servers.body),
-                        ("--server-model", servers.server_model)):  # fmt: skip
+                        ("--server-model", servers.server_model),
+                        ("--api-key", servers.api_key and "SPEC_API_KEY" not in os.environ),
+                        ("--api", servers.api != "auto")):  # fmt: skip
         if value and not servers.url:
             raise typer.BadParameter(f"{name} is for servers, and there is no --url")
     silence = seconds(servers.timeout, "--timeout")

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 MISSED: Final = 3
 INTERRUPTED: Final = 130
-SAVED_EVERY_S: Final = 10.0
+SHOWN: Final = 5  # prompts that are left out, by name
 
 
 @takes_flags
@@ -178,8 +178,10 @@ class Bench:
 
         kept, left_out = fitting(prompts, self.runtime, self.settings)
         if left_out:
+            names, n_more = list(left_out)[:SHOWN], len(left_out) - SHOWN
+            more = f" and {n_more} more" if n_more > 0 else ""
             self.output.remark(
-                f"left out: {', '.join(left_out)}; up to {max(left_out.values())} tokens do not "
+                f"left out: {', '.join(names)}{more}; up to {max(left_out.values())} tokens do not "
                 f"fit into a context of {self.runtime.n_ctx}, see -c"
             )
         if not kept.prompts:
