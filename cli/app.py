@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import takewhile
 from typing import Annotated, NoReturn
 
 import typer
@@ -90,9 +91,12 @@ def run(argv: list[str]) -> int:
 
 
 def one_name(argv: list[str]) -> list[str]:
-    words = COMPARE.split()
-    n = len(words)
-    return [COMPARE, *argv[n:]] if argv[:n] == words else argv
+    """`bench-spec [-q] compare …` is a command of its own."""
+    first, second = COMPARE.split()
+    flags = list(takewhile(lambda word: word.startswith("-"), argv[1:]))
+    n = 1 + len(flags)
+    is_compare = argv[:1] == [first] and argv[n : n + 1] == [second]
+    return [COMPARE, *flags, *argv[n + 1 :]] if is_compare else argv
 
 
 def failure_line(error: Exception) -> str:

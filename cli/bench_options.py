@@ -122,9 +122,12 @@ class MethodOptions:
         ),
     ] = None  # fmt: skip
     precision: Annotated[
-        str,
-        typer.Option("--precision", metavar="P", help="Half an interval that is narrow enough."),
-    ] = "1%"
+        str | None,
+        typer.Option(
+            "--precision", metavar="P",
+            help="With --time: half an interval that is narrow enough.  [default: 1%]",
+        ),
+    ] = None  # fmt: skip
     warm_up: Annotated[
         bool, typer.Option("--warmup/--no-warmup", help="Write two prompts first, uncounted.")
     ] = True
@@ -167,9 +170,12 @@ class GateOptions:
         ),
     ] = None
     max_regression: Annotated[
-        str,
-        typer.Option("--max-regression", metavar="P", help="What may be lost against --baseline."),
-    ] = "10%"
+        str | None,
+        typer.Option(
+            "--max-regression", metavar="P",
+            help="What may be lost against --baseline.  [default: 10%]",
+        ),
+    ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ..core.bench.running import Progress
 
 
+SHORT_S: Final = 10.0  # not worth a line
 LONG_S: Final = 600.0
 KNOWN: Final = 0.02  # of the run, after which what is left can be told
 
@@ -17,21 +18,26 @@ KNOWN: Final = 0.02  # of the run, after which what is left can be told
 class BenchProgress:
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._has_warned = False
+        self._has_said = False
 
     def __call__(self, progress: Progress) -> None:
         left = progress.seconds_left
-        if left is not None and left > LONG_S and progress.done > KNOWN and not self._has_warned:
-            self._has_warned = True
-            self._output.remark(
-                f"this will take {duration(left)} more; --limit, --category, -n and --time make it "
-                "shorter, and Ctrl-C prints what there is"
-            )
+        if left is not None and progress.done > KNOWN and not self._has_said:
+            self._has_said = True
+            if left > SHORT_S:
+                self._output.remark(_forecast(left))
         stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"
         self._output.progress(stage, min(progress.done, 0.999))
 
     def close(self) -> None:
         self._output.clear_progress()
+
+
+def _forecast(left: float) -> str:
+    shorter = ""
+    if left > LONG_S:
+        shorter = "; --limit, --category, -n and --time make it shorter"
+    return f"this will take about {duration(left)} more{shorter}; Ctrl-C prints what there is"
 
 
 def duration(seconds: float) -> str:

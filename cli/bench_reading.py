@@ -39,7 +39,7 @@ def read_variants(versus: VersusOptions) -> list[Variant]:
         raise typer.BadParameter("--spec-fixed and --spec-costs exclude each other")
     texts = list(versus.vs or ("none", "auto"))
     parse = partial(parse_variant, fixed=versus.fixed, costs=costs)
-    variants = with_usage_errors(lambda: distinct([parse(text) for text in texts]))
+    variants = with_usage_errors(lambda: distinct([_named(text, parse) for text in texts]))
     for each in variants:
         if each.needs_draft_file and versus.draft_model is None:
             raise typer.BadParameter(f"--vs {each.name} needs a model to draft with: give -md FILE")
@@ -55,10 +55,20 @@ def read_variants(versus: VersusOptions) -> list[Variant]:
     return variants
 
 
+def _named(text: str, parse: Callable[[str], Variant]) -> Variant:
+    try:
+        return parse(text)
+    except ConfigError as error:
+        said = str(error).removeprefix(f"{text!r}: ")
+        raise typer.BadParameter(f"--vs {text}: {with_dashes(said)}") from None
+
+
 def read_schedule(method: MethodOptions, seed: int) -> Schedule:
     from ..core.bench.running import Schedule
 
-    precision = share(method.precision, "--precision")
+    if method.precision is not None and method.time is None:
+        raise typer.BadParameter("--precision says when --time may end early; give --time as well")
+    precision = share(method.precision or "1%", "--precision")
     return Schedule(
         method.repeat,
         seconds(method.time, "--time"),
@@ -78,9 +88,33 @@ def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
     return RunSettings(work.temperature, work.seed, work.predict, goes_on)
 
 
+def check_prompt_set(name: str) -> None:
+    from ..core.bench.workloads import BUILT_IN
+
+    if name not in ("auto", *BUILT_IN):
+        raise typer.BadParameter(f"--set is auto, {' or '.join(BUILT_IN)}, got {name!r}")
+
+
+def pick_prompts(
+    given: PromptSet | None, work: WorkOptions, answers: Callable[[], bool]
+) -> PromptSet:
+    """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
+    from ..core.bench.workloads import built_in, selected
+
+    if given is None:
+        name = work.prompt_set
+        if name == "auto":
+            name = "chat" if answers() else "code"
+        given = built_in(name)
+    categories = [each.strip() for text in work.category or () for each in text.split(",")]
+    return with_usage_errors(lambda: selected(given, categories, work.limit))
+
+
 def read_gates(limits: GateOptions) -> Gates:
     from ..core.bench.gates import Gates
 
+    if limits.max_regression is not None and limits.baseline is None:
+        raise typer.BadParameter("--max-regression is against a report; give --baseline FILE")
     baseline = None if limits.baseline is None else read_report(limits.baseline, "--baseline")
     acceptance = limits.min_acceptance
     return Gates(
@@ -88,7 +122,7 @@ def read_gates(limits: GateOptions) -> Gates:
         None if acceptance is None else share(acceptance, "--min-acceptance"),
         limits.min_mean_len,
         limits.min_speedup,
-        share(limits.max_regression, "--max-regression"),
+        share(limits.max_regression or "10%", "--max-regression"),
         baseline,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from .bench_progress import BenchProgress
-from .bench_reading import seconds, settings_of, with_usage_errors
+from .bench_reading import pick_prompts, seconds, settings_of, with_usage_errors
 from .bench_running import Plan, argv, compare
 
 if TYPE_CHECKING:
@@ -90,12 +90,16 @@ class ServerOptions:
 
 
 def read_wishes(servers: ServerOptions) -> Wishes:
+    import os
+
     from ..core.bench.dialects import parse_extra
     from ..core.bench.servers import Wishes, parse_ask, parse_places
     from ..core.bench.wire import Timeouts
 
     for name, value in (("--ask", servers.ask), ("--body", servers.body),
-                        ("--server-model", servers.server_model)):  # fmt: skip
+                        ("--server-model", servers.server_model),
+                        ("--api-key", servers.api_key and "SPEC_API_KEY" not in os.environ),
+                        ("--api", servers.api != "auto")):  # fmt: skip
         if value and not servers.url:
             raise typer.BadParameter(f"{name} is for servers, and there is no --url")
     silence = seconds(servers.timeout, "--timeout")
@@ -165,15 +169,7 @@ def peer_settings(
 
 def prompts_for(target: RemoteTarget, given: PromptSet | None, work: WorkOptions) -> PromptSet:
     """For runs without a model of our own: whether they fit, the server says."""
-    from ..core.bench.workloads import built_in, selected
-
-    if given is None:
-        is_chat = work.prompt_set == "chat" or (
-            work.prompt_set == "auto" and target.service.can_chat
-        )
-        given = built_in("chat" if is_chat else "code")
-    names = [name.strip() for text in work.category or () for name in text.split(",")]
-    return with_usage_errors(lambda: selected(given, names, work.limit))
+    return pick_prompts(given, work, lambda: target.service.can_chat)
 
 
 def compare_servers(

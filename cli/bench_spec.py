@@ -29,8 +29,10 @@ from .bench_output import (
 )
 from .bench_progress import BenchProgress
 from .bench_reading import (
+    check_prompt_set,
     counts,
     flag_names,
+    pick_prompts,
     read_gates,
     read_prompt_file,
     read_schedule,
@@ -68,7 +70,7 @@ if TYPE_CHECKING:
 
 MISSED: Final = 3
 INTERRUPTED: Final = 130
-SAVED_EVERY_S: Final = 10.0
+SHOWN: Final = 5  # prompts that are left out, by name
 
 
 @takes_flags
@@ -93,6 +95,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     check_results(results)
+    check_prompt_set(work.prompt_set)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)
     gates = read_gates(limits)
     if versus.synth is not None and gates.judges_figures:
@@ -155,18 +158,8 @@ def choose_prompts(
     runtime: Runtime, given: PromptSet | None, work: WorkOptions, *, is_bundled: bool
 ) -> PromptSet:
     from ..core.bench.rendering import Renderer
-    from ..core.bench.workloads import BUILT_IN, built_in, selected
 
-    name = work.prompt_set
-    if name not in ("auto", *BUILT_IN):
-        raise typer.BadParameter(f"--set is auto, {' or '.join(BUILT_IN)}, got {name!r}")
-    if given is None:
-        if name == "auto":
-            is_chat = not is_bundled and Renderer(runtime).has_template
-            name = "chat" if is_chat else "code"
-        given = built_in(name)
-    categories = [each.strip() for text in work.category or () for each in text.split(",")]
-    return with_usage_errors(partial(selected, given, categories, work.limit))
+    return pick_prompts(given, work, lambda: not is_bundled and Renderer(runtime).has_template)
 
 
 class Bench:
@@ -185,8 +178,10 @@ class Bench:
 
         kept, left_out = fitting(prompts, self.runtime, self.settings)
         if left_out:
+            names, n_more = list(left_out)[:SHOWN], len(left_out) - SHOWN
+            more = f" and {n_more} more" if n_more > 0 else ""
             self.output.remark(
-                f"left out: {', '.join(left_out)}; up to {max(left_out.values())} tokens do not "
+                f"left out: {', '.join(names)}{more}; up to {max(left_out.values())} tokens do not "
                 f"fit into a context of {self.runtime.n_ctx}, see -c"
             )
         if not kept.prompts:

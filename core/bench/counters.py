@@ -21,6 +21,8 @@ _NAMES: Final = {
     "prefix_cache_hits": "cached",
     "n_decode": "steps",
 }
+_OWN: Final = "specdec:"  # beside llama.cpp's, what only our server counts
+_OWN_NAMES: Final = {"draft_tokens": "drafted", "accepted_tokens": "accepted"}
 _PER_PLACE: Final = "spec_decode_num_accepted_tokens_per_pos"
 _BUSY: Final = ("requests_processing", "requests_deferred", "num_requests_running",
                 "num_requests_waiting")  # fmt: skip
@@ -100,10 +102,14 @@ def read_counters(text: str, model: str = "") -> Counters | None:
     return Counters(
         prefix,
         per_place=_places([s for name, s in named if name == _PER_PLACE]),
-        by_type=_types(named),
+        by_type=_types([*named, *_own(series)]),
         busy=_sum(s for name, s in named if name in _BUSY),
         **values,
     )
+
+
+def _own(series: Iterable[Series]) -> list[tuple[str, Series]]:
+    return [(_plain(s.name, _OWN), s) for s in series if s.name.startswith(_OWN)]
 
 
 def _plain(name: str, prefix: str) -> str:
@@ -132,7 +138,7 @@ def _places(series: Sequence[Series]) -> tuple[int, ...]:
 def _types(named: Sequence[tuple[str, Series]]) -> dict[str, TypeCounters]:
     counts: dict[str, dict[str, int]] = {}
     for name, series in named:
-        kind, what = _type_of(series), _NAMES.get(name)
+        kind, what = _type_of(series), (_NAMES | _OWN_NAMES).get(name)
         if kind is not None and what in ("drafted", "accepted"):
             of = counts.setdefault(kind, {"drafted": 0, "accepted": 0})
             of[what] += round(series.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -36,6 +35,7 @@ class Task:
     settings: RunSettings
     prompt: str | Sequence[int] = ""
     messages: Sequence[Message] = ()
+    salt: str = ""  # of a conversation; what others left is not found with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Manner:
     api: str
     model: str = ""
     extends: bool = True  # it knows, or passes over, fields that OpenAI does not have
+    is_ours: bool = False  # and so knows what only our server does
     limit_field: str = "max_tokens"
     extra: Mapping[str, Any] = field(default_factory=dict)  # into every body, as the user says
 
@@ -57,11 +58,15 @@ class Piece(NamedTuple):
     timings: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     ending: str = ""
+    # Per token: who drafted it, and how many were drafted for its place and those behind it.
+    told: tuple[tuple[str, int], ...] = ()
 
 
 def request_body(manner: Manner, task: Task) -> dict[str, Any]:
     """Greedy unless there is a temperature, without penalties, nothing from caches."""
     body = _native_body(task) if manner.api == NATIVE else _openai_body(manner, task)
+    if manner.is_ours:
+        body["return_sources"] = True
     return _merged(body, manner.extra)
 
 
@@ -74,7 +79,7 @@ def _native_body(task: Task) -> dict[str, Any]:
         **_sampling(task.settings),
         **_penalties(),
         "ignore_eos": task.settings.ignore_eos,
-        **_no_caches(),
+        **_no_caches(task),
         "return_tokens": True,
         "timings_per_token": True,
     }
@@ -95,7 +100,7 @@ def _openai_body(manner: Manner, task: Task) -> dict[str, Any]:
         **_penalties(),
         "repetition_penalty": 1.0,
         "ignore_eos": task.settings.ignore_eos,
-        **_no_caches(),
+        **_no_caches(task),
         "timings_per_token": True,
         "return_token_ids": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
@@ -111,9 +116,9 @@ def _sampling(settings: RunSettings) -> dict[str, Any]:
     return body
 
 
-def _no_caches() -> dict[str, Any]:
-    """llama.cpp's way, and vLLM's, of not finding what another request left."""
-    return {"cache_prompt": False, "cache_salt": uuid.uuid4().hex}
+def _no_caches(task: Task) -> dict[str, Any]:
+    """llama.cpp's way, and vLLM's and ours, of not finding what another request left."""
+    return {"cache_prompt": False, "cache_salt": task.salt}
 
 
 def _penalties() -> dict[str, Any]:
@@ -169,7 +174,8 @@ def _native_piece(event: Mapping[str, Any], timings: Mapping[str, Any] | None) -
     if "prompt_progress" in event or "content" not in event:
         return None
     ending = _ending(event.get("stop_type", "limit")) if event.get("stop") is True else ""
-    return Piece(_text(event["content"]), _tokens(event.get("tokens")), timings, None, ending)
+    ids = _tokens(event.get("tokens"))
+    return Piece(_text(event["content"]), ids, timings, None, ending, _told(event, len(ids)))
 
 
 def _openai_piece(
@@ -181,7 +187,24 @@ def _openai_piece(
     for name in ("reasoning_content", "reasoning", "content"):
         text += _text(held.get(name))
     ending = _ending(choice.get("finish_reason"))
-    return Piece(text, _tokens(choice.get("token_ids")), timings, usage, ending)
+    ids = _tokens(choice.get("token_ids", choice.get("tokens")))  # vLLM's name, and ours
+    return Piece(text, ids, timings, usage, ending, _told(choice, len(ids)))
+
+
+def _told(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:
+    """`sources` and `rejected` of our server, a pair for every token or none at all."""
+    sources, rejected = _list(of, "sources"), _list(of, "rejected")
+    pairs = list(zip(sources, rejected, strict=False))
+    if not len(sources) == len(rejected) == n:
+        return ()
+    if any(type(source) is not str or type(others) is not list for source, others in pairs):
+        return ()
+    return tuple((source, len(others)) for source, others in pairs)
+
+
+def _list(of: Mapping[str, Any], name: str) -> list[Any]:
+    value = of.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _ending(said: Any) -> str:

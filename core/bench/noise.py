@@ -72,8 +72,7 @@ def warnings_of(
         found.append(f"other processes used {machine['others']:.0%} of a processor meanwhile")
     whole = [summary for summary in summaries if not summary.category]
     found += dict.fromkeys(filter(None, map(_of_pairs, whole)))
-    for summary in whole:
-        found += _of_rates(summary)
+    found += _of_rates(whole)
     found += _of_samples(samples)
     return found
 
@@ -89,31 +88,42 @@ def _of_pairs(summary: Summary) -> str:
     )
 
 
-def _of_rates(summary: Summary) -> list[str]:
-    name, rates = _name(summary), summary.times.samples_ts
+def _of_rates(summaries: Sequence[Summary]) -> list[str]:
+    """One line for each kind, whatever number of configurations it is about."""
+    noisy, slow, drifted = list[str](), list[str](), list[str]()
+    for summary in summaries:
+        name, rates, drift = _name(summary), summary.times.samples_ts, summary.times.drift
+        if len(rates) > 2:
+            noise = stdev(rates) / fmean(rates)
+            noisy += [f"{name} by {noise:.0%}"] if noise > NOISY else []
+            far = [i for i, each in enumerate(rates, 1) if each < (1 - FAR) * median(rates)]
+            if far and len(far) * 3 <= len(rates):
+                more = " ..." if len(far) > _N_NAMED else ""
+                slow.append(f"{', '.join(map(str, far[:_N_NAMED]))}{more} of {name}")
+        if drift is not None and abs(drift - 1) > DRIFTED:
+            drifted.append(f"{name} ended at {drift:.2f}x")
     found = []
-    if len(rates) > 2:
-        noise = stdev(rates) / fmean(rates)
-        if noise > NOISY:
-            found.append(
-                f"noise too high: the repetitions of {name} differ by {noise:.0%}; the interval "
-                "says what is left of that after pairing"
-            )
-        middle = median(rates)
-        slow = [i for i, each in enumerate(rates, 1) if each < (1 - FAR) * middle]
-        if slow and len(slow) * 3 <= len(rates):
-            shown = ", ".join(map(str, slow[:_N_NAMED])) + (" ..." if len(slow) > _N_NAMED else "")
-            found.append(
-                f"outliers: repetition {shown} of {name} ran at less than {1 - FAR:.0%} of the "
-                "median rate"
-            )
-    drift = summary.times.drift
-    if drift is not None and abs(drift - 1) > DRIFTED:
+    if noisy:
         found.append(
-            f"drift: {name} ended at {drift:.2f}x of the rate that it began with; pairs are side "
-            "by side, so that speed-ups do not suffer, but tokens/s do"
+            f"noise too high: repetitions differ ({_first(noisy)}); the interval says what is "
+            "left of that after pairing"
+        )
+    if slow:
+        found.append(
+            f"outliers: less than {1 - FAR:.0%} of the median rate in repetition "
+            f"{_first(slow, '; ')}"
+        )
+    if drifted:
+        found.append(
+            f"drift: {_first(drifted)} of the rate at the start; pairs are side by side, "
+            "so that speed-ups do not suffer, but tokens/s do"
         )
     return found
+
+
+def _first(lines: Sequence[str], comma: str = ", ") -> str:
+    n_more = len(lines) - _N_NAMED
+    return comma.join(lines[:_N_NAMED]) + (f"{comma}and {n_more} more" if n_more > 0 else "")
 
 
 def _of_samples(samples: Sequence[Sample]) -> Iterable[str]:

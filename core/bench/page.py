@@ -10,7 +10,7 @@ from typing import Any, Final
 from . import plots
 from .page_style import STYLE
 from .reconciling import counted_rows
-from .record import Report, Summary
+from .record import GateResult, Report, Summary
 from .words import identical, interval, number, overall, share, size, spread
 
 _HEAD: Final = (
@@ -19,6 +19,8 @@ _HEAD: Final = (
     '<meta http-equiv="Content-Security-Policy" '
     "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
 )
+MANY_ROWS: Final = 24  # and more are folded
+MANY_GATES: Final = 4
 _COLUMNS: Final = (
     "configuration", "users", "tokens/s", "±", "speed-up", "with prompt", "tokens/round",
     "accepted", "TTFT ms p50 / p95", "ms/token p50 / p95", "ms/chunk p50 / p95", "same text",
@@ -33,11 +35,7 @@ def html_page(report: Report) -> str:
         f'<p class="soft">{escape(_subtitle(report))}</p>',
         _gates(report),
         _warnings(report),
-        "<h2>All together</h2>",
-        _table(_COLUMNS, [_cells(each, report) for each in overall(report)]),
-        '<p class="soft">Tokens/s of decoding, for each user. The speed-up is that of decoding '
-        f"against {escape(report.baseline)}, paired, with its 95% interval; tokens/round includes "
-        "rounds without a draft; shares of accepted drafts cannot be compared between lengths.</p>",
+        _together(report),
         *(_section(title, figures) for title, figures in plots.sections(report)),
         _categories(report),
         _sources(report),
@@ -50,29 +48,40 @@ def html_page(report: Report) -> str:
 
 
 def _title(report: Report) -> str:
-    model = report.provenance.get("model")
-    name = model.get("filename") if isinstance(model, dict) else model
+    name = report.provenance.get("model_name") or report.provenance.get("model_filename")
     return f"bench-spec: {name}" if name else "bench-spec"
 
 
 def _subtitle(report: Report) -> str:
-    date = report.provenance.get("date") or report.provenance.get("test_time") or ""
-    settings = report.settings
+    known, settings = report.provenance, report.settings
     law = "greedy" if not settings.temperature else f"temperature {settings.temperature:g}"
     n = len(report.configurations)
     said = f"{report.prompt_set} prompts, {n} configurations, {law}, seed {settings.seed}"
-    return f"{said}, {date}" if date else said
+    where = (known.get(name) for name in ("device", "cpu_kernels", "cpu_info", "test_time"))
+    return ", ".join([said, *(str(each) for each in where if each)])
 
 
 def _gates(report: Report) -> str:
     if not report.gates:
         return ""
-    items = "".join(
-        f'<li class="{"good" if gate.ok else "bad"}">{"PASS" if gate.ok else "FAIL"} '
-        f"{escape(gate.gate)}, {escape(gate.configuration)}: {escape(gate.line)}</li>"
-        for gate in report.gates
-    )
-    return f"<h2>Gates</h2><ul>{items}</ul>"
+    missed = [gate for gate in report.gates if not gate.ok]
+    held = [gate for gate in report.gates if gate.ok]
+    found = "<h2>Gates</h2>"
+    if missed:
+        found += f"<ul>{''.join(map(_gate, missed))}</ul>"
+    if len(held) > MANY_GATES:
+        title = f"{len(held)} gates were held"
+        return found + _folded(title, f"<ul>{''.join(map(_gate, held))}</ul>", "good")
+    return found + (f"<ul>{''.join(map(_gate, held))}</ul>" if held else "")
+
+
+def _gate(gate: GateResult) -> str:
+    kind, said = ("good", "PASS") if gate.ok else ("bad", "FAIL")
+    return f'<li class="{kind}">{said} {escape(gate.gate)} {escape(gate.line)}</li>'
+
+
+def _folded(title: str, inside: str, kind: str = "") -> str:
+    return f'<details><summary class="{kind}">{escape(title)}</summary>{inside}</details>'
 
 
 def _warnings(report: Report) -> str:
@@ -80,6 +89,19 @@ def _warnings(report: Report) -> str:
         return ""
     items = "".join(f'<li class="warn">{escape(line)}</li>' for line in report.warnings)
     return f"<h2>Warnings</h2><ul>{items}</ul>"
+
+
+def _together(report: Report) -> str:
+    rows = [_cells(each, report) for each in overall(report)]
+    if not rows:  # a sweep has its curve alone
+        return ""
+    return (
+        "<h2>All together</h2>"
+        + _table(_COLUMNS, rows)
+        + '<p class="soft">Tokens/s of decoding, for each user. The speed-up is that of decoding '
+        f"against {escape(report.baseline)}, paired, with its 95% interval; tokens/round includes "
+        "rounds without a draft; shares of accepted drafts cannot be compared between lengths.</p>"
+    )
 
 
 def _cells(summary: Summary, report: Report) -> list[str]:
@@ -117,7 +139,10 @@ def _categories(report: Report) -> str:
     rows = [[each.category, *_cells(each, report)] for each in report.summaries if each.category]
     if not rows:
         return ""
-    return "<h2>By category</h2>" + _table(("category", *_COLUMNS), rows)
+    table = _table(("category", *_COLUMNS), rows)
+    if len(rows) > MANY_ROWS:
+        table = _folded(f"a table of {len(rows)} rows", table)
+    return "<h2>By category</h2>" + table
 
 
 def _sources(report: Report) -> str:
@@ -141,12 +166,13 @@ def _counted(report: Report) -> str:
 
 
 def _memory(report: Report) -> str:
+    every = [each for each in report.configurations if each.memory]
+    kinds = list(dict.fromkeys(what for each in every for what in each.memory))
     rows = [
-        [each.name, what, size(n)]
-        for each in report.configurations
-        for what, n in each.memory.items()
+        [each.name, *(size(each.memory[what]) if what in each.memory else "" for what in kinds)]
+        for each in every
     ]
-    return "<h2>Memory</h2>" + _table(("configuration", "what", "size"), rows) if rows else ""
+    return "<h2>Memory</h2>" + _table(("configuration", *kinds), rows) if rows else ""
 
 
 def _provenance(report: Report) -> str:
@@ -154,19 +180,21 @@ def _provenance(report: Report) -> str:
         **report.provenance,
         "prompt set": f"{report.prompt_set}, sha256 {report.prompt_set_sha256}",
     }
-    tables = [_facts("Where this comes from", facts)]
+    tables = [_folded("run and machine", _facts(facts))]
     tables += [
-        _facts(f"Configuration {c.name}", c.details) for c in report.configurations if c.details
+        _folded(f"configuration {c.name}", _facts(c.details))
+        for c in report.configurations
+        if c.details
     ]
-    return "".join(tables)
+    return "<h2>Where this comes from</h2>" + "".join(tables)
 
 
-def _facts(title: str, facts: dict[str, Any]) -> str:
+def _facts(facts: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><th>{escape(str(name))}</th><td>{escape(_said(value))}</td></tr>"
         for name, value in facts.items()
     )
-    return f'<h2>{escape(title)}</h2><div class="scroll"><table class="facts">{rows}</table></div>'
+    return f'<div class="scroll"><table class="facts">{rows}</table></div>'
 
 
 def _said(value: Any) -> str:

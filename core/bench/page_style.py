@@ -57,6 +57,7 @@ th:first-child,td:first-child{text-align:left}thead th{color:var(--soft);font-we
 table.facts td{text-align:left;white-space:pre-wrap;overflow-wrap:anywhere}
 table.facts th{text-align:left;color:var(--soft);font-weight:500}
 .good{color:var(--good)}.bad{color:var(--bad);font-weight:600}.warn{color:var(--warn)}
+summary{cursor:pointer;padding:.2rem 0}
 ul{margin:.3rem 0;padding-left:1.2rem}li{overflow-wrap:anywhere}
 @media print{figure{break-inside:avoid}}
 """

@@ -16,10 +16,11 @@ from .wire import Answer, ServerError, Wire
 
 AUTO: Final = "auto"
 APIS: Final = (AUTO, NATIVE, COMPLETIONS, CHAT)
+OURS: Final = "specdec"  # as a kind of server
 # Who they say that they are (`owned_by`), and what we call them.
 _OWNERS: Final = {
     "llamacpp": "llama.cpp",
-    "specdec": "specdec",
+    "specdec": OURS,
     "vllm": "vLLM",
     "sglang": "SGLang",
 }
@@ -56,7 +57,9 @@ def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, A
     owner = str(entry.get("owned_by", "")).lower()
     has_props = "default_generation_settings" in props or "total_slots" in props
     kind = _OWNERS.get(owner, "llama.cpp" if has_props else "OpenAI-compatible")
-    base = Manner(COMPLETIONS, str(entry.get("id", model)), extra=dict(extra or {}))
+    base = Manner(
+        COMPLETIONS, str(entry.get("id", model)), is_ours=kind == OURS, extra=dict(extra or {})
+    )
     text, chat = _manners(wire, base, api, is_native=has_props)
     slots = props.get("total_slots")
     return Service(
@@ -144,7 +147,7 @@ def _settled(wire: Wire, manner: Manner) -> Manner:
     tries = [manner, plain, replace(plain, limit_field="max_completion_tokens")]
     first: ServerError | None = None
     for each in tries[: 1 if manner.api == NATIVE else 2 if manner.api == COMPLETIONS else 3]:
-        task = Task(1, RunSettings(), _TRIAL, [{"role": "user", "content": _TRIAL}])
+        task = Task(1, RunSettings(), _TRIAL, [{"role": "user", "content": _TRIAL}], "trial")
         try:
             for _ in wire.stream(PATHS[each.api], request_body(each, task)):
                 pass

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from .dialects import EOS, STOP, Piece
 from .record import Chunk, Sample
+from .rounds import Told, by_place, chunks
 
 
 class Moment(NamedTuple):
@@ -29,6 +30,7 @@ class Receiver:
         self.ending = ""
         self.timings: Mapping[str, Any] = {}
         self.usage: Mapping[str, Any] = {}
+        self._told = Told()
         self._chunks: list[Chunk] = []
         self._moments: list[Moment] = []
         self._counted = 0  # tokens, as the server counts
@@ -48,6 +50,7 @@ class Receiver:
         self.usage = piece.usage or self.usage
         n = self._n_of(piece)
         self._note(piece)
+        self._told.add(piece.told, ms)
         if not n and not piece.text:
             return False
         self.text.append(piece.text)
@@ -89,7 +92,7 @@ class Receiver:
         sample.chunks = self._shared_out(sample.predicted_n)
         if self.tokens and len(self.tokens) == sample.predicted_n:
             sample.tokens = self.tokens
-        if sample.draft_n is not None:
+        if not self._fill_told(sample) and sample.draft_n is not None:
             self._fill_rounds(sample)
 
     def _fill_counts(self, sample: Sample) -> None:
@@ -128,6 +131,18 @@ class Receiver:
             return [Chunk(chunk.ms, 1) for chunk in self._chunks]
         return [Chunk(chunk.ms, 0) for chunk in self._chunks]
 
+    def _fill_told(self, sample: Sample) -> bool:
+        """By what was said of each token, if that is of all and adds up."""
+        rounds = self._told.rounds()
+        drafted, accepted = sum(r.drafted for r in rounds), sum(r.accepted for r in rounds)
+        found = sum(r.n for r in rounds), drafted, accepted
+        if not rounds or found != (sample.predicted_n, sample.draft_n, sample.draft_n_accepted):
+            return False
+        sample.chunks, sample.rounds = chunks(rounds), len(rounds) - 1
+        per_place = by_place([(r.drafted, r.accepted) for r in rounds])
+        sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = per_place
+        return True
+
     def _fill_rounds(self, sample: Sample) -> None:
         """Each pass after the first token gave what was accepted, and one token more."""
         drafted, accepted = sample.draft_n or 0, sample.draft_n_accepted or 0
@@ -141,11 +156,7 @@ class Receiver:
         if rounds is None or sum(n for n, _ in rounds) != drafted:
             return
         sample.rounds = len(rounds)
-        lengths = [(n, k) for n, k in rounds if n]
-        longest = max((n for n, _ in lengths), default=0)
-        sample.drafts = len(lengths)
-        sample.drafted_per_pos = [sum(n > i for n, _ in lengths) for i in range(longest)]
-        sample.accepted_per_pos = [sum(k > i for _, k in lengths) for i in range(longest)]
+        sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = by_place(rounds)
 
 
 def passes(moments: list[Moment], *, is_cut: bool) -> list[tuple[int, int]] | None:

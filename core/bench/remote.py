@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -141,6 +142,7 @@ class RemoteTarget:
     ) -> Iterator[Sample]:
         """All turns of a prompt; a failed one is the last."""
         messages: list[Message] = []
+        salt = uuid.uuid4().hex
         if prompt.system:
             messages.append({"role": "system", "content": prompt.system})
         for turn in range(prompt.n_turns):
@@ -150,7 +152,7 @@ class RemoteTarget:
             n = settings.max_tokens or prompt.max_tokens
             try:
                 manner, task = self._task(prompt, messages, settings, n)
-                self._write(manner, task, sample, stop, watches=watches)
+                self._write(manner, replace(task, salt=salt), sample, stop, watches=watches)
             except Stopped:
                 return
             except SpecdecError as error:

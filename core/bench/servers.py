@@ -12,7 +12,7 @@ from ..speculation.acceptance import MATCH
 from .address import Address, parse_address
 from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
-from .probing import AUTO, Service, probe, wait_until_ready
+from .probing import AUTO, OURS, Service, probe, wait_until_ready
 from .record import Configuration, Report, Sample
 from .remote import RemoteTarget, split_extra
 from .variants import Variant, parse_variant
@@ -20,7 +20,6 @@ from .wire import Timeouts, Wire
 
 SPECULATIVE: Final = "speculative"  # the field of a request
 LEARNT: Final = 1.15  # times the tokens per round of the first repetition
-OURS: Final = "specdec"  # as a kind of server
 _NAMED: Final = re.compile(r"([^=/:\s]+)=(https?://.*)", re.IGNORECASE | re.DOTALL)
 _ASK_NAMED: Final = re.compile(r"([^={}:,\s]+)=(\{.*)", re.DOTALL)
 

@@ -18,7 +18,8 @@ N_COLOURS: Final = 8
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 40
 _ROW: Final = 26
 _NAMES: Final = 138  # of the rows of a plot
-_SHOWN: Final = 18  # characters of these
+_SHOWN: Final = 16  # characters of these
+_LEGEND: Final = 24  # characters of a name in half the width
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,11 @@ def stacks(title: str, rows: Sequence[tuple[str, Sequence[float]]], parts: Seque
 
 
 def cut(name: str, n: int) -> str:
-    return name if len(name) <= n else f"{name[: n - 1]}…"
+    """From the middle: names of configurations begin alike."""
+    if len(name) <= n:
+        return name
+    behind = n // 2
+    return f"{name[: n - 1 - behind]}…{name[-behind:]}"
 
 
 def _line(drawing: Drawing, line: Line, x: Scale, y: Scale, axes: tuple[str, str]) -> None:
@@ -226,4 +231,4 @@ def _legend(drawing: Drawing, names: Sequence[tuple[str, int]], top: float) -> N
     for i, (name, series) in enumerate(names):
         left, y = 8 + (WIDTH / 2 - 4) * (i % 2), top + 18 * (i // 2) + 8
         drawing.bar((left, y - 9, 10, 10), series, name)
-        drawing.text(left + 15, y, cut(name, 28), "start")
+        drawing.text(left + 15, y, cut(name, _LEGEND), "start")

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -129,7 +128,3 @@ def _turns(given: Any, where: str) -> tuple[str, tuple[str, ...]]:
         elif role != "assistant":  # what the file has for answers is written anew
             raise wrong
     return system, tuple(turns)
-
-
-def read_prompts(path: Path, text: str) -> PromptSet:
-    return parse_prompts(text, path.name, is_jsonl=path.suffix in (".jsonl", ".ndjson", ".json"))

@@ -269,7 +269,7 @@ def test_a_long_run_is_announced_once(capsys: Capture) -> None:
     for done, left in ((0.0, None), (0.01, 9000.0), (0.03, 9000.0), (0.04, 8000.0)):
         progress(running.Progress("repetition 1 of 5", done, left))
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("this will take 2.5 h more; --limit")
+    assert line.startswith("this will take about 2.5 h more; --limit")
 
 
 def test_durations() -> None:

@@ -130,3 +130,25 @@ NAMES = st.sampled_from(["predicted_n", "predicted_ms", "draft_n", "draft_n_acce
                           st.dictionaries(NAMES, JSON)), max_size=5))  # fmt: skip
 def test_nonsense_in_the_figures_is_survived(pieces: list[Piece]) -> None:
     received([[piece] for piece in pieces])
+
+
+@given(st.lists(ROUND, max_size=12), st.booleans())
+def test_what_tokens_say_of_themselves_is_believed_before_the_clock(
+    rounds: list[Round], one_by_one: bool
+) -> None:
+    """Our server writes events when it gets round to it, with what it has counted until then."""
+    told = [[("target", 0)]]
+    for drafted, held in rounds:
+        told.append([*[("mtp", 0)] * held, ("target", drafted - held)])
+    passes = pieces_of(rounds)
+    late = passes[-1][0].timings
+    said = [
+        [piece._replace(timings=late, told=(pair,)) for piece, pair in zip(*both, strict=True)]
+        for both in zip(passes[:-1], told, strict=True)
+    ]
+    reads = [[piece] for each in said for piece in each] if one_by_one else said
+    sample = received([*reads, passes[-1]])
+    assert (sample.rounds, sample.drafts) == (len(rounds), sum(n > 0 for n, _ in rounds))
+    assert sum(sample.drafted_per_pos or []) == sample.draft_n == sum(n for n, _ in rounds)
+    assert sum(sample.accepted_per_pos or []) == sum(k for _, k in rounds)
+    assert [chunk.n for chunk in sample.chunks] == [1, *(k + 1 for _, k in rounds)]

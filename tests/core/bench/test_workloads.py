@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec.core.bench.prompt_files import read_prompt_file
 from specdec.core.bench.workloads import (
     BUILT_IN,
     built_in,
     parse_prompts,
-    read_prompts,
     selected,
 )
 from specdec.core.errors import ConfigError
@@ -62,8 +62,8 @@ def test_a_jsonl_file(tmp_path: Path) -> None:
                       {"role": "assistant", "content": "old"}]},
     ]  # fmt: skip
     path = tmp_path / "f.jsonl"
-    text = "\n\n".join(json.dumps(line) for line in lines)
-    one, two, three, four, five = read_prompts(path, text).prompts
+    path.write_text("\n\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    one, two, three, four, five = read_prompt_file(path).prompts
     assert (one.id, one.category, one.text, one.max_tokens) == ("7", "c", "t", 5)
     assert (two.text, two.max_tokens, two.category) == ("p", 6, "prompts")
     assert three.text == "plain"
