@@ -1,0 +1,4 @@
+"""Ray."""
+
+
+def check_ray() -> None: ...
