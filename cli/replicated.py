@@ -5,18 +5,20 @@ from __future__ import annotations
 import gc
 import pickle
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from .recipe import Recipe
 from .replica import Order, command, settings_of
-from .scale_options import RayPlan, ScaleOptions, place_of, read_ray
+from .scale_options import ScaleOptions, place_of, place_on_ray, read_ray
 
 if TYPE_CHECKING:
-    from ..core.server.replicas.children import Launch
+    from collections.abc import Callable
+
     from ..core.server.replicas.fleet import Fleet
+    from ..core.server.replicas.ray_fleet import RayPlan
     from ..core.server.settings import ServerSettings
     from .output import Output
 
@@ -43,7 +45,7 @@ def serve_replicas(
 
     sock = open_socket(host, port)
     url = url_of(host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
-    fleet = make_fleet(recipe, settings, n, plan, output)
+    fleet, close = make_fleet(recipe, settings, n, plan, output)
 
     def ready() -> None:
         gc.freeze()
@@ -51,7 +53,10 @@ def serve_replicas(
 
     output.note(f"loading    {recipe.model}")
     serving = FrontServing(fleet, settings, sock, ready)
-    code = serving.run()
+    try:
+        code = serving.run()
+    finally:
+        close()
     if serving.n_signals > 1:
         raise typer.Exit(130)
     if fleet.failure is not None:
@@ -64,26 +69,41 @@ def serve_replicas(
 
 def make_fleet(
     recipe: Recipe, settings: ServerSettings, n: int, plan: RayPlan | None, output: Output
-) -> Fleet:
+) -> tuple[Fleet, Callable[[], None]]:
+    """And what is to be done when it has ended."""
     from ..core.server.guard import FRONT_KEY
 
     secret = secrets.token_hex(24)
     key = [(FRONT_KEY.encode(), secret.encode())]
-    launch = make_launch(recipe, settings, n, secret, output)
+    launch = Launcher(recipe, settings, n, secret, output.verbose, plan)
     if plan is not None:
-        raise NotImplementedError
+        from ..core.server.replicas.ray_fleet import Cluster, RayFleet
+
+        cluster = Cluster(plan, launch)
+        return RayFleet(cluster, key, output.remark), cluster.close
     from ..core.server.replicas.children import Children, check_system
 
     check_system()
-    return Children(n, key, launch, output.remark)
+    return Children(n, key, launch, output.remark), lambda: None
 
 
-def make_launch(
-    recipe: Recipe, settings: ServerSettings, n: int, key: str, output: Output
-) -> Launch:
-    def launch(index: int, descriptor: int) -> tuple[list[str], bytes]:
-        own = replace(recipe, place=place_of(recipe.place, index, n))
-        order = Order(own, settings_of(settings, index, n, key), descriptor, output.verbose)
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """How a replica is started, on whatever machine this is called."""
+
+    recipe: Recipe
+    settings: ServerSettings
+    n: int
+    key: str
+    is_verbose: bool
+    plan: RayPlan | None
+
+    def __call__(self, index: int, descriptor: int) -> tuple[list[str], bytes]:
+        place = self.recipe.place
+        if self.plan is None:
+            place = place_of(place, index, self.n)
+        else:
+            place = place_on_ray(place, self.plan.cpus)
+        settings = settings_of(self.settings, index, self.n, self.key)
+        order = Order(replace(self.recipe, place=place), settings, descriptor, self.is_verbose)
         return command(), pickle.dumps(order)
-
-    return launch

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_type_hints
 
 import typer
 
 from .options import PlaceOptions
+
+if TYPE_CHECKING:
+    from ..core.server.replicas.ray_fleet import RayPlan
 
 MAX_REPLICAS: Final = 64
 CUDA: Final = "torch:cuda"
@@ -40,17 +44,9 @@ class ScaleOptions:
     ] = None  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RayPlan:
-    """What --ray says."""
-
-    replicas: int = 2
-    cpus: float = 1.0  # of each replica, as Ray counts them
-    gpus: float = 0.0
-    address: str = ""  # of a running cluster; "": one of our own, on this machine
-
-
 def read_ray(text: str) -> RayPlan:
+    from ..core.server.replicas.ray_fleet import RayPlan
+
     kinds = get_type_hints(RayPlan)
     names = [field.name for field in fields(RayPlan)]
     found: dict[str, Any] = {}
@@ -74,8 +70,17 @@ def place_of(place: PlaceOptions, index: int, n: int) -> PlaceOptions:
     """Of one of n replicas on this machine: its share of the cores, or a GPU of its own."""
     if place.device == CUDA:
         return replace(place, device=f"{CUDA}:{index}")
+    return _with_threads(place, _n_cores() // n)
+
+
+def place_on_ray(place: PlaceOptions, cpus: float) -> PlaceOptions:
+    """Ray shows each replica its own GPUs only, but any number of cores."""
+    return _with_threads(place, math.ceil(cpus))
+
+
+def _with_threads(place: PlaceOptions, n: int) -> PlaceOptions:
     if place.device == "cpu" and place.threads is None:
-        return replace(place, threads=max(_n_cores() // n, 1))
+        return replace(place, threads=max(n, 1))
     return place
 
 

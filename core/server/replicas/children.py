@@ -28,7 +28,7 @@ _STEADY_S: Final = 30.0  # after so long, a failure is a new one
 _MAX_FAILURES: Final = 6  # in a row; if nobody is left then, it is the end
 _PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 15.0
-_ERROR: Final = re.compile(r"spec: error: (.*)")
+ERROR: Final = re.compile(r"spec: error: (.*)")
 
 
 class Child:
@@ -65,7 +65,7 @@ class Child:
         assert self.process.stderr is not None, "a pipe"
         async for raw in self.process.stderr:
             line = raw.decode("utf-8", "replace").rstrip()
-            found = _ERROR.match(line)
+            found = ERROR.match(line)
             if found:
                 self.error = found[1]
             elif line:
