@@ -7,6 +7,7 @@ by half is never seen by a client.
 from __future__ import annotations
 
 import asyncio
+from asyncio import LimitOverrunError
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple
 
@@ -69,7 +70,7 @@ class Exchange:
         if self.is_chunked:
             return b"".join([part async for part in self.chunks()])
         parts, missing = [], self._length
-        while missing:
+        while missing > 0:
             parts.append(await read(self._connection, min(missing, _READ)))
             missing -= len(parts[-1])
         self.is_complete = True
@@ -93,7 +94,9 @@ def take_chunks(buffer: bytearray) -> tuple[bytes, bool]:
         try:
             size = int(buffer[at:line].partition(b";")[0], 16)
         except ValueError:
-            raise BrokenReplicaError("a chunk without a size") from None
+            size = -1
+        if size < 0:
+            raise BrokenReplicaError("a chunk without a size")
         end = line + 2 + size
         if len(buffer) < end + 2:
             break
@@ -189,7 +192,7 @@ class Client:
         except BaseException as error:
             self._open.discard(connection)
             connection.close()
-            if isinstance(error, OSError | EOFError | asyncio.LimitOverrunError | ValueError):
+            if isinstance(error, (OSError, EOFError, ValueError, IndexError, LimitOverrunError)):
                 raise BrokenReplicaError(str(error)) from None
             raise
 

@@ -18,7 +18,7 @@ from .prefixes import ANY_SLOT, Wish
 from .router import Router
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
-LOST: Final = "lost"
+ENDING, LOST = "ending", "lost"
 _POLL_S: Final = 0.05  # while it loads
 _MAX_MISSES: Final = 3  # of calls in a row that it does not answer
 _decode: Final = msgspec.json.Decoder().decode
@@ -157,16 +157,17 @@ class Fleet(ABC):
         replica.state = LOADING
         while (n_slots := await self._n_slots_of(client)) is None:
             await asyncio.sleep(_POLL_S)
-        replica.n_slots, replica.state = n_slots, READY
-        replica.ready_at = time.monotonic()
-        self.router.add(replica.index, n_slots)
-        if self.state == LOADING:
-            self.state = READY
-        self._on_change()
+        replica.n_slots, replica.ready_at = n_slots, time.monotonic()
+        self._admit(replica)
         n_misses = 0
         while n_misses < _MAX_MISSES:
             await asyncio.sleep(self._probe_s)
-            n_misses = 0 if await self._is_well(client) else n_misses + 1
+            status = await self._status_of(client)
+            n_misses = n_misses + 1 if status is None else 0
+            if status == 503 and replica.state == READY:  # it ends, but not what is under way there
+                self._dismiss(replica)
+            elif status == 200 and replica.state == ENDING:
+                self._admit(replica)
 
     async def _n_slots_of(self, client: Client) -> int | None:
         """None while it loads."""
@@ -178,19 +179,33 @@ class Fleet(ABC):
         found = told.get("total_slots")
         return found if isinstance(found, int) else None
 
-    async def _is_well(self, client: Client) -> bool:
+    async def _status_of(self, client: Client) -> int | None:
+        """None if it does not answer."""
         try:
             status, _, _ = await client.fetch(b"/health")
         except BrokenReplicaError:
-            return False
-        return status == 200
+            return None
+        return status
+
+    def _admit(self, replica: Replica) -> None:
+        replica.state = READY
+        self.router.add(replica.index, replica.n_slots)
+        if self.state == LOADING:
+            self.state = READY
+        self._on_change()
+
+    def _dismiss(self, replica: Replica) -> None:
+        """Nothing more goes there."""
+        replica.state = ENDING
+        self.router.remove(replica.index)
+        self._on_change()
 
     def _lose(self, replica: Replica) -> None:
-        """Nothing more goes there, and who waits for it is told."""
+        """Who waits for it is told, too."""
         if replica.state == LOST:
             return
+        self._dismiss(replica)
         replica.state = LOST
-        self.router.remove(replica.index)
         if replica.client is not None:
             replica.client.close()
         self._on_change()

@@ -18,7 +18,7 @@ from typing import Any, Final
 from ...errors import ConfigError
 from .children import Launch
 from .client import Address, Headers
-from .fleet import LOADING, READY, Fleet, FleetError, Replica
+from .fleet import DRAINING, LOADING, READY, Fleet, FleetError, Replica
 from .ray_member import Entry, Member, Roster
 
 _POLL_S: Final = 0.3
@@ -93,11 +93,7 @@ class Cluster:
 
     def close(self) -> None:
         import ray
-        from ray import serve
 
-        with contextlib.suppress(Exception):
-            if self._folder is not None:
-                serve.shutdown()
         with contextlib.suppress(Exception):
             ray.shutdown()
         if self._folder is not None:
@@ -191,6 +187,8 @@ class RayFleet(Fleet):
             if ended.life == life and ended.code and self.state == LOADING:
                 message = ended.error or f"replica {replica.index} has ended"
                 self._fail(FleetError(message, ended.code))
+                return
+            if self.state == DRAINING:
                 return
             self._say(f"replica {replica.index} is lost; Ray starts another one")
             self._cluster.free(replica.index, life)
