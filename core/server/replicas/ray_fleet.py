@@ -7,8 +7,10 @@ import contextlib
 import logging
 import math
 import os
+import re
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,10 +44,24 @@ def check_ray() -> None:
         raise ConfigError("--ray needs Ray Serve: pip install 'specdec[ray]'")
 
 
+def check_reachable(address: str) -> None:
+    """At once: Ray itself tries for minutes. Names such as `auto` are for it to resolve."""
+    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
+    if found is None:
+        return
+    host, port = found[1].strip("[]"), int(found[2])
+    try:
+        socket.create_connection((host, port), _CALL_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"--ray: no cluster at {address}: {reason.lower()}") from None
+
+
 class Cluster:
     """Ray, joined or started. Called before the loop runs, and again when it has ended."""
 
     def __init__(self, plan: RayPlan, launch: Launch) -> None:
+        check_reachable(plan.address)
         self.plan = plan
         self.name = f"specdec-{secrets.token_hex(4)}"
         self._folder = None if plan.address else tempfile.mkdtemp(prefix="spec-ray-")
@@ -55,7 +71,9 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             self.close()
             told = str(error).partition("\n")[0]
-            raise ConfigError(f"--ray: no cluster at {plan.address or 'all'}: {told}") from None
+            raise ConfigError(
+                f"--ray: no cluster at {plan.address or 'this machine'}: {told}"
+            ) from None
         self.roster = self._start()
 
     def run(self) -> None:
