@@ -7,7 +7,9 @@ is asked. After that the stream ends with an error event.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -33,6 +35,7 @@ _OWN: Final = frozenset(
     )
 )  # fmt: skip
 _NOT_BACK: Final = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date"))
+_SLOT: Final = re.compile(r"/slots/([0-9]{1,9})")
 _STREAM: Final = b"text/event-stream"
 
 
@@ -42,6 +45,7 @@ class Relay:
         self.waits_since = 0.0  # for the client to read
         self._front, self._scope, self._receive, self._send = front, scope, receive, send
         self._has_begun = self._is_gone = False
+        self._target: bytes = scope.get("raw_path") or scope["path"].encode()
         self._task = asyncio.current_task()
 
     async def run(self) -> None:
@@ -49,6 +53,7 @@ class Relay:
         front = self._front
         body = await read_body(Request(self._scope, self._receive), front.settings)
         wish = read_wish(body) if len(body) < _LARGE else await asyncio.to_thread(read_wish, body)
+        wish = self._find_slot(wish)
         watch = asyncio.create_task(self._watch())
         front.under_way.add(self)
         try:
@@ -61,6 +66,20 @@ class Relay:
         finally:
             watch.cancel()
             front.under_way.discard(self)
+
+    def _find_slot(self, wish: Wish) -> Wish:
+        """`/slots/5` is a slot of one replica, which has a number of its own for it."""
+        found = _SLOT.fullmatch(self._scope["path"])
+        fleet = self._front.fleet
+        if found is None or not fleet.n_slots:
+            return wish
+        slot = int(found[1])
+        if slot >= fleet.n_slots * len(fleet.replicas):
+            raise ApiError(400, f"there is no slot {slot}")
+        if slot // fleet.n_slots not in fleet.router.members:
+            raise ApiError(503, f"the replica of slot {slot} is not there now", retry_after=1)
+        self._target = b"/slots/%d" % (slot % fleet.n_slots)
+        return replace(wish, slot=slot)
 
     def give_up(self) -> None:
         """Nobody wants the answer any more: the replica learns of it, too."""
@@ -102,7 +121,7 @@ class Relay:
     async def _ask_one(self, picked: Picked, body: bytes) -> tuple[int, Headers, bytes] | None:
         """None if it has answered; what it says if another one might do better."""
         scope, client = self._scope, picked.client
-        target = scope.get("raw_path") or scope["path"].encode()
+        target = self._target
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         exchange = await client.ask(scope["method"].encode(), target, self._headers(), body)

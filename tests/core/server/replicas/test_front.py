@@ -144,6 +144,16 @@ def test_slots_are_counted_through(front: FrontServer) -> None:
     assert front.get("/props")["total_slots"] == 4
 
 
+def test_a_slot_by_its_path(front: FrontServer) -> None:
+    """The replica of that slot is asked."""
+    for slot in (0, 3):
+        before = [replica.n_requests for replica in front.fleet.replicas]
+        front.request("POST", f"/slots/{slot}?action=erase", {})
+        after = [replica.n_requests for replica in front.fleet.replicas]
+        assert [b - a for a, b in zip(before, after, strict=True)] == [slot < 2, slot >= 2]
+    assert front.refused("/slots/4?action=erase", {})[0] == 400
+
+
 def test_health_models_and_the_page(front: FrontServer, server: Server) -> None:
     assert front.get("/health") == {"status": "ok", "replicas": ["ready", "ready"]}
     assert front.get("/v1/models")["data"][0]["id"] == server.get("/v1/models")["data"][0]["id"]
