@@ -7,20 +7,22 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ..core.errors import ConfigError
 from ..core.tokenizer.chatml import CHATML
 from .chat import read_switches
 from .flags import takes_flags
-from .loading import bundled_model, open_runtime
+from .loading import bundled_model
 from .log import show_log
 from .options import ModelOptions, PlaceOptions, VoiceOptions
 from .output import Output
 from .prompt import one_of
+from .recipe import Recipe
+from .replicated import read_scale, serve_replicas
 from .sampling_options import SamplingOptions
+from .scale_options import ScaleOptions
 from .serve_options import (
     CacheOptions,
     LimitOptions,
@@ -28,17 +30,11 @@ from .serve_options import (
     TemplateOptions,
     build_settings,
 )
-from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of, with_dashes
+from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ..core.runtime import Runtime
     from ..core.server.serving import Serving
-    from ..core.server.worker import Loaded
-    from ..core.speculation.options import SpecOptions
-    from ..core.tokenizer import ChatTemplate
+    from ..core.server.settings import ServerSettings
 
 _JOIN_S = 0.5  # for the engine's thread to end
 
@@ -54,6 +50,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     sampling: SamplingOptions,
     spec: SpecFlags,
     control: ControlFlags,
+    scale: ScaleOptions,
     voice: VoiceOptions,
 ) -> None:
     """Answer requests over HTTP, as llama-server and OpenAI do.
@@ -65,6 +62,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     show_log(output)
     speculation = build_spec(spec, control)
+    plan = read_scale(scale)
     source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None
@@ -79,6 +77,19 @@ def serve(  # noqa: PLR0913 - groups of flags
         output.remark(warning)
     if cache.warning:
         output.remark(cache.warning)
+    recipe = Recipe(
+        model, place, speculation, spec.draft_model, listen.parallel, cache.room, source,
+        templates.chat_template,
+    )  # fmt: skip
+    if plan is not None or scale.replicas > 1:
+        n = plan.replicas if plan is not None else scale.replicas
+        serve_replicas(recipe, settings, listen.host, listen.port, n, plan, output)
+    serve_one(recipe, settings, listen, output)
+
+
+def serve_one(
+    recipe: Recipe, settings: ServerSettings, listen: ListenOptions, output: Output
+) -> NoReturn:
     from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
 
@@ -86,10 +97,8 @@ def serve(  # noqa: PLR0913 - groups of flags
         check_certificate(settings.ssl_cert, settings.ssl_key)
     sock = open_socket(listen.host, listen.port)
     url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
-    room = Room(listen.parallel, cache.room)
-    load = loader(model, place, output, speculation, spec.draft_model, room)
     worker = Worker(
-        lambda: load(lambda runtime: find_template(runtime, source, templates.chat_template)),
+        lambda: recipe.load(output),
         max_queue=settings.max_queue,
         queue_s=settings.queue_s,
     )
@@ -98,7 +107,7 @@ def serve(  # noqa: PLR0913 - groups of flags
         gc.enable()
         output.remark(f"ready      {url} ({worker.n_slots} slots)")
 
-    output.note(f"loading    {model}")
+    output.note(f"loading    {recipe.model}")
     gc.disable()  # nothing of what is loaded and imported now will be garbage
     leave_at_signals()
     worker.begin()
@@ -109,47 +118,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     finish(serving, code)
 
 
-class Room(NamedTuple):
-    """What is asked for beside the model itself."""
-
-    n_parallel: int
-    cache_ram: int | None  # bytes
-
-
-def loader(
-    model: Path,
-    place: PlaceOptions,
-    output: Output,
-    speculation: SpecOptions,
-    draft: Path | None,
-    room: Room,
-) -> Callable[[Callable[[Runtime], ChatTemplate | None]], Loaded]:
-    def load(template_of: Callable[[Runtime], ChatTemplate | None]) -> Loaded:
-        from ..core.server.loading import prepare
-
-        runtime = open_runtime(model, place, output, speculation, draft)
-        try:
-            return prepare(runtime, room.n_parallel, template_of(runtime), room.cache_ram)
-        except ConfigError as error:  # memory, or what drafts: flags asked for it
-            raise typer.BadParameter(with_dashes(str(error))) from None
-        finally:
-            output.clear_progress()
-
-    return load
-
-
-def find_template(runtime: Runtime, source: str | None, name: str | None) -> ChatTemplate | None:
-    from ..core.tokenizer import ChatTemplate, load_chat_template
-
-    if source is not None:
-        return ChatTemplate(source)
-    template = load_chat_template(runtime.file.metadata, name)
-    if template is None and name is not None:
-        raise typer.BadParameter(f"--chat-template: the model's file has none called {name!r}")
-    return template
-
-
-def finish(serving: Serving, code: int) -> None:
+def finish(serving: Serving, code: int) -> NoReturn:
     """Why it ended, and with which exit code."""
     from .app import failure_line
     from .output import print_error

@@ -167,7 +167,7 @@ async def slots(request: Request) -> Response:
 
 def _slot(service: Service, i: int, work: Work | None) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "id": i,
+        "id": service.first_slot + i,
         "n_ctx": service.n_ctx,
         "speculative": bool(service.runtime.spec_types),
         "is_processing": work is not None,

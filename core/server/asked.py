@@ -79,7 +79,7 @@ def read_asked(
         model=fields.text("model") or service.model_name,
         streams=fields.flag("stream"),
         is_silent=read_max_tokens(fields, settings) == 0,
-        lane=fields.integer("id_slot", NO_LANE, NO_LANE, n_slots - 1),
+        lane=_read_lane(fields, settings.replicas * n_slots, n_slots),
         max_ms=float(fields.integer("t_max_predict_ms", 0, -1, MAX_INT)),
         reports=fields.flag("return_progress"),
         timings_each=fields.flag("timings_per_token"),
@@ -88,3 +88,9 @@ def read_asked(
         with_sources=fields.flag("return_sources"),
         only=tuple(fields.texts("response_fields")),
     )  # fmt: skip
+
+
+def _read_lane(fields: Fields, n_all: int, n_own: int) -> int:
+    """Of all replicas; which of them it is about was seen to before."""
+    lane = fields.integer("id_slot", NO_LANE, NO_LANE, n_all - 1)
+    return lane if lane == NO_LANE else lane % n_own

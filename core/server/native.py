@@ -69,7 +69,7 @@ class NativeFormat(Format):
             "content": text,
             "tokens": answer.fresh_tokens(),
             "stop": False,
-            "id_slot": answer.work.lane,
+            "id_slot": self._service.first_slot + answer.work.lane,
             "tokens_predicted": len(answer.tokens),
             "tokens_evaluated": len(answer.work.prompt),
         }
@@ -87,7 +87,7 @@ class NativeFormat(Format):
             "index": answer.place,
             "content": text,
             "tokens": answer.tokens if self.asked.with_tokens else [],
-            "id_slot": answer.work.lane,
+            "id_slot": self._service.first_slot + answer.work.lane,
             "stop": True,
             "model": self._service.model_name,
             "tokens_predicted": len(answer.tokens),

@@ -55,6 +55,11 @@ class Service:
         return self.loaded.engine.config.sizes.n_ctx
 
     @property
+    def first_slot(self) -> int:
+        """Its number: those of all replicas are counted through."""
+        return self.settings.replica * self.worker.n_slots
+
+    @property
     def model_name(self) -> str:
         """As responses and the list of models show it."""
         if self.settings.alias:

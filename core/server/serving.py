@@ -7,10 +7,12 @@ import logging
 import signal
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from .about import remember
 from .app import build_app
@@ -27,20 +29,34 @@ _ACCEPTED_AT_ONCE: Final = 64
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Serving:
-    """One server in this process, from its socket to its last connection."""
+class Listening(ABC):
+    """An application in this process, from its socket to its last connection."""
 
-    def __init__(
-        self, worker: Worker, settings: ServerSettings, sock: socket.socket,
-        on_ready: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self.service = Service(settings, worker, hang_up=self._hang_up)
-        self.worker, self.settings = worker, settings
+    def __init__(self, settings: ServerSettings, sock: socket.socket) -> None:
+        self.settings = settings
         self.n_signals = 0
-        self._sock, self._on_ready = sock, on_ready
-        self._was_ready = False
+        self._sock = sock
         self._end: asyncio.Task[None] | None = None
-        self._server = _Server(_config(self.service))
+        self._server = _Server(_config(self._app(), settings))
+
+    @abstractmethod
+    def _app(self) -> ASGIApp: ...
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """In the loop, before anybody is heard."""
+
+    @abstractmethod
+    async def _finish(self) -> None:
+        """Let what is under way end, then what it runs on."""
+
+    @abstractmethod
+    def _look_after(self, now: float) -> None:
+        """Every second."""
+
+    @abstractmethod
+    def _code(self) -> int:
+        """At the end."""
 
     def run(self) -> int:
         """The exit code."""
@@ -53,7 +69,11 @@ class Serving:
     def stop(self) -> None:
         """In the loop: drain, then end."""
         if self._end is None:
-            self._end = asyncio.create_task(self._finish())
+            self._end = asyncio.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        await self._finish()
+        self._server.should_exit = True
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -62,10 +82,50 @@ class Serving:
                 loop.add_signal_handler(number, self._on_signal)
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread, Windows
                 break
-        self.worker.start(self._on_change)
+        self._begin()
         watch = asyncio.create_task(self._watch())
         await self._server.serve(sockets=[self._sock])
         watch.cancel()
+        return self._code()
+
+    def _on_signal(self) -> None:
+        self.n_signals += 1
+        if self.n_signals > 1:  # impatient: no more waiting for anybody
+            self._server.force_exit = True
+            self._server.should_exit = True
+        self.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            self._look_after(time.perf_counter())
+
+    def _hang_up(self, client: Any) -> None:
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None and getattr(connection, "client", None) == client:
+                transport.abort()
+
+
+class Serving(Listening):
+    """One model behind HTTP."""
+
+    def __init__(
+        self, worker: Worker, settings: ServerSettings, sock: socket.socket,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.service = Service(settings, worker, hang_up=self._hang_up)
+        self.worker = worker
+        self._on_ready, self._was_ready = on_ready, False
+        super().__init__(settings, sock)
+
+    def _app(self) -> ASGIApp:
+        return build_app(self.service)
+
+    def _begin(self) -> None:
+        self.worker.start(self._on_change)
+
+    def _code(self) -> int:
         return 1 if self.worker.state == DEAD else 0
 
     def _on_change(self) -> None:
@@ -74,13 +134,6 @@ class Serving:
         elif self.worker.state == READY and not self._was_ready:
             self._was_ready = True
             self._on_ready()
-
-    def _on_signal(self) -> None:
-        self.n_signals += 1
-        if self.n_signals > 1:  # impatient: no more waiting for anybody
-            self._server.force_exit = True
-            self._server.should_exit = True
-        self.stop()
 
     async def _finish(self) -> None:
         if self.worker.loaded is not None:
@@ -91,32 +144,22 @@ class Serving:
                 each.give_up(UnavailableError("the server is shutting down"))
             await self._last_words()
         self.worker.stop()
-        self._server.should_exit = True
 
     async def _last_words(self) -> None:
         end = time.perf_counter() + _LAST_WORDS_S
         while self.service.under_way and time.perf_counter() < end:
             await asyncio.sleep(0.02)
 
-    async def _watch(self) -> None:
+    def _look_after(self, now: float) -> None:
         """Silent streams say that they are alive; clients that do not read are given up."""
-        while True:
-            await asyncio.sleep(1)
-            doze_if_idle(self.service, remember)
-            now = time.perf_counter()
-            for each in list(self.service.under_way):
-                if each.waits_since and now - each.waits_since > self.settings.io_s:
-                    self.worker.cancel(each.works)
-                    self._hang_up(each.client)
-                elif each.is_silent_since(now - self.settings.ping_s):
-                    each.sent_at = now
-                    ping(each.mailbox, each.works[0].place)
-
-    def _hang_up(self, client: Any) -> None:
-        for connection in list(self._server.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None and getattr(connection, "client", None) == client:
-                transport.abort()
+        doze_if_idle(self.service, remember)
+        for each in list(self.service.under_way):
+            if each.waits_since and now - each.waits_since > self.settings.io_s:
+                self.worker.cancel(each.works)
+                self._hang_up(each.client)
+            elif each.is_silent_since(now - self.settings.ping_s):
+                each.sent_at = now
+                ping(each.mailbox, each.works[0].place)
 
 
 class _Server(uvicorn.Server):
@@ -133,11 +176,10 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-def _config(service: Service) -> uvicorn.Config:
-    settings = service.settings
+def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
     return uvicorn.Config(
-        build_app(service),
+        app,
         http=protocol(settings.io_s),
         ws="none",
         loop="asyncio",

@@ -25,45 +25,12 @@ from specdec.core.tokenizer import load_chat_template
 SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
 
 
-class Server:
-    def __init__(
-        self, make: Callable[[], Loaded], settings: ServerSettings = SETTINGS, **more: Any
-    ) -> None:
-        settings = replace(settings, **more)
-        self.sock = open_socket(settings.host, 0)
-        self.port = self.sock.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.worker = Worker(make, max_queue=settings.max_queue, queue_s=settings.queue_s)
-        self.serving = Serving(self.worker, settings, self.sock)
-        self.code: int | None = None
-        self.thread = threading.Thread(target=self._run)
+class Client:
+    """Asks a server of this machine."""
 
-    def _run(self) -> None:
-        self.code = self.serving.run()
-
-    def start(self) -> None:
-        self.thread.start()
-        wait_until(lambda: self.worker.state != LOADING and self.serving.is_listening)
-
-    def stop(self) -> None:
-        loop = self.worker.loop
-        if self.thread.is_alive() and loop is not None:
-            loop.call_soon_threadsafe(self.serving.stop)
-        self.thread.join(20)
-        assert not self.thread.is_alive()
-        assert self.worker.join(10)
-
-    @property
-    def engine(self) -> Engine:
-        assert self.worker.loaded is not None
-        return self.worker.loaded.engine
-
-    @property
-    def runtime(self) -> Runtime:
-        assert self.worker.loaded is not None
-        return self.worker.loaded.runtime
-
-    # asking
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
 
     def request(
         self, method: str, path: str, body: Any = None, **headers: str
@@ -104,6 +71,44 @@ class Server:
         assert all(part.startswith("data: ") for part in found)
         payloads = [part.removeprefix("data: ") for part in found]
         return [part if part == "[DONE]" else json.loads(part) for part in payloads]
+
+
+class Server(Client):
+    def __init__(
+        self, make: Callable[[], Loaded], settings: ServerSettings = SETTINGS, **more: Any
+    ) -> None:
+        settings = replace(settings, **more)
+        self.sock = open_socket(settings.host, 0)
+        super().__init__(self.sock.getsockname()[1])
+        self.worker = Worker(make, max_queue=settings.max_queue, queue_s=settings.queue_s)
+        self.serving = Serving(self.worker, settings, self.sock)
+        self.code: int | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        self.code = self.serving.run()
+
+    def start(self) -> None:
+        self.thread.start()
+        wait_until(lambda: self.worker.state != LOADING and self.serving.is_listening)
+
+    def stop(self) -> None:
+        loop = self.worker.loop
+        if self.thread.is_alive() and loop is not None:
+            loop.call_soon_threadsafe(self.serving.stop)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        assert self.worker.join(10)
+
+    @property
+    def engine(self) -> Engine:
+        assert self.worker.loaded is not None
+        return self.worker.loaded.engine
+
+    @property
+    def runtime(self) -> Runtime:
+        assert self.worker.loaded is not None
+        return self.worker.loaded.runtime
 
 
 def nano_server(

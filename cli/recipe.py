@@ -1,0 +1,56 @@
+"""`Recipe`: what a server serves, as flags say it. It can be sent to another process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ..core.errors import ConfigError
+from ..core.speculation.options import SpecOptions
+from .loading import open_runtime
+from .options import PlaceOptions
+from .output import Output
+from .spec_options import with_dashes
+
+if TYPE_CHECKING:
+    from ..core.runtime import Runtime
+    from ..core.server.worker import Loaded
+    from ..core.tokenizer import ChatTemplate
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    model: Path
+    place: PlaceOptions
+    speculation: SpecOptions
+    draft: Path | None
+    n_parallel: int
+    cache_ram: int | None  # bytes
+    template: str | None  # Jinja
+    template_name: str | None  # of the model's file
+
+    def load(self, output: Output) -> Loaded:
+        from ..core.server.loading import prepare
+
+        runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)
+        try:
+            template = self._template(runtime)
+            return prepare(runtime, self.n_parallel, template, self.cache_ram)
+        except ConfigError as error:  # memory, or what drafts: flags asked for it
+            raise typer.BadParameter(with_dashes(str(error))) from None
+        finally:
+            output.clear_progress()
+
+    def _template(self, runtime: Runtime) -> ChatTemplate | None:
+        from ..core.tokenizer import ChatTemplate, load_chat_template
+
+        if self.template is not None:
+            return ChatTemplate(self.template)
+        name = self.template_name
+        template = load_chat_template(runtime.file.metadata, name)
+        if template is None and name is not None:
+            raise typer.BadParameter(f"--chat-template: the model's file has none called {name!r}")
+        return template

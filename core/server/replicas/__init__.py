@@ -1,0 +1,1 @@
+"""Several replicas of a server behind one address."""

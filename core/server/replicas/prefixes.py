@@ -1,0 +1,100 @@
+"""How a request begins, without a tokenizer: hashes of its text up to the end of each piece.
+
+Two requests that begin alike have the first of their keys in common. The ends of messages are ends
+of pieces, so that a chat whose history grows shares all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+PIECE: Final = 256  # bytes
+MAX_KEYS: Final = 4096  # of a request: what comes later decides nothing
+ANY_SLOT: Final = -1
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a router wants to know of a request."""
+
+    keys: tuple[int, ...] = ()
+    n_texts: int = 1
+    slot: int = ANY_SLOT
+    streams: bool = False
+
+
+def read_wish(body: bytes) -> Wish:
+    """What is wrong with the body is for the replica to say."""
+    try:
+        value = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Wish()
+    if not isinstance(value, dict):
+        return Wish()
+    prompts = _prompts(value.get("prompt"))
+    n, slot = _count(value.get("n")), value.get("id_slot")
+    try:
+        keys = () if value.get("cache_prompt") is False else keys_of(_parts(value, prompts))
+    except RecursionError:
+        keys = ()
+    return Wish(
+        keys,
+        n_texts=n * max(len(prompts), 1),
+        slot=slot if isinstance(slot, int) and slot >= 0 else ANY_SLOT,
+        streams=value.get("stream") is True,
+    )
+
+
+def keys_of(parts: Iterator[bytes]) -> tuple[int, ...]:
+    """Each depends on all that comes before."""
+    keys: list[int] = []
+    digest = b""
+    for part in parts:
+        for start in range(0, len(part), PIECE):
+            if len(keys) == MAX_KEYS:
+                return tuple(keys)
+            digest = blake2b(digest + part[start : start + PIECE], digest_size=8).digest()
+            keys.append(int.from_bytes(digest, "little"))
+    return tuple(keys)
+
+
+def _parts(value: dict[str, Any], prompts: list[Any]) -> Iterator[bytes]:
+    """In the order in which they come in the model's prompt, as far as that is known."""
+    for name in ("tools", "system", "instructions", "input_extra"):
+        if value.get(name):
+            yield _encode(value[name])
+    for name in ("messages", "input"):
+        given = value.get(name)
+        if isinstance(given, list):
+            yield from (_encode(each) for each in given)
+        elif isinstance(given, str):
+            yield given.encode()
+    if isinstance(value.get("input_prefix"), str):
+        yield value["input_prefix"].encode()
+    if prompts:
+        first = prompts[0]
+        yield first.encode() if isinstance(first, str) else _encode(first)
+
+
+def _prompts(value: Any) -> list[Any]:
+    """As `prompts.read_prompts` tells one from several."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        return [value]
+    if any(isinstance(each, list | dict) for each in value):
+        return value
+    if value and all(isinstance(each, str) for each in value):
+        return value
+    return [value]
+
+
+def _count(value: Any) -> int:
+    return min(max(value, 1), 128) if isinstance(value, int) else 1
