@@ -1,8 +1,9 @@
 PYTHON ?= python3
 BENCH = PYTHONPATH=tests:tests/lib:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
+REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all bench bench-profile
+.PHONY: help check fix test test-all bench bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -28,3 +29,6 @@ bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY
 
 bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4
 	$(BENCH) bench.profile_step $(FILE) --rows $(ROWS)
+
+soak: ## thousands of requests of all kinds to `spec serve`, every answer checked; REQUESTS=20000
+	$(BENCH) bench.soak --requests $(REQUESTS)

@@ -45,7 +45,7 @@ def object_for(schema: dict[str, Any]) -> Any:
 @pytest.mark.slow
 def test_whatever_is_described_holds() -> None:
     """schemathesis: values at and beyond all limits, missing and wrong fields, other methods."""
-    import schemathesis
+    schemathesis = pytest.importorskip("schemathesis")
     from hypothesis import HealthCheck, given, settings
 
     checks = schemathesis.checks

@@ -112,7 +112,7 @@ def parse(raw: bytes) -> Reply:
 
 
 def _dechunked(body: bytes) -> bytes:
-    found: list[Any] = []
+    found: list[bytes] = []
     while True:
         size, mark, body = body.partition(b"\r\n")
         if not mark:
