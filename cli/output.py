@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
@@ -39,7 +38,7 @@ class Output:
         self._line_open = False
         self._progress_open = False
         self._stage = ""
-        self._redraws = not quiet and _redraws()
+        self._redraws = not quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.has_colours = _has_colours(sys.stdout)
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A pipe gets the same bytes on every system; a terminal what it can show.
@@ -110,23 +109,7 @@ class Output:
         """Something beside the text, for everybody but --quiet."""
         if not self.quiet:
             self.clear_progress()
-            _write_stderr(_styled(_folded(one_line(line)), _DIM) + "\n")
-
-
-def _redraws() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _folded(line: str) -> str:
-    """At spaces, where somebody looks at columns; a path or a command's word stays whole."""
-    if not sys.stderr.isatty():
-        return line
-    return "\n".join(
-        textwrap.wrap(
-            line, columns() - 1, subsequent_indent="  ",
-            break_long_words=False, break_on_hyphens=False,
-        )
-    )  # fmt: skip
+            _write_stderr(_styled(one_line(line), _DIM) + "\n")
 
 
 def columns() -> int:
@@ -139,10 +122,7 @@ def columns() -> int:
 
 def print_error(message: str) -> None:
     """The one line of a failed command; control characters in it are shown, not obeyed."""
-    line = _folded(f"spec: error: {one_line(message)}")
-    if _redraws():
-        _write_stderr(_ERASE_LINE)  # progress that the failure cut off
-    _write_stderr(line.replace("error:", _styled("error:", _RED), 1) + "\n")
+    _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
 
 
 def print_failure(line: str) -> None:

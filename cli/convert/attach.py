@@ -18,6 +18,7 @@ from .writing import (
     JsonOption,
     RevisionOption,
     SplitOption,
+    cleared,
     quoted,
     read_size,
     record,
@@ -132,7 +133,7 @@ def attach(
         check_target(target, replaces=files.replace)
         place = output_file(out, target, max_bytes)
         output.progress(f"reading {files.source}", 0.0)
-        with open_source(files.source, files.revision) as source:
+        with cleared(output), open_source(files.source, files.revision) as source:
             head = read_head(source, target, keep_copies=types.keep_copies)
             output.clear_progress()
             from_gguf = source if isinstance(source, GgufFile) else None

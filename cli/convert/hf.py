@@ -21,6 +21,7 @@ from .writing import (
     RevisionOption,
     SplitOption,
     ThreadsOption,
+    cleared,
     quoted,
     read_size,
     record,
@@ -115,8 +116,9 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
 
     options = read_options(checkpoint, result)
     began = time.perf_counter()
-    output.progress(f"reading {checkpoint.checkpoint}", 0.0)
-    place = open_place(checkpoint.checkpoint, checkpoint.revision)
+    with cleared(output):
+        output.progress(f"reading {checkpoint.checkpoint}", 0.0)
+        place = open_place(checkpoint.checkpoint, checkpoint.revision)
     opened, folder = describe(place, output)
     try:
         plan = make_plan(opened, folder, options, output)

@@ -93,6 +93,15 @@ def writing(output: Output, path: Path) -> Iterator[Progress]:
 
 
 @contextmanager
+def cleared(output: Output) -> Iterator[None]:
+    """No progress stays in front of an error."""
+    try:
+        yield
+    finally:
+        output.clear_progress()
+
+
+@contextmanager
 def ended_in_order() -> Iterator[None]:
     """SIGTERM as an exception, on whose way out temporary files are removed."""
     before = signal.signal(signal.SIGTERM, _end)
