@@ -71,6 +71,8 @@ class Cluster:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             self.close()
             told = str(error).partition("\n")[0]
+            if "AuthToken" in str(error.__cause__):
+                told = "it wants a token (RAY_AUTH_MODE=token, and Ray's own way to give it)"
             raise ConfigError(
                 f"--ray: no cluster at {plan.address or 'this machine'}: {told}"
             ) from None
