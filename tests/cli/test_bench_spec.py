@@ -11,10 +11,10 @@ import pytest
 
 from specdec.cli.app import run
 from specdec.cli.bench_progress import BenchProgress, duration
-from specdec.cli.bench_tables import markdown
 from specdec.cli.output import Output
 from specdec.core.bench import running
 from specdec.core.bench.record import Report, Sample
+from specdec.core.bench.tables import markdown
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("bench-spec", "--category", "code,edit", "--limit", "2", "-n", "12", "-r", "2", "-t", "1")
