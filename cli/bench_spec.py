@@ -241,6 +241,8 @@ class Bench:
             raise typer.BadParameter(flag_names(str(error))) from None
         finally:
             self.progress.close()
+        if not report.curve:
+            report.warnings.append("too few pairs for a curve; give more prompts or repetitions")
         return report
 
     def target(self, variant: Variant) -> LocalTarget:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from .comparing import Comparison, Row
+from .tables import markdown
 from .words import NOTHING, interval, number, share
 
 _COLUMNS = (
@@ -17,7 +16,7 @@ def as_markdown(found: Comparison) -> str:
     rows = [_cells(row) for row in found.rows]
     known = [i for i in range(len(_COLUMNS)) if any(row[i] != NOTHING for row in rows)]
     kept = [[row[i] for i in known] for row in rows]
-    lines = [*_notes(found), *markdown_table([_COLUMNS[i] for i in known], kept), ""]
+    lines = [*_notes(found), *markdown([[_COLUMNS[i] for i in known], *kept]), ""]
     if found.has_speeds:
         lines.append("B / A: decoding, with its 95% interval. Speed-ups: against the own baseline.")
     return "\n".join(lines) + "\n"
@@ -55,17 +54,3 @@ def _cells(row: Row) -> list[str]:
         share(b.counts.accept_rate),
         f"{row.n_same} of {row.n_texts}",
     ]
-
-
-def markdown_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns are padded, so that it can be read as it stands."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (names, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(names))]
-    lines = ["| " + " | ".join(_padded(row, widths)) + " |" for row in cells]
-    rule = ["-" * (width - 1) + ("-" if i == 0 else ":") for i, width in enumerate(widths)]
-    return [lines[0], "| " + " | ".join(rule) + " |", *lines[1:]]
-
-
-def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    pairs = enumerate(zip(row, widths, strict=True))
-    return [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in pairs]

@@ -16,6 +16,8 @@ _NAME: Final = 28
 
 def terminal_plots(report: Report, columns: int = 80) -> list[str]:
     """Speed-ups with their intervals, acceptance by place, accepted lengths."""
+    if report.curve:
+        return _drawn(_points(report), 0, columns, report.baseline)
     shown = alone(report)
     width = min(_NAME, max((len(each.configuration) for each in shown), default=0))
     return [
@@ -35,6 +37,19 @@ def _speedups(report: Report, width: int, columns: int) -> list[str]:
             part = report.summary(each.configuration, category, each.concurrency)
             if part is not None and part.times.speedup is not None:
                 rows.append((f"  {category}", part.times.speedup))
+    return _drawn(rows, width, columns, report.baseline)
+
+
+def _points(report: Report) -> list[tuple[str, Interval]]:
+    return [
+        (f"drafts of {each.n_max}, {each.mean_len:.2f} per round", each.speedup)
+        for each in report.curve
+    ]
+
+
+def _drawn(
+    rows: Sequence[tuple[str, Interval]], width: int, columns: int, baseline: str
+) -> list[str]:
     if not rows:
         return []
     width = min(_NAME, max(width, *(len(name) for name, _ in rows)))
@@ -42,7 +57,7 @@ def _speedups(report: Report, width: int, columns: int) -> list[str]:
     ends = seen([v for _, gain in rows for v in gain], [1.0, *(gain.value for _, gain in rows)])
     scale = scale_for(ends, 0, room - 1, also=1.0)
     return [
-        f"speed-up against {report.baseline}, 95% intervals; ┊ is 1x",
+        f"speed-up against {baseline}, 95% intervals; ┊ is 1x",
         *(f"{_cut(name, width)}  {_bar(gain, scale)}  {_said(gain)}" for name, gain in rows),
     ]
 

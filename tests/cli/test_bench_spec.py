@@ -11,10 +11,10 @@ import pytest
 
 from specdec.cli.app import run
 from specdec.cli.bench_progress import BenchProgress, duration
-from specdec.cli.bench_tables import markdown
 from specdec.cli.output import Output
 from specdec.core.bench import running
 from specdec.core.bench.record import Report, Sample
+from specdec.core.bench.tables import markdown
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("bench-spec", "--category", "code,edit", "--limit", "2", "-n", "12", "-r", "2", "-t", "1")
@@ -232,6 +232,10 @@ def test_the_curve(capsys: Capture) -> None:
     ("flags", "message"),
     [
         (("--vs", "mpt"), "did you mean mtp?"),
+        (("--vs", "mtp:n=x"), "--vs mtp:n=x: n= wants a whole number"),
+        (("--precision", "2%"), "give --time as well"),
+        (("--max-regression", "5%"), "give --baseline FILE"),
+        (("--api", "chat"), "--api is for servers"),
         (("--vs", "draft"), "--vs draft needs a model to draft with: give -md FILE"),
         (("--vs", "auto", "--min-acceptance", "1"), "--min-acceptance needs drafts that repeat"),
         (("--vs", "none", "--min-speedup", "1"), "--min-speedup needs two configurations"),

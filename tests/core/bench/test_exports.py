@@ -12,6 +12,7 @@ from support.bench_reports import report
 
 from specdec.core.bench.exports import TABLE, as_csv, as_jsonl, as_sql
 from specdec.core.bench.gha import as_gha
+from specdec.core.bench.record import CurvePoint, Interval
 from specdec.core.bench.terminal import spark, terminal_plots
 
 HOSTILE = 'it\'s; DROP TABLE "x"\n<b>&|,'
@@ -109,3 +110,12 @@ def test_one_far_interval_does_not_hide_the_others() -> None:
 
 def test_sparks() -> None:
     assert spark([0.0, 0.5, 1.0, 2.0, -1.0]) == "▁▅██▁"
+
+
+def test_the_curve_is_drawn() -> None:
+    made = report()
+    made.curve = [CurvePoint(n, n, n + 0.5, Interval(0.9, 1.0 + n / 10, 1.5), 3.0) for n in (1, 2)]
+    lines = terminal_plots(made, 80)
+    assert len(lines) == 3
+    assert "drafts of 2, 2.50 per round" in lines[2]
+    assert "1.20x" in lines[2]
