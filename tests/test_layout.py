@@ -39,7 +39,7 @@ LEVELS = [
 TOP = LEVELS[1]
 MAX_FILE = 500
 MAX_FUNCTION = 60
-SHIPPED = (".py", "py.typed", ".cu", ".cuh", ".gguf", ".json")
+SHIPPED = (".html", ".css", ".js", ".py", "py.typed", ".cu", ".cuh", ".gguf", ".json")
 # Spelled so that this file does not hold them.
 MACHINE_PATH = re.compile(r"(?<![\w.])/(wor" + r"k|ro" + r"ot|hom" + r"e)/[\w.]")
 

@@ -159,6 +159,17 @@ def _post(summary: str, fields: Schema, *required: str, told: Schema, streams: b
     }
 
 
+def _slot_action() -> Schema:
+    """A slot's state to a file in the server's folder, back from it, or forgotten."""
+    told = _post("Save, restore or erase a slot", {"filename": _TEXT}, told={"type": "object"})
+    actions = {"enum": ["save", "restore", "erase"]}
+    told["post"]["parameters"] = [
+        {"name": "id", "in": "path", "required": True, "schema": _COUNT},
+        {"name": "action", "in": "query", "required": True, "schema": actions},
+    ]
+    return told  # type: ignore[no-any-return]
+
+
 def _paths() -> Schema:
     health = _get("Whether it can answer", an_object({"status": {"const": "ok"}}, "status"))
     models = _get("The one model", an_object({"data": _list(_MODEL)}, "data"))
@@ -175,6 +186,7 @@ def _paths() -> Schema:
         "/v1/models/{name}": _get("The same", _MODEL, parameters=[name]),
         "/props": _get("How the server is set up", {"type": "object"}),
         "/slots": _get("What is being written", _list({"type": "object"})),
+        "/slots/{id}": _slot_action(),
         "/metrics": _get("For Prometheus", _TEXT, "text/plain"),
         PATH: _get("This description", {"type": "object"}),
         "/tokenize": _post("Token ids of a text", _TOKENIZE, told=_TOKENS),
