@@ -152,10 +152,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         script.enter(1)
+        self._is_writing = True
         try:
             self._events(body, is_native, n, faulty)
         finally:
-            script.enter(-1)
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._is_writing:
+            self._is_writing = False
+            self.script.enter(-1)
 
     def _events(self, body: dict[str, Any], is_native: bool, n: int, faulty: str) -> None:
         events = list(self._text(body, is_native, n))
@@ -177,6 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
                 break
             if pause:
                 time.sleep(self.script.pause)
+            if i == len(events) - 1:
+                self._leave()  # before the client can know of it, and send the next
             self._chunk(f": keep-alive\n\ndata: {json.dumps(event)}\n\n")
         if not is_native:
             self._chunk("data: [DONE]\n\n")

@@ -21,7 +21,7 @@ from .test_sets import ARM_SETS, LINUX, GenericArm, GenericX86, needs_qemu, run_
 
 FUSED = r"\s(vfn?m(?:add|sub)\w*|fn?m(?:add|sub)|fml[as])\s"
 PLATFORMS: list[tuple[Simd, str]] = [
-    *((SETS[name](), "x86_64") for name in ("avx512-vnni", "avx-vnni", "avx2")),
+    *((SETS[name](), "x86_64") for name in ("avx512-vnni", "avx-vnni", "avx2", "ssse3")),
     (SETS["neon-dotprod"](), "aarch64"),
     (GenericX86(), "x86_64"),
     (GenericArm(), "aarch64"),
