@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ..errors import ConfigError
+from .schemas import closed
 
 MAX_FORMS: Final = 128
 
@@ -38,7 +39,7 @@ def lark_of_forms(source: str, blanks: str) -> str:
         parts = [_quoted(before)] * bool(before) + [f"json_{i}"] + [_quoted(after)] * bool(after)
         lines.append(f"form_{i}: {' '.join(parts)}")
         if isinstance(schema, dict):
-            schema = schema | {"x-guidance": {"whitespace_pattern": blanks}}
+            schema = closed(schema) | {"x-guidance": {"whitespace_pattern": blanks}}
         lines.append(f"json_{i}: %json {json.dumps(schema)}")
     return "\n".join(lines) + "\n"
 

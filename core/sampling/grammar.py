@@ -23,6 +23,7 @@ from ..errors import ConfigError, FileFormatError, MissingDependencyError
 from .forms import lark_of_forms
 from .gbnf import MAX_CHARS, parse_gbnf
 from .gbnf_lark import Deadline, to_lark
+from .schemas import closed
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
@@ -250,7 +251,7 @@ def _lark_of_gbnf(text: str, limit_s: float) -> str:
 
 
 def _lark_of_schema(source: str) -> str:
-    schema = json.loads(source)
+    schema = closed(json.loads(source))
     if isinstance(schema, dict):
         schema["x-guidance"] = {"whitespace_pattern": _BLANKS}
     return f'%llguidance {{"no_forcing": true}}\nstart: %json {json.dumps(schema)}\n'
