@@ -70,7 +70,7 @@ def test_string_and_bytes_paths_and_odd_names(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("absent.gguf", "cannot be read: No such file"),
-        (".", "is not a file"),
+        (".", "is a folder"),
         ("pipe", "is not a file"),
         ("x\0y", "cannot be read: .*null"),
     ],
