@@ -64,12 +64,7 @@ class Head:
         joined = [self.norm(e, "nextn.enorm"), self.norm(h, "nextn.hnorm")]
         x = torch.cat(joined, -1) @ self.tensor("nextn.eh_proj").T
         x = self.block_of(x)
-        last = next(
-            (n for n in ("nextn.shared_head_norm", "layer_output_norm") if self.has(n)), None
-        )
-        x = rms(
-            x, self.whole("output_norm.weight") if last is None else self.tensor(last), self.eps
-        )
+        x = self.last_norm(x)
         if self.has("nextn.shared_head_head"):
             return x @ self.tensor("nextn.shared_head_head").T
         own = "output.weight" in self.file.tensors
@@ -79,6 +74,16 @@ class Head:
         x = x + self.attention(self.norm(x, "attn_norm"))
         before = "post_attention_norm" if self.has("post_attention_norm") else "ffn_norm"
         return x + self.ffn(self.norm(x, before))
+
+    def last_norm(self, x: Rows) -> Rows:
+        own = ("nextn.shared_head_norm", "layer_output_norm")
+        stem = next((n for n in own if self.has(n)), None)
+        return self.norm_of(
+            x, self.whole("output_norm.weight") if stem is None else self.tensor(stem)
+        )
+
+    def norm_of(self, x: Rows, weight: torch.Tensor) -> Rows:
+        return rms(x, weight, self.eps)
 
     def norm(self, x: Rows, stem: str) -> Rows:
         return rms(x, self.tensor(stem), self.eps)
