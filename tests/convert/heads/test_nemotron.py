@@ -18,8 +18,6 @@ from support.vocab import N_VOCAB, tokenizer_metadata
 
 from specdec.core.gguf.reader import open_gguf
 
-pytestmark = pytest.mark.slow
-
 TOLERANCE = 1e-4
 E, LENGTH, EPS = 64, 24, 1e-5
 SETTINGS = {

@@ -14,7 +14,12 @@ from specdec.core.gguf.reader import open_gguf
 from .head_math import Head, Rows
 from .tiny_heads import BEHIND, EXPERT_KEYS, MLA, MLA_KEYS, MOE, ROPE, HeadKind
 
-INDEXED = {"index_topk": 64, "index_head_dim": 16, "index_n_heads": 2}  # more than a text has
+INDEXED = {"index_topk": 64, "index_head_dim": 64, "index_n_heads": 2}  # more than a text has
+INDEXER_KEYS = {
+    "attention.indexer.head_count": 2, "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 64,
+}  # fmt: skip
+WHOLE_QUERIES = {k: v for k, v in MLA_KEYS.items() if k != "attention.q_lora_rank"}
 SHARED = {
     "eh_proj.": "mtp.fc.", "enorm.": "mtp.pre_fc_norm_embedding.",
     "hnorm.": "mtp.pre_fc_norm_hidden.", "post_norm.": "mtp.norm.", "mtp_block.": "",
@@ -45,15 +50,16 @@ SHORT = {
         "deepseek32", "DeepseekV32ForCausalLM", "DeepseekV32Config",
         {**TOKENS, **MOE, **MLA, **INDEXED, **GROUPS, "n_routed_experts": 8,
          "first_k_dense_replace": 1, "rope_parameters": ROPE},
-        {**EXPERT_KEYS, **MLA_KEYS, "expert_count": 8, "expert_weights_scale": 2.5,
-         "expert_group_count": 2, "expert_group_used_count": 1},
+        {**EXPERT_KEYS, **MLA_KEYS, **INDEXER_KEYS, "expert_count": 8,
+         "expert_weights_scale": 2.5, "expert_group_count": 2, "expert_group_used_count": 1},
         BEHIND, mtp_layer_type="indexed_attention",
     ),
     "glm-dsa": HeadKind(
         "glm-dsa", "GlmMoeDsaForCausalLM", "GlmMoeDsaConfig",
         {**TOKENS, **MOE, **MLA, **INDEXED, "n_routed_experts": 4, "first_k_dense_replace": 1,
          "rope_parameters": ROPE},
-        {**EXPERT_KEYS, **MLA_KEYS, "expert_count": 4, "expert_weights_scale": 2.5},
+        {**EXPERT_KEYS, **MLA_KEYS, **INDEXER_KEYS, "expert_count": 4,
+         "expert_weights_scale": 2.5},
         BEHIND, mtp_layer_type="indexed_attention",
     ),
     "cohere2moe": HeadKind(
@@ -62,15 +68,18 @@ SHORT = {
          "num_experts": 4, "num_shared_experts": 1, "rms_norm_eps": 1e-6,
          "expert_selection_fn": "sigmoid", "logit_scale": 1.0, "sliding_window": 64,
          "rope_parameters": ROPE},
-        {**EXPERT_KEYS, "expert_count": 4},
+        {**EXPERT_KEYS, "expert_count": 4, "logit_scale": 1.0, "attention.sliding_window": 64,
+         "attention.sliding_window_pattern": [True, True], "leading_dense_block_count": 0,
+         "expert_shared_feed_forward_length": 32},
         BEHIND, mtp_layer_type="sliding_attention",  # which has the rope; no text is as long
     ),
     "bailingmoe3": HeadKind(
         "bailingmoe3", "BailingHybridForCausalLM", "BailingHybridConfig",
         {**TOKENS, **MOE, **MLA, **GROUPS, "num_local_experts": 8, "first_k_dense_replace": 1,
          "layer_types": ["full_attention"] * 2, "rope_parameters": ROPE},
-        {**EXPERT_KEYS, **MLA_KEYS, "expert_count": 8, "expert_weights_scale": 2.5,
-         "expert_group_count": 2, "expert_group_used_count": 1},
+        {**EXPERT_KEYS, **WHOLE_QUERIES, "expert_count": 8, "expert_weights_scale": 2.5,
+         "expert_group_count": 2, "expert_group_used_count": 1, "ssm.conv_kernel": 4,
+         "kda.head_dim": 16, "kda.gate_lower_bound": -5.0},
         {"post_norm.": "final_layernorm.",
          "mtp_block.self_attn.o_proj.": "attention.dense.", "mtp_block.self_attn.": "attention.",
          "mtp_block.mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias", "mtp_block.": ""},
@@ -81,8 +90,12 @@ SHORT = {
          "shared_experts_intermediate_size": 32, "layer_types": ["sliding_attention"] * 2,
          "sliding_window": 8, "swa_rope_theta": 1e4,
          **{f"swa_{key}": value for key, value in SWA.items()}},
-        {**EXPERT_KEYS, **MLA_KEYS, "expert_count": 4, "attention.sliding_window": 8,
-         "attention.sliding_window_pattern": [True, True], "attention.head_count": [4, 4],
+        {**EXPERT_KEYS, **MLA_KEYS, **INDEXER_KEYS, "expert_count": 4,
+         "attention.sliding_window": 8, "attention.sliding_window_pattern": [True, True],
+         "attention.head_count": [4, 4],
+         "attention.kv_lora_rank_swa": 48, "attention.key_length_swa": 56,
+         "attention.value_length_swa": 48, "attention.key_length_mla_swa": 24,
+         "attention.value_length_mla_swa": 12, "attention.indexer.types": [False, False],
          "rope.freq_base_swa": 1e4},
         BEHIND, mtp_layer_type="sliding_attention", mtp_mlp_type="dense",
         hub_config={f"swa_{key}": value for key, value in SWA.items()},
