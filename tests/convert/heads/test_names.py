@@ -19,6 +19,8 @@ from support.vocab import N_VOCAB, tokenizer_metadata
 
 from specdec.convert.checkpoint import open_checkpoint
 from specdec.convert.heads.from_checkpoint import read_checkpoint_head
+from specdec.convert.inspect.families import find_family
+from specdec.convert.inspect.hf_names import missing_of, sort_layers
 from specdec.core.errors import ModelError
 from specdec.core.gguf.reader import open_gguf
 
@@ -197,6 +199,19 @@ def test_no_name_is_passed_over(architecture: str, tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "more", architecture, more)
     with pytest.raises(ModelError, match=r"stranger.* has no place in a head"):
         attach_to(target, source, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_the_doctor_finds_the_head(architecture: str, tmp_path: Path) -> None:
+    """In the checkpoint, and in the file that got it."""
+    source = checkpoint(tmp_path / "hub", architecture, tensors_of(architecture))
+    layers = sort_layers(tensors_of(architecture), 2)
+    assert list(layers.heads) == [0]
+    assert missing_of(layers.heads[0], layers) == []
+    attach_to(trunk(tmp_path / "trunk.gguf", architecture), source, tmp_path / "out.gguf")
+    found = contents(tmp_path / "out.gguf")
+    stems = {name.split(".", 2)[2].rpartition(".")[0] for name in found if "blk.2." in name}
+    assert find_family(architecture).missing(stems) == []
 
 
 def test_arrays_of_layers_go_on(tmp_path: Path) -> None:
