@@ -20,7 +20,10 @@ from ..quantize.slabs import HALVES, LARGEST_HALF
 TYPES: Final = (KEEP, *(name.lower() for name in ENCODED))
 _AT_ONCE: Final = 1 << 16  # numbers; a multiple of all block sizes
 # Read as floats by everybody, whatever the rest of a file is.
-_ALWAYS_F32: Final = ("norm", "ffn_gate_inp", "attn_sinks", "exp_probs_b", "indexer.k_norm")
+_ALWAYS_F32: Final = (
+    "norm", "ffn_gate_inp", "attn_sinks", "exp_probs_b", "indexer.k_norm", "indexer_compressor_ape",
+    "indexer_compressor_gate", "hc_attn_", "hc_ffn_",
+)  # fmt: skip
 
 
 def check_type(name: str) -> str:

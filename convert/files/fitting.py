@@ -23,7 +23,8 @@ _FUSED: Final[Mapping[str, tuple[tuple[str, ...], int]]] = {
     "ffn_gate_up_exps": (("ffn_gate_exps", "ffn_up_exps"), 1),
 }
 _JOINED: Final = {part: whole for whole, (parts, _) in _FUSED.items() for part in (*parts, whole)}
-_NOT_COMPARED: Final = ("nextn.", "layer_output_norm", "indexer")
+_NOT_COMPARED: Final = ("nextn.", "layer_output_norm", "indexer", "attn_compressor", "hc_")
+_OUTPUTS: Final = frozenset({"attn_output.weight", "attn_output_b.weight"})
 # Rows are compared by their error relative to what they hold. Quantisation to two bits gives some
 # 0.3, rows of another model 1.4; norms and floats are stored exactly, but for the last bits.
 _QUANTISED_APART: Final = 0.7
@@ -137,7 +138,7 @@ def _half(shapes: Shapes, kind: str) -> Shapes:
             half[key] = (*shape[:axis], size + shape[axis], *shape[axis + 1 :])
         else:
             half[stem] = _without_ones(shape)
-    if not is_ffn and (any(s.startswith("ssm_") for s in half) or "attn_output.weight" not in half):
+    if not is_ffn and (any(s.startswith("ssm_") for s in half) or _OUTPUTS.isdisjoint(half)):
         return {}
     return half
 

@@ -28,6 +28,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "attention.recurrent_layers": False,
     "swiglu_clamp_exp": 0.0,
     "swiglu_clamp_shexp": 0.0,
+    "attention.compress_ratios": 0,
 }
 LAYER_KEYS: Final = (*sorted(_ATTENTION), *sorted(_FFN), *_PLAIN)
 

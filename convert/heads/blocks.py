@@ -18,13 +18,24 @@ from ...core.gguf.shown import shown
 from .family import Family, Names
 from .head import HeadTensor
 from .order import place_in_block
-from .values import Floats, Values, joined, plus_one, slab, stacked, turned
+from .values import (
+    Floats,
+    Values,
+    joined,
+    plus_one,
+    scaled,
+    side_by_side,
+    slab,
+    stacked,
+    turned,
+)
 from .weights import CheckpointWeights
 
 _EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 _STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
 _IGNORED: Final = ("rotary_emb.inv_freq", "self_attn.rotary_emb.inv_freq")
 _KEPT: Final = {"F64": "F32", "F32": "F32", "F16": "F16", "BF16": "BF16"}
+_HALVES: Final = ("nextn.e_proj.weight", "nextn.h_proj.weight")
 _QKV: Final = ("attn_q", "attn_k", "attn_v")
 
 Block = dict[str, Values]
@@ -56,7 +67,7 @@ def read_block(
     block: Block = {}
     experts: dict[str, dict[int, Values]] = {}
     for inner, name in names.items():
-        if inner in _IGNORED:
+        if inner in _IGNORED or inner in family.left_out:
             continue
         if match := _EXPERT.fullmatch(inner):
             experts.setdefault(match[2], {})[int(match[1])] = weights.values(name)
@@ -70,11 +81,17 @@ def read_block(
             )
     block |= _stack_experts(weights, experts, fused=manners.fuses_gate_up)
     if "attn_kv_b.weight" in block and manners.splits_kv_b:
-        block |= _split_kv_b(weights, block.pop("attn_kv_b.weight"))
+        block |= _split_kv_b(weights, block.pop("attn_kv_b.weight"), family.sizes)
+    if all(half in block for half in _HALVES):
+        block["nextn.eh_proj.weight"] = _eh_proj(weights, *map(block.pop, _HALVES))
     if family.fuses_qkv or manners.fuses_qkv:
         _fuse_qkv(block)
     if family.shifted_norms:
         block |= {s: plus_one(v) for s, v in block.items() if s.endswith("norm.weight")}
+    if missing := [stem for stem in family.needs if stem not in block]:
+        raise ModelError(f"{weights.label}: {missing[0]} of the head is missing")
+    factors = family.factors(weights)
+    block |= {stem: scaled(block[stem], by) for stem, by in factors.items() if stem in block}
     return [_tensor(stem, block[stem]) for stem in sorted(block, key=place_in_block)]
 
 
@@ -128,10 +145,12 @@ def _stack_experts(
 # Attention ---------------------------------------------------------------------------------------
 
 
-def _split_kv_b(weights: CheckpointWeights, kv_b: Values) -> Block:
+def _split_kv_b(weights: CheckpointWeights, kv_b: Values, own: str) -> Block:
     """Keys turned for the absorbed form, values as they are: [heads, ...] each."""
-    n_heads = weights.number("num_attention_heads")
-    n_key, n_value = weights.number("qk_nope_head_dim"), weights.number("v_head_dim")
+    n_heads, n_key, n_value = (
+        weights.number(*dict.fromkeys((own + key, key)))
+        for key in ("num_attention_heads", "qk_nope_head_dim", "v_head_dim")
+    )
     rows, rank = kv_b.shape
     if rows != n_heads * (n_key + n_value):
         raise ModelError(
@@ -149,6 +168,15 @@ def _split_kv_b(weights: CheckpointWeights, kv_b: Values) -> Block:
             kv_b, (n_heads, n_value, rank), lambda x: x.reshape(per_head)[:, n_key:]
         ),
     }
+
+
+def _eh_proj(weights: CheckpointWeights, left: Values, right: Values) -> Values:
+    """One matrix of two: the embedding's half comes first."""
+    if len(left.shape) != 2 or left.shape != right.shape:
+        raise ModelError(
+            f"{weights.label}: e_proj of the head is {left.shape}, h_proj {right.shape}"
+        )
+    return side_by_side(left, right)
 
 
 def _fuse_qkv(block: Block) -> None:

@@ -5,14 +5,7 @@ llama.cpp's converter drops the head of V3; the files it belongs to can run it a
 
 from __future__ import annotations
 
-from .family import MLA, Family, behind_the_trunk
-
-_INDEXER = {
-    "self_attn.indexer.k_norm": "indexer.k_norm",
-    "self_attn.indexer.weights_proj": "indexer.proj",
-    "self_attn.indexer.wk": "indexer.attn_k",
-    "self_attn.indexer.wq_b": "indexer.attn_q_b",
-}
+from .family import INDEXER, MLA, Family, behind_the_trunk
 
 FAMILIES = (
     Family(
@@ -21,6 +14,6 @@ FAMILIES = (
         behind_the_trunk,
         stems=MLA,
     ),
-    Family("deepseek32", ("deepseek_v32",), behind_the_trunk, stems={**MLA, **_INDEXER}),
-    Family("glm-dsa", ("glm_moe_dsa",), behind_the_trunk, stems={**MLA, **_INDEXER}),
+    Family("deepseek32", ("deepseek_v32",), behind_the_trunk, stems={**MLA, **INDEXER}),
+    Family("glm-dsa", ("glm_moe_dsa",), behind_the_trunk, stems={**MLA, **INDEXER}),
 )

@@ -15,6 +15,7 @@ from .weights import CheckpointWeights
 
 Names = dict[str, str]  # a tensor's name inside of its block -> in the checkpoint
 Layout = Callable[[CheckpointWeights, int], list[Names]]
+Factors = Callable[[CheckpointWeights], dict[str, float]]
 LayerKeys = Callable[[Mapping[str, Any], int, int], dict[str, list[Any]]]
 
 # Without `.weight` and `.bias`, which stay as they are.
@@ -61,10 +62,31 @@ MLA: Final[Mapping[str, str]] = MappingProxyType(
         "self_attn.kv_b_proj": "attn_kv_b",
     }
 )
+# Of sparse attention; heads are run without it, and carry it all the same.
+INDEXER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "self_attn.indexer.k_norm": "indexer.k_norm",
+        "self_attn.indexer.weights_proj": "indexer.proj",
+        "self_attn.indexer.wk": "indexer.attn_k",
+        "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    }
+)
 
 
 def no_layer_keys(config: Mapping[str, Any], n_trunk: int, n_heads: int) -> dict[str, list[Any]]:
     return {}
+
+
+def no_factors(weights: CheckpointWeights) -> dict[str, float]:
+    return {}
+
+
+def clamps(config: Mapping[str, Any], n_heads: int) -> dict[str, list[Any]]:
+    """Of the experts' activations, where all layers share one limit."""
+    limit = config.get("swiglu_limit")
+    if isinstance(limit, bool) or not isinstance(limit, int | float):
+        return {}
+    return dict.fromkeys(("swiglu_clamp_exp", "swiglu_clamp_shexp"), [float(limit)] * n_heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,10 @@ class Family:
     shifted_norms: bool = False  # x * (1 + w): GGUF wants 1 + w
     fuses_qkv: bool = False  # whatever the trunk has: llama.cpp's graph of the head wants it
     layer_keys: LayerKeys = no_layer_keys
+    factors: Factors = no_factors  # by stem: what its numbers are multiplied by
+    sizes: str = ""  # before the names of the attention's sizes in config.json, if heads have own
+    needs: tuple[str, ...] = ()  # stems, where the layers of the model do not show them
+    left_out: tuple[str, ...] = ()  # what GGUF has no place for, and nobody needs
 
     def stem(self, inner: str) -> str | None:
         """The GGUF name below `blk.N.`; None if it has none."""

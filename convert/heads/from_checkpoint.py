@@ -48,6 +48,7 @@ def read_checkpoint_head(
         dropped = [] if keep_copies else _copies(weights, family, block_names)
         blocks.append([tensor for tensor in block if tensor.stem not in dropped])
         remarks += [f"{stem} equals the trunk's and is left out" for stem in dropped]
+        remarks += [_no_place(inner) for inner in family.left_out if inner in block_names]
     expected = weights.config.get("num_nextn_predict_layers")
     if isinstance(expected, int) and expected > len(blocks):
         remarks.append(f"config.json speaks of {expected} heads, the files hold {len(blocks)}")
@@ -84,6 +85,10 @@ def _trunk_layers(weights: CheckpointWeights) -> int:
     if isinstance(pattern, list) and pattern:  # Nemotron-H counts these
         return len(pattern)
     return weights.number(*_N_LAYERS)
+
+
+def _no_place(inner: str) -> str:
+    return f"{inner} of the head has no name in GGUF and is left out: the model's is used instead"
 
 
 def _none_found(weights: CheckpointWeights, n_trunk: int) -> str:
@@ -151,9 +156,10 @@ class CheckpointTrunk:
                 "model.embed_tokens.weight",
                 "model.word_embeddings.weight",
                 "backbone.embeddings.weight",
+                "embed.weight",
             ),
-            "output_norm.weight": ("model.norm.weight", "backbone.norm_f.weight"),
-            "output.weight": ("lm_head.weight",),
+            "output_norm.weight": ("model.norm.weight", "backbone.norm_f.weight", "norm.weight"),
+            "output.weight": ("lm_head.weight", "head.weight"),
         }
         if name in plain:
             return list(plain[name])
@@ -163,4 +169,7 @@ class CheckpointTrunk:
             "attn_output.weight": ("self_attn.o_proj", "attention.dense", "attention.o_proj"),
         }
         stems = [f"model.layers.{number}.{each}.weight" for each in inner.get(stem, ())]
-        return [*stems, f"backbone.layers.{number}.norm.weight"] if "norm" in stem else stems
+        if "norm" not in stem:
+            return stems
+        others = f"backbone.layers.{number}.norm.weight", f"layers.{number}.attn_norm.weight"
+        return [*stems, *others]

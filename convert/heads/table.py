@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from . import deepseek, exaone, glm, mimo, others, qwen, step
+from . import deepseek, deepseek4, dots, exaone, glm, mimo, others, qwen, step
 from .family import Family
 
 FAMILIES: Final[dict[str, Family]] = {
     family.architecture: family
-    for module in (qwen, glm, deepseek, mimo, step, exaone, others)
+    for module in (qwen, glm, deepseek, deepseek4, dots, mimo, step, exaone, others)
     for family in module.FAMILIES
 }
 BY_MODEL_TYPE: Final[dict[str, str]] = {

@@ -62,6 +62,22 @@ def joined(parts: Sequence[Values]) -> Values:
     return Values((rows, *parts[0].shape[1:]), parts[0].dtype, _chain(parts))
 
 
+def side_by_side(left: Values, right: Values) -> Values:
+    """Rows of the one followed by rows of the other."""
+
+    def pieces() -> Iterator[Floats]:
+        for pair in zip(left.pieces(), right.pieces(), strict=True):
+            yield np.concatenate(pair, axis=1)
+
+    rows, columns = left.shape
+    return Values((rows, columns + right.shape[1]), left.dtype, pieces)
+
+
+def scaled(values: Values, factor: float) -> Values:
+    wide = np.float32(factor)
+    return Values(values.shape, "F32", lambda: (piece * wide for piece in values.pieces()))
+
+
 def turned(values: Values, shape: tuple[int, ...], turn: Callable[[Floats], Floats]) -> Values:
     """Through a function of all numbers at once."""
 

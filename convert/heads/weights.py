@@ -1,7 +1,8 @@
 """Tensors of a checkpoint as plain numbers, whichever way it stores them.
 
 FP8 matrices come with their scales: one for a block of usually 128 x 128 (`weight_scale_inv`), or
-one for a row or for all (`weight_scale`). Weights packed into integers are refused.
+one for a row or for all (`weight_scale`). DeepSeek's experts are FP4 in blocks of 32. Other weights
+that are packed into integers are refused.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from ...core.errors import ModelError
 from ...core.gguf.shown import shown
 from ..checkpoint import Checkpoint, StoredTensor
+from .fp4 import fp4_values, is_fp4
 from .values import SLAB_BYTES, Floats, Values, stored
 
 _BLOCK: Final = 128
@@ -45,7 +47,12 @@ class CheckpointWeights:
 
     def names(self) -> Iterator[str]:
         """Of what there is to map: scales go with the weights that they scale."""
-        return (name for name in self.tensors if not name.endswith(_SCALES))
+        return (
+            name
+            for name in self.tensors
+            if not name.endswith(_SCALES)
+            and not (name.endswith(".scale") and name[:-5] + "weight" in self.tensors)
+        )
 
     def number(self, *keys: str) -> int:
         """A positive integer of config.json, under the first of these names that it has."""
@@ -68,10 +75,12 @@ class CheckpointWeights:
         tensor = self.tensors[name]
         if tensor.dtype in _FLOATS:
             return stored(tensor)
+        found = (name + "_scale_inv", name + "_scale", name.removesuffix("weight") + "scale")
+        scale = next((self.tensors[each] for each in found if each in self.tensors), None)
+        if scale is not None and is_fp4(tensor, scale):
+            return fp4_values(tensor, scale)
         if not tensor.dtype.startswith("F8") or len(tensor.shape) != 2:
             self._refuse(tensor)
-        inverse, plain = (self.tensors.get(name + end) for end in ("_scale_inv", "_scale"))
-        scale = inverse or plain
         if scale is None:
             raise ModelError(
                 f"{self.label}: {shown(name)} is {tensor.dtype} and its scales "

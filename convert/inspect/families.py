@@ -113,7 +113,7 @@ _ALL: Final = (
     ),
     Family("glm4", (_PRE_NORM, *_GQA), most_heads=8, in_llama_cpp=False),
     Family("dots3note", most_heads=8, in_llama_cpp=False),
-    Family("glm5-next", most_heads=8, in_llama_cpp=False),
+    Family("glm5-next", _DEEPSEEK),
 )
 FAMILIES: Final = MappingProxyType({family.name: family for family in _ALL})
 UNKNOWN: Final = Family("", most_heads=1 << 30)

@@ -28,7 +28,7 @@ _HEAD_COUNTS: Final = (
 )  # fmt: skip
 
 _PREFIX: Final = re.compile(r"^(?:model\.language_model\.|language_model\.(?:model\.)?)")
-_OWN: Final = re.compile(r"(?:model\.)?mtp\.layers\.(\d{1,5})\.(.+)")
+_OWN: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.)?(\d{1,5})\.(.+)")
 _SHARED: Final = re.compile(r"(?:model\.)?mtp\.(.+)")
 _LAYER: Final = re.compile(r"(?:model\.)?layers\.(\d{1,5})\.(.+)")
 _EXPERT: Final = re.compile(r"\.experts\.(\d{1,5})\.")
@@ -43,7 +43,7 @@ _BESIDE: Final = (
 )
 _DENSE: Final = tuple(f"mlp.{part}_proj.weight" for part in ("gate", "up", "down"))
 _TRIO: Final = (
-    ("eh_proj.weight", "fc.weight"),
+    ("eh_proj.weight", "fc.weight", "e_proj.weight"),
     ("enorm.weight", "pre_fc_norm_embedding.weight"),
     ("hnorm.weight", "pre_fc_norm_hidden.weight"),
 )
@@ -148,7 +148,7 @@ def _missing_attention(head: Layer, layers: Layers) -> list[str]:
     like = [names for names in like if names]
     wanted = set.intersection(*like) if like else {"self_attn.o_proj.weight"}
     if not head.starting("self_attn."):
-        if head.starting("mixer.", "attention."):  # other words for it; not looked into
+        if head.starting("mixer.", "attention.", "attn."):  # other words for it; not looked into
             return []
         return sorted(wanted)
     if "self_attn.qkv_proj.weight" in head.names:
@@ -171,7 +171,7 @@ def _missing_norms(head: Layer, layers: Layers) -> list[str]:
 
 def _missing_ffn(head: Layer, layers: Layers) -> list[str]:
     prefixes = ("mlp.", "moe.", "share_expert.")
-    if head.starting("mixer."):
+    if head.starting("mixer.", "ffn."):
         return []
     moe = [
         _unstacked(layer.starting(*prefixes))

@@ -35,6 +35,10 @@ class Head:
         kinds = self.meta.bools(pattern, length=n_blocks) if self.meta.has(pattern) else None
         self.is_windowed = bool(kinds and kinds[self.block])
 
+    @property
+    def turns_pairs(self) -> bool:
+        return self.meta.architecture in NEIGHBOURS
+
     # Tensors and keys ----------------------------------------------------------------------------
 
     def has(self, stem: str, kind: str = "weight") -> bool:
@@ -59,19 +63,27 @@ class Head:
         h = torch.as_tensor(hidden).double()
         joined = [self.norm(e, "nextn.enorm"), self.norm(h, "nextn.hnorm")]
         x = torch.cat(joined, -1) @ self.tensor("nextn.eh_proj").T
-        x = x + self.attention(self.norm(x, "attn_norm"))
-        before = "post_attention_norm" if self.has("post_attention_norm") else "ffn_norm"
-        x = x + self.ffn(self.norm(x, before))
-        last = next(
-            (n for n in ("nextn.shared_head_norm", "layer_output_norm") if self.has(n)), None
-        )
-        x = rms(
-            x, self.whole("output_norm.weight") if last is None else self.tensor(last), self.eps
-        )
+        x = self.block_of(x)
+        x = self.last_norm(x)
         if self.has("nextn.shared_head_head"):
             return x @ self.tensor("nextn.shared_head_head").T
         own = "output.weight" in self.file.tensors
         return x @ self.whole("output.weight" if own else "token_embd.weight").T
+
+    def block_of(self, x: Rows) -> Rows:
+        x = x + self.attention(self.norm(x, "attn_norm"))
+        before = "post_attention_norm" if self.has("post_attention_norm") else "ffn_norm"
+        return x + self.ffn(self.norm(x, before))
+
+    def last_norm(self, x: Rows) -> Rows:
+        own = ("nextn.shared_head_norm", "layer_output_norm")
+        stem = next((n for n in own if self.has(n)), None)
+        return self.norm_of(
+            x, self.whole("output_norm.weight") if stem is None else self.tensor(stem)
+        )
+
+    def norm_of(self, x: Rows, weight: torch.Tensor) -> Rows:
+        return rms(x, weight, self.eps)
 
     def norm(self, x: Rows, stem: str) -> Rows:
         return rms(x, self.tensor(stem), self.eps)
@@ -152,7 +164,7 @@ class Head:
         angle = positions[:, None] * base ** (-torch.arange(0, n, 2, dtype=torch.float64) / n)
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
         turned, rest = x[..., :n], x[..., n:]
-        if arch in NEIGHBOURS:
+        if self.turns_pairs:
             a, b = turned[..., 0::2], turned[..., 1::2]
             pairs = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
             return torch.cat([pairs.flatten(-2), rest], -1)

@@ -62,6 +62,8 @@ class HeadKind:
     has_own_head: bool = False
     hub_config: dict[str, Any] = field(default_factory=dict)
     nested: bool = False  # inside of a model with eyes
+    mtp_config: dict[str, Any] = field(default_factory=dict)
+    embedding: str = "model.layers.{n}.embed_tokens.weight"  # the copy that a checkpoint has
 
 
 BEHIND = {"post_norm.": "shared_head.norm.", "mtp_block.": ""}
@@ -175,22 +177,29 @@ class TinyHead:
             return self.mtp._project_to_logits(rows)[0].numpy()
 
 
-def build_head(name: str, folder: Path, *, seed: int = 0, quantise: str = "F32") -> TinyHead:
+def build_head(
+    name: str, folder: Path, *, kind: HeadKind | None = None, seed: int = 0, quantise: str = "F32"
+) -> TinyHead:
     import transformers
     from transformers.modeling_layers import MtpModel
 
     transformers.utils.logging.disable_progress_bar()
-    kind = KINDS[name]
+    kind = kind or KINDS[name]
     torch.manual_seed(seed)
     config = _config(transformers, kind)
     hf = getattr(transformers, kind.hf_class)(config).eval().float()
     text = config.get_text_config()
-    text.num_mtp_layers = kind.n_heads
+    for key, value in {"num_mtp_layers": kind.n_heads, **kind.mtp_config}.items():
+        setattr(text, key, value)
     if getattr(text, "layer_types", None) is not None and not kind.nested:
         text.mtp_layer_types = [kind.mtp_layer_type] * kind.n_heads
     if getattr(text, "mlp_layer_types", None) is not None and not kind.nested:
         text.mtp_mlp_layer_types = [kind.mtp_mlp_type] * kind.n_heads
     mtp = MtpModel(hf, kind.n_heads).eval().float()
+    if kind.mtp_layer_type == "indexed_attention":
+        mtp.create_masks_for_mtp_layer = _causal_mask
+        for layer in mtp.layers:
+            layer.mtp_block.register_forward_hook(_without_indices)
     _randomise(hf, kind)
     _randomise(mtp.layers, kind)
     own = None
@@ -201,6 +210,19 @@ def build_head(name: str, folder: Path, *, seed: int = 0, quantise: str = "F32")
     trunk = folder / f"{name}-{quantise}.gguf"
     write_trunk(trunk, checkpoint, kind, quantise)
     return TinyHead(kind, hf, mtp, checkpoint, trunk, own)
+
+
+def _causal_mask(
+    layer_idx: int, inputs_embeds: torch.Tensor, mtp_cache: Any, position_ids: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Which an indexer adds to: there has to be one. The generic stack knows no such layers."""
+    n = inputs_embeds.shape[1]
+    return {"attention_mask": torch.full((1, 1, n, n), -torch.inf).triu(1)}
+
+
+def _without_indices(module: Any, arguments: Any, output: Any) -> Any:
+    """Of layers that hand on what their indexer chose."""
+    return output[0] if isinstance(output, tuple) else output
 
 
 def _config(transformers: Any, kind: HeadKind) -> Any:
@@ -245,7 +267,7 @@ def _write_checkpoint(
             matrix = hf.lm_head.weight.detach() if own is None else own[i]
             head[f"model.layers.{n_trunk + i}.{head_name}.weight"] = matrix.clone()
             embedding = hf.get_input_embeddings().weight.detach()
-            head[f"model.layers.{n_trunk + i}.embed_tokens.weight"] = embedding.clone()
+            head[kind.embedding.format(n=n_trunk + i)] = embedding.clone()
     (folder / "model.safetensors").unlink()
     parts = {"model-00001-of-00002.safetensors": state, "model-00002-of-00002.safetensors": head}
     for name, tensors in parts.items():
@@ -300,7 +322,7 @@ def write_trunk(path: Path, checkpoint: Path, kind: HeadKind, quantise: str = "F
         n_layers = weights.number("num_hidden_layers")
         norm = weights.values("model.norm.weight")
         arrays = {
-            "token_embd.weight": weights.values("model.embed_tokens.weight").whole(),
+            "token_embd.weight": weights.values(_embedding(weights)).whole(),
             "output_norm.weight": (plus_one(norm) if kind.is_shifted else norm).whole(),
             "output.weight": weights.values("lm_head.weight").whole(),
         }
@@ -311,6 +333,11 @@ def write_trunk(path: Path, checkpoint: Path, kind: HeadKind, quantise: str = "F
         keys = _keys(kind, weights, n_layers)
     tensors = [_tensor(name, array, quantise) for name, array in arrays.items()]
     write_gguf(path, keys, tensors, overwrite=True)
+
+
+def _embedding(weights: CheckpointWeights) -> str:
+    names = ("model.embed_tokens.weight", "model.word_embeddings.weight")
+    return next(name for name in names if name in weights)
 
 
 def _tensor(name: str, array: Any, quantise: str) -> TensorData:
