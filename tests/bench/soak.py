@@ -27,7 +27,7 @@ from .soak_cases import FINE, SPECULATION, WRONG, Case, Leaver, Wrong, cases, le
 
 WORKERS = 32
 BURST = 1000
-WARM_UP = 0.4  # of the requests and two bursts, before memory has to be flat
+WARM_UP = 0.25  # of the requests, before memory has to be flat
 DRIFT, HEALTH_S, SOON_S = 0.02, 0.1, 2.0
 # Of a hundred requests that are no burst.
 WEIGHTS = {"text": 62, "fine": 13, "wrong": 12, "leave": 13}
