@@ -118,11 +118,11 @@ class Stats:
 
     @property
     def prompt_per_second(self) -> float:
-        return _rate(self.prompt_n - self.cached_n, self.prompt_ms)
+        return rate(self.prompt_n - self.cached_n, self.prompt_ms)
 
     @property
     def predicted_per_second(self) -> float:
-        return _rate(self.predicted_n, self.predicted_ms)
+        return rate(self.predicted_n, self.predicted_ms)
 
     def as_json(self) -> dict[str, Any]:
         """Under the names that `--json` prints."""
@@ -154,5 +154,6 @@ _PRINTED: Final = (
 )
 
 
-def _rate(n: int, milliseconds: float) -> float:
+def rate(n: int, milliseconds: float) -> float:
+    """So many in a second."""
     return 1000 * n / milliseconds if milliseconds > 0 else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ..generation import rate
 from .totals import Histogram
 from .worker import SLEEPING, Worker
 
@@ -50,8 +51,8 @@ def _llama_cpp(worker: Worker) -> Iterator[list[str]]:
     for key, (text, value) in counters.items():
         yield family(name(key), "counter", text, value)
     yield from _speculation(worker, "llamacpp:", {})
-    read = _rate(totals.prompt_n, totals.prompt_ms)
-    written = _rate(totals.predicted_n, totals.predicted_ms)
+    read = rate(totals.prompt_n, totals.prompt_ms)
+    written = rate(totals.predicted_n, totals.predicted_ms)
     gauges = {
         "prompt_tokens_seconds": ("Prompt tokens per second.", read),
         "predicted_tokens_seconds": ("Tokens written per second, of one text.", written),
@@ -148,10 +149,6 @@ def _histogram(name: str, text: str, histogram: Histogram, more: dict[str, str])
     lines.append(f"{name}_sum{labels(more)} {_number(histogram.total)}")
     lines.append(f"{name}_count{labels(more)} {n}")
     return lines
-
-
-def _rate(n: int, milliseconds: float) -> float:
-    return 1000 * n / milliseconds if milliseconds else 0.0
 
 
 def _number(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from typing import Any, Final
 
 from ..generation import EOS, STOP
@@ -60,8 +61,9 @@ class OpenAIFormat(Format):
     def usage(self, answers: list[Answer]) -> dict[str, Any]:
         return total_usage(answers)
 
+    @abstractmethod
     def choice(self, answer: Answer) -> dict[str, Any]:
-        raise NotImplementedError
+        """The whole of one text."""
 
     def more(self, answer: Answer) -> dict[str, Any]:
         """What an event has besides its choice."""

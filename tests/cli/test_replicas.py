@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -183,12 +184,10 @@ def test_bad_plans_for_ray(text: str) -> None:
         read_ray(text)
 
 
-def test_ray_is_asked_for_by_name(real_spec: Run) -> None:
-    with contextlib.suppress(ImportError):
-        import ray  # noqa: F401
-
-        pytest.skip("it is there")
-    done = real_spec("serve", "--ray", "replicas=2")
+def test_ray_is_asked_for_by_name(real_spec: Run, tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ImportError('not installed')\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = real_spec("serve", "--ray", "replicas=2", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "spec: error: --ray needs Ray Serve: pip install 'specdec[ray]'\n"
 

@@ -40,7 +40,12 @@ class RayPlan:
 
 
 def check_ray() -> None:
-    if find_spec("ray") is None or find_spec("ray.serve") is None:
+    """Whether it is there at all: importing it takes seconds, and comes later."""
+    try:
+        is_there = find_spec("ray") is not None and find_spec("ray.serve") is not None
+    except ImportError:  # half of it: a parent is imported to look for what is inside
+        is_there = False
+    if not is_there:
         raise ConfigError("--ray needs Ray Serve: pip install 'specdec[ray]'")
 
 
