@@ -20,7 +20,7 @@ from ...errors import ConfigError
 from ..settings import LOCALHOST
 from ..sockets import open_socket
 from .client import Address, Headers
-from .fleet import LOADING, Fleet, FleetError, Replica
+from .fleet import DEAD, LOADING, Fleet, FleetError, Replica
 
 # The command of a replica and what it reads first, from its index and the socket's descriptor.
 Launch = Callable[[int, int], tuple[list[str], bytes]]
@@ -73,8 +73,10 @@ class Child:
         return await self.process.wait()
 
     def send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        # `send_signal` would look whether it has ended, and so take its exit code from asyncio.
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
 
 class Children(Fleet):
@@ -97,7 +99,7 @@ class Children(Fleet):
             finally:
                 child.send(signal.SIGKILL)
                 self._lose(replica)
-            if self._is_ending:
+            if self._is_ending or self.state == DEAD:  # another one has told why
                 return
             was_ready = replica.ready_at > 0
             told = child.error or f"it has ended ({_reason(code)})"
