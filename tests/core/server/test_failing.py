@@ -143,9 +143,7 @@ def test_a_burst(streams: bool) -> None:
             if status == 503:
                 assert 1 <= int(response.getheader("Retry-After") or 0) <= 60
                 assert told["error"]["type"] == "unavailable_error"
-        assert (
-            slowest[0] < 3.0
-        )  # generous: the client shares this interpreter, and others the machine
+        assert slowest[0] < 1.0  # generous: the asked client shares this interpreter
         wait_until(lambda: server.worker.n_open == 0, 2)
         assert server.post("/completion", **BODY)["tokens_predicted"] == 30
 
@@ -179,7 +177,7 @@ def test_the_end_does_not_wait_for_a_long_step(streams: bool) -> None:
     loop.call_soon_threadsafe(server.serving.stop)
     server.thread.join(5)
     assert not server.thread.is_alive()
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 2.5
     client.join(5)
     told = json.loads(found[0].strip().split("\n\n")[-1][6:]) if streams else found[0]
     assert told["error"]["type"] == "unavailable_error"

@@ -194,7 +194,7 @@ def test_a_large_request_stops_nobody(server: Server, n: int) -> None:
         server.get("/health")
         slowest = max(slowest, time.perf_counter() - began)
     assert "exceeds the available context size" in found[0][1]["error"]["message"]
-    assert slowest < 3.0  # many times as long, if it stopped the loop
+    assert slowest < 1.0
 
 
 def test_rules_of_acceptance(eager: Server) -> None:
