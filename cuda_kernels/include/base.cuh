@@ -1,0 +1,122 @@
+// What every kernel may use beside CUDA C itself. Sources include no header of a CUDA toolkit, so that
+// NVRTC needs none. All PTX is in this file and in mma.cuh; the CPU shim (tests/cuda_host) has a twin
+// of each function that contains any, under the same name, and defines CUDA_HOST_SHIM.
+#pragma once
+#ifdef CUDA_HOST_SHIM
+#include "cuda_host.h"
+#else
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+#define DYNAMIC_SHARED(T, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+    T* const name = reinterpret_cast<T*>(name##_bytes)
+#define INFINITY_F __int_as_float(0x7f800000)
+
+// half and bfloat16 live in memory as 16-bit words
+
+__device__ __forceinline__ float half_to_float(uint16_t h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
+}
+__device__ __forceinline__ uint16_t float_to_half(float f) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+__device__ __forceinline__ uint16_t float_to_bf16(float f) {
+    uint16_t h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
+    return h;
+}
+// low and high in one word, as mma wants them
+__device__ __forceinline__ uint32_t floats_to_half2(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+__device__ __forceinline__ uint32_t floats_to_bf162(float low, float high) {
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// copies from global to shared memory that threads do not wait for; 16 bytes, aligned.
+// What was copied may be read after cp_async_wait of its group AND a barrier.
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+__device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global));
+}
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// until at most `pending` of the newest groups are under way
+template <int pending>
+__device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+// weights are read once: past the first-level cache
+__device__ __forceinline__ uint4 load_once(const uint4* p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "l"(p));
+    return v;
+}
+
+// programmatic launch: what does not depend on the kernel before may run ahead of wait_for_previous
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;"); }
+#else
+__device__ __forceinline__ void wait_for_previous() {}
+__device__ __forceinline__ void let_next_start() {}
+#endif
+#endif  // CUDA_HOST_SHIM
+
+#define ALL_LANES 0xffffffffu
+
+__device__ __forceinline__ float bf16_to_float(uint16_t h) { return __int_as_float((int)((uint32_t)h << 16)); }
+
+// Sums and maxima of a warp: a butterfly, so that every lane ends with the same bits.
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+__device__ __forceinline__ int warp_sum(int x) {
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int offset = 16; offset; offset >>= 1) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
+    return x;
+}
+
+// Of a block, in the order of its warps; every thread gets it. `scratch`: 33 floats of shared memory.
+__device__ __forceinline__ float block_sum(float x, float* scratch) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
+    x = warp_sum(x);
+    __syncthreads();  // whoever still reads the last result
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    if (warp == 0) {
+        float sum = warp_sum(lane < warps ? scratch[lane] : 0.0f);
+        if (lane == 0) scratch[32] = sum;
+    }
+    __syncthreads();
+    return scratch[32];
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }

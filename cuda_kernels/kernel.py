@@ -1,0 +1,98 @@
+"""What a kernel is, what it needs of the hardware, and how it is started.
+
+A launcher module (`norm_quant.py` beside `norm_quant.cu`) declares its `Source`s and `Kernel`s, checks
+shapes, chooses the grid and calls `Launcher.launch`. It never asks whether it runs on a GPU or, in
+tests, on the CPU through the shim: that is the launcher's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+Array = Any  # a torch tensor on the device, a numpy array on the shim: contiguous, made before
+Argument = Any  # an Array, None (a null pointer), int (32 bits), float (32 bits) or a numpy scalar
+Dim = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A `.cu` file of this folder, compiled once for each set of definitions."""
+
+    file: str
+    defines: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.file
+
+    @property
+    def label(self) -> str:
+        """`qmm.cu[FORMAT=Q4_K]`"""
+        shown = ",".join(f"{name}={value}" for name, value in self.defines)
+        return f"{self.file}[{shown}]" if shown else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An `extern "C" __global__` function of a source, and the limits that tests hold it to."""
+
+    name: str
+    source: Source
+    reference: str  # the op of the reference backend that it equals, or the part of one
+    threads: int  # of a block, at most: `__launch_bounds__`
+    registers: int  # per thread, at most, on every architecture
+    shared: int = 0  # bytes of static shared memory, at most
+
+
+class Launcher(ABC):
+    """Starts kernels, on whatever runs them."""
+
+    n_processors: int  # streaming multiprocessors
+
+    @abstractmethod
+    def pointer(self, array: Array) -> int:
+        """Where an array lies."""
+
+    @abstractmethod
+    def start(
+        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
+    ) -> None:
+        """Put it on the stream; `shared`: bytes of dynamic shared memory."""
+
+    def launch(
+        self,
+        kernel: Kernel,
+        grid: int | tuple[int, ...],
+        arguments: Sequence[Argument],
+        *,
+        block: int | tuple[int, ...] | None = None,
+        shared: int = 0,
+    ) -> None:
+        """`block`: `kernel.threads` unless said. A kernel whose grid is empty is not started."""
+        dims = _dim(grid), _dim(kernel.threads if block is None else block)
+        if 0 in dims[0]:
+            return
+        self.start(kernel, *dims, [self._boxed(a) for a in arguments], shared)
+
+    def _boxed(self, value: Argument) -> np.generic:
+        if value is None:
+            return np.uint64(0)
+        if isinstance(value, np.generic):
+            return value
+        if isinstance(value, (bool, int)):
+            return np.int32(value)
+        if isinstance(value, float):
+            return np.float32(value)
+        return np.uint64(self.pointer(value))
+
+
+def _dim(size: int | tuple[int, ...]) -> Dim:
+    x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,1 @@
+"""Runs the CUDA sources on the CPU, one fiber per CUDA thread."""
