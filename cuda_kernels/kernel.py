@@ -1,6 +1,6 @@
 """What a kernel is, what it needs of the hardware, and how it is started.
 
-A launcher module (`norm_quant.py` beside `norm_quant.cu`) declares its `Source`s and `Kernel`s, checks
+A launcher module (`norm_quant.py` beside `norm_quant.cu`) declares `Source`s and `Kernel`s, checks
 shapes, chooses the grid and calls `Launcher.launch`. It never asks whether it runs on a GPU or, in
 tests, on the CPU through the shim: that is the launcher's business.
 """
