@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from support.sass import disassembler
 
 from specdec.cuda_kernels.cache import CubinCache, default_folder
 from specdec.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin, nvrtc_problem
@@ -23,3 +24,10 @@ def compiler() -> Compiler:
 def cubins(compiler: Compiler) -> Mapping[tuple[Source, int], Cubin]:
     """Of every source and architecture."""
     return compiler.compile_all((s, arch) for s in all_sources() for arch in ARCHITECTURES)
+
+
+@pytest.fixture(scope="session")
+def sass() -> None:
+    """For tests that read machine code."""
+    if disassembler() is None:
+        pytest.skip("nvidia-cuda-nvdisasm is not installed")
