@@ -127,7 +127,8 @@ def aligned(shape: int | tuple[int, ...], dtype: Any, to: int = 256) -> np.ndarr
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + to, np.uint8)
     start = -memory.ctypes.data % to
-    return memory[start : start + size].view(dtype).reshape(shape)
+    result: np.ndarray[Any, Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return result
 
 
 def check_size(kernel: Kernel, host: build.HostKernel, grid: Dim, block: Dim, shared: int) -> None:
