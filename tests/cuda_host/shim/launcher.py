@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ import numpy as np
 
 from specdec.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
-from . import build
+from . import build, sanitizer
 
 ERROR_BYTES = 8192
 MOST_SHARED = 232448  # bytes of a block, static and dynamic, on sm_90
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
-SANITIZE = "SHIM_SANITIZE"  # in the environment: all launchers use AddressSanitizer
 _one_at_a_time = threading.Lock()  # shared memory lies in a library's variables
 
 
@@ -61,10 +59,11 @@ class Request(ctypes.Structure):
 @dataclass
 class HostLauncher(Launcher):
     """Seed 0 runs blocks, warps and lanes in order. Every other seed permutes them, differently in
-    each launch, with several blocks in flight."""
+    each launch, with several blocks in flight. `sanitize` works in a process that was started with
+    `sanitizer.environment()`."""
 
     seed: int = 0
-    sanitize: bool = field(default_factory=lambda: os.environ.get(SANITIZE) == "1")
+    sanitize: bool = field(default_factory=sanitizer.is_wanted)
     n_processors: int = 4
     in_flight: int = 0  # blocks at a time; 0: as the seed says
     launches: list[Launch] = field(default_factory=list)
@@ -90,7 +89,8 @@ class HostLauncher(Launcher):
             failed = host.run(ctypes.byref(request))
         del kept
         if failed:
-            raise ShimError(f"{kernel.name}: {error.value.decode(errors='replace')}")
+            said = sanitizer.shortened(error.value.decode(errors="replace"))
+            raise ShimError(f"{kernel.name}: {said}")
         if not request.waited:
             raise ShimError(f"{kernel.name}: no thread called wait_for_previous()")
 
