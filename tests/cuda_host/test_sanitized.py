@@ -41,6 +41,8 @@ for by in (0, 1, -1, 0):
     attempt("overruns", 64, [x, y, 61, by])
 for by in (0, 1, -1, 0):
     attempt("overruns_shared", 64, [y, by])
+for by in (0, 1, -1, 0):
+    attempt("overruns_by_pointer", 64, [y, by])
 for n in (32, 33):
     attempt("uses_dynamic", 32, [y, n], shared=128)
 """
@@ -50,8 +52,12 @@ WANTED = (
     "heap-buffer-overflow, READ of size 4 in overruns (faults.cu:",
     "fine",
     "fine",
-    "global-buffer-overflow, WRITE of size 4 in overruns_shared (faults.cu:",
-    "global-buffer-overflow, WRITE of size 4 in overruns_shared (faults.cu:",
+    "index 64 is not in the array",
+    "index -1 is not in the array",
+    "fine",
+    "fine",
+    "global-buffer-overflow, WRITE of size 4 in overruns_by_pointer (faults.cu:",
+    "global-buffer-overflow, WRITE of size 4 in overruns_by_pointer (faults.cu:",
     "fine",
     "fine",
     "heap-buffer-overflow, WRITE of size 4 in uses_dynamic (faults.cu:",

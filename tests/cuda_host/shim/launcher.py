@@ -156,25 +156,25 @@ def check_arguments(host: build.HostKernel, arguments: Sequence[np.generic]) -> 
 def _complaint(argument: np.generic, parameter: build.Parameter) -> str | None:
     if isinstance(argument, Pointer):
         return _pointer_complaint(argument, parameter)
-    if parameter.kind == "p":
+    if parameter.kind == b"p":
         return (
             None if argument.dtype == np.uint64 and argument == 0 else "the kernel takes an array"
         )
     kind = argument.dtype.kind
-    if parameter.size != argument.dtype.itemsize or parameter.kind == "v":
+    if parameter.size != argument.dtype.itemsize or parameter.kind == b"v":
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if (parameter.kind == "f") != (kind == "f"):
+    if (parameter.kind == b"f") != (kind == "f"):
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if parameter.kind == "u" and kind == "i" and int(argument) < 0:
+    if parameter.kind == b"u" and kind == "i" and int(argument) < 0:
         return f"the kernel takes {_shown(parameter)}, {argument} was given"
     return None
 
 
 def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | None:
     array = argument.array
-    if parameter.kind != "p":
+    if parameter.kind != b"p":
         return f"the kernel takes {_shown(parameter)}, an array was given"
-    if not parameter.constant and not array.flags.writeable:
+    if not parameter.is_constant and not array.flags.writeable:
         return "the kernel may write to it, and the array is read-only"
     if array.size and int(argument) % parameter.alignment:
         return f"the array is not at a multiple of {parameter.alignment} bytes"
@@ -185,17 +185,17 @@ def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | N
 
 def _same_elements(dtype: np.dtype[Any], parameter: build.Parameter) -> bool:
     """Integers may differ in sign, 16-bit words may be halves, wide or void elements are bytes."""
-    if parameter.pointee == "v":
+    if parameter.pointee == b"v":
         return True
     if parameter.size != dtype.itemsize:
         return False
-    if parameter.pointee == "f":
+    if parameter.pointee == b"f":
         return dtype.kind == "f"
     return dtype.kind in "iub" or (dtype.kind == "f" and parameter.size == 2)
 
 
 def _shown(parameter: build.Parameter, pointee: bool = False) -> str:
-    kind = parameter.pointee if pointee else parameter.kind
+    kind = (parameter.pointee if pointee else parameter.kind).decode()
     names = {"i": "int", "u": "uint", "f": "float", "b": "bool"}
     if kind in names:
         return f"{names[kind]}{8 * parameter.size}"
