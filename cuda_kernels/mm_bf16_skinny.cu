@@ -115,6 +115,7 @@ __device__ __forceinline__ void multiply_chunk(float total[TILES][GROUPS][2], co
     for (int i = 0; i < TILES * LANE_PIECES; i++) w[i / LANE_PIECES][i % LANE_PIECES] = slots[32 * i];
 #pragma unroll
     for (int group = 0; group < GROUPS; group++) {
+        if (group == 2) __syncwarp();  // else loads for all groups come first, and take too many registers
         float sum[TILES][4];
         int fed = min(first + 4 * group + (g >> 1), n_rows - 1), held = min(first + 4 * group + t, n_rows - 1);
 #pragma unroll
@@ -204,21 +205,29 @@ __device__ __forceinline__ void multiply(const Input& x, int n_rows, const uint1
     }
 }
 
-#define MM_SKINNY(name, tiles, groups)                                                                              \
-    extern "C" __global__ void __launch_bounds__(256, 2) name(                                                      \
-        INPUT_ARGUMENTS, int n_k, int n_rows, const uint16_t* weights, int n_out, float* y, int stride,             \
-        const float* bias, int add) {                                                                               \
-        multiply<tiles, groups>(INPUT, n_rows, weights, n_out, n_k, Columns{y, stride, bias, add});                 \
-    }
-
-#ifdef FLOAT_INPUT
-#define INPUT_ARGUMENTS const float *x, int width
-#define INPUT FloatInput{x, width}
+#if defined(FLOAT_INPUT)
+#define INPUT_ARGUMENTS const float* x
+#define INPUT FloatInput{x, n_k}
+#define NAME(columns, rows) mm_bf16_rows_##columns##_##rows
+#define BLOCKS_OF_WIDEST 1  // of a multiprocessor: splitting rows takes registers
 #else
-#define INPUT_ARGUMENTS const int8_t *q, const float *d, const int16_t *, int width
+#define INPUT_ARGUMENTS const int8_t* q, const float* d, const int16_t*, int width
 #define INPUT PackedInput{q, d, width}
+#define BLOCKS_OF_WIDEST 2
+#ifdef HALF_WEIGHTS
+#define NAME(columns, rows) mm_f16_packed_##columns##_##rows
+#else
+#define NAME(columns, rows) mm_bf16_packed_##columns##_##rows
 #endif
-MM_SKINNY(mm_skinny_16_4, 1, 1)
-MM_SKINNY(mm_skinny_32_4, 2, 1)
-MM_SKINNY(mm_skinny_32_8, 2, 2)
-MM_SKINNY(mm_skinny_32_16, 2, 4)
+#endif
+
+#define MM_SKINNY(name, tiles, groups, blocks)                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, blocks) name(                                                  \
+        INPUT_ARGUMENTS, int n_k, int n_rows, const uint16_t* weights, int n_out, float* y, int stride, int column,  \
+        const float* bias, int add) {                                                                                \
+        multiply<tiles, groups>(INPUT, n_rows, weights, n_out, n_k, Columns{y + column, stride, bias, add});         \
+    }
+MM_SKINNY(NAME(16, 4), 1, 1, 2)
+MM_SKINNY(NAME(32, 4), 2, 1, 2)
+MM_SKINNY(NAME(32, 8), 2, 2, 2)
+MM_SKINNY(NAME(32, 16), 2, 4, BLOCKS_OF_WIDEST)

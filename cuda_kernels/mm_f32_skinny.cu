@@ -18,16 +18,18 @@ __device__ __forceinline__ void multiply(const Input& x, int n_rows, const float
     if (threadIdx.x < COLUMNS * INPUTS && column < n_out && row < n_rows) out.store(row, column, dot);
 }
 
-#define MM_F32(inputs)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256) mm_f32_rows_##inputs(                                         \
-        const float* x, int width, int n_rows, const float* weights, int n_out, float* y, int stride,               \
-        const float* bias, int add) {                                                                               \
-        multiply<inputs>(FloatInput{x, width}, n_rows, weights, n_out, width, Columns{y, stride, bias, add});       \
-    }                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) mm_f32_packed_##inputs(                                       \
-        const int8_t* q, const float* d, const int16_t*, int width, int n_k, int n_rows, const float* weights,      \
-        int n_out, float* y, int stride, const float* bias, int add) {                                              \
-        multiply<inputs>(PackedInput{q, d, width}, n_rows, weights, n_out, n_k, Columns{y, stride, bias, add});     \
+#define MM_F32(inputs)                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256, 2) mm_f32_rows_##inputs(                                         \
+        const float* x, int width, int n_rows, const float* weights, int n_out, float* y, int stride, int column,      \
+        const float* bias, int add) {                                                                                  \
+        Columns out = {y + column, stride, bias, add};                                                                 \
+        multiply<inputs>(FloatInput{x, width}, n_rows, weights, n_out, width, out);                                    \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(256, 2) mm_f32_packed_##inputs(                                       \
+        const int8_t* q, const float* d, const int16_t*, int width, int n_k, int n_rows, const float* weights,         \
+        int n_out, float* y, int stride, int column, const float* bias, int add) {                                     \
+        Columns out = {y + column, stride, bias, add};                                                                 \
+        multiply<inputs>(PackedInput{q, d, width}, n_rows, weights, n_out, n_k, out);                                  \
     }
 MM_F32(4)
 MM_F32(16)

@@ -5,7 +5,7 @@
 #include "moe_lists.cuh"
 
 #define EXPERTS 2  // of a block
-#define INPUTS 16  // rows of x that meet a weight while it is in a register
+#define INPUTS 8   // rows of x that meet a weight while it is in a register
 #define WARPS 8
 
 struct Router {
@@ -98,26 +98,26 @@ __device__ __forceinline__ void route(const Input& x, const Router& router, cons
 #define MAKE_ROUTES Routes{logits, experts, row_weights, has_shared, n_live, n_rows, tickets}
 #define MAKE_LISTS MoeLists{n_distinct, ids, starts, columns}
 
-extern "C" __global__ void __launch_bounds__(256) moe_route_rows(const float* x, int width, ROUTER, CHOICE, ROUTES, LISTS) {
+extern "C" __global__ void __launch_bounds__(256, 2) moe_route_rows(const float* x, int width, ROUTER, CHOICE, ROUTES, LISTS) {
     route(FloatInput{x, width}, MAKE_ROUTER, MAKE_CHOICE, MAKE_ROUTES, MAKE_LISTS);
 }
-extern "C" __global__ void __launch_bounds__(256) moe_route_packed(const int8_t* q, const float* d, const int16_t*, int width,
+extern "C" __global__ void __launch_bounds__(256, 2) moe_route_packed(const int8_t* q, const float* d, const int16_t*, int width,
                                                                    ROUTER, CHOICE, ROUTES, LISTS) {
     route(PackedInput{q, d, width}, MAKE_ROUTER, MAKE_CHOICE, MAKE_ROUTES, MAKE_LISTS);
 }
 
-extern "C" __global__ void __launch_bounds__(256) moe_logits_rows(const float* x, int width, ROUTER, CHOICE, ROUTES) {
+extern "C" __global__ void __launch_bounds__(256, 2) moe_logits_rows(const float* x, int width, ROUTER, CHOICE, ROUTES) {
     let_next_start();
     write_logits(FloatInput{x, width}, MAKE_ROUTER, n_expert, MAKE_ROUTES);
 }
-extern "C" __global__ void __launch_bounds__(256) moe_logits_packed(const int8_t* q, const float* d, const int16_t*, int width,
+extern "C" __global__ void __launch_bounds__(256, 2) moe_logits_packed(const int8_t* q, const float* d, const int16_t*, int width,
                                                                     ROUTER, CHOICE, ROUTES) {
     let_next_start();
     write_logits(PackedInput{q, d, width}, MAKE_ROUTER, n_expert, MAKE_ROUTES);
 }
 
 // Block i chooses for rows 8 i ... 8 i + 7.
-extern "C" __global__ void __launch_bounds__(256) moe_choose(int gated, CHOICE, ROUTES, LISTS) {
+extern "C" __global__ void __launch_bounds__(256, 2) moe_choose(int gated, CHOICE, ROUTES, LISTS) {
     let_next_start();
     wait_for_previous();
     Choice choice = MAKE_CHOICE;
