@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from specdec.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
 from . import build
@@ -126,20 +127,16 @@ def aligned(shape: int | tuple[int, ...], dtype: Any, to: int = 256) -> np.ndarr
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + to, np.uint8)
     start = -memory.ctypes.data % to
-    return memory[start : start + size].view(dtype).reshape(shape)
+    result: np.ndarray[Any, Any] = memory[start : start + size].view(dtype).reshape(shape)
+    return result
 
 
-def check_size(
-    kernel: Kernel, host: build.HostKernel, grid: Dim, block: Dim, shared: int
-) -> None:
-    threads = block[0] * block[1] * block[2]
-    if not 1 <= threads <= kernel.threads:
-        raise ValueError(f"{kernel.name}: {threads} threads, at most {kernel.threads} are declared")
+def check_size(kernel: Kernel, host: build.HostKernel, grid: Dim, block: Dim, shared: int) -> None:
     for name, size, limits in (("grid", grid, GRID_LIMITS), ("block", block, BLOCK_LIMITS)):
         if any(not 0 < n <= limit for n, limit in zip(size, limits, strict=True)):
             raise ValueError(f"{kernel.name}: {name} {size} is beyond {limits}")
-    if not 0 <= shared <= MOST_SHARED - kernel.shared:
-        raise ValueError(f"{kernel.name}: {shared} bytes of dynamic shared memory")
+    if kernel.shared + shared > MOST_SHARED:
+        raise ValueError(f"{kernel.name}: more shared memory than a block can have")
     bounds = host.bounds.split(",")[0].strip()
     if bounds.isdigit() and int(bounds) != kernel.threads:
         raise ValueError(f"{kernel.name}: __launch_bounds__({bounds}), declared {kernel.threads}")
@@ -160,7 +157,9 @@ def _complaint(argument: np.generic, parameter: build.Parameter) -> str | None:
     if isinstance(argument, Pointer):
         return _pointer_complaint(argument, parameter)
     if parameter.kind == "p":
-        return None if argument.dtype == np.uint64 and argument == 0 else "the kernel takes an array"
+        return (
+            None if argument.dtype == np.uint64 and argument == 0 else "the kernel takes an array"
+        )
     kind = argument.dtype.kind
     if parameter.size != argument.dtype.itemsize or parameter.kind == "v":
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
