@@ -72,6 +72,20 @@ __device__ __forceinline__ float block_sum_once(float x, float scratch[32]) {
     return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
+// Two sums at once, left where the numbers came from.
+__device__ __forceinline__ void block_sum_once(float& x, float& y, float scratch[2][32]) {
+    int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
+    x = warp_sum(x);
+    y = warp_sum(y);
+    if (lane == 0) {
+        scratch[0][threadIdx.x >> 5] = x;
+        scratch[1][threadIdx.x >> 5] = y;
+    }
+    __syncthreads();
+    x = warp_sum(lane < warps ? scratch[0][lane] : 0.0f);
+    y = warp_sum(lane < warps ? scratch[1][lane] : 0.0f);
+}
+
 // What an RMS norm multiplies a row of so many values by.
 __device__ __forceinline__ float norm_factor(float squares, int width, float eps) {
     return 1.0f / sqrtf(squares / (float)width + eps);
