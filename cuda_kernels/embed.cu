@@ -82,12 +82,12 @@ __device__ __forceinline__ void load_pair_8(const Pair& pair, const Table& table
 // A row that does not exist is NaN. One block makes a row or, if grid.y is 2, half of one, which then is whole blocks
 // of 256. Warps take these in turn; the last one that a warp loaded stays in registers, others are loaded again.
 extern "C" __global__ void __launch_bounds__(1024)
-    embed_concat_quant(const uint8_t* bytes, int type, int row_bytes, int n_table_rows, const int* ids,
+    embed_concat_quant(const void* bytes, int type, int row_bytes, int n_table_rows, const int* ids,
                        const float* first_weight, float first_eps, int first_width, const float* hidden,
                        int n_hidden_rows, const int* taken, const float* second_weight, float second_eps,
                        int second_width, int8_t* q, float* d, int16_t* s, int packed_width) {
     __shared__ float scratch[2][32];
-    Table table = {bytes, type, row_bytes, n_table_rows, first_width};
+    Table table = {(const uint8_t*)bytes, type, row_bytes, n_table_rows, first_width};
     Pair pair = {first_width, second_width};
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, row = blockIdx.x;
     bool halved = gridDim.y == 2;
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     int first_block = begin + warp, last = first_block + (end - 1 - first_block) / warps * warps;
     bool idle = first_block >= end;
     let_next_start();
-    float v[8], w[8];
+    float v[8], w[8], per_first = 1.0f / (float)first_width, per_second = 1.0f / (float)second_width;
     if (!idle) load_weights_8(pair, first_weight, second_weight, last * PACK_BLOCK + 8 * lane, w);
     wait_for_previous();
     int table_row = ids ? ids[row] : row, hidden_row = taken ? taken[row] : row;
@@ -118,8 +118,8 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
     block_sum_once(first_squares, second_squares, scratch);
     if (idle) return;
-    float first_factor = norm_factor(first_squares, first_width, first_eps);
-    float second_factor = norm_factor(second_squares, second_width, second_eps);
+    float first_factor = norm_factor(first_squares, per_first, first_eps);
+    float second_factor = norm_factor(second_squares, per_second, second_eps);
     for (int block = last; block >= first_block; block -= warps) {
         int at = block * PACK_BLOCK + 8 * lane, split = pair.of_first(at);
         if (block != last) {

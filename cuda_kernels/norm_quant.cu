@@ -36,7 +36,7 @@ __device__ __forceinline__ void norm_quant_row(float* x, const float* parts, int
     __shared__ float scratch[32];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, row = blockIdx.x;
     let_next_start();
-    float w[8], v[PER_WARP][8];
+    float w[8], v[PER_WARP][8], per_value = 1.0f / (float)width;
     if (PER_WARP == 1) load_8(weight, warp * PACK_BLOCK + 8 * lane, width, w);  // ready before x is
     wait_for_previous();
     int from = chosen ? chosen[row] : row;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void norm_quant_row(float* x, const float* parts, int
         }
         squares += square_sum_8(v[i]);
     }
-    float factor = norm_factor(block_sum_once(squares, scratch), width, eps);
+    float factor = norm_factor(block_sum_once(squares, scratch), per_value, eps);
 #pragma unroll
     for (int i = 0; i < PER_WARP; i++) {
         int block = i * warps + warp, at = block * PACK_BLOCK + 8 * lane;
@@ -87,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(256) pack_rows(const float* x, int 
                                                             int packed_width) {
     int row = blockIdx.x, block = blockIdx.y * 8 + (threadIdx.x >> 5);
     let_next_start();
-    if (block * PACK_BLOCK >= packed_width) return;
     wait_for_previous();
+    if (block * PACK_BLOCK >= packed_width) return;
     float v[8];
     load_8(x + (size_t)row * width, block * PACK_BLOCK + 8 * (threadIdx.x & 31), width, v);
     pack_block(v, {q, d, s, packed_width}, row, block);

@@ -86,9 +86,9 @@ __device__ __forceinline__ void block_sum_once(float& x, float& y, float scratch
     y = warp_sum(lane < warps ? scratch[1][lane] : 0.0f);
 }
 
-// What an RMS norm multiplies a row of so many values by.
-__device__ __forceinline__ float norm_factor(float squares, int width, float eps) {
-    return 1.0f / sqrtf(squares / (float)width + eps);
+// What an RMS norm multiplies a row by; `per_value`: 1 / its width.
+__device__ __forceinline__ float norm_factor(float squares, float per_value, float eps) {
+    return rsqrtf(fmaf(squares, per_value, eps));
 }
 
 // x * factor * weight, in this order
