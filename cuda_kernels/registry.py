@@ -9,6 +9,8 @@ from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
     "embed",
+    "mm_bf16_skinny",
+    "moe_route",
     "norm_quant",
 )
 
