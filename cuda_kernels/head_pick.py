@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .kernel import Array, Kernel, Launcher, Source
+from .shapes import matrix_shape, require_shape
 
 MAXIMA_BLOCK = 64  # logits that share a maximum
 MAX_BIASES, MAX_FILTERS, FILTER_WORDS, FIRST_FILTER = 64, 8, 3, 9
@@ -57,7 +58,7 @@ def device_request(
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Rows of a head, of which the first `n` numbers count, and what is known of each 64 of them."""
+    """Rows of a head, of which the first `n` numbers count, and what is known of 64 each."""
 
     rows: Array  # float32 (R, stride)
     maxima: Array  # float32 (R, blocks or more): the best; NaN if one is NaN
@@ -73,7 +74,7 @@ class Logits:
         return -(-self.n_logits // MAXIMA_BLOCK)
 
     def check(self) -> None:
-        n_rows, stride = self.rows.shape
+        n_rows, stride = matrix_shape("logits", self.rows)
         if not 1 <= self.n_logits <= min(stride, MAX_LOGITS):
             raise ValueError(
                 f"{self.n_logits} logits in rows of {stride}, at most {MAX_LOGITS} are picked from"
@@ -85,10 +86,8 @@ class Logits:
                 raise ValueError(
                     f"{name}: {tuple(array.shape)} for {n_rows} rows of {self.n_blocks} blocks"
                 )
-        if self.sums is not None and self.sums.shape != self.maxima.shape:
-            raise ValueError(
-                f"sums: {tuple(self.sums.shape)} beside maxima {tuple(self.maxima.shape)}"
-            )
+        if self.sums is not None:
+            require_shape("sums", self.sums, matrix_shape("maxima", self.maxima))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,9 @@ class RowPlaces:
     sequence_of: Array  # int32 (T,) of each row of the step; -1: of none
     positions: Array  # int32 (T,); the token picked from a row has the position after its own
     request_of: Array  # int32 (B,) row of `requests` of each sequence; -1: it has none
-    out_rows: Array | None = None  # int32 (R,) row of the step of each row of logits; None: the same
+    out_rows: Array | None = (
+        None  # int32 (R,) row of the step of each row of logits; None: the same
+    )
 
 
 def head_summits(launcher: Launcher, logits: Logits) -> None:
@@ -143,9 +144,7 @@ def check_requests(requests: Array) -> None:
         raise ValueError(f"requests: {tuple(requests.shape)}, rows have {REQUEST_WORDS} words")
 
 
-def noise_of(
-    launcher: Launcher, places: Array, tokens: Array, words: Array, noise: Array
-) -> None:
+def noise_of(launcher: Launcher, places: Array, tokens: Array, words: Array, noise: Array) -> None:
     """Of tokens (n,) at places uint32 (n, 4) (seed low, high, position, sequence): the random words
     uint32 (n,) and the noise float64 (n,). For tests."""
     n = int(tokens.shape[0])
