@@ -9,6 +9,7 @@ from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
     "embed",
+    "head_pick",
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
