@@ -8,9 +8,11 @@ from importlib import import_module
 from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
+    "embed",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
+    "norm_quant",
 )
 
 
