@@ -7,7 +7,13 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = (
+    "embed",
+    "head_pick",
+    "mm_bf16_skinny",
+    "moe_route",
+    "norm_quant",
+)
 
 
 @cache
