@@ -7,7 +7,10 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = (
+    "embed",
+    "norm_quant",
+)
 
 
 @cache
