@@ -111,6 +111,24 @@ def _arrays(state: GdnState) -> tuple[Array, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class GdnSequences:
+    """Int32 arrays of a step. Sequences without rows take no part: nothing of them changes."""
+
+    starts: Array  # (B + 1,) first row of each sequence
+    slots: Array  # (B,)
+    past: Array  # (B,) position of the first row; 0: the sequence begins
+    replay: Array  # (B,) pending factors that hold
+
+    def check(self) -> int:
+        """The number of sequences."""
+        n = int(self.slots.shape[0])
+        require_shape("starts", self.starts, (n + 1,))
+        require_shape("past", self.past, (n,))
+        require_shape("replay", self.replay, (n,))
+        return n
+
+
+@dataclass(frozen=True, slots=True)
 class StepBytes:
     """What a step of a sequence reads and writes of its recurrent state, in all layers."""
 

@@ -366,7 +366,7 @@ __device__ __forceinline__ void finish_group(const Outputs& out, int group, int 
         float squares = square_sum_8(o);
 #pragma unroll
         for (int offset = HEAD_LANES / 2; offset; offset >>= 1) squares += __shfl_xor_sync(ALL_LANES, squares, offset);
-        float factor = norm_factor(squares, HEAD_DIM, eps);
+        float factor = norm_factor(squares, 1.0f / HEAD_DIM, eps);
 #pragma unroll
         for (int j = 0; j < 8; j++) y[j] *= factor;
         if (out.packed.q) pack_block(y, out.packed, first + t, group);

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .gdn_layout import GdnShape, GdnState
+from .gdn_layout import GdnSequences, GdnShape, GdnState
 from .kernel import Array, Kernel, Launcher, Source
 from .norm_quant import NormOutputs
 from .shapes import matrix_shape, require_shape
@@ -51,24 +51,6 @@ class GdnWeights:
         require_shape("dt_bias", self.dt_bias, (shape.n_value_heads,))
         require_shape("a", self.a, (shape.n_value_heads,))
         require_shape("norm", self.norm, (shape.head_dim,))
-
-
-@dataclass(frozen=True, slots=True)
-class GdnSequences:
-    """Int32 arrays of a step. Sequences without rows take no part: nothing of them changes."""
-
-    starts: Array  # (B + 1,) first row of each sequence
-    slots: Array  # (B,)
-    past: Array  # (B,) position of the first row; 0: the sequence begins
-    replay: Array  # (B,) pending factors that hold
-
-    def check(self) -> int:
-        """The number of sequences."""
-        n = int(self.slots.shape[0])
-        require_shape("starts", self.starts, (n + 1,))
-        require_shape("past", self.past, (n,))
-        require_shape("replay", self.replay, (n,))
-        return n
 
 
 @dataclass(frozen=True, slots=True)
