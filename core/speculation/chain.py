@@ -131,6 +131,9 @@ class Chain(Speculator):
                 self._glance = min(2 * self._glance, SELDOM)
             self._rest_on()
             return [Draft() for _ in asks]
+        return self._question(asks)
+
+    def _question(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         began = perf_counter()
         cheap = self._ask_cheap(asks) if self._cheap else []
         if self._limited:
