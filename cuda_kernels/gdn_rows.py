@@ -26,7 +26,7 @@ def ring_rows(launcher: Launcher, shape: GdnShape, sequences: GdnSequences, rows
 def keep_rows(
     launcher: Launcher, shape: GdnShape, sequences: GdnSequences, inputs: Array, ring: Array
 ) -> None:
-    """Plain rows (T, any) of a layer into its ring, after `gdn_step`: that still reads the old ones.
+    """Plain rows (T, any) of a layer into its ring, after `gdn_step`, which reads the old ones.
 
     Of a sequence with more rows than the ring has, the last ones.
     """
