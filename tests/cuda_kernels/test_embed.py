@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,18 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from shim.launcher import HostLauncher
+from shim.machine import Machine
 from support.blocks import random_blocks
-from support.packed_rows import WORST, empty_packed, pack, rows_of, same_packed, unpack
+from support.packed_rows import (
+    WORST,
+    empty_packed,
+    garbage_packed,
+    get_packed,
+    pack,
+    rows_of,
+    same_packed,
+    unpack,
+)
 
 from specdec.core.backend.layers import Norm
 from specdec.core.backend.reference.attention import rms_norm
@@ -61,11 +73,53 @@ def weighted(width: int, seed: int) -> RowNorm:
     return RowNorm(weight, EPS)
 
 
-def normed(x: Floats, norm: RowNorm) -> Floats:
+def put_table(machine: Machine, table: GgufTable) -> GgufTable:
+    return replace(table, bytes=machine.put(table.bytes))
+
+
+def put_norm(machine: Machine, norm: RowNorm) -> RowNorm:
+    return RowNorm(machine.put(norm.weight), norm.eps)
+
+
+def put_side(machine: Machine, side: Side) -> Side:
+    taken = None if side.taken is None else machine.put(side.taken)
+    return Side(machine.put(side.rows), put_norm(machine, side.norm), taken)
+
+
+def embedded(machine: Machine, table: GgufTable, ids: list[int]) -> Floats:
+    x = machine.garbage((len(ids), table.width))
+    embed(machine.launcher, put_table(machine, table), machine.put(np.array(ids, np.int32)), x)
+    return machine.get(x)
+
+
+def paired(machine: Machine, first: Side, second: Side) -> PackedRows:
+    n_rows = len(first.rows if first.taken is None else first.taken)
+    made = garbage_packed(machine, n_rows, first.rows.shape[1] + second.rows.shape[1])
+    norm_pair(machine.launcher, put_side(machine, first), put_side(machine, second), made)
+    return get_packed(machine, made)
+
+
+def concatenated(
+    machine: Machine, table: GgufTable, ids: list[int], norm: RowNorm, hidden: Side
+) -> PackedRows:
+    made = garbage_packed(machine, len(ids), table.width + hidden.rows.shape[1])
+    embed_concat_quant(
+        machine.launcher,
+        put_table(machine, table),
+        machine.put(np.array(ids, np.int32)),
+        put_norm(machine, norm),
+        put_side(machine, hidden),
+        made,
+    )
+    return get_packed(machine, made)
+
+
+def normed(machine: Machine, x: Floats, norm: RowNorm) -> Floats:
     """By the kernel of a row alone."""
-    made = np.zeros_like(x)
-    norm_quant(HostLauncher(), x.copy(), norm, NormOutputs(rows=made))
-    return made
+    made = machine.garbage(x.shape)
+    out = NormOutputs(rows=made)
+    norm_quant(machine.launcher, machine.put(x), put_norm(machine, norm), out)
+    return machine.get(made)
 
 
 def test_sizes_are_those_of_the_formats() -> None:
@@ -77,101 +131,87 @@ def test_sizes_are_those_of_the_formats() -> None:
 
 @pytest.mark.parametrize("wild", [False, True])
 @pytest.mark.parametrize("type_name", TYPES)
-def test_rows_have_the_bits_of_the_gguf_package(type_name: str, wild: bool) -> None:
+def test_rows_have_the_bits_of_the_gguf_package(
+    machine: Machine, type_name: str, wild: bool
+) -> None:
     table = stored(type_name, 5, 2304, wild=wild)
     exact = floats_of(table)
-    ids = np.array([4, 0, 0, 3], np.int32)
-    x = np.full((4, 2304), 1e30, np.float32)
-    embed(HostLauncher(wild), table, ids, x)
-    assert np.array_equal(x.view(np.uint32)[~np.isnan(x)], exact[ids].view(np.uint32)[~np.isnan(x)])
-    assert np.array_equal(np.isnan(x), np.isnan(exact[ids]))
-    halves = np.full((3, 2304), 0x7777, np.uint16)
-    gguf_to_bf16(HostLauncher(), table, 2, halves)
+    x, wanted = embedded(machine, table, [4, 0, 0, 3]), exact[[4, 0, 0, 3]]
+    number = ~np.isnan(x)
+    assert np.array_equal(number, ~np.isnan(wanted))
+    assert np.array_equal(x.view(np.uint32)[number], wanted.view(np.uint32)[number])
+    halves = machine.garbage((3, 2304), np.uint16)
+    gguf_to_bf16(machine.launcher, put_table(machine, table), 2, halves)
     rounded = torch.from_numpy(exact[2:]).to(torch.bfloat16)
-    made = torch.from_numpy(halves.view(np.int16)).view(torch.bfloat16)
+    made = torch.from_numpy(machine.get(halves).view(np.int16)).view(torch.bfloat16)
     assert torch.equal(made.nan_to_num(7), rounded.nan_to_num(7))
 
 
 @pytest.mark.parametrize("type_name", ANY_WIDTH)
 @pytest.mark.parametrize("width", [1, 7, 36, 301, 2049])
-def test_ragged_rows(type_name: str, width: int) -> None:
+def test_ragged_rows(machine: Machine, type_name: str, width: int) -> None:
     table = stored(type_name, 3, width)
-    x = np.full((2, width), 1e30, np.float32)
-    embed(HostLauncher(), table, np.array([2, 1], np.int32), x)
-    assert np.array_equal(x, floats_of(table)[[2, 1]])
+    assert np.array_equal(embedded(machine, table, [2, 1]), floats_of(table)[[2, 1]])
 
 
-def test_a_token_that_is_none() -> None:
+def test_a_token_that_is_none(machine: Machine) -> None:
     table = stored("Q4_K", 3, 256)
-    ids = np.array([-1, 1, 3, 2**31 - 1], np.int32)
-    x = np.zeros((4, 256), np.float32)
-    embed(HostLauncher(), table, ids, x)
+    x = embedded(machine, table, [-1, 1, 3, 2**31 - 1])
     assert np.isnan(x[[0, 2, 3]]).all()
     assert np.array_equal(x[1], floats_of(table)[1])
 
 
 @pytest.mark.parametrize("widths", [(256, 256), (512, 300), (768, 2048), (5, 9), (36, 36)])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_pairs_of_norms(widths: tuple[int, int], seed: int) -> None:
-    first, second = side(3, widths[0], 1), side(3, widths[1], 2)
-    made = empty_packed(3, sum(widths))
-    norm_pair(HostLauncher(seed), first, second, made)
-    sides = [(s.rows, s.norm) for s in (first, second)]
-    both = np.concatenate([normed(rows, norm) for rows, norm in sides], axis=1)
-    exact = np.concatenate(
-        [
-            rms_norm(torch.from_numpy(rows), Norm(torch.from_numpy(norm.weight), EPS)).numpy()
-            for rows, norm in sides
-        ],
-        axis=1,
-    )
+def test_pairs_of_norms(machine: Machine, widths: tuple[int, int]) -> None:
+    sides = side(3, widths[0], 1), side(3, widths[1], 2)
+    made = paired(machine, *sides)
+    exact = np.concatenate([reference_norm(s) for s in sides], axis=1)
     values = unpack(made)[:, : sum(widths)]
     assert np.abs(values - exact).max() <= (WORST + 2e-6) * np.abs(exact).max()
+    assert not unpack(made)[:, sum(widths) :].any()
     if all(width % BLOCK == 0 for width in widths):
-        assert same_packed(made, pack(both))
+        both = [normed(machine, s.rows, s.norm) for s in sides]
+        assert same_packed(made, pack(np.concatenate(both, axis=1)))
+
+
+def reference_norm(side: Side) -> Floats:
+    norm = Norm(torch.from_numpy(side.norm.weight), EPS)
+    made: Floats = rms_norm(torch.from_numpy(side.rows), norm).numpy()
+    return made
 
 
 @pytest.mark.parametrize("type_name", TYPES)
-def test_embeds_and_concatenates(type_name: str) -> None:
+def test_embeds_and_concatenates(machine: Machine, type_name: str) -> None:
     table, norm = stored(type_name, 5, 512), weighted(512, 3)
-    ids = np.array([4, 1, 2], np.int32)
     hidden = side(6, 512, 4, taken=[5, 0, 2])
-    made = empty_packed(3, 1024)
-    embed_concat_quant(HostLauncher(1), table, ids, norm, hidden, made)
-    first = normed(floats_of(table)[ids], norm)
-    second = normed(hidden.rows[hidden.taken], hidden.norm)
+    made = concatenated(machine, table, [4, 1, 2], norm, hidden)
+    first = normed(machine, floats_of(table)[[4, 1, 2]], norm)
+    second = normed(machine, hidden.rows[hidden.taken], hidden.norm)
     assert same_packed(made, pack(np.concatenate([first, second], axis=1)))
 
 
-def test_more_blocks_than_warps() -> None:
-    """Warps then take several each, as a whole row and as halves."""
-    for width in (8704, 4500):
-        first, second = side(2, width, 5), side(2, width, 6)
-        made = empty_packed(2, 2 * width)
-        norm_pair(HostLauncher(3), first, second, made)
-        both = [normed(s.rows, s.norm) for s in (first, second)]
-        exact = np.concatenate(both, axis=1)
-        assert np.abs(unpack(made)[:, : 2 * width] - exact).max() <= 4e-5 * np.abs(exact).max()
+@pytest.mark.parametrize("width", [8704, 4500])
+def test_more_blocks_than_warps(machine: Machine, width: int) -> None:
+    """Warps then take several each, of halves or of a whole row."""
+    sides = side(2, width, 5), side(2, width, 6)
+    exact = np.concatenate([reference_norm(s) for s in sides], axis=1)
+    values = unpack(paired(machine, *sides))[:, : 2 * width]
+    assert np.abs(values - exact).max() <= (WORST + 2e-6) * np.abs(exact).max()
 
 
-def test_a_row_is_the_same_in_any_company() -> None:
+def test_a_row_is_the_same_in_any_company(machine: Machine) -> None:
     table, norm = stored("Q5_K", 4, 768), weighted(768, 7)
-    hidden = side(4, 768, 8)
-    ids = np.array([3, 0, 2, 1], np.int32)
-    together = empty_packed(4, 1536)
-    embed_concat_quant(HostLauncher(), table, ids, norm, hidden, together)
+    hidden, ids = side(4, 768, 8), [3, 0, 2, 1]
+    together = concatenated(machine, table, ids, norm, hidden)
     for i in range(4):
-        alone, one = empty_packed(1, 1536), slice(i, i + 1)
-        taken = Side(hidden.rows, hidden.norm, np.array([i], np.int32))
-        embed_concat_quant(HostLauncher(i), table, ids[one], norm, taken, alone)
-        assert same_packed(alone, rows_of(together, one))
+        taken = replace(hidden, taken=np.array([i], np.int32))
+        alone = concatenated(machine, table, ids[i : i + 1], norm, taken)
+        assert same_packed(alone, rows_of(together, slice(i, i + 1)))
 
 
-def test_rows_that_do_not_exist() -> None:
-    table, norm = stored("Q8_0", 2, 256), weighted(256, 1)
+def test_rows_that_do_not_exist(machine: Machine) -> None:
     hidden = side(2, 256, 2, taken=[0, 2, -1])
-    made = empty_packed(3, 512)
-    embed_concat_quant(HostLauncher(), table, np.array([2, 0, 1], np.int32), norm, hidden, made)
+    made = concatenated(machine, stored("Q8_0", 2, 256), [2, 0, 1], weighted(256, 1), hidden)
     assert np.isnan(made.d).tolist() == [[True, False], [False, True], [False, True]]
 
 

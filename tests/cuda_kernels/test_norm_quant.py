@@ -10,7 +10,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from shim.launcher import HostLauncher
-from support.packed_rows import WORST, empty_packed, pack, rows_of, same_packed, unpack
+from shim.machine import Machine
+from support.packed_rows import (
+    WORST,
+    empty_packed,
+    garbage_packed,
+    get_packed,
+    pack,
+    rows_of,
+    same_packed,
+    unpack,
+)
 
 from specdec.core.backend.layers import Norm
 from specdec.core.backend.reference.attention import rms_norm
@@ -18,6 +28,7 @@ from specdec.cuda_kernels import norm_quant as module
 from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from specdec.cuda_kernels.packed import BLOCK, PackedRows
 
+Numpy = NDArray[Any]
 Floats = NDArray[np.float32]
 EPS = 1e-6
 # Ragged ones, a warp, several; 4352: too wide for norm_quant_parts; 8200: two blocks per warp.
@@ -32,19 +43,21 @@ class Made:
     halves: NDArray[np.uint16]
 
 
-def run(x: Floats, weight: Floats, *, seed: int = 0, **more: Any) -> Made:
+def run(machine: Machine, x: Floats, weight: Floats, **more: Numpy) -> Made:
     """All outputs at once, from a copy of x."""
-    chosen = more.get("chosen")
-    n_out = len(x) if chosen is None else len(chosen)
-    made = Made(
-        x.copy(),
-        empty_packed(n_out, x.shape[1]),
-        np.full((n_out, x.shape[1]), 1e30, np.float32),
-        np.full((n_out, x.shape[1]), 0x7777, np.uint16),
+    n_out, width = len(more.get("chosen", x)), x.shape[1]
+    residual, packed = machine.put(x), garbage_packed(machine, n_out, width)
+    rows = machine.garbage((n_out, width))
+    halves = machine.garbage((n_out, width), np.uint16)
+    norm_quant(
+        machine.launcher,
+        residual,
+        RowNorm(machine.put(weight), EPS),
+        NormOutputs(packed, rows, halves),
+        **{name: machine.put(array) for name, array in more.items()},
     )
-    out = NormOutputs(made.packed, made.rows, made.halves)
-    norm_quant(HostLauncher(seed), made.x, RowNorm(weight, EPS), out, **more)
-    return made
+    kept = get_packed(machine, packed)
+    return Made(machine.get(residual), kept, machine.get(rows), machine.get(halves))
 
 
 def example(n_rows: int, width: int, n_parts: int = 0, seed: int = 0) -> list[Floats]:
@@ -76,9 +89,9 @@ def as_bf16(x: Floats) -> NDArray[np.uint16]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_is_the_references_norm(width: int) -> None:
+def test_is_the_references_norm(machine: Machine, width: int) -> None:
     x, weight, _ = example(3, width)
-    made = run(x, weight, seed=width)
+    made = run(machine, x, weight)
     exact = exact_norm(x, weight)
     reference = rms_norm(torch.from_numpy(x), Norm(torch.from_numpy(weight), EPS)).numpy()
     scale = np.abs(exact).max()
@@ -90,12 +103,12 @@ def test_is_the_references_norm(width: int) -> None:
 
 
 @pytest.mark.parametrize(("outliers", "limit"), [(1, 8e-5), (30, 4e-4)])
-def test_error_of_packed_rows(outliers: float, limit: float) -> None:
+def test_error_of_packed_rows(machine: Machine, outliers: float, limit: float) -> None:
     """Against float64, as a product sees it: of the whole row, and of each block's largest."""
     x, weight = np.random.default_rng(7).standard_normal((2, 4, 5120)).astype(np.float32)
     x[:, ::97] *= outliers
     weight = 1 + np.float32(0.1) * weight[0]
-    values = unpack(run(x, weight).packed)
+    values = unpack(run(machine, x, weight).packed)
     exact = exact_norm(x, weight)
     error = np.linalg.norm(values - exact) / np.linalg.norm(exact)
     assert error < limit
@@ -106,34 +119,33 @@ def test_error_of_packed_rows(outliers: float, limit: float) -> None:
 
 @pytest.mark.parametrize("n_parts", [1, 2, 9])
 @pytest.mark.parametrize("width", [5, 300, 2048, 4352, 8200])
-def test_adds_parts_in_order(width: int, n_parts: int) -> None:
+def test_adds_parts_in_order(machine: Machine, width: int, n_parts: int) -> None:
     x, weight, parts = example(2, width, n_parts)
-    made = run(x, weight, parts=parts, seed=n_parts)
+    made = run(machine, x, weight, parts=parts)
     total = parts[:, 0]
     for i in range(1, n_parts):
         total = total + parts[:, i]
     assert np.array_equal(made.x, x + total)
-    assert same_made(made, run(x + total, weight))
+    assert same_made(made, run(machine, x + total, weight))
 
 
 @pytest.mark.parametrize("width", [260, 2048, 8200])
-def test_a_row_is_the_same_in_any_company(width: int) -> None:
+def test_a_row_is_the_same_in_any_company(machine: Machine, width: int) -> None:
     x, weight, parts = example(5, width, n_parts=3)
-    together = run(x, weight, parts=parts)
-    for seed in (1, 2):
-        assert same_made(together, run(x, weight, parts=parts, seed=seed))
+    together = run(machine, x, weight, parts=parts)
+    assert same_made(together, run(machine, x, weight, parts=parts))
     for row in range(5):
         one = slice(row, row + 1)
-        alone = run(x[one], weight, parts=parts[one])
+        alone = run(machine, x[one], weight, parts=parts[one])
         assert np.array_equal(alone.rows, together.rows[one])
         assert same_packed(alone.packed, rows_of(together.packed, one))
 
 
-def test_chosen_rows() -> None:
+def test_chosen_rows(machine: Machine) -> None:
     x, weight, parts = example(4, 520, n_parts=2)
     chosen = np.array([3, 0, -1, 3, 4], np.int32)
-    everything = run(x, weight, parts=parts)
-    made = run(x, weight, parts=parts, chosen=chosen)
+    everything = run(machine, x, weight, parts=parts)
+    made = run(machine, x, weight, parts=parts, chosen=chosen)
     assert np.array_equal(made.x, x)
     real = [0, 1, 3]
     assert np.array_equal(made.rows[real], everything.rows[chosen[real]])
@@ -145,11 +157,11 @@ def test_chosen_rows() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_no_number_spoils_its_own_row_only(bad: float) -> None:
+def test_what_is_no_number_spoils_its_own_row_only(machine: Machine, bad: float) -> None:
     x, weight, _ = example(3, 600)
-    clean = run(x, weight)
+    clean = run(machine, x, weight)
     x[1, 599] = bad
-    made = run(x, weight)
+    made = run(machine, x, weight)
     assert np.isnan(made.rows[1, 599])
     assert np.isnan(made.packed.d[1, 2])
     for row in (0, 2):
@@ -157,21 +169,21 @@ def test_what_is_no_number_spoils_its_own_row_only(bad: float) -> None:
         assert same_packed(rows_of(made.packed, one), rows_of(clean.packed, one))
 
 
-def test_rows_of_zeros() -> None:
-    made = run(np.zeros((1, 300), np.float32), np.ones(300, np.float32))
+def test_rows_of_zeros(machine: Machine) -> None:
+    made = run(machine, np.zeros((1, 300), np.float32), np.ones(300, np.float32))
     assert not made.rows.any()
     assert not made.packed.d.any()
 
 
-def test_outputs_that_nobody_wants() -> None:
+def test_outputs_that_nobody_wants(machine: Machine) -> None:
     x, weight, parts = example(2, 300, n_parts=1)
-    whole = run(x, weight, parts=parts)
-    norm, launcher = RowNorm(weight, EPS), HostLauncher()
-    norm_quant(launcher, x, norm, NormOutputs(), parts=parts)
-    assert np.array_equal(x, whole.x)
-    rows = np.zeros_like(x)
-    norm_quant(launcher, x, norm, NormOutputs(rows=rows))
-    assert np.array_equal(rows, whole.rows)
+    whole = run(machine, x, weight, parts=parts)
+    norm, launcher = RowNorm(machine.put(weight), EPS), machine.launcher
+    residual, rows = machine.put(x), machine.garbage(x.shape)
+    norm_quant(launcher, residual, norm, NormOutputs(), parts=machine.put(parts))
+    assert np.array_equal(machine.get(residual), whole.x)
+    norm_quant(launcher, residual, norm, NormOutputs(rows=rows))
+    assert np.array_equal(machine.get(rows), whole.rows)
 
 
 def test_every_variant_is_run() -> None:
