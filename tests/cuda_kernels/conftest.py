@@ -1,10 +1,11 @@
-"""Machine code of all kernels, compiled once for all tests and kept between runs."""
+"""Machine code of all kernels, compiled once and kept between runs; what kernels run on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import pytest
+from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
 from support.sass import disassembler
 
 from specdec.cuda_kernels.cache import CubinCache, default_folder
@@ -31,3 +32,19 @@ def sass() -> None:
     """For tests that read machine code."""
     if disassembler() is None:
         pytest.skip("nvidia-cuda-nvdisasm is not installed")
+
+
+MACHINES = [
+    pytest.param(0, id="host"),
+    pytest.param(20, id="permuted"),
+    pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
+]
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    """The CPU shim, threads in order; in an order that the seed permutes; a device (`-m gpu`)."""
+    problem = cuda_problem() if request.param == "cuda" else host_problem()
+    if problem:
+        pytest.skip(problem)
+    return CudaMachine() if request.param == "cuda" else HostMachine(request.param)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.cuda_limits import complaints
+from support.cuda_limits import complaints, early_complaints
 
 from specdec.cuda_kernels.compile import ARCHITECTURES, CompileError, Compiler, Cubin
 from specdec.cuda_kernels.kernel import FOLDER, Kernel, Source
@@ -42,6 +42,14 @@ def test_every_kernel_compiles_within_its_limits(
     arch: int, cubins: Mapping[tuple[Source, int], Cubin]
 ) -> None:
     found = [complaints(all_kernels(), cubins[source, arch]) for source in all_sources()]
+    assert [text for texts in found for text in texts] == []
+
+
+@pytest.mark.parametrize("arch", [90, 120])
+def test_every_kernel_waits_for_the_one_before(
+    arch: int, sass: None, cubins: Mapping[tuple[Source, int], Cubin]
+) -> None:
+    found = [early_complaints(cubins[source, arch]) for source in all_sources()]
     assert [text for texts in found for text in texts] == []
 
 
@@ -88,6 +96,7 @@ def test_what_is_too_much_is_told(kernel: Kernel, compiler: Compiler) -> None:
         replace(kernel, dynamic_shared=227 * 1024)
     )
     assert "registers of a block, at most 65536" in said(replace(kernel, threads=65536 // 8 + 1))
+    assert "__launch_bounds__ of 256, declared are 128" in said(replace(kernel, threads=128))
 
 
 def test_a_spill_is_told(tmp_path: Path, compiler: Compiler) -> None:
@@ -150,3 +159,41 @@ def test_definitions_make_another_source(kernel: Kernel, compiler: Compiler) -> 
     for size in (40, 50):
         source = replace(kernel.source, defines=(("SIZE", size),))
         assert compiler.compile(source, 90).usage["scale"].shared == 4 * size
+
+
+EARLY = """
+#include "base.cuh"
+extern "C" __global__ void waits(float* x, int n) {
+    float weight = x[n];
+    wait_for_previous();
+    let_next_start();
+    if (n < 4) return;
+    x[threadIdx.x] = weight;
+}
+extern "C" __global__ void ends(float* x, int n) {
+    if (n < 4) return;
+    wait_for_previous();
+    x[threadIdx.x] = 0.0f;
+}
+extern "C" __global__ void writes(float* x, int n) {
+    x[threadIdx.x] = 0.0f;
+    wait_for_previous();
+    atomicAdd(x + n, 1.0f);
+}
+extern "C" __global__ void never(float* x) { x[threadIdx.x] = 0.0f; }
+"""
+
+
+def test_a_kernel_that_does_not_wait_is_told(
+    tmp_path: Path, sass: None, compiler: Compiler
+) -> None:
+    path = tmp_path / "early.cu"
+    path.write_text(EARLY)
+    for arch in (90, 100, 120):
+        found = early_complaints(compiler.compile(Source(str(path)), arch))
+        assert sorted(text.partition(".cu ")[2] for text in found) == [
+            "ends may end without wait_for_previous()",
+            "never may end without wait_for_previous()",
+            "never writes before wait_for_previous()",
+            "writes writes before wait_for_previous()",
+        ]

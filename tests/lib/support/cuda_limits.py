@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specdec.cuda_kernels.compile import Cubin
+from specdec.cuda_kernels.image import shapes
 from specdec.cuda_kernels.kernel import Kernel
 from specdec.cuda_kernels.report import Usage
+
+from .sass import functions, reached_before
 
 # bytes that a block may have, by compute capability times ten (CUDA C++ Programming Guide)
 SHARED_OF_A_BLOCK = {
@@ -23,9 +26,31 @@ def complaints(kernels: Iterable[Kernel], cubin: Cubin) -> list[str]:
     bad += [f"{place}: {name} is not declared" for name in cubin.usage.keys() - declared]
     if cubin.warnings:
         bad.append(f"{place}: {cubin.warnings}")
+    bounds = shapes(cubin.image)
     for name in sorted(declared.keys() & cubin.usage):
+        if bounds[name].threads != declared[name].threads:
+            threads = f"{bounds[name].threads}, declared are {declared[name].threads} threads"
+            bad.append(f"{place} {name}: __launch_bounds__ of {threads}")
         found = _of_one(declared[name], cubin.usage[name], cubin.arch)
         bad += [f"{place} {name}: {text}" for text in found]
+    return bad
+
+
+def early_complaints(cubin: Cubin) -> list[str]:
+    """About kernels that may be launched before the one before them has ended.
+
+    What they write may still be read by it; and whoever comes next waits for them alone, so they
+    must not end before it does.
+    """
+    bad = []
+    for name, function in functions(cubin).items():
+        code = reached_before(function, "ACQBULK")
+        if name not in cubin.usage:
+            continue
+        if code.kinds["global store"] or code.kinds["atomic"]:
+            bad.append(f"{cubin.source.label} {name} writes before wait_for_previous()")
+        if code.count("EXIT"):
+            bad.append(f"{cubin.source.label} {name} may end without wait_for_previous()")
     return bad
 
 

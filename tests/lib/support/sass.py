@@ -137,6 +137,22 @@ def hot_loop(cubin: Cubin, kernel: str) -> Code:
     return max(found, key=lambda loop: (loop.kinds["tensor"], loop.size))
 
 
+def reached_before(function: Function, opcode: str) -> Code:
+    """All that can run before an instruction of that name has."""
+    after: dict[int, list[int]] = {}
+    for number, sources in enumerate(_before(function)):
+        for source in sources:
+            after.setdefault(source, []).append(number)
+    seen, waiting = {0}, [0]
+    while waiting:
+        number = waiting.pop()
+        if not function.instructions[number].opcode.startswith(opcode):
+            new = [n for n in after.get(number, []) if n not in seen]
+            seen.update(new)
+            waiting += new
+    return Code(tuple(function.instructions[i] for i in sorted(seen)))
+
+
 def lane_instructions_per_weight(code: Code, column_tiles: int) -> float:
     """Instructions that a lane issues for each weight, where products have weights as rows.
 
