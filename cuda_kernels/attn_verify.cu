@@ -6,7 +6,7 @@
 //   sums      16 values x 8 columns  a warp for a quarter of them  weights in two half floats (bfloat16 if values are int8)
 // Each byte of the cache is read once for all columns of a block. Cells, tiles and splits are at absolute places and met
 // in order; what a column does not see has weight 0 and changes no bit of it.
-// KEY_DIM, VALUE_DIM, INT8_KEYS, INT8_VALUES, GROUPS, TILES, SLOTS are defined by the launcher.
+// NAME, KEY_DIM, VALUE_DIM, INT8_KEYS, INT8_VALUES, GROUPS, TILES, SLOTS are defined by the launcher.
 #include "attention_tiles.cuh"
 
 #define THREADS (128 * GROUPS)
@@ -352,10 +352,10 @@ __device__ __forceinline__ void write_parts(const Sums sums, const Running& runn
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attn_verify(const uint4* queries, const unsigned char* keys, const uint16_t* key_scales, const unsigned char* values,
-            const uint16_t* value_scales, const int* page_table, int page_stride, int page_len, const int* starts,
-            const int* past_cells, int n_heads, int n_kv_heads, int window, int per_octave, float* part_sums,
-            float2* part_totals) {
+NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const void* values,
+     const uint16_t* value_scales, const int* page_table, int page_stride, int page_len, const int* starts,
+     const int* past_cells, int n_heads, int n_kv_heads, int window, int per_octave, float* part_sums,
+     float2* part_totals) {
     DYNAMIC_SHARED(unsigned char, dynamic);
     __shared__ Shared shared;
     uint4* const own_queries = (uint4*)dynamic;

@@ -20,7 +20,7 @@ struct Tile {
 
 // The cells of a tile that are wanted; zeros for the others. `where`: of each 16 cells, in cells.
 template <class T, int threads>
-__device__ __forceinline__ void copy_tile(unsigned char* to, const unsigned char* cells, const uint16_t* scales,
+__device__ __forceinline__ void copy_tile(unsigned char* to, const void* cells, const uint16_t* scales,
                                           const int* where, int first, const Cells& wanted) {
     constexpr int pieces = T::cell_bytes / 16, group_pieces = T::group_scale_bytes / 16;
 #pragma unroll 4
@@ -28,7 +28,7 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const unsigned char
         int cell = i / pieces, piece = i % pieces;
         bool is_wanted = first + cell >= wanted.first && first + cell < wanted.end;
         size_t from = (size_t)(where[cell / CELL_GROUP] + cell % CELL_GROUP);
-        cp_async_16_or_zeros(to + cell * T::stride + 16 * piece, cells + from * T::cell_bytes + 16 * piece, is_wanted);
+        cp_async_16_or_zeros(to + cell * T::stride + 16 * piece, (const unsigned char*)cells + from * T::cell_bytes + 16 * piece, is_wanted);
     }
     if constexpr (T::is_int8) {
         for (int i = threadIdx.x; i < TILE / CELL_GROUP * group_pieces; i += threads) {
