@@ -7,7 +7,16 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ("attn_prep", "attn_verify", "attn_combine")
+MODULES: tuple[str, ...] = (
+    "attn_combine",
+    "attn_prep",
+    "attn_verify",
+    "embed",
+    "head_pick",
+    "mm_bf16_skinny",
+    "moe_route",
+    "norm_quant",
+)
 
 
 @cache

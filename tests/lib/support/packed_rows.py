@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from shim.machine import Machine
 
 from specdec.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
 
@@ -21,6 +22,19 @@ def empty_packed(n_rows: int, width: int) -> PackedRows:
     return PackedRows(
         np.full(q, 101, np.int8), np.full(d, 1e30, np.float32), np.full(s, 12345, np.int16)
     )
+
+
+def garbage_packed(machine: Machine, n_rows: int, width: int) -> PackedRows:
+    """The same, where the machine's kernels can write it."""
+    return put_packed(machine, empty_packed(n_rows, width))
+
+
+def put_packed(machine: Machine, packed: PackedRows) -> PackedRows:
+    return PackedRows(*(machine.put(array) for array in (packed.q, packed.d, packed.s)))
+
+
+def get_packed(machine: Machine, packed: PackedRows) -> PackedRows:
+    return PackedRows(*(machine.get(array) for array in (packed.q, packed.d, packed.s)))
 
 
 def pack(x: Floats) -> PackedRows:
