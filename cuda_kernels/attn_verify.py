@@ -80,7 +80,7 @@ def _kernel(variant: Variant) -> Kernel:
         Source("attn_verify.cu", tuple(defines.items())),
         "attention.attend: scores, softmax and weighted sums, in parts",
         threads=128 * variant.groups,
-        registers=255 if variant.groups == 1 or kv.int8_values else 224,
+        registers=255,  # two blocks of four warps, or one of eight, have room on a processor
         shared=variant.static_shared,
         dynamic_shared=variant.dynamic_shared,
     )
