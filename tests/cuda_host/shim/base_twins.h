@@ -47,10 +47,19 @@ inline uint32_t floats_to_bf162(float low, float high) {
     return static_cast<uint32_t>(float_to_bf16(high)) << 16 | float_to_bf16(low);
 }
 
+inline float exp2_or_zero(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
 // Asynchronous copies: runtime.cpp
 
 inline void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
     shim::start_copy(shared, global, where);
+}
+inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+    static const uint4 zeros = {0, 0, 0, 0};
+    shim::start_copy(shared, is_wanted ? global : &zeros, where);
 }
 inline void cp_async_commit() { shim::commit_copies(); }
 template <int pending>
