@@ -1,7 +1,7 @@
 """A sequence's recurrent state: saved, loaded, copied, folded; all layers in one launch.
 
-A snapshot is one array of 32-bit words. Its parts are those of the reference's slot image, each
-for all layers (`snapshot_parts`). `base`, the position that its states have seen, is its first word.
+A snapshot is one array of 32-bit words. Its parts are those of the reference's slot image, each of
+them for all layers (`snapshot_parts`). Its first word is the position that its states have seen.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ from .kernel import Kernel, Source
 MODULES: tuple[str, ...] = (
     "embed",
     "gdn_rows",
+    "gdn_state",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
+    "page_copy",
 )
 
 

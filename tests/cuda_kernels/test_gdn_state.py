@@ -158,8 +158,8 @@ def test_a_references_image_loads() -> None:
     model.load(text, snapshot)
     parts = [Part(0, text.past, text.replay, layer.true_rows[text.past :][:3]) for layer in LAYERS]
     got = model.step(text, 3, 3)
-    for made, run, part in zip(got, runs, parts, strict=True):
-        assert error(made, run.step([part])) < 1e-6
+    for made, run, rows in zip(got, runs, parts, strict=True):
+        assert error(made, run.step([rows])) < 1e-6
 
 
 @pytest.mark.parametrize("n_steps", range(1, 5))
