@@ -11,12 +11,12 @@ from .kernel import Array, Kernel, Launcher, Source
 from .shapes import require_shape
 
 COPY_THREADS = 256
-COPY_BLOCKS = 6  # on each multiprocessor
+COPY_BLOCKS = 5  # on each multiprocessor
 SOURCE = Source("gdn_state.cu")
 
 
 def _copies(name: str, reference: str) -> Kernel:
-    return Kernel(name, SOURCE, reference, COPY_THREADS, registers=40)
+    return Kernel(name, SOURCE, reference, COPY_THREADS, registers=48)
 
 
 SAVE = _copies("gdn_save", "save_slot")

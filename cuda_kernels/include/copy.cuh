@@ -3,7 +3,7 @@
 #include "base.cuh"
 
 #define COPY_THREADS 256
-#define COPY_BLOCKS 6  // on a multiprocessor, for some of which 1536 threads are all
+#define COPY_BLOCKS 5  // on a multiprocessor; each has 16 KB under way
 #define COPY_DEPTH 4
 #define COPY_PIECE (COPY_THREADS * COPY_DEPTH)  // of 16 bytes
 
