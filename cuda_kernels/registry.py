@@ -9,6 +9,8 @@ from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
     "embed",
+    "gdn_rows",
+    "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
