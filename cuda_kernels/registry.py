@@ -8,6 +8,7 @@ from importlib import import_module
 from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
+    "draft_pick",
     "embed",
     "gdn_rows",
     "gdn_step",
@@ -15,6 +16,7 @@ MODULES: tuple[str, ...] = (
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
+    "spec_accept",
 )
 
 
