@@ -11,6 +11,7 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "draft_pick",
     "embed",
     "gdn_rows",
     "gdn_step",
@@ -18,6 +19,7 @@ MODULES: tuple[str, ...] = (
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
+    "spec_accept",
 )
 
 
