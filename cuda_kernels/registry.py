@@ -11,6 +11,7 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "draft_pick",
     "embed",
     "gdn_rows",
     "gdn_state",
@@ -20,6 +21,7 @@ MODULES: tuple[str, ...] = (
     "moe_route",
     "norm_quant",
     "page_copy",
+    "spec_accept",
 )
 
 
