@@ -35,4 +35,10 @@ __device__ __forceinline__ void ldmatrix_4_turned(uint32_t r[4], const void* row
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
+// Two half floats less two.
+__device__ __forceinline__ uint32_t subtract_half2(uint32_t a, uint32_t b) {
+    uint32_t r;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
 #endif

@@ -47,6 +47,11 @@ inline uint32_t floats_to_bf162(float low, float high) {
     return static_cast<uint32_t>(float_to_bf16(high)) << 16 | float_to_bf16(low);
 }
 
+inline float exp2_or_zero(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
 // Asynchronous copies. The device may do them at any time between start and wait, so here the target is garbage
 // from the start on and right only after the wait; a source that changes in between is a fault.
 
@@ -67,6 +72,10 @@ inline void cp_async_16(void* shared, const void* global, shim::Where where = sh
     memcpy(copy.seen, global, 16);
     for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &shim::garbage, 2);
     shim::running->copies.push_back(copy);
+}
+inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+    static const uint4 zeros = {0, 0, 0, 0};
+    cp_async_16(shared, is_wanted ? global : &zeros, where);
 }
 inline void cp_async_commit() { shim::running->groups++; }
 template <int pending>
