@@ -16,6 +16,7 @@
 
 extern "C" char __bss_start[] __attribute__((visibility("hidden")));
 extern "C" char _end[] __attribute__((visibility("hidden")));
+extern "C" char __ehdr_start[] __attribute__((visibility("hidden")));  // of the library
 
 namespace shim {
 
@@ -65,6 +66,7 @@ inline uint32_t chance(uint32_t n) {  // 0 .. n - 1
     s ^= s << 17;
     return static_cast<uint32_t>((s >> 32) % n);
 }
+inline int lowest(unsigned bits) { return __builtin_ctz(bits); }
 inline bool seeded() { return grid.request->seed != 0; }
 
 // Switching --------------------------------------------------------------------------------------
@@ -169,6 +171,12 @@ inline void load_statics(Block& block) {
     scheduler->loaded = &block;
 }
 
+}  // namespace shim
+
+#include "races.h"
+
+namespace shim {
+
 // Blocks -----------------------------------------------------------------------------------------
 
 inline void fiber_main() {
@@ -200,6 +208,7 @@ inline void start_thread(Block& block, int number) {
 inline void start_block(Block& block, uint64_t number) {
     const dim3& size = grid.size;
     uint64_t plane = static_cast<uint64_t>(size.x) * size.y;
+    block.number = number;
     block.index = dim3(number % size.x, number / size.x % size.y, number / plane);
     for (int w = 0; w < block.n_warps; w++) {
         int left = grid.n_threads - 32 * w;
@@ -211,6 +220,7 @@ inline void start_block(Block& block, uint64_t number) {
     load_statics(block);
     fill_garbage(__bss_start, statics_bytes());
     if (block.dynamic) fill_garbage(block.dynamic, grid.request->shared);
+    races_start_block(block);
     for (int i = 0; i < grid.n_threads; i++) start_thread(block, i);
 }
 
@@ -229,7 +239,6 @@ inline void end_block(Block& block) {
 #endif
 }
 
-inline int lowest(unsigned bits) { return __builtin_ctz(bits); }
 inline int any_of(unsigned bits) {  // a random one that is set
     int skip = static_cast<int>(chance(__builtin_popcount(bits)));
     while (skip--) bits &= bits - 1;
@@ -328,10 +337,13 @@ inline void run_grid() {
     std::vector<uint64_t> order(n_blocks);
     for (uint64_t i = 0; i < n_blocks; i++) order[i] = i;
     for (uint64_t i = n_blocks; seeded() && i > 1; i--) std::swap(order[i - 1], order[chance(static_cast<uint32_t>(i))]);
-    if (make_blocks(blocks_in_flight(n_blocks)))
+    if (make_blocks(blocks_in_flight(n_blocks))) {
+        races_start_launch();
         run_blocks(order);
-    else
+        races_end_launch();
+    } else {
         complain("no memory for the stacks of threads");
+    }
     for (Block& block : scheduler->blocks) free(block.dynamic);
 }
 
