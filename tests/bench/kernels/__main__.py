@@ -15,7 +15,7 @@ from specdec.cuda_kernels.device import unavailable_reason
 from ..figures import Figure, summary, table
 from ..provenance import Moment
 from ..record import Record
-from . import delta_cases, head_cases, plain_cases, probes, row_cases
+from . import attention_cases, delta_cases, head_cases, plain_cases, probes, row_cases
 from .case import Case, run, wrong
 from .models import MODELS, Sizes, tiny
 from .place import DevicePlace, DryPlace, Place, pause
@@ -28,6 +28,9 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "mm_bf16_skinny": plain_cases.products,
     "gdn_step": delta_cases.steps,
     "gdn_rows": delta_cases.rows,
+    "attn_prep": attention_cases.preparing,
+    "attn_verify": attention_cases.verifying,
+    "attn_combine": attention_cases.combining,
     "moe_route": plain_cases.routing,
     "head_pick": head_cases.picking,
 }
