@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from shim import sanitizer
 from shim.build import unavailable_reason
 from shim.launcher import HostLauncher, ShimError, aligned
 
@@ -15,6 +19,7 @@ from specdec.cuda_kernels.kernel import Kernel, Source
 if reason := unavailable_reason():
     pytest.skip(reason, allow_module_level=True)
 
+ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "kernels" / "faults.cu"
 F32 = np.float32
 SEEDS = [0, 1, 2]
@@ -62,9 +67,29 @@ def test_a_race_is_found(case: Any, seed: int) -> None:
 
 def test_what_a_launch_before_wrote_is_read_after_the_wait() -> None:
     launcher = HostLauncher(mode="races")
-    early = Kernel("reads_early", Source(str(SOURCE), (("PLANT", 0),)), "", 32, 255)
+    hint, early = (
+        Kernel("reads_early", Source(str(SOURCE), (("PLANT", plant),)), "", 32, 255)
+        for plant in (0, 1)
+    )
     x, y = zeros(32), zeros(32)
     launcher.launch(early, 1, [x, y])
     launcher.launch(early, 1, [x, y])
+    launcher.launch(hint, 1, [y, x])
     with pytest.raises(ShimError, match=r"it reads byte 0 of argument 0 at .* before wait_for_"):
         launcher.launch(early, 1, [y, x])
+
+
+@pytest.mark.slow
+def test_kernels_have_no_races() -> None:
+    """All tests of kernels, once more."""
+    command = ("-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "tests/cuda_kernels")
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, sanitizer.MODE: "races"},
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]

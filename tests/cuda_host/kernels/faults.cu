@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(32) too_early(const float* x, float
 }
 
 extern "C" __global__ void __launch_bounds__(32) reads_early(const float* x, float* y) {
-    float early = x[threadIdx.x];
+    float guess = *(const volatile float*)(x + threadIdx.x), early = PLANT ? x[threadIdx.x] : guess;
     wait_for_previous();
     y[threadIdx.x] = early;
 }

@@ -39,7 +39,7 @@ SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
 SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
     "addresses": (*SLOW, *ADDRESS),
-    "races": ("-O2", "-g", "-fsanitize=thread"),
+    "races": ("-O2", "-g", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
 }
 RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),

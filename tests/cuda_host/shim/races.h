@@ -6,7 +6,10 @@
 // by a __threadfence of the reader. A barrier passes on what its threads know.
 //
 // Also noted: what is touched before wait_for_previous() although a kernel before may write it, or still read it.
+// A read of a volatile may see anything and says so: it is not looked at.
 #pragma once
+#include "state.h"
+
 #ifndef SHIM_RACES
 namespace shim {
 inline void races_start_launch() {}
@@ -309,6 +312,14 @@ void touch(const void* p, size_t n, Touch kind) {
     SHIM_CALLED __tsan_write##n(void* p) { shim::touch_at(p, n, shim::Touch::write, __builtin_return_address(0)); } \
     SHIM_CALLED __tsan_unaligned_read##n(void* p) { shim::touch_at(p, n, shim::Touch::read, __builtin_return_address(0)); } \
     SHIM_CALLED __tsan_unaligned_write##n(void* p) { shim::touch_at(p, n, shim::Touch::write, __builtin_return_address(0)); }
+#define SHIM_VOLATILE(n)              \
+    SHIM_CALLED __tsan_volatile_read##n(void*) {} \
+    SHIM_CALLED __tsan_volatile_write##n(void* p) { shim::touch_at(p, n, shim::Touch::write, __builtin_return_address(0)); }
+SHIM_VOLATILE(1)
+SHIM_VOLATILE(2)
+SHIM_VOLATILE(4)
+SHIM_VOLATILE(8)
+SHIM_VOLATILE(16)
 SHIM_TOUCHES(1)
 SHIM_TOUCHES(2)
 SHIM_TOUCHES(4)
