@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,17 @@ from support.picking_rows import (
     normal,
     requests_of,
 )
+from support.sass import whole
 
 from specdec.core.backend import picking
 from specdec.core.backend.interface import MAXIMA_BLOCK
 from specdec.core.sampling.candidates import best_from_logits, weights
 from specdec.core.sampling.noise import philox, random_words, to_gumbel
 from specdec.core.sampling.params import SamplingParams
+from specdec.cuda_kernels import compile as compile_module
 from specdec.cuda_kernels import head_pick as module
+from specdec.cuda_kernels.cache import CubinCache
+from specdec.cuda_kernels.compile import Compiler
 from specdec.cuda_kernels.head_pick import (
     Logits,
     RowPlaces,
@@ -36,6 +41,7 @@ from specdec.cuda_kernels.head_pick import (
     head_summits,
     noise_of,
 )
+from specdec.cuda_kernels.kernel import Source
 
 UNSURE = picking.UNSURE
 SEQUENCE = 3
@@ -100,6 +106,31 @@ def test_the_noise_has_the_bits_of_the_definition() -> None:
     assert words.tolist() == one.tolist()
 
 
+NOISE = """
+#include "noise.cuh"
+extern "C" __global__ void noise(const NoisePlace* place, double* out) {
+    out[threadIdx.x] = gumbel_noise(*place, threadIdx.x);
+}
+"""
+
+
+def test_nothing_of_the_noise_is_contracted(
+    compiler: Compiler, sass: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Divisions are made of fused instructions; that the others are not is seen by comparing."""
+    path = tmp_path / "noise.cu"
+    path.write_text(NOISE)
+
+    def fused(options: tuple[str, ...]) -> int:
+        monkeypatch.setattr(compile_module, "OPTIONS", options)
+        return whole(Compiler(CubinCache(None)).compile(Source(str(path)), 90), "noise").count(
+            "DFMA"
+        )
+
+    own = compile_module.OPTIONS
+    assert fused((*own, "--fmad=true")) >= fused(own) + 20
+
+
 # Any chain on any row ----------------------------------------------------------------------------
 
 SIZES = st.one_of(st.integers(1, 300), st.integers(300, 9_000), st.sampled_from([20_000, 65_536]))
@@ -140,7 +171,7 @@ def test_it_is_rarely_unsure() -> None:
             SamplingParams(seed=seed, top_p=0.9, min_p=0.01),
             SamplingParams(seed=seed, top_k=100, top_p=0.8, temperature=1.5),
         ):
-            rows = normal(400, size, seed)
+            rows = normal(300, size, seed)
             got, want = picks(rows, params), wants(rows, params)
             unsure = [i for i, token in enumerate(got) if token == UNSURE]
             assert [want[i] if i in unsure else t for i, t in enumerate(got)] == want
@@ -311,6 +342,9 @@ def test_words_are_those_of_the_host() -> None:
     assert f"#define MAX_BEST {picking.MAX_BEST}" in text
     assert [picking.N_VOCAB, picking.N_BEST, picking.N_BIASES] == [0, 1, 2]
     assert [picking.KEY_LOW, picking.KEY_HIGH, picking.SEQUENCE] == [5, 6, 7]
+    words = (module.SOURCE.path.parent / "include/request.cuh").read_text()
+    assert f"#define MAX_BIASES {picking.MAX_BIASES}" in words
+    assert f"#define MAX_FILTERS {picking.MAX_FILTERS}" in words
     kinds = picking.TOP_K, picking.TOP_P, picking.MIN_P, picking.TEMPERATURE
     assert kinds == (0, 1, 2, 3)
 

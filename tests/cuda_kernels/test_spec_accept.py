@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import numpy as np
 import pytest
 from shim.launcher import HostLauncher
 from support.device_lines import Ints, ints, new_lines, new_records, verify_rows
+from support.picking_rows import requests_of
 
 from specdec.core.backend import step as host_step
 from specdec.core.backend.interface import HostOutput
 from specdec.core.backend.picking import UNSURE
 from specdec.core.engine.scheduler import Part
 from specdec.core.engine.sequence import Sequence
-from specdec.core.engine.verify import Match
+from specdec.core.engine.verify import Match, Synthetic, Verifier
 from specdec.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
 from specdec.core.speculation.interface import Draft
 from specdec.core.state.store import SequenceState
 from specdec.cuda_kernels import spec_accept as module
 from specdec.cuda_kernels.kernel import FOLDER
 from specdec.cuda_kernels.spec_accept import (
+    Coins,
     Field,
     Lines,
     Records,
@@ -75,25 +79,28 @@ class Text:
         state = SequenceState(0, None, WINDOW, n_tokens - 1, replay)  # type: ignore[arg-type]
         return cls(sequence, state)
 
-    def round(self, draft: list[int], picked: list[int]) -> tuple[list[int], int]:
+    def round(
+        self, draft: list[int], picked: list[int], verifier: Verifier | None = None
+    ) -> tuple[list[int], int]:
         """Tokens made, and how many of them were drafted. A row without a pick is broken here."""
+        verifier = verifier or Match()
         part = Part(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
         part.max_draft = len(draft)
         part.add_draft(Draft(draft, ["x"] * len(draft)))
         nan = np.full((len(picked), 4), np.nan, np.float32)
         events: list[Event] = []
-        n_made = Match().accept(part, HostOutput(nan, {}, picked=picked), 0, events)
+        n_made = verifier.accept(part, HostOutput(nan, {}, picked=picked), 0, events)
         self.state.advance(len(part.tokens), n_made)
         return [event.token for event in events[:n_made]], part.n_accepted
 
 
 def accept(
-    launcher: HostLauncher, lines: Lines, rows: VerifyRows, picked: Ints, stops: set[int],
-    records: Records,
+    launcher: HostLauncher, lines: Lines, rows: VerifyRows, picked: Ints, stops: frozenset[int],
+    records: Records, coins: Coins | None = None,
 ) -> list[RoundRecord]:  # fmt: skip
     before = int(records.counter[0])
     ids = np.array(sorted(stops), np.int32)
-    spec_accept(launcher, lines, rows, picked, ids, WINDOW, records)
+    spec_accept(launcher, lines, rows, picked, ids, WINDOW, records, coins)
     assert records.counter[0] == records.published[0] == before + 1
     made = records.rows[before % len(records.rows)]
     return [read_record(words) for words in made]
@@ -159,10 +166,12 @@ class Round:
         assert self.rows.positions[start:end].tolist() == at.tolist()
         assert (self.rows.sequence_of[start:end] == line).all()
 
-    def check_outcome(self, line: int, picked: Ints, record: RoundRecord) -> State:
+    def check_outcome(
+        self, line: int, picked: Ints, record: RoundRecord, verifier: Verifier | None = None
+    ) -> State:
         start, end = self.rows.starts[line : line + 2].tolist()
         text, draft, own = self.texts[line], self.drafts[line], self.own(line)
-        made, n_accepted = text.round(draft, picked[start:end].tolist())
+        made, n_accepted = text.round(draft, picked[start:end].tolist(), verifier)
         state = STATES[text.sequence.stop_reason]
         assert record[:4] == (1000 + line, state, made, draft)
         assert record.chances == self.lines.chances[line, : len(draft)].tolist()
@@ -183,7 +192,7 @@ def test_a_round_is_that_of_the_engine(max_draft: int) -> None:
         verify_begin(r.launcher, r.lines, max_draft, r.rows)
         before, picked = r.lines.table.copy(), r.picks()
         records = new_records(3, r.lines)
-        made = accept(r.launcher, r.lines, r.rows, picked, set(r.STOPS), records)
+        made = accept(r.launcher, r.lines, r.rows, picked, r.STOPS, records)
         kept = [Field.SLOT, Field.REQUEST, Field.END, Field.TEXT, Field.MAX_DRAFT]
         assert (r.lines.table[kept] == before[kept]).all()
         for line in range(r.n):
@@ -199,6 +208,30 @@ def test_a_round_is_that_of_the_engine(max_draft: int) -> None:
         assert not r.rows.tokens[used:].any()
         assert not r.rows.positions[used:].any()
     assert seen == {State.RUNS, State.STOPPED, State.FULL, State.UNSURE}
+
+
+def test_coins_are_those_of_the_engine() -> None:
+    """What a coin keeps stays, whatever the model picks; only behind it the pick counts."""
+    rates = (0.9, 0.7, 0.8, 0.5)
+    acceptance = Acceptance(SYNTHETIC, chances=rates)
+    verifier = Synthetic(acceptance, cast(Any, SimpleNamespace(eog_ids=Round.STOPS)))
+    lengths = set()
+    for seed in range(60):
+        r = Round(seed, 6)
+        verify_begin(r.launcher, r.lines, 6, r.rows)
+        state, picked = r.lines.table[Field.STATE].copy(), r.picks()
+        seeded = [
+            replace(text.sequence.params.sampling, seed=line) for line, text in enumerate(r.texts)
+        ]
+        for line, text in enumerate(r.texts):
+            text.sequence.sampler = Sampler(seeded[line], n_vocab=4, sequence=2)
+        coins = Coins(np.array(rates), requests_of(seeded, 2, 4))
+        made = accept(r.launcher, r.lines, r.rows, picked, r.STOPS, new_records(1, r.lines), coins)
+        for line in range(r.n):
+            if state[line] == State.RUNS:
+                r.check_outcome(line, picked, made[line], verifier)
+                lengths.add(made[line].n_accepted)
+    assert lengths == {*range(len(rates) + 1)}
 
 
 # Whole texts -------------------------------------------------------------------------------------
@@ -370,7 +403,7 @@ def test_rounds_after_the_end_change_nothing() -> None:
         verify_begin(launcher, lines, 2, rows)
         assert not rows.starts.any()
         assert (rows.sequence_of == -1).all()
-        made = accept(launcher, lines, rows, ints(9), {1}, records)
+        made = accept(launcher, lines, rows, ints(9), frozenset({1}), records)
         assert [record.tokens for record in made] == [[]] * 3
         assert [record.state for record in made] == [State.EMPTY, State.STOPPED, State.EMPTY]
         assert records.published[0] == n_round + 1
@@ -400,7 +433,7 @@ def test_many_lines() -> None:
     verify_begin(HostLauncher(3), lines, 2, rows)
     assert rows.starts.tolist() == [0, *np.cumsum(drafted + 1)]
     picked = np.full(3 * n, 4, np.int32)
-    made = accept(HostLauncher(3), lines, rows, picked, {1}, new_records(1, lines))
+    made = accept(HostLauncher(3), lines, rows, picked, frozenset({1}), new_records(1, lines))
     assert [len(record.tokens) for record in made] == (drafted + 1).tolist()
 
 
