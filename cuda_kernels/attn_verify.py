@@ -44,6 +44,12 @@ class Variant:
         return 128 * self.halves * self.teams
 
     @property
+    def has_registers(self) -> bool:
+        """Weights that meet scales and many sums do not fit into 128."""
+        big = self.kv.int8_values and self.kv.value_dim > 128
+        return not (big and self.threads == 512 and self.tiles > 3)
+
+    @property
     def has_registers_for_two(self) -> bool:
         """A processor has 65536: as compiled, two of its blocks do not need more."""
         most = 2 if self.kv.int8_values else 3
@@ -108,11 +114,8 @@ def best_variant(
     kv: KvHeads, n_columns: int, shared_of_a_block: int = SHARED_OF_A_BLOCK
 ) -> Variant:
     """The one that reads the cache least often, then the smallest."""
-    fitting = [
-        Variant(kv, teams, tiles)
-        for teams, tiles in WIDTHS
-        if Variant(kv, teams, tiles).shared <= shared_of_a_block
-    ]
+    possible = (Variant(kv, teams, tiles) for teams, tiles in WIDTHS)
+    fitting = [v for v in possible if v.has_registers and v.shared <= shared_of_a_block]
     if not fitting:
         raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
     chosen = min(fitting, key=lambda v: (-(-n_columns // v.columns), v.columns))
