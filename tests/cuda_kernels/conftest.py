@@ -43,7 +43,7 @@ MACHINES = [
 ]
 
 
-@pytest.fixture(params=MACHINES if sanitizer.wanted() == "plain" else [HOST])
+@pytest.fixture(params=[HOST] if sanitizer.is_wanted() else MACHINES)
 def machine(request: pytest.FixtureRequest) -> Machine:
     """The CPU shim, threads in order; in an order that the seed permutes; a device (`-m gpu`)."""
     problem = cuda_problem() if request.param == "cuda" else host_problem()
@@ -53,9 +53,14 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """While kernels are watched only tests that run some, in one order of threads."""
-    if sanitizer.wanted() == "plain":
-        return
-    others = [item for item in items if "machine" not in getattr(item, "fixturenames", ())]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    """While kernels are watched only tests that run some, with a machine in one order of threads."""
+    if sanitizer.is_wanted():
+        others = [item for item in items if not runs_kernels(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def runs_kernels(item: pytest.Item) -> bool:
+    names = vars(getattr(item, "module", None) or object).values()
+    uses_shim = any(str(getattr(name, "__module__", "")).startswith("shim.") for name in names)
+    return uses_shim or "machine" in getattr(item, "fixturenames", ())
