@@ -53,7 +53,7 @@ def machine(request: pytest.FixtureRequest) -> Machine:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """While kernels are watched only tests that run some, with a machine in one order of threads."""
+    """While kernels are watched only tests that run some, threads in order."""
     if sanitizer.is_wanted():
         others = [item for item in items if not runs_kernels(item)]
         config.hook.pytest_deselected(items=others)
