@@ -176,7 +176,9 @@ def _closing(text: str, start: int) -> int:
 
 def _run(arguments: list[str], label: str) -> str:
     command = [str(compiler()), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # AddressSanitizer is not for the compiler.
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{label}: the CPU compiler refused it\n{done.stderr[:6000]}")
     return done.stdout
