@@ -7,6 +7,7 @@ tests, on the CPU through the shim: that is the launcher's business.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class Kernel:
     threads: int  # of a block, at most: `__launch_bounds__`
     registers: int  # per thread, at most, on every architecture
     shared: int = 0  # bytes of static shared memory, at most
+    dynamic_shared: int = 0  # bytes of dynamic shared memory that any launch asks for, at most
+    stack: int = 0  # bytes of local memory per thread, at most; never for spills
 
 
 class Launcher(ABC):
@@ -79,6 +82,11 @@ class Launcher(ABC):
         dims = _dim(grid), _dim(kernel.threads if block is None else block)
         if 0 in dims[0]:
             return
+        if math.prod(dims[1]) > kernel.threads or shared > kernel.dynamic_shared:
+            raise ValueError(
+                f"{kernel.name}: a block of {dims[1]} and {shared} bytes of dynamic shared memory; "
+                f"it declares {kernel.threads} threads and {kernel.dynamic_shared} bytes"
+            )
         self.start(kernel, *dims, [self._boxed(a) for a in arguments], shared)
 
     def _boxed(self, value: Argument) -> np.generic:

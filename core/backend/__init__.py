@@ -30,6 +30,10 @@ def create_backend(
 
         set_name = os.environ.get(CPU_SET_VARIABLE)
         return CpuBackend(threads, set_name, kv_types, repack_cache=repack_cache)
+    if kind == "cuda":
+        from .cuda import refuse
+
+        raise refuse(device)
     if kind != "torch":
         raise ConfigError(
             f"--device {device}: unknown device; choose cpu, torch or torch:<torch device>"

@@ -115,7 +115,7 @@ def test_without_torch_one_line_says_what_to_install(
     assert "pip install 'specdec[torch]'" in done.stderr
 
 
-@pytest.mark.parametrize("device", ["gpu", "torch:nonsense", "torch:cuda:99"])
+@pytest.mark.parametrize("device", ["gpu", "cuda", "torch:nonsense", "torch:cuda:99"])
 def test_a_device_that_does_not_exist_is_one_line(
     real_spec: Run, tmp_path: Path, device: str
 ) -> None:

@@ -1,0 +1,24 @@
+"""All kernels: one row for each launcher module of this folder, which exports `KERNELS`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from .kernel import Kernel, Source
+
+MODULES: tuple[str, ...] = ()
+
+
+@cache
+def kernels_by_module() -> dict[str, tuple[Kernel, ...]]:
+    loaded = {name: import_module(f".{name}", __package__) for name in MODULES}
+    return {name: tuple(module.KERNELS) for name, module in loaded.items()}
+
+
+def all_kernels() -> tuple[Kernel, ...]:
+    return tuple(kernel for kernels in kernels_by_module().values() for kernel in kernels)
+
+
+def all_sources() -> tuple[Source, ...]:
+    return tuple(dict.fromkeys(kernel.source for kernel in all_kernels()))

@@ -1,0 +1,95 @@
+// The CPU's version of what cuda_kernels/include/base.cuh writes in PTX.
+#pragma once
+#include "intrinsics.h"
+#include "vectors.h"
+
+#define DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(shim::dynamic_shared())
+#define INFINITY_F __builtin_inff()
+
+// half and bfloat16
+
+inline float half_to_float(uint16_t h) {
+    uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+    uint32_t exponent = h >> 10 & 31, mantissa = h & 1023;
+    if (exponent == 31) return shim::bits<float>(sign | 0x7f800000u | mantissa << 13 | (mantissa ? 0x400000u : 0u));
+    if (exponent) return shim::bits<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+    float size = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -size : size;
+}
+
+namespace shim {
+// The upper part of `x` without its lowest `drop` bits, rounded to nearest, ties to even.
+SHIM_TWIN uint32_t rounded(uint32_t x, int drop) {
+    uint32_t half = 1u << (drop - 1);
+    return (x + half - 1 + (x >> drop & 1)) >> drop;
+}
+}  // namespace shim
+
+inline uint16_t float_to_half(float f) {
+    uint32_t x = shim::bits<uint32_t>(f), sign = x >> 16 & 0x8000, size = x & 0x7fffffff;
+    if (size > 0x7f800000) return 0x7fff;
+    if (size >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and more
+    if (size >= 0x38800000) return static_cast<uint16_t>(sign | shim::rounded(size - (112u << 23), 13));
+    if (size < 0x33000000) return static_cast<uint16_t>(sign);  // below half of the least subnormal
+    int exponent = static_cast<int>(size >> 23);
+    uint32_t mantissa = (size & 0x7fffff) | 0x800000;
+    return static_cast<uint16_t>(sign | shim::rounded(mantissa, 126 - exponent));
+}
+inline uint16_t float_to_bf16(float f) {
+    uint32_t x = shim::bits<uint32_t>(f);
+    if ((x & 0x7fffffff) > 0x7f800000) return 0x7fff;
+    return static_cast<uint16_t>((static_cast<uint64_t>(x) + 0x7fff + (x >> 16 & 1)) >> 16);
+}
+inline uint32_t floats_to_half2(float low, float high) {
+    return static_cast<uint32_t>(float_to_half(high)) << 16 | float_to_half(low);
+}
+inline uint32_t floats_to_bf162(float low, float high) {
+    return static_cast<uint32_t>(float_to_bf16(high)) << 16 | float_to_bf16(low);
+}
+
+// Asynchronous copies. The device may do them at any time between start and wait, so here the target is garbage
+// from the start on and right only after the wait; a source that changes in between is a fault.
+
+namespace shim {
+inline void check_alignment(const char* operation, const void* p, size_t to, Where where) {
+    if (reinterpret_cast<uintptr_t>(p) % to) fail_at(operation, where, "an address is not a multiple of " + std::to_string(to));
+}
+inline void check_shared(const char* operation, const void* p, Where where) {
+    if (!is_shared(p)) fail_at(operation, where, "an address is not in shared memory");
+}
+}  // namespace shim
+
+inline void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
+    shim::check_alignment("cp_async_16", shared, 16, where);
+    shim::check_alignment("cp_async_16", global, 16, where);
+    shim::check_shared("cp_async_16", shared, where);
+    shim::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), {}, shim::running->groups};
+    memcpy(copy.seen, global, 16);
+    for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &shim::garbage, 2);
+    shim::running->copies.push_back(copy);
+}
+inline void cp_async_commit() { shim::running->groups++; }
+template <int pending>
+inline void cp_async_wait(shim::Where where = shim::Where::here()) {
+    static_assert(pending >= 0, "groups");
+    std::vector<shim::Copy>& copies = shim::running->copies;
+    size_t kept = 0;
+    for (const shim::Copy& copy : copies) {
+        if (copy.group >= shim::running->groups - pending) {
+            copies[kept++] = copy;
+            continue;
+        }
+        if (memcmp(copy.seen, copy.from, 16))
+            shim::fail_at("cp_async_wait", where, "the source of a copy was written while the copy was under way");
+        memcpy(copy.to, copy.seen, 16);
+    }
+    copies.resize(kept);
+}
+
+inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) {
+    shim::check_alignment("load_once", p, 16, where);
+    return *p;
+}
+
+inline void wait_for_previous() { shim::grid->request->waited++; }
+inline void let_next_start() {}

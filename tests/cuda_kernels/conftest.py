@@ -1,0 +1,50 @@
+"""Machine code of all kernels, compiled once and kept between runs; what kernels run on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
+from support.sass import disassembler
+
+from specdec.cuda_kernels.cache import CubinCache, default_folder
+from specdec.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin, nvrtc_problem
+from specdec.cuda_kernels.kernel import Source
+from specdec.cuda_kernels.registry import all_sources
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Compiler:
+    if reason := nvrtc_problem():
+        pytest.skip(reason)
+    return Compiler(CubinCache(default_folder()))
+
+
+@pytest.fixture(scope="session")
+def cubins(compiler: Compiler) -> Mapping[tuple[Source, int], Cubin]:
+    """Of every source and architecture."""
+    return compiler.compile_all((s, arch) for s in all_sources() for arch in ARCHITECTURES)
+
+
+@pytest.fixture(scope="session")
+def sass() -> None:
+    """For tests that read machine code."""
+    if disassembler() is None:
+        pytest.skip("nvidia-cuda-nvdisasm is not installed")
+
+
+MACHINES = [
+    pytest.param(0, id="host"),
+    pytest.param(20, id="permuted"),
+    pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
+]
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    """The CPU shim, threads in order; in an order that the seed permutes; a device (`-m gpu`)."""
+    problem = cuda_problem() if request.param == "cuda" else host_problem()
+    if problem:
+        pytest.skip(problem)
+    return CudaMachine() if request.param == "cuda" else HostMachine(request.param)

@@ -1,0 +1,257 @@
+"""Launching, up to the calls that need a device; those are made by a double that notes them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdec.cuda_kernels.compile import Compiler
+from specdec.cuda_kernels.driver import CudaDriver, Driver, early_config
+from specdec.cuda_kernels.image import Shape, shapes
+from specdec.cuda_kernels.kernel import Dim, Kernel, Source
+from specdec.cuda_kernels.launch import DeviceLauncher, Packed
+
+CODE = """
+#include "base.cuh"
+struct Two { float a, b; int c; };
+extern "C" __global__ void __launch_bounds__(64)
+fill(float* x, int n, float by, const float* none) {
+    DYNAMIC_SHARED(float, scratch);
+    scratch[threadIdx.x] = none ? by : 0.0f;
+    if (threadIdx.x < n) x[threadIdx.x] = scratch[63 - threadIdx.x];
+}
+extern "C" __global__ void other(uint8_t flag, Two two, double* y) { y[0] = flag ? two.a : two.c; }
+extern "C" __global__ void nothing() {}
+"""
+
+
+@dataclass
+class Start:
+    function: int
+    grid: Dim
+    block: Dim
+    shared: int
+    values: list[bytes]
+    early: bool
+
+
+@dataclass
+class NotingDriver(Driver):
+    """Reads arguments back as the driver does, from the address that it is given."""
+
+    sizes: Sequence[int] = ()  # of the arguments of the next start
+    architecture: int = 90
+    n_processors: int = 132
+    shared_of_a_block: int = 227 << 10
+    loaded: list[bytes] = field(default_factory=list)
+    allowed: dict[int, int] = field(default_factory=dict)
+    starts: list[Start] = field(default_factory=list)
+
+    def load(self, image: bytes) -> Any:
+        self.loaded.append(image)
+        return SimpleNamespace(names=list(shapes(image)))
+
+    def function(self, module: Any, name: str) -> int:
+        return 1000 + int(module.names.index(name))
+
+    def allow_shared(self, function: int, size: int) -> None:
+        self.allowed[function] = size
+
+    def stream(self) -> int:
+        return 77
+
+    def check(self, array: Any) -> int:
+        return int(array.address)
+
+    def start(
+        self, function: int, grid: Dim, block: Dim, shared: int, parameters: int, *, early: bool
+    ) -> None:
+        addresses = (ctypes.c_void_p * len(self.sizes)).from_address(parameters)
+        values = [
+            ctypes.string_at(address or 0, size)
+            for address, size in zip(addresses, self.sizes, strict=True)
+        ]
+        self.starts.append(Start(function, grid, block, shared, values, early))
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Kernel:
+    path = tmp_path / "fill.cu"
+    path.write_text(CODE)
+    return Kernel("fill", Source(str(path)), "nothing", 64, registers=32, dynamic_shared=100 << 10)
+
+
+@pytest.fixture
+def driver() -> NotingDriver:
+    return NotingDriver(sizes=(8, 4, 4, 8))
+
+
+@pytest.fixture
+def launcher(driver: NotingDriver, compiler: Compiler) -> DeviceLauncher:
+    return DeviceLauncher(driver=driver, compiler=compiler)
+
+
+ARRAY = SimpleNamespace(address=0x123456789ABC, shape=(8,))
+
+
+def test_arguments_arrive_as_they_were_given(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    launcher.launch(fill, (3, 2), [ARRAY, -5, 0.1, None], block=(16, 4), shared=4096)
+    (start,) = driver.starts
+    assert (start.grid, start.block, start.shared) == ((3, 2, 1), (16, 4, 1), 4096)
+    assert not start.early
+    pointer, n, by, none = start.values
+    assert int.from_bytes(pointer, "little") == 0x123456789ABC
+    assert int.from_bytes(n, "little", signed=True) == -5
+    assert np.frombuffer(by, np.float32)[0] == np.float32(0.1)
+    assert none == bytes(8)
+
+
+def test_arguments_of_any_size_are_packed() -> None:
+    record = np.dtype([("a", "f4"), ("b", "f4"), ("c", "i4")])
+    two: np.void = np.array([(1.5, -2.5, 7)], record)[0]
+    values: list[np.generic] = [
+        np.uint8(200),
+        two,
+        np.uint64(2**63 + 1),
+        np.float64(0.1),
+        np.bool_(True),
+    ]
+    packed = Packed(values)
+    addresses = (ctypes.c_uint64 * len(values)).from_address(packed.address)
+    assert all(address % 8 == 0 for address in addresses)
+    read = [ctypes.string_at(a, v.itemsize) for a, v in zip(addresses, values, strict=True)]
+    assert read == [value.tobytes() for value in values]
+    assert Packed([]).address is not None
+
+
+def test_a_source_is_loaded_once(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    driver.sizes = ()
+    for _ in range(3):
+        launcher.launch(replace(fill, name="nothing"), 1, [])
+    driver.sizes = (8, 4, 4, 8)
+    launcher.launch(fill, 1, [ARRAY, 1, 1.0, None])
+    assert len(driver.loaded) == 1
+    assert len(driver.starts) == 4
+
+
+def test_warming_launches_nothing(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    seen: list[tuple[int, int]] = []
+    launcher.warm([fill], lambda done, of: seen.append((done, of)))
+    launcher.warm([fill], lambda done, of: seen.append((done, of)))
+    assert seen == [(1, 1)]
+    assert len(driver.loaded) == 1
+    assert driver.starts == []
+
+
+def test_much_shared_memory_is_asked_for_when_loading(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    launcher.warm([fill, replace(fill, name="nothing", dynamic_shared=48 << 10)])
+    assert list(driver.allowed.values()) == [100 << 10]
+
+
+def test_more_shared_memory_than_there_is_is_refused(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    driver.shared_of_a_block = 99 << 10
+    with pytest.raises(ValueError, match="fill may need 102400 bytes of shared memory"):
+        launcher.warm([fill])
+
+
+def test_more_than_declared_is_refused(fill: Kernel, launcher: DeviceLauncher) -> None:
+    arguments = [ARRAY, 1, 1.0, None]
+    with pytest.raises(ValueError, match="it declares 64 threads and 102400 bytes"):
+        launcher.launch(fill, 1, arguments, shared=(100 << 10) + 1)
+    with pytest.raises(ValueError, match=r"a block of \(65, 1, 1\)"):
+        launcher.launch(fill, 1, arguments, block=65)
+
+
+def test_wrong_arguments_are_refused(fill: Kernel, launcher: DeviceLauncher) -> None:
+    for wrong in ([ARRAY, 1, 1.0], [ARRAY, 1, np.float64(1), None], [1, ARRAY, 1.0, None]):
+        with pytest.raises(ValueError, match=r"fill takes 4 arguments of \(8, 4, 4, 8\) bytes"):
+            launcher.launch(fill, 1, wrong)
+
+
+def test_a_kernel_that_is_not_there_is_named(fill: Kernel, launcher: DeviceLauncher) -> None:
+    with pytest.raises(ValueError, match=r"fill\.cu has no kernel flood"):
+        launcher.warm([replace(fill, name="flood")])
+
+
+def test_an_empty_grid_starts_nothing(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    launcher.launch(fill, 0, [ARRAY, 1, 1.0, None])
+    assert driver.starts == []
+
+
+@pytest.mark.parametrize(("architecture", "early"), [(80, False), (89, False), (90, True)])
+def test_kernels_start_early_where_the_device_can(
+    architecture: int, early: bool, fill: Kernel, compiler: Compiler
+) -> None:
+    driver = NotingDriver((8, 4, 4, 8), architecture)
+    launcher = DeviceLauncher(driver=driver, compiler=compiler, early=True)
+    launcher.launch(fill, 1, [ARRAY, 1, 1.0, None])
+    assert driver.starts[0].early is early
+
+
+def test_what_a_cubin_says_of_its_kernels(fill: Kernel, compiler: Compiler) -> None:
+    for arch in (80, 90, 120):
+        assert shapes(compiler.compile(fill.source, arch).image) == {
+            "fill": Shape((8, 4, 4, 8), 64),
+            "other": Shape((1, 12, 8), None),
+            "nothing": Shape((), None),
+        }
+    with pytest.raises(ValueError, match="not a 64-bit ELF file"):
+        shapes(b"what?")
+
+
+def test_an_early_launch_says_so() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    config = early_config(driver, (3, 2, 1), (64, 1, 1), 4096, 77)
+    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
+    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (64, 1, 1)
+    assert (config.sharedMemBytes, int(config.hStream), config.numAttrs) == (4096, 77, 1)
+    (attribute,) = config.attrs
+    kind = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    assert attribute.id == kind
+    assert attribute.value.programmaticStreamSerializationAllowed == 1
+
+
+class Tensor:
+    def __init__(self, device: str, index: int | None, contiguous: bool = True) -> None:
+        self.device = SimpleNamespace(type=device, index=index)
+        self.contiguous = contiguous
+        self.shape = (2, 3)
+
+    def is_contiguous(self) -> bool:
+        return self.contiguous
+
+    def stride(self) -> tuple[int, ...]:
+        return 1, 2
+
+    def data_ptr(self) -> int:
+        return 4096
+
+
+def test_arrays_are_checked() -> None:
+    driver = object.__new__(CudaDriver)
+    driver.index = 1
+    assert driver.check(Tensor("cuda", 1)) == 4096
+    for device, index in (("cpu", None), ("cuda", 0)):
+        with pytest.raises(ValueError, match="for a kernel on cuda:1"):
+            driver.check(Tensor(device, index))
+    with pytest.raises(ValueError, match=r"an array \(2, 3\) with strides \(1, 2\)"):
+        driver.check(Tensor("cuda", 1, contiguous=False))
