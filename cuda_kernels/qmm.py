@@ -54,15 +54,31 @@ class _Ending(IntEnum):
     GATED = 4
 
 
-def _kernels(form: str) -> tuple[Kernel, ...]:
+def shared_bytes(form: str, width: int) -> int:
+    """Of the ring of stages, as `Ring` in qmm_core.cuh counts them."""
+    tiles = width // 4
+    numbers = 2 * (8 * tiles * 8 + 4 * tiles) * 4
+    stage = GROUP_TILES * FORMATS[form].tile_bytes + 8 * tiles * _PITCH
+    return min(4, (_RING - numbers) // stage) * stage + numbers
+
+
+def _kernels(form: str) -> dict[int, Kernel]:
     source = Source("qmm.cu", (("FORMAT", form),))
-    return tuple(
-        Kernel(f"qmm_{width}", source, "matmul", THREADS, registers=128, shared=1024)
+    return {
+        width: Kernel(
+            f"qmm_{width}",
+            source,
+            "matmul",
+            THREADS,
+            registers=128,
+            shared=1024,
+            dynamic_shared=shared_bytes(form, width),
+        )
         for width in WIDTHS
-    )
+    }
 
 
-_BY_FORMAT = {form: dict(zip(WIDTHS, _kernels(form), strict=True)) for form in FORMATS}
+_BY_FORMAT = {form: _kernels(form) for form in FORMATS}
 KERNELS = tuple(kernel for kernels in _BY_FORMAT.values() for kernel in kernels.values())
 
 
@@ -213,14 +229,6 @@ def blocks(launcher: Launcher, tiles: Tiles) -> int:
     return min(BLOCKS_PER_PROCESSOR * launcher.n_processors, units)
 
 
-def shared_bytes(form: str, width: int) -> int:
-    """Of the ring of stages, as `Ring` in qmm_core.cuh counts them."""
-    tiles = width // 4
-    numbers = 2 * (8 * tiles * 8 + 4 * tiles) * 4
-    stage = GROUP_TILES * FORMATS[form].tile_bytes + 8 * tiles * _PITCH
-    return min(4, (_RING - numbers) // stage) * stage + numbers
-
-
 def _launch(
     launcher: Launcher, x: PackedRows, matrix: Matrix, target: _Target, workspace: Workspace
 ) -> None:
@@ -231,12 +239,9 @@ def _launch(
     width = next((w for w in WIDTHS if tokens <= w), WIDTHS[-1])
     arguments = [matrix.weights, tiles.k_blocks, *x.arguments]
     arguments += [workspace.partials, workspace.counters, *target.arguments(matrix, tokens)]
-    launcher.launch(
-        _BY_FORMAT[tiles.form.name][width],
-        (blocks(launcher, tiles), _chunks(tokens)),
-        arguments,
-        shared=shared_bytes(tiles.form.name, width),
-    )
+    kernel = _BY_FORMAT[tiles.form.name][width]
+    grid = blocks(launcher, tiles), _chunks(tokens)
+    launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)
 
 
 def _tokens(x: PackedRows) -> int:
