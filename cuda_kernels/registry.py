@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = ("qmm",)
 
 
 @cache
