@@ -7,7 +7,19 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ("qmm",)
+MODULES: tuple[str, ...] = (
+    "attn_combine",
+    "attn_prep",
+    "attn_verify",
+    "embed",
+    "gdn_rows",
+    "gdn_step",
+    "head_pick",
+    "mm_bf16_skinny",
+    "moe_route",
+    "norm_quant",
+    "qmm",
+)
 
 
 @cache

@@ -1,0 +1,91 @@
+// Who of a mixture of experts is asked, from router logits: by a warp for each row.
+#pragma once
+#include "base.cuh"
+
+#define MOE_MAX_EXPERTS 512
+#define MOE_MAX_USED 16
+#define MOE_SLOTS (MOE_MAX_EXPERTS / 32)  // expert 32 * slot + lane is in the hands of a lane
+#define MOE_SMALLEST_SUM 6.103515625e-05f  // 2^-14: keeps a division by a sum of vanishing probabilities finite
+
+enum Gating { SOFTMAX = 1, SIGMOID = 2, SOFTMAX_OF_CHOSEN = 3 };
+
+struct Choice {
+    int n_expert, n_used, gating, normalise;
+    float scale;
+    const float* probs_bias;  // [n_expert] or null: counts for the choice, not for the weight
+};
+
+// Greater for greater floats; 0 and -0 are equal, NaN is above all. Never 0.
+__device__ __forceinline__ uint32_t ordered(float x) {
+    if (!(x == x)) return 0xffffffffu;
+    uint32_t bits = x == 0.0f ? 0u : (uint32_t)__float_as_int(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// Probabilities of all experts from their logits, which they replace. Slots without an expert hold -infinity.
+__device__ __forceinline__ void softmax(float p[MOE_SLOTS]) {
+    float largest = -INFINITY_F, sum = 0.0f;
+#pragma unroll
+    for (int s = 0; s < MOE_SLOTS; s++) largest = fmaxf(largest, p[s]);
+    largest = warp_max(largest);
+#pragma unroll
+    for (int s = 0; s < MOE_SLOTS; s++) {
+        p[s] = expf(p[s] - largest);
+        sum += p[s];
+    }
+    sum = warp_sum(sum);
+#pragma unroll
+    for (int s = 0; s < MOE_SLOTS; s++) p[s] /= sum;
+}
+
+// Of the `n` lowest lanes, each with a value; the same way in.
+__device__ __forceinline__ float softmax_of_lanes(float x, int n) {
+    bool mine = (threadIdx.x & 31) < n;
+    float largest = warp_max(mine ? x : -INFINITY_F);
+    float e = mine ? expf(x - largest) : 0.0f;
+    return e / warp_sum(e);
+}
+
+// Lane r < n_used learns who is asked at rank r, and with which weight. `logits`: of this row.
+__device__ __forceinline__ void choose_experts(const volatile float* logits, const Choice& choice, int* expert,
+                                               float* weight) {
+    int lane = threadIdx.x & 31;
+    float p[MOE_SLOTS];
+    uint32_t key[MOE_SLOTS];
+#pragma unroll
+    for (int s = 0; s < MOE_SLOTS; s++) p[s] = 32 * s + lane < choice.n_expert ? logits[32 * s + lane] : -INFINITY_F;
+    if (choice.gating == SOFTMAX) softmax(p);
+#pragma unroll
+    for (int s = 0; s < MOE_SLOTS; s++) {
+        int e = 32 * s + lane;
+        bool there = e < choice.n_expert;
+        if (choice.gating == SIGMOID) p[s] = sigmoid(p[s]);
+        key[s] = there ? ordered(choice.probs_bias ? p[s] + choice.probs_bias[e] : p[s]) : 0u;
+    }
+    *expert = 0;
+    *weight = 0.0f;
+    for (int rank = 0; rank < choice.n_used; rank++) {
+        uint32_t best = 0;
+        int slot = 0;
+        float value = 0.0f;
+#pragma unroll
+        for (int s = 0; s < MOE_SLOTS; s++) {
+            if (key[s] > best) best = key[s], slot = s, value = p[s];
+        }
+        bool winner = best == __reduce_max_sync(ALL_LANES, best);
+        uint32_t first = __reduce_min_sync(ALL_LANES, winner ? (uint32_t)(32 * slot + lane) : 0xffffffffu);
+        value = __shfl_sync(ALL_LANES, value, first & 31);
+        if (lane == rank) *expert = (int)first, *weight = value;
+#pragma unroll
+        for (int s = 0; s < MOE_SLOTS; s++) {
+            if ((uint32_t)(32 * s + lane) == first) key[s] = 0;
+        }
+    }
+    bool chosen = lane < choice.n_used;
+    if (choice.gating == SOFTMAX_OF_CHOSEN) *weight = softmax_of_lanes(*weight, choice.n_used);
+    if (choice.normalise) {
+        float sum = warp_sum(chosen ? *weight : 0.0f);
+        *weight /= sum < MOE_SMALLEST_SUM ? MOE_SMALLEST_SUM : sum;  // NaN stays
+    }
+    *weight *= choice.scale;
+}

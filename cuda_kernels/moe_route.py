@@ -1,0 +1,159 @@
+"""Routing of a mixture of experts: router logits, choice, and who is asked by which rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .kernel import Argument, Array, Kernel, Launcher, Source
+from .packed import PackedRows, require_packed
+from .shapes import matrix_shape, require_shape
+
+MAX_EXPERTS = 512
+MAX_USED = 16
+RANK_BITS = 4  # an entry of `columns` is row << 4 | rank
+FEW_ROWS = 64  # up to here one block chooses for all, in the launch that makes the logits
+
+SOURCE = Source("moe_route.cu")
+_LIST_BYTES = 8192 + 516
+
+
+def _kernel(name: str, shared: int) -> Kernel:
+    return Kernel(name, SOURCE, "moe: route", threads=256, registers=128, shared=shared)
+
+
+ROUTE = {
+    packed: _kernel(f"moe_route_{'packed' if packed else 'rows'}", _LIST_BYTES)
+    for packed in (False, True)
+}
+LOGITS = {
+    packed: _kernel(f"moe_logits_{'packed' if packed else 'rows'}", 512) for packed in (False, True)
+}
+CHOOSE = _kernel("moe_choose", _LIST_BYTES)
+KERNELS = (*ROUTE.values(), *LOGITS.values(), CHOOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """Float32 (n_expert, n_k); `shared_gate` (n_k,): its sigmoid weighs the shared expert."""
+
+    weights: Array
+    bias: Array | None = None  # (n_expert,)
+    shared_gate: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How experts are chosen; the fields of `core.backend.layers.Moe`."""
+
+    n_used: int
+    gating: int  # `Gating.value`
+    normalise: bool
+    scale: float = 1.0
+    probs_bias: Array | None = None  # float32 (n_expert,)
+    has_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What `moe_route` leaves: of each row, and of each expert that any row asks.
+
+    Expert ids[i] has the entries of `columns` from starts[i] to starts[i + 1], row << 4 | rank,
+    ascending. `tickets` is zero before the first launch and after each.
+    """
+
+    logits: Array  # float32 (T, n_expert + 1)
+    experts: Array  # int32 (T, n_used), best first
+    weights: Array  # float32 (T, n_used + has_shared); the last is the shared expert's
+    n_distinct: Array  # int32 (1,)
+    ids: Array  # int32 (min(n_expert, T * n_used),)
+    starts: Array  # int32, one more
+    columns: Array  # int32 (T * n_used,)
+    tickets: Array  # int32 (1,)
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.experts.shape[0])
+
+    @property
+    def n_used(self) -> int:
+        return int(self.experts.shape[1])
+
+
+def routes_shapes(n_rows: int, n_expert: int, choice: Choice) -> dict[str, tuple[int, ...]]:
+    """Of the fields of `Routes`."""
+    n_pairs = n_rows * choice.n_used
+    n_distinct = min(n_expert, n_pairs)
+    return {
+        "logits": (n_rows, n_expert + 1),
+        "experts": (n_rows, choice.n_used),
+        "weights": (n_rows, choice.n_used + choice.has_shared),
+        "n_distinct": (1,),
+        "ids": (n_distinct,),
+        "starts": (n_distinct + 1,),
+        "columns": (n_pairs,),
+        "tickets": (1,),
+    }
+
+
+def moe_route(
+    launcher: Launcher,
+    x: PackedRows | Array,
+    router: Router,
+    choice: Choice,
+    routes: Routes,
+    *,
+    n_live: Array | None = None,
+) -> None:
+    """`x`: normed float32 rows (T, n_k), or packed. `n_live` int32 (1,): later rows ask nobody."""
+    n_expert, n_k = matrix_shape("router", router.weights)
+    n_rows = routes.n_rows
+    _check(router, choice, routes, n_k)
+    rows = _input(x, n_rows, n_k)
+    packed = isinstance(x, PackedRows)
+    weights: list[Argument] = [router.weights, router.bias, router.shared_gate, n_k]
+    how: list[Argument] = [
+        n_expert, choice.n_used, choice.gating, int(choice.normalise),
+        float(choice.scale), choice.probs_bias,
+    ]  # fmt: skip
+    of_rows: list[Argument] = [
+        routes.logits, routes.experts, routes.weights, int(choice.has_shared),
+        n_live, n_rows, routes.tickets,
+    ]  # fmt: skip
+    lists: list[Argument] = [routes.n_distinct, routes.ids, routes.starts, routes.columns]
+    gated = router.shared_gate is not None
+    grid = (-(-(n_expert + gated) // 2), -(-n_rows // 8))
+    if n_rows <= FEW_ROWS:
+        launcher.launch(ROUTE[packed], grid, [*rows, *weights, *how, *of_rows, *lists])
+        return
+    launcher.launch(LOGITS[packed], grid, [*rows, *weights, *how, *of_rows])
+    launcher.launch(CHOOSE, -(-n_rows // 8), [int(gated), *how, *of_rows, *lists])
+
+
+def _input(x: PackedRows | Array, n_rows: int, n_k: int) -> list[Argument]:
+    if isinstance(x, PackedRows):
+        require_packed(x, n_rows, n_k)
+        return x.arguments
+    require_shape("x", x, (n_rows, n_k))
+    return [x, n_k]
+
+
+def _check(router: Router, choice: Choice, routes: Routes, n_k: int) -> None:
+    n_expert = int(router.weights.shape[0])
+    if n_expert > MAX_EXPERTS or not 1 <= choice.n_used <= min(MAX_USED, n_expert):
+        raise ValueError(
+            f"router: {choice.n_used} of {n_expert} experts; "
+            f"at most {MAX_USED} of {MAX_EXPERTS} are chosen"
+        )
+    if n_k % 4:
+        raise ValueError(f"router: rows of {n_k} values do not begin at 16 bytes; pad them")
+    if router.shared_gate is not None and not choice.has_shared:
+        raise ValueError("router: a gate of a shared expert that is not there")
+    if choice.gating not in (1, 2, 3):
+        raise ValueError(f"choice: gating {choice.gating} is not known")
+    for name, array in (("bias", router.bias), ("probs_bias", choice.probs_bias)):
+        if array is not None:
+            require_shape(name, array, (n_expert,))
+    if router.shared_gate is not None:
+        require_shape("shared_gate", router.shared_gate, (n_k,))
+    for name, shape in routes_shapes(routes.n_rows, n_expert, choice).items():
+        require_shape(name, getattr(routes, name), shape)

@@ -1,0 +1,241 @@
+"""Routing on the shim: the reference's choice, ties and NaN included, and the lists of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from shim.launcher import HostLauncher
+from support.packed_rows import pack, unpack
+
+from specdec.core.backend.layers import Floats, Gating, Moe
+from specdec.core.backend.reference.moe import route
+from specdec.cuda_kernels.moe_route import (
+    RANK_BITS,
+    Choice,
+    Router,
+    Routes,
+    moe_route,
+    routes_shapes,
+)
+from specdec.cuda_kernels.packed import PackedRows
+
+
+@dataclass(frozen=True)
+class Case:
+    n_rows: int = 5
+    n_expert: int = 32
+    width: int = 256
+    n_used: int = 4
+    gating: Gating = Gating.SOFTMAX
+    normalise: bool = True
+    scale: float = 1.0
+    bias: bool = False  # of the router, and of the choice
+    shared: str = ""  # or "plain", or "gated"
+    packed: bool = False
+
+
+CASES = {
+    "softmax": Case(),
+    "one row": Case(n_rows=1, n_expert=8, n_used=2),
+    "all experts": Case(n_expert=8, n_used=8),
+    "one expert": Case(n_expert=1, n_used=1),
+    "16 of 512": Case(n_rows=3, n_expert=512, n_used=16, shared="gated"),
+    "not normalised": Case(normalise=False, scale=2.5, width=520, shared="plain"),
+    "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=1.8, n_rows=9),
+    "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, n_rows=17),
+    "packed": Case(packed=True, n_rows=10, n_expert=33, shared="gated"),
+    "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated"),
+    "many packed rows": Case(n_rows=66, bias=True, gating=Gating.SIGMOID, packed=True),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    x: PackedRows | Floats
+    router: Router
+    choice: Choice
+
+    @property
+    def floats(self) -> Floats:
+        if isinstance(self.x, PackedRows):
+            return unpack(self.x).astype(np.float32)[:, : self.router.weights.shape[1]]
+        return self.x
+
+    def expected(self) -> tuple[NDArray[np.int64], Floats]:
+        """By the reference, from float32 logits of its own."""
+        logits = torch.from_numpy(self.floats) @ torch.from_numpy(self.router.weights).T
+        if self.router.bias is not None:
+            logits += torch.from_numpy(self.router.bias)
+        return self.chosen_from(logits.numpy())
+
+    def chosen_from(self, logits: Floats) -> tuple[NDArray[np.int64], Floats]:
+        how = self.choice
+        bias = None if how.probs_bias is None else torch.from_numpy(how.probs_bias)
+        gating = Gating(how.gating)
+        layer = Moe(None, None, None, how.n_used, gating, how.normalise, how.scale, probs_bias=bias)
+        experts, weights = route(torch.from_numpy(logits), layer)
+        return experts.numpy(), weights.numpy()
+
+
+def make(case: Case, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> Floats:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    rows = normal(case.n_rows, case.width)
+    weights = normal(case.n_expert, case.width) * np.float32(case.width**-0.5)
+    router = Router(
+        weights,
+        normal(case.n_expert) if case.bias else None,
+        normal(case.width) * np.float32(case.width**-0.5) if case.shared == "gated" else None,
+    )
+    bias = normal(case.n_expert) * np.float32(0.2) if case.bias else None
+    choice = Choice(
+        case.n_used, case.gating.value, case.normalise, case.scale, bias, bool(case.shared)
+    )
+    return Problem(pack(rows) if case.packed else rows, router, choice)
+
+
+def empty_routes(problem: Problem, n_rows: int) -> Routes:
+    """Full of what no kernel writes."""
+    shapes = routes_shapes(n_rows, len(problem.router.weights), problem.choice)
+    floats = {"logits", "weights"}
+    arrays = {
+        name: np.full(shape, -7, np.float32 if name in floats else np.int32)
+        for name, shape in shapes.items()
+    }
+    arrays["tickets"][:] = 0
+    return Routes(**arrays)
+
+
+def run(
+    problem: Problem, launcher: HostLauncher | None = None, n_live: int | None = None
+) -> Routes:
+    routes = empty_routes(problem, len(problem.floats))
+    live = None if n_live is None else np.array([n_live], np.int32)
+    host = HostLauncher() if launcher is None else launcher
+    moe_route(host, problem.x, problem.router, problem.choice, routes, n_live=live)
+    assert routes.tickets[0] == 0
+    return routes
+
+
+def check_lists(routes: Routes, n_live: int) -> None:
+    experts = routes.experts[:n_live]
+    n = int(routes.n_distinct[0])
+    assert routes.ids[:n].tolist() == np.unique(experts).tolist()
+    assert routes.starts[0] == 0
+    assert routes.starts[n] == experts.size
+    for i, expert in enumerate(routes.ids[:n]):
+        rows, ranks = np.nonzero(experts == expert)
+        columns = routes.columns[routes.starts[i] : routes.starts[i + 1]]
+        assert columns.tolist() == (rows << RANK_BITS | ranks).tolist()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_reference(name: str) -> None:
+    problem = make(CASES[name])
+    n_used, n_rows = problem.choice.n_used, len(problem.floats)
+    routes = run(problem)
+    experts, weights = problem.expected()
+    assert np.array_equal(routes.experts, experts)
+    np.testing.assert_allclose(routes.weights[:, :n_used], weights, rtol=3e-6, atol=1e-7)
+    check_lists(routes, n_rows)
+    if CASES[name].shared == "plain":
+        assert (routes.weights[:, n_used] == 1).all()
+    if CASES[name].shared == "gated":
+        gate = problem.router.shared_gate
+        assert gate is not None
+        logits = problem.floats.astype(np.float64) @ gate
+        np.testing.assert_allclose(routes.weights[:, n_used], 1 / (1 + np.exp(-logits)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("gating", Gating)
+def test_equal_scores_go_to_the_lower_expert(gating: Gating) -> None:
+    """Experts in fours that are the same, and a row of zeros for which all are."""
+    problem = make(Case(n_expert=40, n_used=6, gating=gating, n_rows=6))
+    problem.router.weights[:] = np.repeat(problem.router.weights[:10], 4, axis=0)
+    assert isinstance(problem.x, np.ndarray)
+    problem.x[2] = 0
+    problem.x[4] = problem.x[3]
+    routes = run(problem)
+    experts, weights = problem.chosen_from(routes.logits[:, :40].copy())
+    assert routes.experts[2].tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.array_equal(routes.experts, experts)
+    assert np.array_equal(routes.weights[3], routes.weights[4])
+    np.testing.assert_allclose(routes.weights, weights, rtol=1e-6)
+    check_lists(routes, 6)
+
+
+@pytest.mark.parametrize("gating", Gating)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_comes_out_as_in_the_reference(gating: Gating, value: float) -> None:
+    problem = make(Case(n_expert=20, gating=gating, bias=True, n_rows=4))
+    assert problem.router.bias is not None
+    problem.router.bias[[3, 11]] = value
+    routes = run(problem)
+    experts, weights = problem.chosen_from(routes.logits[:, :20].copy())
+    assert np.array_equal(routes.experts, experts)
+    np.testing.assert_allclose(routes.weights, weights, rtol=1e-6)
+    check_lists(routes, 4)
+
+
+def test_vanishing_probabilities_are_not_divided_by_nothing() -> None:
+    problem = make(Case(gating=Gating.SIGMOID, bias=True))
+    assert problem.router.bias is not None
+    problem.router.bias[:] -= 40
+    routes = run(problem)
+    np.testing.assert_allclose(routes.weights, problem.expected()[1], rtol=1e-5)
+    assert 0 < routes.weights.max() < 1e-10
+
+
+@pytest.mark.parametrize("name", ["packed", "sigmoid", "many rows", "16 of 512"])
+def test_a_row_is_routed_alike_in_any_company(name: str) -> None:
+    problem = make(replace(CASES[name], packed=False))
+    whole = run(problem)
+    for row in (0, len(problem.floats) - 1):
+        alone = run(replace(problem, x=problem.floats[row : row + 1].copy()))
+        for field in ("logits", "experts", "weights"):
+            ours, theirs = getattr(alone, field)[0], getattr(whole, field)[row]
+            assert np.array_equal(ours[:-1], theirs[:-1])
+        check_lists(alone, 1)
+
+
+@pytest.mark.parametrize("seed", [2, 7])
+@pytest.mark.parametrize("name", CASES)
+def test_the_order_of_threads_and_blocks_is_nothing(name: str, seed: int) -> None:
+    problem = make(CASES[name])
+    straight, permuted = run(problem), run(problem, HostLauncher(seed=seed))
+    for field in fields(Routes):
+        assert np.array_equal(getattr(straight, field.name), getattr(permuted, field.name))
+
+
+@pytest.mark.parametrize("n_live", [0, 1, 3, 70])
+@pytest.mark.parametrize("n_rows", [5, 70])
+def test_rows_that_do_not_live_ask_nobody(n_live: int, n_rows: int) -> None:
+    problem = make(Case(n_rows=n_rows, shared="plain"))
+    routes, whole = run(problem, n_live=n_live), run(problem)
+    n = min(n_live, n_rows)
+    assert np.array_equal(routes.experts[:n], whole.experts[:n])
+    assert (routes.experts[n:] == -7).all()
+    check_lists(routes, n)
+
+
+def test_shapes_are_checked() -> None:
+    problem = make(Case(n_rows=2))
+    routes = empty_routes(problem, 2)
+    launcher = HostLauncher()
+    faults = [
+        (replace(problem.choice, n_used=17), "17 of 32 experts"),
+        (replace(problem.choice, gating=4), "gating 4"),
+        (replace(problem.choice, n_used=3), "experts: shape"),
+        (replace(problem.choice, has_shared=True), "weights: shape"),
+        (replace(problem.choice, probs_bias=np.zeros(3, np.float32)), "probs_bias: shape"),
+    ]
+    for choice, message in faults:
+        with pytest.raises(ValueError, match=message):
+            moe_route(launcher, problem.x, problem.router, choice, routes)
