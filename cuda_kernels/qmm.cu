@@ -108,8 +108,11 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
 #define QMM_BLOCKS 1
 #endif
 
-#define QMM_KERNEL(name, TILES)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) name(                                                                    \
+#define QMM_JOINED(prefix, form, rows) prefix##form##_##rows
+#define QMM_NAME(prefix, form, rows) QMM_JOINED(prefix, form, rows)  // qmm_Q4_K_16
+
+#define QMM_KERNEL(TILES, rows_at_most)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) QMM_NAME(qmm_, FORMAT, rows_at_most)(                                                                    \
         const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
         int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
         int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \
@@ -121,6 +124,6 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
         qmm<TILES>((const char*)weights, k_blocks, x, partials, counters, target);                                                \
     }
 
-QMM_KERNEL(qmm_4, 1)
-QMM_KERNEL(qmm_8, 2)
-QMM_KERNEL(qmm_16, 4)
+QMM_KERNEL(1, 4)
+QMM_KERNEL(2, 8)
+QMM_KERNEL(4, 16)
