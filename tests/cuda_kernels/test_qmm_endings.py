@@ -234,6 +234,6 @@ def test_wrong_shapes_are_refused(machine: Machine) -> None:
         head(machine.launcher, x, matrix, y, space, maxima=machine.garbage((1, 1)))
     with pytest.raises(ValueError, match="packed rows"):
         gated(machine.launcher, x, matrix, empty_rows(machine, 2, 300), space)
+    bare = qmm.Workspace(space.partials, space.counters)
     with pytest.raises(ValueError, match="hidden"):
-        bare = qmm.Workspace(space.partials, space.counters)
         gated(machine.launcher, x, matrix, empty_rows(machine, 2, 24), bare)
