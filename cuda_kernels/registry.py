@@ -11,14 +11,18 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "draft_pick",
     "embed",
     "gdn_rows",
+    "gdn_state",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
     "qmm",
+    "page_copy",
+    "spec_accept",
 )
 
 
