@@ -20,8 +20,8 @@ MODULES: tuple[str, ...] = (
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
-    "qmm",
     "page_copy",
+    "qmm",
     "spec_accept",
 )
 
