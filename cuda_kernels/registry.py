@@ -21,6 +21,7 @@ MODULES: tuple[str, ...] = (
     "moe_route",
     "norm_quant",
     "page_copy",
+    "qmm",
     "spec_accept",
 )
 
