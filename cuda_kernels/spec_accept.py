@@ -52,7 +52,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernel import Array, Kernel, Launcher, Source
+from .head_pick import check_requests
+from .kernel import Argument, Array, Kernel, Launcher, Source
 from .shapes import require_shape
 
 SOURCE = Source("spec_accept.cu")
@@ -126,7 +127,7 @@ class DraftRows:
             require_shape("hidden_rows", self.hidden_rows, (n,))
 
     @property
-    def arguments(self) -> list[Array]:
+    def arguments(self) -> list[Argument]:
         rows = [self.tokens, self.positions, self.starts, self.past, self.out_rows]
         return [*rows, self.hidden_rows, int(self.tokens.shape[0])]
 
@@ -153,6 +154,14 @@ class Records:
     rows: Array  # int32 (rounds that are kept, B, record_width(K))
     counter: Array  # int32 (1,) rounds so far, on the device
     published: Array  # int32 (1,) the same for the host
+
+
+@dataclass(frozen=True, slots=True)
+class Coins:
+    """For benchmarks: coins decide how much of a draft holds, as by `Synthetic` in the engine."""
+
+    rates: Array  # float64 (any,): of each place in a draft, if those before held
+    requests: Array  # see head_pick.py: whose seeds the coins are of
 
 
 class RoundRecord(NamedTuple):
@@ -232,6 +241,7 @@ def spec_accept(
     stops: Array,
     window: int,
     records: Records,
+    coins: Coins | None = None,
 ) -> None:
     """Settles a step whose tokens are `picked`, int32 (R,), by `head_pick`. `stops`, int32 (any,):
     tokens that end a text. `window`: of the recurrent state."""
@@ -244,10 +254,14 @@ def spec_accept(
     require_shape("records", records.rows, (n_records, lines.n, width))
     if n_records < 1:
         raise ValueError("no room for a record")
+    thrown: list[Argument] = [None, 0, None]
+    if coins is not None:
+        check_requests(coins.requests)
+        thrown = [coins.rates, int(coins.rates.shape[0]), coins.requests]
     launcher.launch(
         SPEC_ACCEPT,
         1,
         [lines.table, lines.n, rows.tokens, rows.starts, picked, lines.fresh, lines.chances,
-         lines.max_draft, stops, int(stops.shape[0]), window, KEPT_FACTORS,
+         lines.max_draft, stops, int(stops.shape[0]), window, KEPT_FACTORS, *thrown,
          records.rows, width, n_records, records.counter, records.published],
     )  # fmt: skip
