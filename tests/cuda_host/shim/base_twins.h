@@ -83,7 +83,25 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
 }
 
 inline void prefetch_line(const void*) {}
-inline int atomic_add_ordered(int* counter, int n) { return atomicAdd(counter, n); }
+inline int atomic_add_ordered(int* counter, int n) {
+    __threadfence();
+    int before = atomicAdd(counter, n);
+    __threadfence();
+    return before;
+}
 
 inline void wait_for_previous() { shim::order_launch(); }
 inline void let_next_start() {}
+
+// Unlike __byte_perm it gives bit 3 of a selector a meaning.
+SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
+    uint64_t all = static_cast<uint64_t>(y) << 32 | x;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t selector = which >> 4 * i & 15, byte = static_cast<uint32_t>(all >> 8 * (selector & 7)) & 255;
+        r |= (selector & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return r;
+}
+
+SHIM_TWIN int forgotten(int x) { return x; }
