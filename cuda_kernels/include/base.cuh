@@ -72,6 +72,10 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
     return v;
 }
 
+// The line at `p` is on its way to the second-level cache. Nobody waits for it, and what is there stays coherent: this may
+// be asked for before wait_for_previous, of memory that earlier kernels still write.
+__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // programmatic launch: what does not depend on the kernel before may run ahead of wait_for_previous
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -91,6 +91,8 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
     return *p;
 }
 
+inline void prefetch_line(const void*) {}
+
 inline void wait_for_previous() { shim::grid->request->waited++; }
 inline void let_next_start() {}
 
