@@ -1,0 +1,243 @@
+"""`CudaBackend`: every op as launches of `cuda_kernels`, on whatever device it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ....cuda_kernels import embed as tables
+from ....cuda_kernels import qmm
+from ....cuda_kernels.gate_rows import gate_rows
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.mm_bf16_skinny import mm_skinny
+from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from ....cuda_kernels.packed import PackedRows
+from ..interface import Backend, Forward, HostOutput, Output, Run, SlotImage, Taps
+from ..layers import (
+    HALF_FLOATS,
+    Activation,
+    Attention,
+    DeltaRule,
+    Floats,
+    KvTypes,
+    MatrixPart,
+    Moe,
+    Norm,
+    StateShape,
+)
+from ..step import Step
+from .attention import Attender
+from .delta import DeltaRunner
+from .device import Device
+from .experts import ExpertRunner
+from .rooms import Rooms
+from .state import CudaState, count_state_bytes
+from .step import DeviceStep, StepKey
+from .weights import CudaMatrix, matrix_bytes
+
+_ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
+
+
+class Chosen(NamedTuple):
+    """Some rows, which whoever norms them picks out."""
+
+    rows: Array
+    which: Array  # int32
+
+
+class CudaBackend(Backend):
+    """Rows are float32 arrays (T, width) or `Chosen`; Packed is `PackedRows`."""
+
+    def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
+        self.device, self.launcher = device, device.launcher
+        self.name, self.kv_types = device.name, kv_types
+        self.details = device.details
+        if kv_types != HALF_FLOATS:
+            self.details = ", ".join(filter(None, (self.details, str(kv_types))))
+        self._rooms = Rooms(device)
+        self._attender = Attender(device)
+        self._delta = DeltaRunner(device)
+        self._experts = ExpertRunner(self._rooms)
+
+    @property
+    def state_format(self) -> str:
+        return "cuda" if self.kv_types == HALF_FLOATS else f"cuda with {self.kv_types}"
+
+    # weights
+
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        return sum(map(matrix_bytes, parts))
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
+        self.prepared_bytes += self.matrix_bytes(parts)
+        made = CudaMatrix(self.device, parts)
+        made.prepare()
+        return made
+
+    def vector(self, values: Floats) -> Array:
+        self.prepared_bytes += values.nbytes
+        return self.device.put(np.ascontiguousarray(values))
+
+    # running
+
+    def compile(
+        self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        """Launches are repeated as one piece from the second step of a shape on."""
+        made: dict[StepKey, _Repeated] = {}
+
+        def run(step: Step) -> HostOutput:
+            key = StepKey.of(step)
+            found = made.get(key)
+            if found is None:
+                there = DeviceStep.make(self.device, step)
+                found = made[key] = _Repeated(there, lambda: forward(self, there, state, taps))
+            output = found.run(self.device, step)
+            rows = {name: self.to_host(tapped) for name, tapped in output.taps.items()}
+            return HostOutput(self.to_host(output.logits), rows)
+
+        return run
+
+    # rows
+
+    def embed(self, table: CudaMatrix, step: Step) -> Array:
+        there = _there(step)
+        x = self._rooms.rows(there.n_rows, table.n_in)
+        tables.embed(self.launcher, table.table, there.array("tokens"), x)
+        return x
+
+    def given_rows(self, step: Step, width: int) -> Array:
+        return _there(step).array("hidden")
+
+    def keep(self, x: Array) -> Array:
+        return self.device.copy(x)
+
+    def out_rows(self, x: Array, step: Step) -> Chosen:
+        return Chosen(x, _there(step).array("out_rows"))
+
+    def to_host(self, x: Array) -> Floats:
+        found: Floats = self.device.get(x)
+        return found
+
+    # operations
+
+    def norm(self, x: Array | Chosen, norm: Norm) -> PackedRows:
+        rows, which, n_rows = _chosen(x)
+        out = self._rooms.packed(n_rows, rows.shape[1])
+        outputs = NormOutputs(packed=out)
+        norm_quant(self.launcher, rows, _row_norm(norm), outputs, chosen=which)
+        return out
+
+    def norm_rows(self, x: Array | Chosen, norm: Norm) -> Array:
+        rows, which, n_rows = _chosen(x)
+        out = self._rooms.rows(n_rows, rows.shape[1])
+        norm_quant(self.launcher, rows, _row_norm(norm), NormOutputs(rows=out), chosen=which)
+        return out
+
+    def norm_pair(self, x: Array, x_norm: Norm, y: Array, y_norm: Norm) -> PackedRows:
+        out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
+        sides = (tables.Side(rows, _row_norm(norm)) for rows, norm in ((x, x_norm), (y, y_norm)))
+        tables.norm_pair(self.launcher, *sides, out)
+        return out
+
+    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Array | None = None) -> Array:
+        n_rows, add = a.q.shape[0], add_to is not None
+        y = self._rooms.rows(n_rows, w.n_out) if add_to is None else add_to
+        for column, weights in w.pieces:
+            if isinstance(weights, qmm.Matrix):
+                space = self._rooms.products(n_rows, weights.rows)
+                qmm.product(self.launcher, a, weights, y, space, column=column, add=add)
+            else:
+                mm_skinny(self.launcher, a, weights, y, column=column, add=add)
+        return y
+
+    def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
+        n_rows, width = a.q.shape[0], gate_up.n_out // 2
+        out, kind = self._rooms.packed(n_rows, width), _ACTIVATIONS[activation]
+        if gate_up.gated is None:
+            gate_rows(self.launcher, self.matmul(a, gate_up), int(kind), out)
+            return out
+        space = self._rooms.products(n_rows, gate_up.n_out, width)
+        qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
+        return out
+
+    def attend(self, qkv: Array, attention: Attention, state: CudaState, step: Step) -> PackedRows:
+        there = _there(step)
+        out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
+        self._attender.attend(qkv, attention, state.kv[attention.layer], there, out)
+        return out
+
+    def delta_rule(self, rows: Array, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
+        there = _there(step)
+        out = self._rooms.packed(there.n_rows, delta.shape.value_width)
+        self._delta.run(rows, delta, state, there, out)
+        return out
+
+    def moe(self, a: PackedRows, moe: Moe, add_to: Array) -> Array:
+        self._experts.run(a, moe, add_to)
+        return add_to
+
+    def head(self, a: PackedRows, w: CudaMatrix) -> Array:
+        return self.matmul(a, w)
+
+    # state
+
+    def new_state(
+        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
+    ) -> CudaState:
+        return CudaState(self.device, shape, self.kv_types, (n_pages, page_len, n_slots, window))
+
+    def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
+        return count_state_bytes(shape, self.kv_types, page_len, window)
+
+    def copy_pages(self, state: CudaState, sources: Sequence[int], targets: Sequence[int]) -> None:
+        state.copy_pages(sources, targets)
+
+    def save_slot(
+        self, state: CudaState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+    ) -> SlotImage:
+        return state.save(slot, pages, n_cells, n_pending)
+
+    def load_slot(
+        self, state: CudaState, slot: int, pages: Sequence[int], image: SlotImage
+    ) -> None:
+        state.load(slot, pages, image)
+
+    def copy_slot(self, state: CudaState, source: int, target: int, n_pending: int) -> None:
+        state.copy(source, target, n_pending)
+
+
+class _Repeated:
+    """A step of one shape: done as it comes the first time, then as one repeatable piece."""
+
+    def __init__(self, there: DeviceStep, work: Callable[[], Output]) -> None:
+        self._there, self._work = there, work
+        self._is_warm = False
+        self._repeat: Callable[[], Output] | None = None
+
+    def run(self, device: Device, step: Step) -> Output:
+        if not self._is_warm:
+            self._is_warm = True
+            return self._work()
+        if self._repeat is None:
+            self._repeat = device.repeatable(self._work)
+        self._there.rewrite(device, step)
+        return self._repeat()
+
+
+def _row_norm(norm: Norm) -> RowNorm:
+    return RowNorm(norm.weight, norm.eps)
+
+
+def _chosen(x: Array | Chosen) -> tuple[Array, Array | None, int]:
+    """Rows, which of them, and how many these are."""
+    if isinstance(x, Chosen):
+        return x.rows, x.which, int(x.which.shape[0])
+    return x, None, int(x.shape[0])
+
+
+def _there(step: Step) -> DeviceStep:
+    assert isinstance(step, DeviceStep), "models pass on the step that `compile` gave them"
+    return step

@@ -1,0 +1,104 @@
+"""A step whose arrays are on the device, under addresses that stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....cuda_kernels.attention import AttentionStep
+from ....cuda_kernels.gdn_layout import GdnSequences
+from ....cuda_kernels.kernel import Array
+from ..step import Step
+from .device import Device, Numpy
+
+SHORTEST_CONTEXT = 1024  # cells that the launches of a step are made for, at least
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What launches depend on: steps with one key differ in the contents of arrays alone."""
+
+    n_rows: int
+    n_sequences: int
+    n_out: int
+    max_rows: int  # of a sequence
+    cells: int  # a context of up to so many, itself included
+    n_pages: int
+    has_hidden: bool
+
+    @classmethod
+    def of(cls, step: Step) -> StepKey:
+        lengths = np.diff(step.starts)
+        longest = int((step.past + lengths).max(initial=1))
+        cells = SHORTEST_CONTEXT
+        while cells < longest:
+            cells *= 2
+        return cls(
+            step.n_rows,
+            step.n_sequences,
+            len(step.out_rows),
+            int(lengths.max(initial=1)),
+            cells,
+            step.pages.shape[1],
+            step.hidden is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep(Step):
+    """Looks to models like the step that it was made of."""
+
+    key: StepKey | None = None
+    arrays: dict[str, Array] | None = None
+
+    @classmethod
+    def make(cls, device: Device, step: Step) -> DeviceStep:
+        arrays = {name: device.put(values) for name, values in _contents(step).items()}
+        return cls(
+            step.tokens,
+            step.positions,
+            step.starts,
+            step.slots,
+            step.past,
+            step.replay,
+            step.pages,
+            step.out_rows,
+            step.hidden,
+            key=StepKey.of(step),
+            arrays=arrays,
+        )
+
+    def rewrite(self, device: Device, step: Step) -> None:
+        """Another step of the same key, in the same arrays."""
+        for name, values in _contents(step).items():
+            device.write(self.array(name), values)
+
+    def array(self, name: str) -> Array:
+        assert self.arrays is not None, "made by `make`"
+        return self.arrays[name]
+
+    @property
+    def shape(self) -> StepKey:
+        assert self.key is not None, "made by `make`"
+        return self.key
+
+    @property
+    def attention(self) -> AttentionStep:
+        return AttentionStep(*map(self.array, ("positions", "starts", "past", "pages")))
+
+    @property
+    def delta(self) -> GdnSequences:
+        return GdnSequences(*map(self.array, ("starts", "slots", "first", "replay")))
+
+
+_ARRAYS = ("tokens", "positions", "starts", "slots", "past", "replay", "pages", "out_rows")
+
+
+def _contents(step: Step) -> dict[str, Numpy]:
+    found: dict[str, Numpy] = {name: getattr(step, name) for name in _ARRAYS}
+    # Where a recurrence begins is told by the position of a sequence's first row.
+    found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
+    if step.hidden is not None:
+        found["hidden"] = step.hidden
+    return {name: np.ascontiguousarray(values) for name, values in found.items()}

@@ -1,0 +1,174 @@
+"""Stored matrices as the kernels read them, laid out when it is known what they are for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ....cuda_kernels import qmm
+from ....cuda_kernels.embed import GgufTable
+from ....cuda_kernels.gguf_types import GGUF_TYPES
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix
+from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
+from ...errors import ConfigError
+from ..layers import Floats, MatrixPart
+from .device import Device, Numpy
+
+logger = logging.getLogger(__name__)
+
+_PLAIN = {"BF16": Plain.BF16, "F16": Plain.F16, "F32": Plain.F32}
+_WHOLE = 8  # values: rows of plain matrices begin at 16 bytes
+
+
+class Piece(NamedTuple):
+    """Outputs `column` … of a product."""
+
+    column: int
+    weights: qmm.Matrix | PlainMatrix
+
+
+class CudaMatrix:
+    """Parts whose outputs lie side by side. Each use has a layout of its own, made at first use."""
+
+    def __init__(self, device: Device, parts: Sequence[MatrixPart]) -> None:
+        self._device, self.parts = device, list(parts)
+
+    def prepare(self) -> None:
+        """Lay it out for what its tensors' names say that it is for."""
+        names = [part.tensor.name for part in self.parts]
+        if any("embd" in name or "embed" in name for name in names):
+            _ = self.table
+        elif len(self.parts[0].tensor.shape) > 2:
+            return
+        elif len(names) == 1 or not all("ffn_" in name for name in names) or self.gated is None:
+            _ = self.pieces
+        for part in self.parts:
+            part.tensor.release()
+
+    @property
+    def n_out(self) -> int:
+        return sum(part.tensor.shape[-2] for part in self.parts)
+
+    @property
+    def n_in(self) -> int:
+        return self.parts[0].tensor.shape[-1]
+
+    @cached_property
+    def table(self) -> GgufTable:
+        """For `embed`: rows as in the file."""
+        if len(self.parts) > 1:
+            raise ConfigError("an embedding of several tensors cannot be looked up on CUDA")
+        part = self.parts[0]
+        kind, data = part.tensor.format.name, stored_rows(part)
+        if kind not in GGUF_TYPES or part.scale is not None:
+            kind, data = "F32", float_rows(part).view(np.uint8)
+        return GgufTable(self._device.put(data), kind, self.n_in)
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """For products."""
+        made, column = [], 0
+        for part in self.parts:
+            made.append(Piece(column, self._product(part)))
+            column += part.tensor.shape[-2]
+        return made
+
+    @cached_property
+    def gated(self) -> qmm.Matrix | None:
+        """For `gated_ffn`, if its kernel can take this: gates and ups in tiles of one type."""
+        kinds = {part.tensor.format.name for part in self.parts}
+        if len(kinds) > 1 or kinds.isdisjoint(FORMATS) or self.n_out % 16:
+            return None
+        rows = np.concatenate([stored_rows(part) for part in self.parts])
+        rows = rows[gated_order(self.n_out // 2)]
+        return self._tiles(kinds.pop(), rows, self._scales(), self._biases())
+
+    def _product(self, part: MatrixPart) -> qmm.Matrix | PlainMatrix:
+        kind, bias = part.tensor.format.name, ordered_bias(part)
+        if kind in FORMATS:
+            n_out = part.tensor.shape[-2]
+            scale = None if part.scale is None else np.full(n_out, part.scale[0], np.float32)
+            return self._tiles(kind, stored_rows(part), scale, bias)
+        weights = plain_rows(part)
+        found = Plain.F32 if weights.dtype == np.float32 else _PLAIN[kind]
+        return PlainMatrix(self._put(weights), found, None if bias is None else self._put(bias))
+
+    def _tiles(
+        self, kind: str, rows: Numpy, scale: Floats | None, bias: Floats | None
+    ) -> qmm.Matrix:
+        weights = self._put(repack(kind, rows, self.n_in))
+        tiles = tiles_of(kind, len(rows), self.n_in)
+        beside = [None if values is None else self._put(values) for values in (scale, bias)]
+        return qmm.Matrix(tiles, weights, *beside)
+
+    def _scales(self) -> Floats | None:
+        """Of all rows, in the order of the file."""
+        if all(part.scale is None for part in self.parts):
+            return None
+        scales = (1.0 if part.scale is None else float(part.scale[0]) for part in self.parts)
+        heights = (part.tensor.shape[-2] for part in self.parts)
+        return np.repeat(np.array(list(scales), np.float32), list(heights))
+
+    def _biases(self) -> Floats | None:
+        if all(part.bias is None for part in self.parts):
+            return None
+        found = (ordered_bias(part) for part in self.parts)
+        heights = (part.tensor.shape[-2] for part in self.parts)
+        return np.concatenate(
+            [
+                np.zeros(n, np.float32) if bias is None else bias
+                for n, bias in zip(heights, found, strict=True)
+            ]
+        )
+
+    def _put(self, values: Numpy) -> Array:
+        return self._device.put(np.ascontiguousarray(values))
+
+
+def stored_rows(part: MatrixPart) -> Numpy:
+    """The file's bytes, (rows, bytes of a row), in the part's order."""
+    rows = part.tensor.data.reshape(part.tensor.shape[-2], -1)
+    return rows if part.row_order is None else rows[part.row_order]
+
+
+def float_rows(part: MatrixPart) -> Floats:
+    values = part.tensor.floats()
+    if part.row_order is not None:
+        values = values[part.row_order]
+    return values if part.scale is None else values * part.scale[0]
+
+
+def plain_rows(part: MatrixPart) -> Numpy:
+    """Numbers as they are stored if a kernel takes them, else float32; rows of whole 16 bytes."""
+    kind = part.tensor.format.name
+    if kind in _PLAIN and part.scale is None:
+        rows: Numpy = stored_rows(part).view(np.float32 if kind == "F32" else np.uint16)
+    else:
+        if kind not in _PLAIN:
+            logger.warning("%s has no kernel on CUDA: kept as float32", kind)
+        rows = float_rows(part)
+    missing = -rows.shape[1] % _WHOLE
+    return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+
+
+def ordered_bias(part: MatrixPart) -> Floats | None:
+    if part.bias is None or part.row_order is None:
+        return part.bias
+    return part.bias[part.row_order]
+
+
+def matrix_bytes(part: MatrixPart) -> int:
+    """What a product's layout of it takes."""
+    *n_expert, n_out, n_in = part.tensor.shape
+    count = int(np.prod(n_expert))
+    kind = part.tensor.format.name
+    if kind in FORMATS:
+        return count * tiles_of(kind, n_out, n_in).n_bytes
+    if kind in _PLAIN and part.scale is None:
+        return part.tensor.n_bytes
+    return 4 * count * n_out * n_in
