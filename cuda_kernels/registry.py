@@ -8,6 +8,9 @@ from importlib import import_module
 from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
+    "attn_combine",
+    "attn_prep",
+    "attn_verify",
     "embed",
     "head_pick",
     "mm_bf16_skinny",

@@ -56,6 +56,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global));
 }
+// The same, or 16 zeros without a look at `global`.
+__device__ __forceinline__ void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(is_wanted ? 16 : 0));
+}
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // until at most `pending` of the newest groups are under way
 template <int pending>

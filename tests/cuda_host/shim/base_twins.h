@@ -68,6 +68,10 @@ inline void cp_async_16(void* shared, const void* global, shim::Where where = sh
     for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &shim::garbage, 2);
     shim::running->copies.push_back(copy);
 }
+inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+    static const uint4 zeros = {0, 0, 0, 0};
+    cp_async_16(shared, is_wanted ? global : &zeros, where);
+}
 inline void cp_async_commit() { shim::running->groups++; }
 template <int pending>
 inline void cp_async_wait(shim::Where where = shim::Where::here()) {
