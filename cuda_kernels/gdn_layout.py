@@ -140,8 +140,10 @@ class StepBytes:
         return self.read + self.written
 
 
-def replay_bytes(shape: GdnShape, n_layers: int, n_rows: int, n_true: int, *, stores: bool = True) -> StepBytes:
-    """With factors: of the rows of the step before `n_true` hold. `stores`: the state is written."""
+def replay_bytes(
+    shape: GdnShape, n_layers: int, n_rows: int, n_true: int, *, stores: bool = True
+) -> StepBytes:
+    """With factors: `n_true` are pending and hold. `stores`: the state is written as well."""
     state, factor = 4 * n_layers * shape.state_values, 4 * n_layers * shape.factor_values
     return StepBytes(state + n_true * factor, state * stores + n_rows * factor)
 

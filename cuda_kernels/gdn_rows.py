@@ -20,15 +20,13 @@ def ring_rows(launcher: Launcher, shape: GdnShape, sequences: GdnSequences, rows
     require_shape("rows", rows, (int(rows.shape[0]),))
     n_sequences = sequences.check()
     arrays = (sequences.starts, sequences.slots, sequences.past)
-    launcher.launch(
-        RING_ROWS, 1, [rows, int(rows.shape[0]), *arrays, n_sequences, shape.ring_rows]
-    )
+    launcher.launch(RING_ROWS, 1, [rows, int(rows.shape[0]), *arrays, n_sequences, shape.ring_rows])
 
 
 def keep_rows(
     launcher: Launcher, shape: GdnShape, sequences: GdnSequences, inputs: Array, ring: Array
 ) -> None:
-    """Plain rows (T, any) of a layer into its ring: after `gdn_step`, which still needs the old ones.
+    """Plain rows (T, any) of a layer into its ring, after `gdn_step`, which reads the old ones.
 
     Of a sequence with more rows than the ring has, the last ones.
     """

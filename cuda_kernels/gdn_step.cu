@@ -453,7 +453,7 @@ __device__ __forceinline__ void gdn_step(const DeltaLayer& layer, const Inputs& 
 #define JOIN(a, b, c) a##_##b##_##c
 #define NAME(a, b, c) JOIN(a, b, c)
 #define GDN_STEP(rows, letter)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(Tile<rows>::THREADS, 2) NAME(gdn_step, HEAD_DIM, letter)(                \
+    extern "C" __global__ void __launch_bounds__(Tile<rows>::THREADS, 512 / Tile<rows>::THREADS) NAME(gdn_step, HEAD_DIM, letter)(                \
         const float* conv, const float* dt_bias, const float* a, const float* norm, float eps, float* state,           \
         const float* ring, float* keys, float* updates, float* decays, int* header, const int* starts,                 \
         const int* slots, const int* past, const int* replays, const float* inputs, int stride, const float* gates,    \

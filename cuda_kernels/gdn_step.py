@@ -40,13 +40,15 @@ KERNELS = tuple(step_kernel(d, rows) for d, variants in STEP_VARIANTS.items() fo
 class GdnWeights:
     """Float32, as `DeltaRule` has them."""
 
+    shape: GdnShape
     conv: Array  # (channels, kernel), the last column meets the newest row
     dt_bias: Array  # (n_value_heads,)
     a: Array  # (n_value_heads,) = -exp(A_log)
     norm: Array  # (head_dim,)
     eps: float
 
-    def check(self, shape: GdnShape) -> None:
+    def check(self) -> None:
+        shape = self.shape
         require_shape("conv", self.conv, (shape.channels, shape.kernel))
         require_shape("dt_bias", self.dt_bias, (shape.n_value_heads,))
         require_shape("a", self.a, (shape.n_value_heads,))
@@ -60,14 +62,15 @@ class GdnRows:
     gates: Array  # (T, any), z | beta | alpha from column `z_column` on
     z_column: int
     inputs: Array | None = None  # (T, any), q | k | v from column 0 on; None: they are in the ring
+    max_rows: int | None = None  # that any one sequence has; None: it may have all
 
     def check(self, shape: GdnShape) -> int:
         """The number of rows."""
         n_rows, width = matrix_shape("gates", self.gates)
         if width < self.z_column + shape.gates_width or width % 4 or self.z_column % 4:
             raise ValueError(
-                f"gates: z, beta and alpha take {shape.gates_width} columns from a multiple of 4 on, "
-                f"of rows whose width is one; here they begin at {self.z_column} of {width}"
+                f"gates: z, beta and alpha take {shape.gates_width} columns from a multiple of 4 "
+                f"on, of rows whose width is one; here they begin at {self.z_column} of {width}"
             )
         if self.inputs is not None:
             n_inputs, width = matrix_shape("inputs", self.inputs)
@@ -76,6 +79,13 @@ class GdnRows:
                     f"inputs: {n_inputs} rows of {width}, expected {n_rows} of at least "
                     f"{shape.channels}, a multiple of 4"
                 )
+            return n_rows
+        most = n_rows if self.max_rows is None else self.max_rows
+        if shape.rows_needed(most) > shape.ring_rows:
+            raise ValueError(
+                f"{most} rows of a sequence do not fit into a ring of {shape.ring_rows}: "
+                f"cut the step, or give the rows as plain inputs"
+            )
         return n_rows
 
 
@@ -116,7 +126,6 @@ def _size(array: Array) -> int:
 
 def gdn_step(
     launcher: Launcher,
-    shape: GdnShape,
     weights: GdnWeights,
     layer: GdnState,
     sequences: GdnSequences,
@@ -124,27 +133,23 @@ def gdn_step(
     workspace: GdnWorkspace,
     out: NormOutputs,
     *,
-    max_rows: int | None = None,
     rows_per_thread: int | None = None,
 ) -> None:
     """Run the rows of a step through a layer's state, and leave the output projection's input.
 
-    `max_rows`: the most rows that any one sequence has, if that is known to be fewer than all.
+    `rows_per_thread`: None leaves the choice to `choose_rows`; all leave the same bits.
     """
+    shape = weights.shape
     n_rows, n_sequences = rows.check(shape), sequences.check()
-    weights.check(shape)
+    weights.check()
     layer.check(shape)
     workspace.check(shape, n_rows, n_sequences)
-    most = n_rows if max_rows is None else max_rows
-    if rows.inputs is None and shape.rows_needed(most) > shape.ring_rows:
-        raise ValueError(
-            f"{most} rows of a sequence do not fit into a ring of {shape.ring_rows}: "
-            f"cut the step, or give the rows as plain inputs"
-        )
     if rows_per_thread is None:
         rows_per_thread = choose_rows(shape, n_sequences, launcher.n_processors)
     if rows_per_thread not in STEP_VARIANTS[shape.head_dim]:
-        raise ValueError(f"{rows_per_thread} rows per thread; {STEP_VARIANTS[shape.head_dim]} are possible")
+        raise ValueError(
+            f"{rows_per_thread} rows per thread; {STEP_VARIANTS[shape.head_dim]} are possible"
+        )
     kernel = step_kernel(shape.head_dim, rows_per_thread, shape.kernel)
     splits = shape.head_dim // _rows_of_block(shape.head_dim, rows_per_thread)
     inputs_stride = 0 if rows.inputs is None else int(rows.inputs.shape[1])
@@ -172,7 +177,7 @@ def _rows_of_block(head_dim: int, rows: int) -> int:
 def choose_rows(shape: GdnShape, n_sequences: int, n_processors: int) -> int:
     """Rows per thread for which the fullest multiprocessor has the least to do.
 
-    Fewer rows spread a state over more multiprocessors; each block repeats the convolution of q and k.
+    Fewer rows spread a state over more of them; each block repeats the convolution of q and k.
     """
 
     def cost(rows: int) -> int:

@@ -12,6 +12,8 @@ MODULES: tuple[str, ...] = (
     "attn_prep",
     "attn_verify",
     "embed",
+    "gdn_rows",
+    "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from shim.machine import Machine
 from specdec.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
 from specdec.core.backend.reference.delta_rule import delta_rule
 from specdec.core.backend.reference.state import ReferenceState
-from specdec.core.backend.step import Piece, Step, build_step, replay_after
+from specdec.core.backend.step import Piece, build_step, replay_after
 from specdec.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
 from specdec.cuda_kernels.gdn_rows import keep_rows
 from specdec.cuda_kernels.gdn_step import (
@@ -28,8 +28,11 @@ from specdec.cuda_kernels.gdn_step import (
 from specdec.cuda_kernels.norm_quant import NormOutputs
 from specdec.cuda_kernels.packed import PackedRows, packed_shapes
 
+from .packed_rows import rows_of
+
 Floats = NDArray[np.float32]
 EPS = 1e-6
+PARTS = ("state", "ring", "keys", "updates", "decays", "header")
 
 
 def gdn_shape(
@@ -54,8 +57,11 @@ class GdnLayer:
         self.dt_bias = numbers(shape.n_value_heads)
         self.a = -np.exp(numbers(shape.n_value_heads) - 2)
         self.norm = numbers(shape.head_dim)
-        width = shape.channels + shape.gates_width
-        self.true_rows, self.wrong_rows = numbers(n_rows, width), numbers(n_rows, width)
+        # Rows of an even width, so that they begin at 16 bytes; what fills them up is nobody's.
+        self.width = shape.channels + shape.gates_width
+        filled = -(-self.width // 4) * 4
+        self.true_rows, self.wrong_rows = numbers(n_rows, filled), numbers(n_rows, filled)
+        self.true_rows[:, self.width :] = self.wrong_rows[:, self.width :] = np.nan
 
     def delta(self) -> DeltaRule:
         """For the reference, in float64."""
@@ -80,7 +86,7 @@ class Part:
 
 class ReferenceRun:
     def __init__(self, layer: GdnLayer, n_slots: int) -> None:
-        self.delta = layer.delta()
+        self.delta, self.width = layer.delta(), layer.width
         sizes = (1, 1, n_slots, layer.shape.window)
         shape = StateShape((), (self.delta.shape,))
         self.state = ReferenceState(shape, sizes, torch.device("cpu"), torch.float64)
@@ -88,7 +94,9 @@ class ReferenceRun:
     def step(self, parts: Sequence[Part]) -> NDArray[np.float64]:
         """Outputs of all rows."""
         step = build_step([_piece(part) for part in parts if len(part.rows)])
-        rows = torch.from_numpy(np.concatenate([part.rows for part in parts])).double()
+        rows = torch.from_numpy(
+            np.concatenate([part.rows for part in parts])[:, : self.width]
+        ).double()
         out: NDArray[np.float64] = delta_rule(rows, self.delta, self.state, step).numpy()
         return out
 
@@ -103,6 +111,19 @@ class Made:
     halves: NDArray[np.uint16]
     packed: PackedRows
 
+    def part(self, start: int, end: int) -> Made:
+        at = slice(start, end)
+        return Made(self.rows[at], self.halves[at], rows_of(self.packed, at))
+
+    @staticmethod
+    def join(parts: Sequence[Made]) -> Made:
+        def of(arrays: Iterable[Any]) -> Any:
+            return np.concatenate(list(arrays))
+
+        packed = (of(getattr(p.packed, name) for p in parts) for name in ("q", "d", "s"))
+        rows, halves = of(p.rows for p in parts), of(p.halves for p in parts)
+        return Made(rows, halves, PackedRows(*packed))
+
 
 class KernelRun:
     """One layer on a machine. Whatever nobody has written yet is NaN."""
@@ -114,8 +135,9 @@ class KernelRun:
         self.options = options
         self.state = garbage_state(machine, layer.shape, n_slots)
         put = machine.put
-        arrays = (put(x) for x in (layer.conv, layer.dt_bias, layer.a, layer.norm))
-        self.weights = GdnWeights(*arrays, EPS)
+        self.weights = GdnWeights(
+            layer.shape, put(layer.conv), put(layer.dt_bias), put(layer.a), put(layer.norm), EPS
+        )
 
     def step(self, parts: Sequence[Part]) -> Made:
         m, s, put = self.machine, self.layer.shape, self.machine.put
@@ -135,17 +157,30 @@ class KernelRun:
         out = NormOutputs(PackedRows(*packed), m.garbage(size), m.garbage(size, np.uint16))
         if not self.plain:
             keep_rows(m.launcher, s, sequences, given, self.state.ring)
-        inputs = GdnRows(given, s.channels, given if self.plain else None)
         most = max(len(part.rows) for part in parts)
-        gdn_step(
-            m.launcher, s, self.weights, self.state, sequences, inputs, workspace, out,
-            max_rows=most, **self.options,
-        )  # fmt: skip
+        inputs = GdnRows(given, s.channels, given if self.plain else None, most)
+        launch = (self.weights, self.state, sequences, inputs, workspace, out)
+        gdn_step(m.launcher, *launch, **self.options)
         if self.plain:
             keep_rows(m.launcher, s, sequences, given, self.state.ring)
         assert not m.get(workspace.arrivals).any()
         made = PackedRows(*(m.get(x) for x in packed))
         return Made(m.get(out.rows), m.get(out.halves), made)
+
+    def snapshot(self) -> dict[str, NDArray[Any]]:
+        return {name: self.machine.get(getattr(self.state, name)) for name in PARTS}
+
+    def poison(self, texts: Sequence[Text]) -> None:
+        """Make NaN of all that a next step must not read."""
+        s, arrays = self.layer.shape, self.snapshot()
+        for text in texts:
+            half = arrays["header"][text.slot, 0]
+            for name in ("keys", "updates", "decays"):
+                arrays[name][text.slot, 1 - half] = np.nan
+                arrays[name][text.slot, half, text.replay :] = np.nan
+            read = [(text.past - i) % s.ring_rows for i in range(1, s.kernel)]
+            arrays["ring"][text.slot, np.setdiff1d(np.arange(s.ring_rows), read)] = np.nan
+        self.state = GdnState(**{name: self.machine.put(x) for name, x in arrays.items()})
 
 
 def garbage_state(
@@ -180,3 +215,9 @@ class Text:
 
 def error(got: NDArray[Any], want: NDArray[Any]) -> float:
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def bits(x: NDArray[Any]) -> NDArray[np.uint32]:
+    """NaN equals itself then."""
+    words: NDArray[np.uint32] = np.ascontiguousarray(x).view(np.uint32)
+    return words
