@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,12 +44,20 @@ _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activ
 class Chosen(NamedTuple):
     """Some rows, which whoever norms them picks out."""
 
-    rows: Array
+    rows: Array | Summing
     which: Array  # int32
 
 
+@dataclass(slots=True)
+class Summing:
+    """Rows to which parts (T, n, width) are still to be added: whoever norms them does it."""
+
+    rows: Array
+    parts: Array | None
+
+
 class CudaBackend(Backend):
-    """Rows are float32 arrays (T, width) or `Chosen`; Packed is `PackedRows`."""
+    """Rows are float32 arrays (T, width), `Summing` or `Chosen`; Packed is `PackedRows`."""
 
     def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
         self.device, self.launcher = device, device.launcher
@@ -111,10 +120,10 @@ class CudaBackend(Backend):
     def given_rows(self, step: Step, width: int) -> Array:
         return _there(step).array("hidden")
 
-    def keep(self, x: Array) -> Array:
-        return self.device.copy(x)
+    def keep(self, x: Array | Summing) -> Array:
+        return self.device.copy(self._summed(x))
 
-    def out_rows(self, x: Array, step: Step) -> Chosen:
+    def out_rows(self, x: Array | Summing, step: Step) -> Chosen:
         return Chosen(x, _there(step).array("out_rows"))
 
     def to_host(self, x: Array) -> Floats:
@@ -123,28 +132,53 @@ class CudaBackend(Backend):
 
     # operations
 
-    def norm(self, x: Array | Chosen, norm: Norm) -> PackedRows:
-        rows, which, n_rows = _chosen(x)
-        out = self._rooms.packed(n_rows, rows.shape[1])
-        outputs = NormOutputs(packed=out)
-        norm_quant(self.launcher, rows, _row_norm(norm), outputs, chosen=which)
+    def norm(self, x: Array | Summing | Chosen, norm: Norm) -> PackedRows:
+        n_rows, width = _shape(x)
+        out = self._rooms.packed(n_rows, width)
+        self._norm(x, norm, NormOutputs(packed=out))
         return out
 
-    def norm_rows(self, x: Array | Chosen, norm: Norm) -> Array:
-        rows, which, n_rows = _chosen(x)
-        out = self._rooms.rows(n_rows, rows.shape[1])
-        norm_quant(self.launcher, rows, _row_norm(norm), NormOutputs(rows=out), chosen=which)
+    def norm_rows(self, x: Array | Summing | Chosen, norm: Norm) -> Array:
+        out = self._rooms.rows(*_shape(x))
+        self._norm(x, norm, NormOutputs(rows=out))
         return out
+
+    def _norm(self, x: Array | Summing | Chosen, norm: Norm, out: NormOutputs) -> None:
+        x, chosen = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        weights = RowNorm(norm.weight, norm.eps)
+        if not isinstance(x, Summing):
+            norm_quant(self.launcher, x, weights, out, chosen=chosen)
+            return
+        norm_quant(self.launcher, x.rows, weights, out, parts=x.parts, chosen=chosen)
+        if chosen is None:
+            x.parts = None
+
+    def _summed(self, x: Array | Summing) -> Array:
+        if not isinstance(x, Summing):
+            return x
+        if x.parts is not None:
+            weights = RowNorm(self._ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
+            out = NormOutputs(rows=self._rooms.rows(*x.rows.shape))
+            norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
+            x.parts = None
+        return x.rows
+
+    def _ones(self, width: int) -> Array:
+        return self.device.put(np.ones(width, np.float32))
 
     def norm_pair(self, x: Array, x_norm: Norm, y: Array, y_norm: Norm) -> PackedRows:
+        x, y = self._summed(x), self._summed(y)
         out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
-        sides = (tables.Side(rows, _row_norm(norm)) for rows, norm in ((x, x_norm), (y, y_norm)))
-        tables.norm_pair(self.launcher, *sides, out)
+        first, second = (
+            tables.Side(rows, RowNorm(norm.weight, norm.eps))
+            for rows, norm in ((x, x_norm), (y, y_norm))
+        )
+        tables.norm_pair(self.launcher, first, second, out)
         return out
 
-    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Array | None = None) -> Array:
+    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Array | Summing | None = None) -> Array:
         n_rows, add = a.q.shape[0], add_to is not None
-        y = self._rooms.rows(n_rows, w.n_out) if add_to is None else add_to
+        y = self._rooms.rows(n_rows, w.n_out) if add_to is None else self._summed(add_to)
         for column, weights in w.pieces:
             if isinstance(weights, qmm.Matrix):
                 space = self._rooms.products(n_rows, weights.rows)
@@ -175,9 +209,8 @@ class CudaBackend(Backend):
         self._delta.run(rows, delta, state, there, out)
         return out
 
-    def moe(self, a: PackedRows, moe: Moe, add_to: Array) -> Array:
-        self._experts.run(a, moe, add_to)
-        return add_to
+    def moe(self, a: PackedRows, moe: Moe, add_to: Array | Summing) -> Summing:
+        return Summing(self._summed(add_to), self._experts.run(a, moe))
 
     def head(self, a: PackedRows, w: CudaMatrix) -> Array:
         return self.matmul(a, w)
@@ -227,15 +260,12 @@ class _Repeated:
         return self._repeat()
 
 
-def _row_norm(norm: Norm) -> RowNorm:
-    return RowNorm(norm.weight, norm.eps)
-
-
-def _chosen(x: Array | Chosen) -> tuple[Array, Array | None, int]:
-    """Rows, which of them, and how many these are."""
+def _shape(x: Array | Summing | Chosen) -> tuple[int, int]:
+    """Rows and width of what is asked for."""
     if isinstance(x, Chosen):
-        return x.rows, x.which, int(x.which.shape[0])
-    return x, None, int(x.shape[0])
+        return int(x.which.shape[0]), _shape(x.rows)[1]
+    rows = x.rows if isinstance(x, Summing) else x
+    return int(rows.shape[0]), int(rows.shape[1])
 
 
 def _there(step: Step) -> DeviceStep:

@@ -31,13 +31,10 @@ class DeltaRunner:
     ) -> None:
         shape, layer = state.gdn_shape(delta), state.delta_layer(delta.layer)
         norm, sequences = delta.norm, step.delta
-        weights = GdnWeights(delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
-        inputs = GdnRows(rows, shape.channels, rows)
+        weights = GdnWeights(shape, delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
+        inputs = GdnRows(rows, shape.channels, rows, step.shape.max_rows)
         space = self._workspace(shape, step.n_rows, step.n_sequences)
-        gdn_step(
-            self._launcher, shape, weights, layer, sequences, inputs, space,
-            NormOutputs(packed=out), max_rows=step.shape.max_rows,
-        )  # fmt: skip
+        gdn_step(self._launcher, weights, layer, sequences, inputs, space, NormOutputs(packed=out))
         keep_rows(self._launcher, shape, sequences, rows, layer.ring)
 
     def _workspace(self, shape: GdnShape, n_rows: int, n_sequences: int) -> GdnWorkspace:

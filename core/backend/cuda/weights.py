@@ -88,6 +88,18 @@ class CudaMatrix:
         rows = rows[gated_order(self.n_out // 2)]
         return self._tiles(kinds.pop(), rows, self._scales(), self._biases())
 
+    @cached_property
+    def floats(self) -> Array:
+        """For a router: float32 rows, padded to whole 16 bytes."""
+        rows = np.concatenate([float_rows(part) for part in self.parts])
+        missing = -rows.shape[1] % _WHOLE
+        return self._put(np.pad(rows, ((0, 0), (0, missing))))
+
+    @cached_property
+    def bias(self) -> Array | None:
+        biases = self._biases()
+        return None if biases is None else self._put(biases)
+
     def _product(self, part: MatrixPart) -> qmm.Matrix | PlainMatrix:
         kind, bias = part.tensor.format.name, ordered_bias(part)
         if kind in FORMATS:
