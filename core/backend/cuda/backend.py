@@ -85,6 +85,9 @@ class CudaBackend(Backend):
         made.prepare()
         return made
 
+    def free_device_bytes(self) -> int:
+        return self.device.free_bytes()
+
     def vector(self, values: Floats) -> Array:
         self.prepared_bytes += values.nbytes
         return self.device.put(np.ascontiguousarray(values))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from shim.launcher import HostLauncher
+from shim.machine import host_problem
 
+from specdec.core.backend import cuda
 from specdec.core.backend.cuda.device import Device, Numpy, Shape
 from specdec.cuda_kernels.kernel import Array
 
@@ -39,3 +42,11 @@ class HostDevice(Device):
 
     def free_bytes(self) -> int:
         return 1 << 40
+
+
+def use_for_cuda(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
+    """`--device cuda` is the CPU from here on."""
+    if reason := host_problem():
+        pytest.skip(reason)
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
+    monkeypatch.setattr(cuda, "open_device", lambda index: HostDevice(seed))
