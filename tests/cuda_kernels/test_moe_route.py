@@ -36,6 +36,7 @@ class Case:
     bias: bool = False  # of the router, and of the choice
     shared: str = ""  # or "plain", or "gated"
     packed: bool = False
+    bundle: int = 4
 
 
 CASES = {
@@ -48,7 +49,8 @@ CASES = {
     "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=1.8, n_rows=9),
     "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, n_rows=17),
     "packed": Case(packed=True, n_rows=10, n_expert=33, shared="gated"),
-    "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated"),
+    "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated", bundle=16),
+    "bundles of few": Case(n_rows=37, n_expert=9, n_used=3, shared="gated"),
     "many packed rows": Case(n_rows=66, bias=True, gating=Gating.SIGMOID, packed=True),
 }
 
@@ -58,6 +60,7 @@ class Problem:
     x: PackedRows | Floats
     router: Router
     choice: Choice
+    bundle: int = 4
 
     @property
     def floats(self) -> Floats:
@@ -98,19 +101,19 @@ def make(case: Case, seed: int = 0) -> Problem:
     choice = Choice(
         case.n_used, case.gating.value, case.normalise, case.scale, bias, bool(case.shared)
     )
-    return Problem(pack(rows) if case.packed else rows, router, choice)
+    return Problem(pack(rows) if case.packed else rows, router, choice, case.bundle)
 
 
 def empty_routes(problem: Problem, n_rows: int) -> Routes:
     """Full of what no kernel writes."""
-    shapes = routes_shapes(n_rows, len(problem.router.weights), problem.choice)
+    shapes = routes_shapes(n_rows, len(problem.router.weights), problem.choice, problem.bundle)
     floats = {"logits", "weights"}
     arrays = {
         name: np.full(shape, -7, np.float32 if name in floats else np.int32)
         for name, shape in shapes.items()
     }
     arrays["tickets"][:] = 0
-    return Routes(**arrays)
+    return Routes(**arrays, bundle=problem.bundle)
 
 
 def run(
@@ -125,15 +128,23 @@ def run(
 
 
 def check_lists(routes: Routes, n_live: int) -> None:
-    experts = routes.experts[:n_live]
-    n = int(routes.n_distinct[0])
-    assert routes.ids[:n].tolist() == np.unique(experts).tolist()
+    """Against experts: who has which rows, in pieces of at most a bundle."""
+    expected = []
+    chosen, shared_id = routes.experts[:n_live], routes.logits.shape[1] - 1
+    by_expert = [(int(e), np.argwhere(chosen == e)) for e in np.unique(chosen)]
+    if routes.has_shared and n_live:
+        pairs = np.stack([np.arange(n_live), np.full(n_live, routes.n_used)], axis=1)
+        by_expert.append((shared_id, pairs))
+    for expert, pairs in by_expert:
+        for first in range(0, len(pairs), routes.bundle):
+            rows, ranks = pairs[first : first + routes.bundle].T
+            expected.append((expert, (rows << RANK_BITS | ranks).tolist()))
+    n_routed, n = routes.n_bundles.tolist()
+    assert n_routed == sum(expert != shared_id for expert, _ in expected)
     assert routes.starts[0] == 0
-    assert routes.starts[n] == experts.size
-    for i, expert in enumerate(routes.ids[:n]):
-        rows, ranks = np.nonzero(experts == expert)
-        columns = routes.columns[routes.starts[i] : routes.starts[i + 1]]
-        assert columns.tolist() == (rows << RANK_BITS | ranks).tolist()
+    spans = zip(routes.starts[:n], routes.starts[1 : n + 1], strict=True)
+    columns = [routes.columns[first:last].tolist() for first, last in spans]
+    assert list(zip(routes.ids[:n].tolist(), columns, strict=True)) == expected
 
 
 @pytest.mark.parametrize("name", CASES)
