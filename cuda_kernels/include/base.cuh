@@ -80,6 +80,20 @@ __device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.
 __device__ __forceinline__ void wait_for_previous() {}
 __device__ __forceinline__ void let_next_start() {}
 #endif
+
+// Byte i of the result is byte n of the eight bytes y, x, where nibble i of `which` is n; with bit 3 of the nibble set,
+// it is the sign of that byte, eight times. Nibbles beyond the fourth are ignored.
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(which));
+    return r;
+}
+// two halves minus two halves
+__device__ __forceinline__ uint32_t subtract_half2(uint32_t x, uint32_t y) {
+    uint32_t r;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+    return r;
+}
 #endif  // CUDA_HOST_SHIM
 
 #define ALL_LANES 0xffffffffu

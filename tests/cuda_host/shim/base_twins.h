@@ -93,3 +93,21 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
 
 inline void wait_for_previous() { shim::grid->request->waited++; }
 inline void let_next_start() {}
+
+// Unlike __byte_perm it gives bit 3 of a selector a meaning.
+SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
+    uint64_t all = static_cast<uint64_t>(y) << 32 | x;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t selector = which >> 4 * i & 15, byte = static_cast<uint32_t>(all >> 8 * (selector & 7)) & 255;
+        r |= (selector & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return r;
+}
+inline uint32_t subtract_half2(uint32_t x, uint32_t y) {  // the difference of two halves is exact in a float, or far from where halves round
+    auto part = [=](int shift) {
+        float a = half_to_float(static_cast<uint16_t>(x >> shift)), b = half_to_float(static_cast<uint16_t>(y >> shift));
+        return static_cast<uint32_t>(float_to_half(a - b)) << shift;
+    };
+    return part(0) | part(16);
+}

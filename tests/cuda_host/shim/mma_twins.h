@@ -15,9 +15,10 @@ struct Product {
 };
 
 // Whoever comes last multiplies for all. `unpack(word, i)` is element i of a register, of which it holds `per_word`.
-template <int words_a, int words_b, int per_word, class Sum, class Unpack, class Add>
+// `unpack_b`: where b's elements are of another kind.
+template <int words_a, int words_b, int per_word, class Sum, class Unpack, class Add, class UnpackB = Unpack>
 inline void multiply(const char* name, Where where, Sum d[4], const uint32_t* a, const uint32_t* b, const Sum c[4],
-                     Unpack unpack, Add add) {
+                     Unpack unpack, Add add, UnpackB unpack_b = UnpackB()) {
     typedef Product<Sum, words_a, words_b> Mine;
     typedef decltype(unpack(0u, 0)) Element;
     Mine mine{a, b, c, {}};
@@ -31,7 +32,7 @@ inline void multiply(const char* name, Where where, Sum d[4], const uint32_t* a,
                 for (int i = 0; i < per_word; i++)
                     rows[group + 8 * (word & 1)][(word >> 1) * per_half + per_word * t + i] = unpack(from.a[word], i);
             for (int word = 0; word < words_b; word++)
-                for (int i = 0; i < per_word; i++) columns[group][word * per_half + per_word * t + i] = unpack(from.b[word], i);
+                for (int i = 0; i < per_word; i++) columns[group][word * per_half + per_word * t + i] = unpack_b(from.b[word], i);
         }
         for (int lane = 0; lane < 32; lane++) {
             Mine& to = brought<Mine>(lane);
@@ -49,6 +50,9 @@ inline void multiply(const char* name, Where where, Sum d[4], const uint32_t* a,
 
 struct Int8 {
     int operator()(uint32_t word, int i) const { return static_cast<int8_t>(word >> 8 * i); }
+};
+struct Uint8 {
+    int operator()(uint32_t word, int i) const { return static_cast<uint8_t>(word >> 8 * i); }
 };
 struct Wrapping {
     int operator()(int sum, int a, int b) const { return static_cast<int>(static_cast<unsigned>(sum) + static_cast<unsigned>(a * b)); }
@@ -93,6 +97,9 @@ inline void mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2], const int
 }
 inline void mma_s8_k16(int d[4], const uint32_t a[2], uint32_t b, const int c[4], shim::Where where = shim::Where::here()) {
     shim::multiply<2, 1, 4>("mma_s8_k16", where, d, a, &b, c, shim::Int8(), shim::Wrapping());
+}
+inline void mma_u8(int d[4], const uint32_t a[4], const uint32_t b[2], const int c[4], shim::Where where = shim::Where::here()) {
+    shim::multiply<4, 2, 4>("mma_u8", where, d, a, b, c, shim::Uint8(), shim::Wrapping(), shim::Int8());
 }
 inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4],
                      shim::Where where = shim::Where::here()) {

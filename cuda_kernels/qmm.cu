@@ -1,0 +1,102 @@
+// y = x W^T for 1 to 16 packed rows x and quantised weights W (repack.py), in units of (128 rows of W) x (256 of k). Each block takes
+// an equal run of units, whatever the rows of x, so that all processors read as many bytes. Of rows of W that several blocks share,
+// each leaves its partial sums, and the last to arrive adds them in the order of k. Runs depend on the shape of W and the grid only:
+// a row of x has the same bits in any company.
+//   grid (blocks, rows of x / 16); partials float [y][x][2][8][4][32][2]; counters int, zero between launches
+#include "qmm_core.cuh"
+#include "qmm_epilogue.cuh"
+
+typedef FORMAT Format;
+#define QMM_PARTIAL (QMM_WARPS * 4 * 64)  // floats of a block's partial sums of a group
+
+struct DenseCursor {
+    const char* tiles_at;
+    int group, k_block, k_blocks, all_tiles, tile_bytes, first_token, tokens;
+
+    __device__ __forceinline__ const char* weights() const { return tiles_at; }
+    __device__ __forceinline__ int tiles() const { return min(QMM_WARPS, all_tiles - QMM_WARPS * group); }
+    __device__ __forceinline__ int block() const { return k_block; }
+    __device__ __forceinline__ int row(int token) const { return first_token + token < tokens ? first_token + token : -1; }
+    __device__ __forceinline__ bool ends() const { return k_block + 1 == k_blocks; }
+    __device__ __forceinline__ void advance() {
+        tiles_at += (size_t)tiles() * tile_bytes;
+        if (++k_block == k_blocks) {
+            k_block = 0;
+            group++;
+        }
+    }
+};
+
+// Which units a block takes of `units`: from first(block) on, until first(block + 1).
+struct Shares {
+    int units, blocks;
+    __device__ __forceinline__ int first(int block) const { return (int)((long long)block * units / blocks); }
+    __device__ __forceinline__ int owner(int unit) const { return (int)(((long long)(unit + 1) * blocks - 1) / units); }
+};
+
+// Leaves this block's part of a group. True if the others of the group have come before: then `sums` are the whole sums.
+template <int TILES>
+__device__ __forceinline__ bool join(const Shares& shares, int group, int k_blocks, float* partials, int* counters, float sums[TILES][2]) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int first_unit = group * k_blocks, first = shares.owner(first_unit), last = shares.owner(first_unit + k_blocks - 1);
+    if (first == last) return true;
+    // Of a block's two partials the first is that of the group in which it starts.
+    auto slot = [&](int block) {
+        int which = shares.first(block) >= first_unit ? 0 : 1;
+        size_t at = ((size_t)blockIdx.y * gridDim.x + block) * 2 + which;
+        return (float2*)(partials + at * QMM_PARTIAL) + (warp * 4 * 32 + lane);
+    };
+    float2* mine = slot(blockIdx.x);
+#pragma unroll
+    for (int n = 0; n < TILES; n++) mine[32 * n] = make_float2(sums[n][0], sums[n][1]);
+    if (!last_to_arrive(counters + group, last - first + 1)) return false;
+#pragma unroll
+    for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
+    for (int block = first; block <= last; block++) {
+        const float2* theirs = slot(block);
+#pragma unroll
+        for (int n = 0; n < TILES; n++) {
+            float2 part = __ldcg(theirs + 32 * n);
+            sums[n][0] += part.x;
+            sums[n][1] += part.y;
+        }
+    }
+    return true;
+}
+
+template <int TILES>
+__device__ __forceinline__ void qmm(const char* weights, int k_blocks, const PackedRows& x, float* partials, int* counters,
+                                    const QmmTarget& given) {
+    DYNAMIC_SHARED(char, memory);
+    __shared__ float best[QMM_WARPS * 4 * TILES];
+    QmmTarget to = given;
+    int tiles = to.ending == QMM_GATED ? (to.rows / 2 + 7) / 8 : (to.rows + 15) / 16;
+    int groups = (tiles + QMM_WARPS - 1) / QMM_WARPS, first_token = 4 * TILES * blockIdx.y;
+    Shares shares = {groups * k_blocks, (int)gridDim.x};
+    int* joined = counters + (size_t)blockIdx.y * 2 * groups;
+    to.arrivals = joined + groups;
+    int first = shares.first(blockIdx.x), steps = shares.first(blockIdx.x + 1) - first;
+    int group = first / k_blocks, k_block = first % k_blocks;
+    size_t before = (size_t)group * QMM_WARPS * k_blocks + (size_t)k_block * min(QMM_WARPS, tiles - QMM_WARPS * group);
+    DenseCursor cursor = {weights + before * Format::TILE_BYTES, group, k_block, k_blocks, tiles, Format::TILE_BYTES, first_token, to.tokens};
+    walk<Format, TILES>(memory, x, cursor, steps, [&](const DenseCursor& at, float (&sums)[TILES][2]) {
+        if (join<TILES>(shares, at.group, k_blocks, partials, joined, sums)) finish_group<TILES>(to, at.group, first_token, sums, best);
+    });
+}
+
+#define QMM_KERNEL(name, TILES)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(                                                                    \
+        const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
+        int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
+        int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \
+        int8_t* packed_q, float* packed_d, int16_t* packed_s, int packed_width) {                                                \
+        PackedRows x = {const_cast<int8_t*>(q), const_cast<float*>(d), const_cast<int16_t*>(s), width};                          \
+        PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                         \
+        QmmTarget target = {ending, rows, tokens, row_scale, bias, y, stride, column, split, to, to_row, to_stride, maxima,      \
+                            maxima_stride, activation, packed, nullptr};                                                         \
+        qmm<TILES>((const char*)weights, k_blocks, x, partials, counters, target);                                                \
+    }
+
+QMM_KERNEL(qmm_4, 1)
+QMM_KERNEL(qmm_8, 2)
+QMM_KERNEL(qmm_16, 4)
