@@ -11,6 +11,7 @@ from .shapes import matrix_shape, require_shape
 MAX_EXPERTS = 512
 MAX_USED = 16
 RANK_BITS = 5  # an entry of `columns` is row << 5 | rank
+BUNDLES = (4, 8)
 FEW_ROWS = 64  # up to here one block chooses for all, in the launch that makes the logits
 
 SOURCE = Source("moe_route.cu")
@@ -57,7 +58,7 @@ class Choice:
 class Routes:
     """What `moe_route` leaves: of each row, and of each expert that any row asks.
 
-    A bundle is up to `bundle` (4 or 16) columns of one expert, entries starts[i] to starts[i + 1]
+    A bundle is up to `bundle` (4 or 8) columns of one expert, entries starts[i] to starts[i + 1]
     of `columns`: row << 5 | rank, ascending within an expert. The shared expert, if there is one,
     comes last, as number n_expert and rank n_used, with all rows. `tickets` is zero before the
     first launch and after each.
@@ -87,8 +88,8 @@ class Routes:
 
 
 def bundle_width(n_rows: int, n_expert: int, n_used: int) -> int:
-    """Columns that are multiplied at once: 4, or 16 where experts have more rows than that."""
-    return 4 if n_rows <= 4 or n_rows * n_used <= 4 * n_expert else 16
+    """Columns that are multiplied at once: 4, or 8 where most experts have more rows than that."""
+    return 4 if n_rows <= 4 or n_rows * n_used <= 3 * n_expert else 8
 
 
 def max_bundles(n_rows: int, n_expert: int, n_used: int, bundle: int) -> int:
@@ -171,8 +172,8 @@ def _check(router: Router, choice: Choice, routes: Routes, n_k: int) -> None:
         raise ValueError(f"router: rows of {n_k} values do not begin at 16 bytes; pad them")
     if router.shared_gate is not None and not choice.has_shared:
         raise ValueError("router: a gate of a shared expert that is not there")
-    if routes.bundle not in (4, 16):
-        raise ValueError(f"routes: bundles of {routes.bundle} columns; there are those of 4 and 16")
+    if routes.bundle not in BUNDLES:
+        raise ValueError(f"routes: bundles of {routes.bundle} columns; there are {BUNDLES}")
     if choice.gating not in (1, 2, 3):
         raise ValueError(f"choice: gating {choice.gating} is not known")
     for name, array in (("bias", router.bias), ("probs_bias", choice.probs_bias)):

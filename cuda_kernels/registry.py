@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ("mm_bf16_skinny", "moe_route")
+MODULES: tuple[str, ...] = ("mm_bf16_skinny", "moe_route", "qmm_moe")
 
 
 @cache
