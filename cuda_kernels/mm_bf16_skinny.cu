@@ -208,16 +208,16 @@ __device__ __forceinline__ void multiply(const Input& x, int n_rows, const uint1
 #if defined(FLOAT_INPUT)
 #define INPUT_ARGUMENTS const float* x
 #define INPUT FloatInput{x, n_k}
-#define NAME(columns, rows) mm_bf16_rows_##columns##_##rows
+#define NAME(kind, rows) mm_bf16_rows_##kind##_##rows
 #define BLOCKS_OF_WIDEST 1  // of a multiprocessor: splitting rows takes registers
 #else
 #define INPUT_ARGUMENTS const int8_t* q, const float* d, const int16_t*, int width
 #define INPUT PackedInput{q, d, width}
 #define BLOCKS_OF_WIDEST 2
 #ifdef HALF_WEIGHTS
-#define NAME(columns, rows) mm_f16_packed_##columns##_##rows
+#define NAME(kind, rows) mm_f16_packed_##kind##_##rows
 #else
-#define NAME(columns, rows) mm_bf16_packed_##columns##_##rows
+#define NAME(kind, rows) mm_bf16_packed_##kind##_##rows
 #endif
 #endif
 
@@ -231,3 +231,34 @@ MM_SKINNY(NAME(16, 4), 1, 1, 2)
 MM_SKINNY(NAME(32, 4), 2, 1, 2)
 MM_SKINNY(NAME(32, 8), 2, 2, 2)
 MM_SKINNY(NAME(32, 16), 2, 4, BLOCKS_OF_WIDEST)
+
+#ifndef FLOAT_INPUT
+// Tile 0 has gates, tile 1 their ups: 16 columns.
+template <int GROUPS, class Input>
+__device__ __forceinline__ void multiply_gated(const Input& x, int n_rows, const uint16_t* weights, int n_k,
+                                               const GatedColumns& out) {
+    let_next_start();
+    Tiles tiles = {weights, 2 * out.width, n_k, (int)blockIdx.x * 16, out.width};
+    int first = blockIdx.y * 4 * GROUPS, block = tiles.first / PACK_BLOCK, last = min(first + 4 * GROUPS, n_rows);
+    const float* red = products<2, GROUPS>(tiles, x, first, n_rows);
+    for (int i = threadIdx.x; i < 16 * 4 * GROUPS; i += WARPS * 32) {
+        int column = i % 16, row = i / 16;
+        if (tiles.first + column >= out.width || first + row >= n_rows) continue;
+        float gate = whole<2, GROUPS>(red, 0, column, row), up = whole<2, GROUPS>(red, 1, column, row);
+        out.store(first + row, tiles.first + column, gate, up);
+    }
+    out.pack(block, min(PACK_BLOCK / 16, (int)gridDim.x - PACK_BLOCK / 16 * block), first, last);
+}
+
+#define MM_GATED(name, groups)                                                                                       \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(                                                       \
+        INPUT_ARGUMENTS, int n_k, int n_rows, const uint16_t* weights, int inner, float* hidden, int activation,     \
+        const float* bias, int8_t* packed_q, float* packed_d, int16_t* packed_s, int packed_width, int* arrivals) {  \
+        PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                            \
+        GatedColumns out = {hidden, inner, activation, bias, packed, arrivals};                                      \
+        multiply_gated<groups>(INPUT, n_rows, weights, n_k, out);                                                    \
+    }
+MM_GATED(NAME(gated, 4), 1)
+MM_GATED(NAME(gated, 8), 2)
+MM_GATED(NAME(gated, 16), 4)
+#endif

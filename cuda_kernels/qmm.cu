@@ -9,21 +9,37 @@
 typedef FORMAT Format;
 #define QMM_PARTIAL (QMM_WARPS * 4 * 64)  // floats of a block's partial sums of a group
 
-struct DenseCursor {
-    const char* tiles_at;
-    int group, k_block, k_blocks, all_tiles, tile_bytes, first_token, tokens;
+struct DenseWork {
+    const char* weights;
+    int all_tiles, k_blocks, first_token, tokens;
 
-    __device__ __forceinline__ const char* weights() const { return tiles_at; }
-    __device__ __forceinline__ int tiles() const { return min(QMM_WARPS, all_tiles - QMM_WARPS * group); }
-    __device__ __forceinline__ int block() const { return k_block; }
-    __device__ __forceinline__ int row(int token) const { return first_token + token < tokens ? first_token + token : -1; }
-    __device__ __forceinline__ bool ends() const { return k_block + 1 == k_blocks; }
-    __device__ __forceinline__ void advance() {
-        tiles_at += (size_t)tiles() * tile_bytes;
-        if (++k_block == k_blocks) {
+    struct Cursor {
+        const DenseWork& work;
+        const char* tiles_at;
+        int group, k_block;
+
+        __device__ __forceinline__ const char* weights() const { return tiles_at; }
+        __device__ __forceinline__ int tiles() const { return work.tiles_of(group); }
+        __device__ __forceinline__ int block() const { return k_block; }
+        __device__ __forceinline__ int row(int token) const {
+            token += work.first_token;
+            return token < work.tokens ? token : -1;
+        }
+        __device__ __forceinline__ void advance() {
+            tiles_at += tiles() * Format::TILE_BYTES;
+            if (++k_block < work.k_blocks) return;
             k_block = 0;
             group++;
         }
+    };
+
+    __device__ __forceinline__ int tiles_of(int group) const { return min(QMM_WARPS, all_tiles - QMM_WARPS * group); }
+    __device__ __forceinline__ int tiles(int unit) const { return tiles_of(unit / k_blocks); }
+    __device__ __forceinline__ int run(int unit) const { return k_blocks - unit % k_blocks; }
+    __device__ __forceinline__ Cursor at(int unit) const {
+        int group = unit / k_blocks, k_block = unit % k_blocks;
+        size_t before = (size_t)group * QMM_WARPS * k_blocks + (size_t)k_block * tiles_of(group);
+        return {*this, weights + before * Format::TILE_BYTES, group, k_block};
     }
 };
 
@@ -47,12 +63,14 @@ __device__ __forceinline__ bool join(const Shares& shares, int group, int k_bloc
         return (float2*)(partials + at * QMM_PARTIAL) + (warp * 4 * 32 + lane);
     };
     float2* mine = slot(blockIdx.x);
+    if (warp < QMM_WARPS) {
 #pragma unroll
-    for (int n = 0; n < TILES; n++) mine[32 * n] = make_float2(sums[n][0], sums[n][1]);
+        for (int n = 0; n < TILES; n++) mine[32 * n] = make_float2(sums[n][0], sums[n][1]);
+    }
     if (!last_to_arrive(counters + group, last - first + 1)) return false;
 #pragma unroll
     for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
-    for (int block = first; block <= last; block++) {
+    for (int block = first; block <= last && warp < QMM_WARPS; block++) {
         const float2* theirs = slot(block);
 #pragma unroll
         for (int n = 0; n < TILES; n++) {
@@ -76,16 +94,15 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
     int* joined = counters + (size_t)blockIdx.y * 2 * groups;
     to.arrivals = joined + groups;
     int first = shares.first(blockIdx.x), steps = shares.first(blockIdx.x + 1) - first;
-    int group = first / k_blocks, k_block = first % k_blocks;
-    size_t before = (size_t)group * QMM_WARPS * k_blocks + (size_t)k_block * min(QMM_WARPS, tiles - QMM_WARPS * group);
-    DenseCursor cursor = {weights + before * Format::TILE_BYTES, group, k_block, k_blocks, tiles, Format::TILE_BYTES, first_token, to.tokens};
-    walk<Format, TILES>(memory, x, cursor, steps, [&](const DenseCursor& at, float (&sums)[TILES][2]) {
-        if (join<TILES>(shares, at.group, k_blocks, partials, joined, sums)) finish_group<TILES>(to, at.group, first_token, sums, best);
+    DenseWork work = {weights, tiles, k_blocks, first_token, to.tokens};
+    walk<Format, TILES>(memory, x, work, first, steps, [&](int unit, float (&sums)[TILES][2]) {
+        int group = unit / k_blocks;
+        if (join<TILES>(shares, group, k_blocks, partials, joined, sums)) finish_group<TILES>(to, group, first_token, sums, best);
     });
 }
 
 #define QMM_KERNEL(name, TILES)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(256, 2) name(                                                                    \
+    extern "C" __global__ void __launch_bounds__(288, 2) name(                                                                    \
         const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
         int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
         int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 WIDTHS = (4, 8, 16)  # rows that a variant takes
-THREADS = 256
+THREADS = 288
 BLOCKS_PER_PROCESSOR = 2
 GROUP_ROWS = GROUP_TILES * TILE_ROWS
 MAXIMA_BLOCK = 64
@@ -57,9 +57,9 @@ class _Ending(IntEnum):
 def shared_bytes(form: str, width: int) -> int:
     """Of the ring of stages, as `Ring` in qmm_core.cuh counts them."""
     tiles = width // 4
-    numbers = 2 * (8 * tiles * 8 + 4 * tiles) * 4
-    stage = GROUP_TILES * FORMATS[form].tile_bytes + 8 * tiles * _PITCH
-    return min(4, (_RING - numbers) // stage) * stage + numbers
+    numbers = (8 * tiles * 8 + 4 * tiles) * 4
+    stage = GROUP_TILES * FORMATS[form].tile_bytes + 8 * tiles * _PITCH + numbers
+    return min(4, _RING // stage) * stage
 
 
 def _kernels(form: str) -> dict[int, Kernel]:

@@ -19,6 +19,7 @@ MODULES: tuple[str, ...] = (
     "moe_route",
     "norm_quant",
 )
+MODULES: tuple[str, ...] = ("mm_bf16_skinny", "moe_route", "qmm_moe")
 
 
 @cache

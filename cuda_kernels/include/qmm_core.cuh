@@ -1,28 +1,31 @@
-// The inner part of all products with quantised weights: a block walks over steps of (8 tiles of 16 rows) x (256 of k), each of its
-// 8 warps one tile, for up to 4 * TILES rows of activations (which are columns here). Weights and activations arrive through a
-// ring of stages in shared memory; a lane ends with the sums of weight rows group and group + 8, for tokens 4 n + t.
+// The inner part of all products with quantised weights: a block walks over steps of (8 tiles of 16 rows) x (256 of k). A ninth
+// warp fetches weights and activations through a ring of stages in shared memory; each of the other 8 multiplies a tile with up to
+// 4 * TILES rows of activations (which are columns here), so that a lane ends with the sums of weight rows group and group + 8 for
+// tokens 4 n + t.
 //
 // The two planes of a token are neighbouring columns of a product, so one of 8 columns takes 4 tokens and a lane holds both planes of
 // its token. Nothing of a column depends on another column, and the order of additions of a sum is that of the steps.
 //
-// The caller brings a cursor, which says what a step is:
-//   const char* weights()    the tiles of the step, one behind the other
-//   int tiles()              how many of them there are, 1 to 8
-//   int block()              which 256 of k
-//   int row(int token)       the row of the packed activations, or -1
-//   bool ends()              is it the last step of a run, after which `finish` gets the sums?
-//   void advance()           on to the next step
+// The caller brings `work`, whose units are steps in order:
+//   int run(int unit)        units from here to the end of the run, after which `finish` gets the sums
+//   int tiles(int unit)      how many tiles its units have, 1 to 8; the same within a run
+//   Cursor at(int unit)      for the fetching warp, with
+//     const char* weights()    the tiles of the unit, one behind the other
+//     int tiles()
+//     int block()              which 256 of k
+//     int row(int token)       the row of the packed activations, or -1
+//     void advance()           on to the next unit
 #pragma once
 #include "mma.cuh"
 #include "packed.cuh"
 #include "qmm_formats_32.cuh"
 
 #define QMM_WARPS 8
-#define QMM_THREADS 256
+#define QMM_THREADS 288
 #define QMM_PITCH 288  // bytes of a column's 256 values in shared memory: 32 beyond, so that 8 columns lie in different banks
 #define QMM_SHARED 100352  // what the ring may take: all of a block's 99 KB on the smaller GPUs, twice on the larger ones
 
-// Sums and scales of the activations of a step. They go through registers, as the sums become halves on the way.
+// Sums and scales of the activations of a step.
 template <int TILES>
 struct StepNumbers {
     uint32_t sums[8 * TILES][8];  // [column]: sums of 16 as halves; pair i of the file's order at 2 * (i & 3) + (i >> 2)
@@ -32,75 +35,60 @@ struct StepNumbers {
 template <class Format, int TILES>
 struct Ring {
     static constexpr int WEIGHTS = QMM_WARPS * Format::TILE_BYTES, COLUMNS = 8 * TILES * QMM_PITCH;
-    static constexpr int FIT = (QMM_SHARED - 2 * (int)sizeof(StepNumbers<TILES>)) / (WEIGHTS + COLUMNS);
-    static constexpr int STAGES = FIT > 4 ? 4 : FIT;
-    static constexpr int BYTES = STAGES * (WEIGHTS + COLUMNS) + 2 * (int)sizeof(StepNumbers<TILES>);
+    static constexpr int STAGE = WEIGHTS + COLUMNS + (int)sizeof(StepNumbers<TILES>);
+    static constexpr int STAGES = QMM_SHARED / STAGE > 4 ? 4 : QMM_SHARED / STAGE;
     static_assert(STAGES >= 2, "two stages must fit");
     char* memory;
 
-    __device__ __forceinline__ char* weights(int stage) const { return memory + stage * WEIGHTS; }
-    __device__ __forceinline__ char* columns(int stage) const { return memory + STAGES * WEIGHTS + stage * COLUMNS; }
-    __device__ __forceinline__ StepNumbers<TILES>* numbers(int which) const {
-        return (StepNumbers<TILES>*)(memory + STAGES * (WEIGHTS + COLUMNS)) + which;
+    __device__ __forceinline__ char* weights(int stage) const { return memory + stage * STAGE; }
+    __device__ __forceinline__ char* columns(int stage) const { return weights(stage) + WEIGHTS; }
+    __device__ __forceinline__ StepNumbers<TILES>* numbers(int stage) const {
+        return (StepNumbers<TILES>*)(columns(stage) + COLUMNS);
     }
 };
 
-// A warp fetches its own tile, which no other warp reads.
-template <class Format>
-__device__ __forceinline__ void fetch_weights(char* stage, const char* weights, int tiles) {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    if (warp >= tiles) return;
-    char* to = stage + warp * Format::TILE_BYTES;
-    const char* from = weights + warp * Format::TILE_BYTES;
-    constexpr int whole = Format::TILE_BYTES / 512;
-#pragma unroll
-    for (int i = 0; i < whole; i++) cp_async_16(to + 512 * i + 16 * lane, from + 512 * i + 16 * lane);
-    if (lane < (Format::TILE_BYTES - 512 * whole) / 16) cp_async_16(to + 512 * whole + 16 * lane, from + 512 * whole + 16 * lane);
+// What follows is done by one warp.
+__device__ __forceinline__ void fetch_weights(char* to, const char* from, int bytes) {
+    int lane = threadIdx.x & 31;
+#pragma unroll 8
+    for (int at = 16 * lane; at < bytes; at += 512) cp_async_16(to + at, from + at);
 }
 
-// The block fetches the values of all columns. What no token fills stays what it was: it ends in columns that nobody reads.
+// The values of all columns. What no token fills stays what it was: it ends in columns that nobody reads.
 template <int TILES, class Cursor>
-__device__ __forceinline__ void fetch_columns(char* stage, const PackedRows& x, const Cursor& cursor) {
+__device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, const Cursor& cursor) {
+    int lane = threadIdx.x & 31, plane = lane >> 4, piece = 16 * (lane & 15);
 #pragma unroll
-    for (int first = 0; first < 128 * TILES; first += QMM_THREADS) {
-        int i = first + threadIdx.x, column = i >> 4, piece = 16 * (i & 15);
-        int row = i < 128 * TILES ? cursor.row(column >> 1) : -1;
+    for (int token = 0; token < 4 * TILES; token++) {
+        int row = cursor.row(token);
         if (row < 0) continue;
-        const int8_t* from = x.q + (size_t)(2 * row + (column & 1)) * x.width + PACK_BLOCK * cursor.block() + piece;
-        cp_async_16(stage + QMM_PITCH * column + piece, from);
+        const int8_t* from = x.q + (size_t)(2 * row + plane) * x.width + PACK_BLOCK * cursor.block() + piece;
+        cp_async_16(to + QMM_PITCH * (2 * token + plane) + piece, from);
     }
 }
 
-// What thread i brings of a step's numbers: two sums of column i / 8, and the scale of token i.
-template <class Format, int TILES>
-struct Carried {
-    uint32_t sums;
-    float d;
-
-    template <class Cursor>
-    __device__ __forceinline__ void fetch(const PackedRows& x, const Cursor& cursor) {
-        int i = threadIdx.x, blocks = x.width / PACK_BLOCK;
-        sums = 0;
-        d = 0.0f;
-        if (Format::MINIMA && i < 64 * TILES) {
-            int row = cursor.row(i >> 4), plane = (i >> 3) & 1;
-            size_t at = ((size_t)(2 * row + plane) * blocks + cursor.block()) * PACK_SUMS + 8;
-            if (row >= 0) sums = ((const uint32_t*)(x.s + at))[i & 7];
-        }
-        if (i < 4 * TILES) {
-            int row = cursor.row(i);
-            if (row >= 0) d = x.d[(size_t)row * blocks + cursor.block()];
+// Sums of 16 as halves, and scales. A lane takes sums 2 * (lane & 7) and the next one of four columns, and the scale of a token.
+template <class Format, int TILES, class Cursor>
+__device__ __forceinline__ void fetch_numbers(StepNumbers<TILES>* to, const PackedRows& x, const Cursor& cursor) {
+    int lane = threadIdx.x & 31, blocks = x.width / PACK_BLOCK, pair = lane & 7;
+    uint32_t sums[2 * TILES];
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) {
+        int column = 4 * i + (lane >> 3), row = cursor.row(column >> 1);
+        const int16_t* from = x.s + ((size_t)(2 * row + (column & 1)) * blocks + cursor.block()) * PACK_SUMS + 8;
+        sums[i] = Format::MINIMA && row >= 0 ? ((const uint32_t*)from)[pair] : 0;
+    }
+    int row = lane < 4 * TILES ? cursor.row(lane) : -1;
+    float d = row >= 0 ? x.d[(size_t)row * blocks + cursor.block()] : 0.0f;
+    if (lane < 4 * TILES) to->d[lane] = d;
+    if constexpr (Format::MINIMA != 0) {
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++) {
+            float low = (float)(int16_t)(sums[i] & 0xffff), high = (float)(int16_t)(sums[i] >> 16);
+            to->sums[4 * i + (lane >> 3)][2 * (pair & 3) + (pair >> 2)] = floats_to_half2(low, high);
         }
     }
-    __device__ __forceinline__ void store(StepNumbers<TILES>* numbers) const {
-        int i = threadIdx.x;
-        if (Format::MINIMA && i < 64 * TILES) {
-            float low = (float)(int16_t)(sums & 0xffff), high = (float)(int16_t)(sums >> 16);
-            numbers->sums[i >> 3][2 * (i & 3) + ((i >> 2) & 1)] = floats_to_half2(low, high);
-        }
-        if (i < 4 * TILES) numbers->d[i] = d;
-    }
-};
+}
 
 template <class Format>
 __device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const uint2& b) {
@@ -113,16 +101,22 @@ __device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const 
 // Integer scales: all of a super-block is added up as integers, and one float scale finishes 256 values.
 template <class Format, int TILES>
 struct IntegerSums {
-    int sums[TILES][Format::ODD_SHIFT ? 2 : 1][4];
+    // Even sub-blocks by themselves, to be shifted in the end: cheaper than to shift their scales, unless registers are short.
+    static constexpr bool APART = Format::ODD_SHIFT != 0 && TILES < 4;
+    int sums[TILES][APART ? 2 : 1][4];
 
     __device__ __forceinline__ void clear() {
 #pragma unroll
         for (int n = 0; n < TILES; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) sums[n][0][i] = sums[n][Format::ODD_SHIFT ? 1 : 0][i] = 0;
+            for (int i = 0; i < 4; i++) sums[n][0][i] = sums[n][APART ? 1 : 0][i] = 0;
     }
     __device__ __forceinline__ void add(int n, int j, const int p[4], int scale, int scale_8) {
-        int* to = sums[n][Format::ODD_SHIFT ? j & 1 : 0];
+        int* to = sums[n][APART ? j & 1 : 0];
+        if (!APART && (j & 1) == 0) {
+            scale <<= Format::ODD_SHIFT;
+            scale_8 <<= Format::ODD_SHIFT;
+        }
         to[0] += scale * p[0];
         to[1] += scale * p[1];
         to[2] += scale_8 * p[2];
@@ -144,7 +138,7 @@ struct IntegerSums {
     // The sum of weight row group + 8 r, without the offsets.
     __device__ __forceinline__ float total(const Format& tile, int n, int r) const {
         int high = sums[n][0][2 * r], low = sums[n][0][2 * r + 1];
-        if constexpr (Format::ODD_SHIFT != 0) {
+        if constexpr (APART) {
             high = (high << Format::ODD_SHIFT) + sums[n][1][2 * r];
             low = (low << Format::ODD_SHIFT) + sums[n][1][2 * r + 1];
         }
@@ -215,61 +209,79 @@ __device__ __forceinline__ void multiply_tile(const char* weights, const char* c
     }
 }
 
-// Walks `steps` steps from the cursor. `finish(cursor, sums)` is called by all threads after a step that ends a run, and after the
-// last one. Weights are asked for before what an earlier kernel wrote is waited for. `ring` is shared memory, aligned to 16 bytes.
-template <class Format, int TILES, class Cursor, class Finish>
-__device__ __forceinline__ void walk(char* memory, const PackedRows& x, Cursor cursor, int steps, Finish&& finish) {
-    typedef Ring<Format, TILES> Stages;
-    Stages ring{memory};
-    Cursor ahead = cursor;  // what is fetched next
-    Cursor numbered = cursor;
-    int warp = threadIdx.x >> 5;
-#pragma unroll
-    for (int i = 0; i < Stages::STAGES - 1; i++) {
-        if (i < steps) fetch_weights<Format>(ring.weights(i), ahead.weights(), ahead.tiles());
-        ahead.advance();
+// Where all warps meet between steps, in whichever loop they are.
+__device__ __forceinline__ void next_step() { __syncthreads(); }
+
+template <class Format, int TILES, class Work>
+__device__ __forceinline__ void fetch_steps(const Ring<Format, TILES>& ring, const PackedRows& x, const Work& work, int first, int step,
+                                            int end, int steps) {
+    constexpr int ahead = Ring<Format, TILES>::STAGES - 1;
+    auto cursor = work.at(first + step + ahead);
+    int stage = (step + ahead) % (ahead + 1);
+#pragma unroll 1
+    for (; step < end; step++) {
+        cp_async_wait<ahead - 1>();
+        next_step();
+        if (step + ahead < steps) {
+            fetch_weights(ring.weights(stage), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
+            fetch_columns<TILES>(ring.columns(stage), x, cursor);
+            fetch_numbers<Format, TILES>(ring.numbers(stage), x, cursor);
+            cursor.advance();
+        }
+        cp_async_commit();
+        stage = stage == ahead ? 0 : stage + 1;
+    }
+}
+
+template <class Format, int TILES>
+__device__ __forceinline__ void multiply_steps(const Ring<Format, TILES>& ring, int tiles, int step, int end, float sums[TILES][2]) {
+    constexpr int stages = Ring<Format, TILES>::STAGES;
+    int warp = threadIdx.x >> 5, stage = step % stages;
+#pragma unroll 1
+    for (; step < end; step++) {
+        next_step();
+        if (warp < tiles)
+            multiply_tile<Format, TILES>(ring.weights(stage) + warp * Format::TILE_BYTES, ring.columns(stage), ring.numbers(stage), sums);
+        stage = stage + 1 == stages ? 0 : stage + 1;
+    }
+}
+
+// Walks over `steps` units from `first` on. `finish(unit, sums)` is called by all threads after the last unit of each run, with the
+// unit where it began here; the fetching warp has no sums. Weights are asked for before what an earlier kernel wrote is waited for:
+// if `work` itself reads such things, wait before. `memory`: Ring::STAGES * Ring::STAGE bytes, aligned to 16.
+template <class Format, int TILES, class Work, class Finish>
+__device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int steps, Finish&& finish) {
+    constexpr int ahead = Ring<Format, TILES>::STAGES - 1;
+    Ring<Format, TILES> ring{memory};
+    bool fetches = threadIdx.x >> 5 == QMM_WARPS;
+    if (fetches) {
+        auto cursor = work.at(first);
+        for (int i = 0; i < ahead && i < steps; i++) {
+            fetch_weights(ring.weights(i), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
+            cursor.advance();
+        }
     }
     let_next_start();
     wait_for_previous();
-    ahead = cursor;
-#pragma unroll
-    for (int i = 0; i < Stages::STAGES - 1; i++) {
-        if (i < steps) fetch_columns<TILES>(ring.columns(i), x, ahead);
-        cp_async_commit();
-        ahead.advance();
+    if (fetches) {
+        auto cursor = work.at(first);
+        for (int i = 0; i < ahead; i++) {
+            if (i < steps) {
+                fetch_columns<TILES>(ring.columns(i), x, cursor);
+                fetch_numbers<Format, TILES>(ring.numbers(i), x, cursor);
+                cursor.advance();
+            }
+            cp_async_commit();
+        }
     }
-    Carried<Format, TILES> carried;
-    carried.fetch(x, numbered);
-    carried.store(ring.numbers(0));
-    numbered.advance();
-    if (steps > 1) carried.fetch(x, numbered);
-
-    float sums[TILES][2] = {};
-    int stage = 0, free_stage = Stages::STAGES - 1;
-    for (int step = 0; step < steps; step++) {
-        cp_async_wait<Stages::STAGES - 2>();
-        __syncthreads();  // this step is here for all, and nobody reads the one before it any more
-        if (step + Stages::STAGES - 1 < steps) {
-            fetch_weights<Format>(ring.weights(free_stage), ahead.weights(), ahead.tiles());
-            fetch_columns<TILES>(ring.columns(free_stage), x, ahead);
-            ahead.advance();
-        }
-        cp_async_commit();
-        if (step + 1 < steps) {
-            carried.store(ring.numbers((step + 1) & 1));
-            numbered.advance();
-            if (step + 2 < steps) carried.fetch(x, numbered);
-        }
-        if (warp < cursor.tiles())
-            multiply_tile<Format, TILES>(ring.weights(stage) + warp * Format::TILE_BYTES, ring.columns(stage),
-                                         ring.numbers(step & 1), sums);
-        if (cursor.ends() || step + 1 == steps) {
-            finish(cursor, sums);
+    for (int step = 0; step < steps;) {
+        int unit = first + step, end = step + min(work.run(unit), steps - step);
+        float sums[TILES][2];
 #pragma unroll
-            for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
-        }
-        cursor.advance();
-        stage = stage + 1 == Stages::STAGES ? 0 : stage + 1;
-        free_stage = free_stage + 1 == Stages::STAGES ? 0 : free_stage + 1;
+        for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
+        if (fetches) fetch_steps<Format, TILES>(ring, x, work, first, step, end, steps);
+        else multiply_steps<Format, TILES>(ring, work.tiles(unit), step, end, sums);
+        finish(unit, sums);
+        step = end;
     }
 }

@@ -1,8 +1,9 @@
-// What becomes of the finished products of a group of 128 weight rows. A lane brings sums [n][r] of row group + 8 r of its warp's tile
-// and token 4 n + t.
+// What becomes of the finished products of a group of 128 weight rows. A lane of the first 8 warps brings sums [n][r] of row
+// group + 8 r of its warp's tile and token 4 n + t; a ninth warp is there for the barriers.
 #pragma once
 #include "packed.cuh"
 
+#define QMM_GROUP_TILES 8
 #define QMM_GROUP_ROWS 128
 
 enum QmmEnding { QMM_STORE, QMM_ADD, QMM_SPLIT, QMM_HEAD, QMM_GATED };
@@ -52,6 +53,7 @@ __device__ __forceinline__ void store_value(const QmmTarget& to, int row, int to
 template <int TILES>
 __device__ __forceinline__ void store_values(const QmmTarget& to, int tile, int first_token, const float sums[TILES][2]) {
     int lane = threadIdx.x & 31;
+    if (threadIdx.x >> 5 >= QMM_GROUP_TILES) return;
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
         int token = first_token + 4 * n + (lane & 3);
@@ -66,11 +68,11 @@ __device__ __forceinline__ void store_values(const QmmTarget& to, int tile, int 
 // Logits, and the largest of each 64. `best`: shared memory, [8 warps][4 * TILES].
 template <int TILES>
 __device__ __forceinline__ void store_logits(const QmmTarget& to, int group, int first_token, const float sums[TILES][2], float* best) {
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = QMM_GROUP_ROWS / 16 * group + warp;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = QMM_GROUP_TILES * group + warp;
     store_values<TILES>(to, tile, first_token, sums);
     if (!to.maxima) return;
 #pragma unroll
-    for (int n = 0; n < TILES; n++) {
+    for (int n = 0; n < TILES && warp < QMM_GROUP_TILES; n++) {
         float largest = -INFINITY_F;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -115,13 +117,13 @@ __device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int 
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
         int token = first_token + 4 * n + (lane & 3);
-        if (token >= to.tokens || column >= width) continue;
+        if (token >= to.tokens || column >= width || warp >= QMM_GROUP_TILES) continue;
         float gate = scaled_and_biased(to, column, sums[n][0]), up = scaled_and_biased(to, width + column, sums[n][1]);
         to.y[(size_t)token * to.stride + column] = activated(to.activation, gate) * up;
     }
     int block = group / 4, groups = (width + 63) / 64 - 4 * block;
     if (!last_to_arrive(to.arrivals + block, groups < 4 ? groups : 4)) return;
-    for (int token = first_token + warp; token < to.tokens && token < first_token + 4 * TILES; token += 8) {
+    for (int token = first_token + warp; token < to.tokens && token < first_token + 4 * TILES; token += QMM_GROUP_TILES + 1) {
         float values[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -136,5 +138,5 @@ template <int TILES>
 __device__ __forceinline__ void finish_group(const QmmTarget& to, int group, int first_token, const float sums[TILES][2], float* best) {
     if (to.ending == QMM_GATED) store_gated<TILES>(to, group, first_token, sums);
     else if (to.ending == QMM_HEAD) store_logits<TILES>(to, group, first_token, sums, best);
-    else store_values<TILES>(to, QMM_GROUP_ROWS / 16 * group + (threadIdx.x >> 5), first_token, sums);
+    else store_values<TILES>(to, QMM_GROUP_TILES * group + (threadIdx.x >> 5), first_token, sums);
 }

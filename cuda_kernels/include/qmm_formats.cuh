@@ -19,8 +19,10 @@
 #include "base.cuh"
 
 // Byte `i` of a word, as unsigned and signed.
-__device__ __forceinline__ int byte_of(uint32_t word, int i) { return (int)((word >> (8 * i)) & 255); }
-__device__ __forceinline__ int signed_byte_of(uint32_t word, int i) { return (int)(int8_t)(word >> (8 * i)); }
+__device__ __forceinline__ int byte_of(uint32_t word, int i) { return (int)permute_bytes(word, 0, 0x4440 | (uint32_t)i); }
+__device__ __forceinline__ int signed_byte_of(uint32_t word, int i) {
+    return (int)permute_bytes(word, 0, 0x8880 | 0x1111 * (uint32_t)i);
+}
 __device__ __forceinline__ float low_half(uint32_t word) { return half_to_float((uint16_t)word); }
 __device__ __forceinline__ float high_half(uint32_t word) { return half_to_float((uint16_t)(word >> 16)); }
 __device__ __forceinline__ float half_of(const uint4& words, int i) {
