@@ -12,14 +12,16 @@ MODULES: tuple[str, ...] = (
     "attn_prep",
     "attn_verify",
     "embed",
+    "gate_rows",
     "gdn_rows",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
+    "qmm",
+    "qmm_moe",
 )
-MODULES: tuple[str, ...] = ("mm_bf16_skinny", "moe_route", "qmm_moe")
 
 
 @cache
