@@ -39,7 +39,9 @@ def create_backend(
             f"--device {device}: unknown device; choose cpu, cuda, torch or torch:<torch device>"
         )
     if kv_types != HALF_FLOATS:
-        raise ConfigError(f"--cache-type-k and --cache-type-v are for --device cpu and cuda, not {device}")
+        raise ConfigError(
+            f"--cache-type-k and --cache-type-v are for --device cpu and cuda, not {device}"
+        )
     try:
         from .reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:
