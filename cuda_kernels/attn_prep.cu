@@ -6,6 +6,7 @@
 
 #define WARPS 4
 #define LARGEST_HEAD 256
+#define INFINITE_BITS 0x7f800000u  // of a float; NaN has more
 #define LOW_SCALE 2048.0f  // what a half float leaves of a query is kept times this
 
 struct Rope {
@@ -91,31 +92,31 @@ __device__ __forceinline__ void write_query(uint4* to, const float* head, int di
     }
 }
 
-// A NaN takes the place of all, or a 0 that of each NaN, if asked for.
-enum class Nan { STAYS, IS_ALL, IS_ZERO };
+// What becomes of numbers that are none: a NaN for all who see the cell, or for nobody.
+enum class Broken { SHOWS, HIDES, IS_ALL };
 
-__device__ __forceinline__ void write_halves(void* cells, size_t cell, const float* head, int dim, Nan nan) {
+__device__ __forceinline__ void write_halves(void* cells, size_t cell, const float* head, int dim, Broken broken) {
     uint32_t* to = (uint32_t*)cells + cell * (size_t)(dim / 2);
     for (int i = threadIdx.x & 31; i < dim / 2; i += 32) {
         float x[2] = {head[2 * i], head[2 * i + 1]};
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            if (nan == Nan::IS_ALL) x[j] = __int_as_float(0x7fc00000);
-            if (nan == Nan::IS_ZERO && x[j] != x[j]) x[j] = 0.0f;
+            if (broken == Broken::IS_ALL) x[j] = __int_as_float(0x7fc00000);
+            if (broken == Broken::HIDES && x[j] != x[j]) x[j] = 0.0f;
         }
         to[i] = floats_to_half2(within_half(x[0]), within_half(x[1]));
     }
 }
 
-// A NaN or an infinity makes the scale of its block NaN.
-__device__ __forceinline__ void write_bytes(void* cells, uint16_t* scales, size_t cell, const float* head, int dim, Nan nan) {
+__device__ __forceinline__ void write_bytes(void* cells, uint16_t* scales, size_t cell, const float* head, int dim, Broken broken) {
     int lane = threadIdx.x & 31;
     for (int block = 0; block < dim / SCALE_BLOCK; block++) {
         float x = head[SCALE_BLOCK * block + lane];
         uint32_t largest = __reduce_max_sync(ALL_LANES, (uint32_t)__float_as_int(x) & 0x7fffffffu);
-        bool is_broken = largest >= 0x7f800000u || nan == Nan::IS_ALL;
-        float scale = is_broken ? __int_as_float(0x7fc00000) : __int_as_float((int)largest) * (1.0f / 127.0f);
-        uint16_t stored = float_to_half(scale);
+        float scale = __int_as_float((int)largest) * (1.0f / 127.0f);
+        if (largest >= INFINITE_BITS) scale = broken == Broken::HIDES ? 0.0f : __int_as_float(0x7fc00000);
+        if (broken == Broken::IS_ALL) scale = __int_as_float(0x7fc00000);
+        uint16_t stored = float_to_half(within_half(scale));
         float step = half_to_float(stored);
         int rounded = __float2int_rn(x * (step > 0.0f ? 1.0f / step : 0.0f));
         // the half float may be a little smaller than the scale
@@ -124,9 +125,10 @@ __device__ __forceinline__ void write_bytes(void* cells, uint16_t* scales, size_
     }
 }
 
-__device__ __forceinline__ bool has_nan(const float* head, int dim) {
+// Is there a NaN, or something of at least `least` in size, as bits?
+__device__ __forceinline__ bool has_broken(const float* head, int dim, uint32_t least) {
     bool found = false;
-    for (int i = threadIdx.x & 31; i < dim; i += 32) found |= head[i] != head[i];
+    for (int i = threadIdx.x & 31; i < dim; i += 32) found |= ((uint32_t)__float_as_int(head[i]) & 0x7fffffffu) >= least;
     return __any_sync(ALL_LANES, found);
 }
 
@@ -160,17 +162,17 @@ attn_prep(const float* qkv, int width, int n_heads, int n_kv_heads, int key_dim,
     const float* k = from + (size_t)n_heads * q_step + (size_t)kv_head * key_dim;
     const float* v = from + (size_t)n_heads * q_step + (size_t)n_kv_heads * key_dim + (size_t)kv_head * value_dim;
 
-    // Rows that may not see this cell give its value the weight 0, which a NaN would survive. A key that is NaN
-    // reaches all who do see it, and nobody else.
+    // Rows that may not see this cell give its value the weight 0, which a NaN would survive. So it hides there, and shows
+    // in the key: it reaches all who see the cell, and nobody else. Half floats saturate; an int8 scale would be infinite.
     read_head(head, v, value_dim, nullptr, 0.0f);
-    Nan of_key = Nan::STAYS;
+    bool is_broken = has_broken(head, value_dim, value_scales ? INFINITE_BITS : INFINITE_BITS + 1);
     if (value_scales) {
-        write_bytes(values, value_scales, cell, head, value_dim, Nan::STAYS);
+        write_bytes(values, value_scales, cell, head, value_dim, Broken::HIDES);
     } else {
-        if (has_nan(head, value_dim)) of_key = Nan::IS_ALL;
-        write_halves(values, cell, head, value_dim, Nan::IS_ZERO);
+        write_halves(values, cell, head, value_dim, Broken::HIDES);
     }
     __syncwarp();
+    Broken of_key = is_broken ? Broken::IS_ALL : Broken::SHOWS;
     read_head(head, k, key_dim, k_weight, k_eps);
     turn_head(head, rope, positions[row]);
     if (key_scales) {

@@ -25,11 +25,10 @@ constexpr int slot_bytes = Keys::bytes > Values::bytes ? Keys::bytes : Values::b
 constexpr int weight_stride = INT8_VALUES ? COLUMNS + 4 : 8 * (TILES * GROUPS | 1);  // floats, or half floats
 
 struct Shared {  // besides what is dynamic: queries, slots, weights
-    float maxima[4][COLUMNS];
-    float totals[4][COLUMNS];
+    float2 maxima[4][COLUMNS / 2];  // of pairs of neighbouring columns
+    float2 totals[4][COLUMNS / 2];
     int target[COLUMNS];  // row * heads + head, or NOBODY
-    int first[COLUMNS];
-    int end[COLUMNS];
+    Cells seen[COLUMNS];
     int where[WHERE];
 };
 
@@ -107,23 +106,31 @@ __device__ __forceinline__ void hide_unseen(float scores[TILES][4], const Shared
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int column = p.column(n) + (i & 1), cell = first_cell + 16 * p.warp + p.g() + 8 * (i >> 1);
-            if (cell < shared.first[column] || cell >= shared.end[column]) scores[n][i] = -INFINITY_F;
+        for (int column = 0; column < 2; column++) {
+            const Cells seen = shared.seen[p.column(n) + column];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int cell = first_cell + 16 * p.warp + p.g() + 8 * i;
+                bool is_seen = (cell >= seen.first) & (cell < seen.end);
+                scores[n][2 * i + column] = is_seen ? scores[n][2 * i + column] : -INFINITY_F;
+            }
         }
 }
 
 // The best score of each column among the 16 cells of this warp, for the others to see. NaN is nobody's best.
 __device__ __forceinline__ void share_maxima(const float scores[TILES][4], Shared& shared, const Place& p) {
 #pragma unroll
-    for (int n = 0; n < TILES; n++)
+    for (int n = 0; n < TILES; n++) {
+        float best[2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float best = fmaxf(scores[n][i], scores[n][i + 2]);
+            best[i] = fmaxf(scores[n][i], scores[n][i + 2]);
 #pragma unroll
-            for (int offset = 4; offset < 32; offset <<= 1) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, offset));
-            if (p.g() == 0) shared.maxima[p.warp][p.column(n) + i] = best;
+            for (int offset = 4; offset < 32; offset <<= 1)
+                best[i] = fmaxf(best[i], __shfl_xor_sync(ALL_LANES, best[i], offset));
         }
+        if (p.g() == 0) shared.maxima[p.warp][p.column(n) / 2] = make_float2(best[0], best[1]);
+    }
 }
 
 // Of the columns p.column(n) + 0 and 1.
@@ -148,16 +155,20 @@ __device__ __forceinline__ void weigh(float scores[TILES][4], Running& running, 
                                       const Place& p) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
+        float bests[2] = {running.best[n][0], running.best[n][1]};
+#pragma unroll
+        for (int warp = 0; warp < 4; warp++) {
+            float2 of_warp = shared.maxima[warp][p.column(n) / 2];
+            bests[0] = fmaxf(bests[0], of_warp.x);
+            bests[1] = fmaxf(bests[1], of_warp.y);
+        }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int column = p.column(n) + i;
-            float best = running.best[n][i];
-#pragma unroll
-            for (int warp = 0; warp < 4; warp++) best = fmaxf(best, shared.maxima[warp][column]);
+            float best = bests[i];
             float base = best == -INFINITY_F ? 0.0f : best;  // nothing seen so far: weights are 0
-            float factor = exp2f(running.best[n][i] - base);
-            scores[n][i] = exp2f(scores[n][i] - base) * WEIGHT_UNIT;
-            scores[n][i + 2] = exp2f(scores[n][i + 2] - base) * WEIGHT_UNIT;
+            float factor = exp2_or_zero(running.best[n][i] - base);
+            scores[n][i] = exp2_or_zero(scores[n][i] - base) * WEIGHT_UNIT;
+            scores[n][i + 2] = exp2_or_zero(scores[n][i + 2] - base) * WEIGHT_UNIT;
             running.total[n][i] = fmaf(running.total[n][i], factor, scores[n][i] + scores[n][i + 2]);
             running.best[n][i] = best;
             running.factor[n][i] = factor;
@@ -219,7 +230,7 @@ __device__ __forceinline__ void add_halves(Sums sums, const unsigned char* value
     }
 }
 
-// Weights of 16 cells times the scales of a block of their values. A scale that is NaN is for those who see it.
+// Weights of 16 cells times the scales of a block of their values.
 __device__ __forceinline__ void scale_weights(TwoBf16 scaled[TILES][2], const float* weight, const float scale[4]) {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
@@ -227,16 +238,15 @@ __device__ __forceinline__ void scale_weights(TwoBf16 scaled[TILES][2], const fl
         for (int second = 0; second < 2; second++) {
             float x[2];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float w = weight[(8 * second + i) * weight_stride + 8 * n];
-                x[i] = w == 0.0f ? 0.0f : w * scale[2 * second + i];
-            }
+            for (int i = 0; i < 2; i++) x[i] = weight[(8 * second + i) * weight_stride + 8 * n] * scale[2 * second + i];
             scaled[n][second] = split_bf16(x[0], x[1]);
         }
 }
 
 // sums[m][n][i]: value 2 g + (i >> 1) of 16. A weight meets the scale of its cell and block before it is rounded.
-__device__ __forceinline__ void add_bytes(Sums sums, const unsigned char* values, const unsigned char* weights, const Place& p) {
+// `n_cells`: from there on nobody has written a scale.
+__device__ __forceinline__ void add_bytes(Sums sums, const unsigned char* values, const unsigned char* weights, int n_cells,
+                                          const Place& p) {
     // lane 8 i + r: cell 8 i + r of 32. Turned, a pair of neighbouring values is an element.
     const unsigned char* row = values + p.lane * Values::stride + 16 * VALUE_TILES * p.warp;
     const float* weight = (const float*)weights + 2 * p.t() * weight_stride + p.column0 + p.g();
@@ -260,8 +270,10 @@ __device__ __forceinline__ void add_bytes(Sums sums, const unsigned char* values
                 if (m == 0 || (is_even ? m : tile) % 2 == 0) {
                     float scale[4];
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        scale[i] = scale_of<Values>(values, cell + 2 * p.t() + (i & 1) + 8 * (i >> 1), tile / 2);
+                    for (int i = 0; i < 4; i++) {
+                        int mine = cell + 2 * p.t() + (i & 1) + 8 * (i >> 1);
+                        scale[i] = mine < n_cells ? scale_of<Values>(values, mine, tile / 2) : 0.0f;
+                    }
                     scale_weights(scaled, weight + cell * weight_stride, scale);
                 }
                 const uint32_t *near = &bytes[m][2 * half], *far = near + 1;  // cells 2t, 2t + 1, and 8 further
@@ -294,8 +306,7 @@ __device__ __forceinline__ void describe_columns(Shared& shared, const Work& wor
         bool is_real = column < work.n_columns;
         Cells seen = seen_from(past + work.row(column), window);
         shared.target[column] = is_real ? (work.first_row + work.row(column)) * n_heads + work.head(column) : NOBODY;
-        shared.first[column] = is_real ? seen.first : 0;
-        shared.end[column] = is_real ? seen.end : 0;
+        shared.seen[column] = is_real ? seen : Cells{0, 0};
     }
 }
 
@@ -311,14 +322,14 @@ __device__ __forceinline__ void copy_queries(uint4* to, const uint4* queries, co
 // The weight of all cells of a column, by all its warps.
 __device__ __forceinline__ void share_totals(const Running& running, Shared& shared, const Place& p) {
 #pragma unroll
-    for (int n = 0; n < TILES; n++)
+    for (int n = 0; n < TILES; n++) {
+        float total[2] = {running.total[n][0], running.total[n][1]};
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float total = running.total[n][i];
+        for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int offset = 4; offset < 32; offset <<= 1) total += __shfl_xor_sync(ALL_LANES, total, offset);
-            if (p.g() == 0) shared.totals[p.warp][p.column(n) + i] = total;
-        }
+            for (int offset = 4; offset < 32; offset <<= 1) total[i] += __shfl_xor_sync(ALL_LANES, total[i], offset);
+        if (p.g() == 0) shared.totals[p.warp][p.column(n) / 2] = make_float2(total[0], total[1]);
+    }
 }
 
 __device__ __forceinline__ void write_parts(const Sums sums, const Running& running, const Shared& shared, const Place& p, int split,
@@ -331,9 +342,10 @@ __device__ __forceinline__ void write_parts(const Sums sums, const Running& runn
             if (target == NOBODY) continue;
             size_t part = (size_t)target * n_splits + split;
             if (p.warp == 0 && p.g() == 0) {
-                float total = shared.totals[0][column] + shared.totals[1][column];
-                total += shared.totals[2][column];
-                total += shared.totals[3][column];
+                float total = 0.0f;
+#pragma unroll
+                for (int warp = 0; warp < 4; warp++)
+                    total += second ? shared.totals[warp][column / 2].y : shared.totals[warp][column / 2].x;
                 part_totals[part] = make_float2(running.best[n][second], total);
             }
             float* to = part_sums + part * VALUE_DIM;
@@ -431,7 +443,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
         start_copy(2 * tile + SLOTS);
         const unsigned char* slot = slots + (2 * tile + 1) % SLOTS * slot_bytes;
         if constexpr (INT8_VALUES) {
-            add_bytes(sums, slot, weights, p);
+            add_bytes(sums, slot, weights, wanted.end - cell, p);
         } else {
             add_halves(sums, slot, weights, p);
         }

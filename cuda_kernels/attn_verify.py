@@ -24,7 +24,7 @@ class Variant:
     Variants differ in speed alone: a column has the same bits in all of them.
     """
 
-    kv: KvHeads
+    kv: KvHeads  # of one head: their number is an argument
     groups: int
     tiles: int
     slots: int = 2  # tiles of keys or values under way
@@ -122,9 +122,12 @@ def attn_verify(
     queries: Array,
     parts: Parts,
     *,
-    shared_of_a_block: int = SHARED_OF_A_BLOCK,
+    variant: Variant | None = None,
 ) -> None:
-    """`max_rows`: of one sequence. `parts.n_splits` says how long a context may be."""
+    """`max_rows`: of one sequence. `parts.n_splits` says how long a context may be.
+
+    `variant`: None for the best on a device with as much shared memory as an H200.
+    """
     require_shape("queries", queries, heads.queries_shape(step.n_rows))
     if cache.heads != heads.kv:
         raise ValueError(f"cells of {cache.heads}, heads of {heads.kv}")
@@ -132,7 +135,9 @@ def attn_verify(
         raise ValueError(f"up to {max_rows} rows of a sequence, of {step.n_rows}")
     parts.require(heads, step.n_rows)
     n_columns = max_rows * heads.group
-    variant = best_variant(heads.kv, n_columns, shared_of_a_block)
+    variant = variant or best_variant(heads.kv.of_one_head, n_columns)
+    if variant.kv != heads.kv.of_one_head:
+        raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
     chunks = -(-n_columns // variant.columns)
     arguments = [queries, cache.keys, cache.key_scales, cache.values, cache.value_scales]
     arguments += [step.pages, step.page_stride, cache.page_len, step.starts, step.past]

@@ -80,12 +80,14 @@ __device__ __forceinline__ void load_pair_8(const Pair& pair, const Table& table
 
 // packed [rows][first | second] = [norm(table[ids[i]]) | norm(hidden[taken[i]])]; without ids or taken: row i.
 // A row that does not exist is NaN. One block makes a row or, if grid.y is 2, half of one, which then is whole blocks
-// of 256. Warps take these in turn; the last one that a warp loaded stays in registers, others are loaded again.
+// of 256. Warps take blocks in turn; the last one that a warp loaded stays in registers, others are loaded again.
+// per_first, per_second: 1 / width
 extern "C" __global__ void __launch_bounds__(1024)
     embed_concat_quant(const void* bytes, int type, int row_bytes, int n_table_rows, const int* ids,
-                       const float* first_weight, float first_eps, int first_width, const float* hidden,
-                       int n_hidden_rows, const int* taken, const float* second_weight, float second_eps,
-                       int second_width, int8_t* q, float* d, int16_t* s, int packed_width) {
+                       const float* first_weight, float first_eps, int first_width, float per_first,
+                       const float* hidden, int n_hidden_rows, const int* taken, const float* second_weight,
+                       float second_eps, int second_width, float per_second, int8_t* q, float* d, int16_t* s,
+                       int packed_width) {
     __shared__ float scratch[2][32];
     Table table = {(const uint8_t*)bytes, type, row_bytes, n_table_rows, first_width};
     Pair pair = {first_width, second_width};
@@ -96,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     int first_block = begin + warp, last = first_block + (end - 1 - first_block) / warps * warps;
     bool idle = first_block >= end;
     let_next_start();
-    float v[8], w[8], per_first = 1.0f / (float)first_width, per_second = 1.0f / (float)second_width;
+    float v[8], w[8];
     if (!idle) load_weights_8(pair, first_weight, second_weight, last * PACK_BLOCK + 8 * lane, w);
     wait_for_previous();
     int table_row = ids ? ids[row] : row, hidden_row = taken ? taken[row] : row;

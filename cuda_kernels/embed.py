@@ -118,8 +118,7 @@ def _concat(launcher: Launcher, first: _First, second: Side, out: PackedRows) ->
     blocks = out.width // BLOCK
     if halved:
         blocks = max(first.width // BLOCK, blocks - first.width // BLOCK)
-    arguments = [*first.table, first.taken, first.norm.weight, float(first.norm.eps), first.width]
-    arguments += [second.rows, n_second, second.taken]
-    arguments += [second.norm.weight, float(second.norm.eps), second_width, *out.arguments]
+    arguments = [*first.table, first.taken, *first.norm.arguments]
+    arguments += [second.rows, n_second, second.taken, *second.norm.arguments, *out.arguments]
     grid = (n_rows, 2 if halved else 1)
     launcher.launch(EMBED_CONCAT, grid, arguments, block=32 * min(blocks, MAX_WARPS))

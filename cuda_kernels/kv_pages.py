@@ -12,16 +12,16 @@ has to know. Cell c of sequence b is cell c % page_len of page `pages[b, c // pa
 is a multiple of 16; from 64 on, pages are read in the longest pieces.
 
 int8 elements are multiples of a half-float scale for each 32 of a cell and head: 1 / 127 of the
-largest. A NaN or an infinity makes the scale NaN. Half floats end at 65504, infinities included. A
-value that is NaN becomes 0 there, and the cell's key all NaN: who sees the cell gets NaN, who does
-not see it cannot be reached.
+largest. Half floats end at 65504, infinities included. What is no number makes a key's scale, or
+element, NaN. In a value it becomes 0, and the cell's whole key NaN: who sees the cell gets NaN, who
+does not see it cannot be reached.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .kernel import Array
 from .shapes import require_shape
@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class KvHeads:
-    """Keys and values of a layer and cell. Kernels are made for such a layer."""
+    """Keys and values of a layer and cell."""
 
     n_kv_heads: int
     key_dim: int
@@ -53,6 +53,11 @@ class KvHeads:
                     f"{'int8' if is_int8 else 'half-float'} {name} of {dim} elements: "
                     f"kernels take multiples of {step} up to {LARGEST_HEAD}"
                 )
+
+    @property
+    def of_one_head(self) -> KvHeads:
+        """Kernels are made for the sizes of a head, not for their number."""
+        return replace(self, n_kv_heads=1)
 
     def arrays(self, n_pages: int, page_len: int) -> Iterator[tuple[str, Shape, str]]:
         """Name, shape and numpy dtype of what a layer has."""

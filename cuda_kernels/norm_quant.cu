@@ -25,18 +25,18 @@ __device__ __forceinline__ void add_parts(float x[8], const float* parts, int n_
     add_8(x, sum);
 }
 
-// x       [n_rows][width]: the residual stream
+// x       [n_rows][width]: the residual stream; per_value: 1 / width
 // parts   [n_rows][n_parts][width] or null: what is added to x, which is written back unless `chosen` is given
 // chosen  [grid] or null: block i works on this row of x; one that does not exist comes out as NaN
 // outputs, [grid] rows each, any of them null: packed, float, bfloat16
 template <int PER_WARP, int AT_ONCE>
 __device__ __forceinline__ void norm_quant_row(float* x, const float* parts, int n_parts, const int* chosen, int n_rows,
-                                               const float* weight, float eps, int width, const PackedRows& packed,
-                                               float* rows, uint16_t* halves) {
+                                               const float* weight, float eps, int width, float per_value,
+                                               const PackedRows& packed, float* rows, uint16_t* halves) {
     __shared__ float scratch[32];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5, row = blockIdx.x;
     let_next_start();
-    float w[8], v[PER_WARP][8], per_value = 1.0f / (float)width;
+    float w[8], v[PER_WARP][8];
     if (PER_WARP == 1) load_8(weight, warp * PACK_BLOCK + 8 * lane, width, w);  // ready before x is
     wait_for_previous();
     int from = chosen ? chosen[row] : row;
@@ -71,12 +71,13 @@ __device__ __forceinline__ void norm_quant_row(float* x, const float* parts, int
 
 // `at_once`: parts that a thread has under way, as many as its registers hold
 #define NORM_QUANT(name, threads, per_warp, at_once)                                                                   \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(                                                      \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(                                                     \
         float* x, const float* parts, int n_parts, const int* chosen, int n_rows, const float* weight, float eps,      \
-        int width, int8_t* q, float* d, int16_t* s, int packed_width, float* rows, uint16_t* halves) {                 \
+        int width, float per_value, int8_t* q, float* d, int16_t* s, int packed_width, float* rows,                    \
+        uint16_t* halves) {                                                                                            \
         PackedRows packed = {q, d, s, packed_width};                                                                   \
-        norm_quant_row<per_warp, at_once>(x, parts, n_parts, chosen, n_rows, weight, eps, width, packed, rows,         \
-                                          halves);                                                                     \
+        norm_quant_row<per_warp, at_once>(x, parts, n_parts, chosen, n_rows, weight, eps, width, per_value, packed,    \
+                                          rows, halves);                                                               \
     }
 NORM_QUANT(norm_quant, 1024, 1, 1)        // up to 8192 values
 NORM_QUANT(norm_quant_wide, 1024, 2, 1)   // up to 16384

@@ -27,6 +27,12 @@ class RowNorm:
     weight: Array
     eps: float
 
+    @property
+    def arguments(self) -> list[Argument]:
+        """As kernels take them: weight, eps, width, 1 / width."""
+        width = int(self.weight.shape[0])
+        return [self.weight, float(self.eps), width, 1 / width]
+
 
 @dataclass(frozen=True, slots=True)
 class NormOutputs:
@@ -77,7 +83,7 @@ def norm_quant(
     launcher.launch(
         kernel,
         n_out,
-        [x, parts, n_parts, chosen, n_rows, norm.weight, float(norm.eps), width, *outputs],
+        [x, parts, n_parts, chosen, n_rows, *norm.arguments, *outputs],
         block=32 * warps,
     )
 

@@ -18,25 +18,69 @@ struct Tile {
     static constexpr int bytes = scales_at + TILE / CELL_GROUP * group_scale_bytes;
 };
 
-// The cells of a tile that are wanted; zeros for the others. `where`: of each 16 cells, in cells.
+// Elements of a whole tile. `where`: of each 16 cells, in cells.
 template <class T, int threads>
-__device__ __forceinline__ void copy_tile(unsigned char* to, const void* cells, const uint16_t* scales,
-                                          const int* where, int first, const Cells& wanted) {
-    constexpr int pieces = T::cell_bytes / 16, group_pieces = T::group_scale_bytes / 16;
+__device__ __forceinline__ void copy_elements(unsigned char* to, const unsigned char* cells, const int* where) {
+    constexpr int pieces = T::cell_bytes / 16, at_once = threads / pieces;
+    if constexpr (threads % pieces == 0 && CELL_GROUP % at_once == 0) {
+        // a thread has a column of pieces: addresses are sums of one for each 16 cells and a constant
+        int cell = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+        to += cell * T::stride + 16 * piece;
+#pragma unroll
+        for (int group = 0; group < TILE / CELL_GROUP; group++) {
+            const unsigned char* from = cells + (size_t)(where[group] + cell) * T::cell_bytes + 16 * piece;
+#pragma unroll
+            for (int i = 0; i < CELL_GROUP; i += at_once)
+                cp_async_16(to + (CELL_GROUP * group + i) * T::stride, from + i * T::cell_bytes);
+        }
+    } else {
 #pragma unroll 4
+        for (int i = threadIdx.x; i < TILE * pieces; i += threads) {
+            int cell = i / pieces, piece = i % pieces;
+            size_t from = (size_t)(where[cell / CELL_GROUP] + cell % CELL_GROUP);
+            cp_async_16(to + cell * T::stride + 16 * piece, cells + from * T::cell_bytes + 16 * piece);
+        }
+    }
+}
+
+// Those of the cells that are wanted; zeros for the others.
+template <class T, int threads>
+__device__ __forceinline__ void copy_some_elements(unsigned char* to, const unsigned char* cells, const int* where, int first,
+                                                   const Cells& wanted) {
+    constexpr int pieces = T::cell_bytes / 16;
+#pragma unroll 1
     for (int i = threadIdx.x; i < TILE * pieces; i += threads) {
         int cell = i / pieces, piece = i % pieces;
         bool is_wanted = first + cell >= wanted.first && first + cell < wanted.end;
         size_t from = (size_t)(where[cell / CELL_GROUP] + cell % CELL_GROUP);
-        cp_async_16_or_zeros(to + cell * T::stride + 16 * piece, (const unsigned char*)cells + from * T::cell_bytes + 16 * piece, is_wanted);
+        cp_async_16_or_zeros(to + cell * T::stride + 16 * piece, cells + from * T::cell_bytes + 16 * piece, is_wanted);
+    }
+}
+
+// The scales of 16 cells are neighbours; those of cells that are not wanted may come along.
+template <class T, int threads>
+__device__ __forceinline__ void copy_scales(unsigned char* to, const unsigned char* scales, const int* where, int first,
+                                            const Cells& wanted) {
+    constexpr int pieces = T::group_scale_bytes / 16;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TILE / CELL_GROUP * pieces; i += threads) {
+        int group = i / pieces, cell = first + CELL_GROUP * group;
+        bool is_wanted = cell + CELL_GROUP > wanted.first && cell < wanted.end;
+        const unsigned char* from = scales + (size_t)where[group] * (2 * T::blocks);
+        cp_async_16_or_zeros(to + 16 * i, from + 16 * (i % pieces), is_wanted);
+    }
+}
+
+template <class T, int threads>
+__device__ __forceinline__ void copy_tile(unsigned char* to, const void* cells, const uint16_t* scales, const int* where, int first,
+                                          const Cells& wanted) {
+    if (first >= wanted.first && first + TILE <= wanted.end) {
+        copy_elements<T, threads>(to, (const unsigned char*)cells, where);
+    } else {
+        copy_some_elements<T, threads>(to, (const unsigned char*)cells, where, first, wanted);
     }
     if constexpr (T::is_int8) {
-        for (int i = threadIdx.x; i < TILE / CELL_GROUP * group_pieces; i += threads) {
-            int group = i / group_pieces, cell = first + CELL_GROUP * group;
-            bool is_wanted = cell + CELL_GROUP > wanted.first && cell < wanted.end;
-            const unsigned char* from = (const unsigned char*)scales + (size_t)where[group] * (2 * T::blocks);
-            cp_async_16_or_zeros(to + T::scales_at + 16 * i, from + 16 * (i % group_pieces), is_wanted);
-        }
+        copy_scales<T, threads>(to + T::scales_at, (const unsigned char*)scales, where, first, wanted);
     }
 }
 

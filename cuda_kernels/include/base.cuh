@@ -47,6 +47,13 @@ __device__ __forceinline__ uint32_t floats_to_bf162(float low, float high) {
     return r;
 }
 
+// 2^x within 2 units in the last place; 0 where that is no normal number
+__device__ __forceinline__ float exp2_or_zero(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // copies from global to shared memory that threads do not wait for; 16 bytes, aligned.
 // What was copied may be read after cp_async_wait of its group AND a barrier.
 

@@ -1,5 +1,5 @@
-// Rows of numbers as a GGUF file stores them, eight neighbours at a time, as float32. Products and sums are rounded one by one and
-// in ggml's order: the bits are those of any other dequantisation. Layouts: ggml-common.h of llama.cpp.
+// Rows of numbers as a GGUF file stores them, eight neighbours at a time, as float32. Products and sums are rounded
+// one by one and in ggml's order: the bits are those of any other dequantisation. Layouts: ggml-common.h of llama.cpp.
 #pragma once
 #include "rows.cuh"
 
@@ -10,7 +10,8 @@ enum GgufType {
     GGUF_IQ4_NL = 20, GGUF_IQ4_XS = 23, GGUF_BF16 = 30, GGUF_MXFP4 = 39
 };
 
-// Sixteen signed bytes as two words, lowest first: what a 4-bit number of IQ4_NL and IQ4_XS means, and twice what one of MXFP4 does.
+// Sixteen signed bytes as two words, lowest first: what a 4-bit number of IQ4_NL and IQ4_XS means, and twice what one
+// of MXFP4 does.
 #define IQ4_LOW 0xf6eaddcfbfad9881ull
 #define IQ4_HIGH 0x7159453526190d01ull
 #define FP4_LOW 0x0c08060403020100ull
@@ -175,7 +176,9 @@ __device__ __forceinline__ void decode_iq4_xs(const uint8_t* block, int at, floa
     float scale = half_at(block) * (float)((low | high << 4) - 32);
     Bytes8 bytes = bytes_at(block + 8 + 16 * i + (at & 15));
 #pragma unroll
-    for (int j = 0; j < 8; j++) v[j] = scale * (float)table_entry(IQ4_LOW, IQ4_HIGH, bytes[j] >> (at >> 4 & 1) * 4 & 15);
+    for (int j = 0; j < 8; j++) {
+        v[j] = scale * (float)table_entry(IQ4_LOW, IQ4_HIGH, bytes[j] >> (at >> 4 & 1) * 4 & 15);
+    }
 }
 
 // Values `at` ... `at` + 7 of a stored row; 0 from `width` on. Quantised rows are whole blocks.

@@ -1,4 +1,4 @@
-// Float rows in the hands of a block: a warp takes 256 neighbouring values, a lane 8 of them, as `pack_block` wants them.
+// Float rows in the hands of a block: a warp takes 256 neighbouring values, a lane 8 of them, as `pack_block` has it.
 #pragma once
 #include "packed.cuh"
 
@@ -63,7 +63,7 @@ __device__ __forceinline__ float square_sum_8(const float v[8]) {
     return (a + b) + (c + d);
 }
 
-// `block_sum` for a kernel that sums once: with one barrier. Every warp adds the sums of all warps itself, to the same bits.
+// `block_sum` for a kernel that sums once: with one barrier. Every warp adds the sums of all warps, to the same bits.
 __device__ __forceinline__ float block_sum_once(float x, float scratch[32]) {
     int lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     x = warp_sum(x);

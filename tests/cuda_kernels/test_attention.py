@@ -20,9 +20,13 @@ from support.attention_case import (
     run,
 )
 from support.packed_rows import pack, rows_of, same_packed, unpack
+from support.sass import Code, functions, loops
 
 from specdec.core.backend.layers import RopePairs
-from specdec.cuda_kernels.kv_pages import SCALE_BLOCK
+from specdec.cuda_kernels.attention import n_splits, split_of_cell
+from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant
+from specdec.cuda_kernels.compile import Compiler
+from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
 NEIGHBOURS, HALVES = RopePairs.NEIGHBOURS, RopePairs.HALVES
 BIG = Layer(
@@ -121,7 +125,9 @@ def test_a_row_has_the_same_bits_whatever_runs_with_it(machine: Machine, layer: 
     others = {
         "without the other sequence": run(machine, case.only(0, slice(0, 12))),
         "for a longer context": run(machine, case, context=1000),
-        "in smaller blocks": run(machine, case, shared_of_a_block=60_000),
+        "in smaller blocks": run(
+            machine, case, variant=Variant(layer.heads.kv.of_one_head, 1, 2, 3)
+        ),
         "behind the other sequence": run(machine, turned(case)),
     }
     for what, result in others.items():
@@ -140,14 +146,17 @@ def test_65_rows_have_the_bits_of_few(machine: Machine) -> None:
     assert (bits(rows[60:]) == bits(some)).all()
 
 
-@pytest.mark.parametrize("is_int8", [False, True])
-def test_a_broken_row_reaches_no_row_before_it(machine: Machine, is_int8: bool) -> None:
+@pytest.mark.parametrize(("is_int8", "number"), [(False, np.nan), (True, np.nan), (True, np.inf)])
+def test_a_broken_row_reaches_no_row_before_it(
+    machine: Machine, is_int8: bool, number: float
+) -> None:
     layer = Layer(6, 2, 64, 64, is_int8, is_int8, n_turned=20)
     case = random_case(layer, [100], [4])
     whole = run(machine, case).rows
-    for first, width in (layer.heads.q_width, 128), (layer.heads.q_width + 128, 128):
-        case.qkv[0][2, first : first + width] = np.nan
-        result = run(machine, case)
+    for first in layer.heads.q_width, layer.heads.q_width + 128:
+        broken = replace(case, qkv=[case.qkv[0].copy()])
+        broken.qkv[0][2, first : first + 128] = number
+        result = run(machine, broken)
         assert (bits(result.rows[:2]) == bits(whole[:2])).all()
         assert np.isnan(result.rows[2:]).all()
         assert np.isnan(unpack(result.packed)[2:, : layer.heads.out_width]).all()
@@ -197,3 +206,70 @@ def reference_queries(case: Case) -> Numpy:
     turned = apply_rope(q, layer.rope, positions) * layer.key_dim**-0.5 / np.log(2)
     found: Numpy = turned.numpy()
     return found
+
+
+def test_splits_grow_with_their_place() -> None:
+    for per_octave in 8, 16, 32:
+        of = np.array([split_of_cell(cell, per_octave) for cell in range(0, 300_000, 64)])
+        assert of[0] == 0
+        assert set(np.diff(of)) == {0, 1}
+        lengths = 64 * np.bincount(of)[:-1]  # the last one is cut off
+        assert lengths.min() == 128
+        assert lengths.max() == 2048
+        starts = np.cumsum(lengths)[:-1]
+        assert ((lengths[1:] == 128) | (lengths[1:] * per_octave <= starts)).all()
+        assert n_splits(300_000, per_octave) == of[-1] + 1
+    assert n_splits(1, 8) == n_splits(0, 8) == 1
+
+
+def test_the_variant_that_reads_the_cache_least_often_is_taken() -> None:
+    def chosen(kv: KvHeads, columns: int, shared: int = 227 << 10) -> tuple[int, int, int]:
+        found = best_variant(kv, columns, shared)
+        return found.groups, found.tiles, found.slots
+
+    big = KvHeads(1, 256, 256)
+    assert chosen(big, 6) == (1, 1, 3)
+    assert chosen(big, 24) == (1, 3, 2)
+    assert chosen(big, 32) == (1, 4, 2)
+    assert chosen(big, 64) == (2, 4, 4)
+    assert chosen(big, 96) == (2, 3, 4)  # twice, and not twice 64
+    assert chosen(big, 96, 99 << 10) == (1, 3, 2)
+    with pytest.raises(ValueError, match="a block has 49152 bytes of shared memory: too few"):
+        best_variant(big, 8, 48 << 10)
+
+
+@pytest.mark.parametrize(("columns", "products", "most"), [(8, 64, 640), (24, 192, 1000)])
+def test_a_tile_takes_few_instructions(
+    compiler: Compiler, sass: None, columns: int, products: int, most: int
+) -> None:
+    """A warp's share of 64 cells of 256 elements, the copies of incomplete tiles included."""
+    kernel = next(k for k in KERNELS if k.name == f"attn_verify_256_256_x{columns}")
+    code = max(loops(functions(compiler.compile(kernel.source, 90))[kernel.name]), key=len_of)
+    assert code.count("HMMA") == products
+    assert code.size <= most
+    assert code.kinds["local"] == 0
+
+
+def len_of(code: Code) -> int:
+    return code.count("HMMA")
+
+
+def test_wrong_arrays_are_refused() -> None:
+    def refused(match: str) -> pytest.RaisesContext[ValueError]:
+        return pytest.raises(ValueError, match=match)
+
+    with refused("half-float keys of 72 elements: kernels take multiples of 16 up to 256"):
+        KvHeads(1, 72, 64)
+    with refused("int8 values of 80 elements: kernels take multiples of 32 up to 256"):
+        KvHeads(1, 80, 80, int8_values=True)
+    with refused("6 heads share 4 key-value heads"):
+        Layer(6, 4).heads  # noqa: B018
+    with refused("gates of 96 elements for values of 64"):
+        Layer(2, 2, 96, 64, gated=True).heads  # noqa: B018
+    kv, cells = KvHeads(2, 64, 32), np.zeros((3, 2, 24, 64), np.float16)
+    with refused("values: shape"):
+        KvPages(kv, cells, cells)
+    with refused("pages of 24 cells: a multiple of 16 is needed"):
+        KvPages(kv, cells, cells[..., :32])
+    with refused("key_scales: only with int8"):
+        KvPages(kv, cells, cells[..., :32], cells)

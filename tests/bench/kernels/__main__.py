@@ -15,14 +15,22 @@ from specdec.cuda_kernels.device import unavailable_reason
 from ..figures import Figure, summary, table
 from ..provenance import Moment
 from ..record import Record
-from . import probes
+from . import delta_cases, head_cases, plain_cases, probes, row_cases
 from .case import Case, run, wrong
 from .models import MODELS, Sizes, tiny
 from .place import DevicePlace, DryPlace, Place, pause
 from .provenance import device, provenance
 
 # Cases of a kernel family, by the section that they are in: one row for each file of cases.
-FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {}
+FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
+    "embed": row_cases.embeddings,
+    "norm_quant": row_cases.norms,
+    "mm_bf16_skinny": plain_cases.products,
+    "gdn_step": delta_cases.steps,
+    "gdn_rows": delta_cases.rows,
+    "moe_route": plain_cases.routing,
+    "head_pick": head_cases.picking,
+}
 SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 
 

@@ -47,6 +47,11 @@ inline uint32_t floats_to_bf162(float low, float high) {
     return static_cast<uint32_t>(float_to_bf16(high)) << 16 | float_to_bf16(low);
 }
 
+inline float exp2_or_zero(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
 // Asynchronous copies. The device may do them at any time between start and wait, so here the target is garbage
 // from the start on and right only after the wait; a source that changes in between is a fault.
 

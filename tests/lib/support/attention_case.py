@@ -23,7 +23,7 @@ from specdec.cuda_kernels.attention import (
     parts_shapes,
 )
 from specdec.cuda_kernels.attn_combine import attn_combine
-from specdec.cuda_kernels.attn_verify import SHARED_OF_A_BLOCK, attn_verify
+from specdec.cuda_kernels.attn_verify import Variant, attn_verify
 from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 from specdec.cuda_kernels.packed import PackedRows, packed_shapes
 
@@ -224,7 +224,7 @@ def run(
     *,
     context: int = 0,
     spare_rows: int = 0,
-    shared_of_a_block: int = SHARED_OF_A_BLOCK,
+    variant: Variant | None = None,
 ) -> Result:
     """All three kernels. `context`: that the launch is made for; `spare_rows` belong to nobody."""
     layer, heads, launcher = case.layer, case.layer.heads, machine.launcher
@@ -243,7 +243,7 @@ def run(
     parts = Parts(*(machine.garbage(shape) for shape in parts_shapes(heads, n_rows, splits)))
     attn_verify(
         launcher, heads, max(case.n_rows), on_device, cache, queries, parts,
-        shared_of_a_block=shared_of_a_block,
+        variant=variant,
     )  # fmt: skip
     rows = machine.garbage((n_rows, heads.out_width))
     shapes = packed_shapes(n_rows, heads.out_width)

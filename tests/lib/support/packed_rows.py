@@ -43,8 +43,9 @@ def pack(x: Floats) -> PackedRows:
     largest = np.abs(blocks).max(-1)
     usable = np.isfinite(largest) & (largest >= SMALLEST)
     divisor = np.where(usable, largest, np.float32(1))
-    steps = np.where(usable[..., None], blocks, 0) * (STEPS / divisor)[..., None]
-    whole = np.rint(steps).astype(np.int32)
+    per_step = (STEPS / divisor).astype(np.float64)[..., None]
+    exact = np.where(usable[..., None], blocks, 0).astype(np.float64) * per_step
+    whole = np.rint(exact).astype(np.int32)
     high = (whole + 64) >> 7
     planes = np.stack([high, whole - 128 * high], axis=1)
     d = np.where(usable, largest * (np.float32(1) / STEPS), np.float32(0))
