@@ -14,11 +14,13 @@ MODULES: tuple[str, ...] = (
     "embed",
     "gate_rows",
     "gdn_rows",
+    "gdn_state",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "moe_route",
     "norm_quant",
+    "page_copy",
     "qmm",
     "qmm_moe",
 )
