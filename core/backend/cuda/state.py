@@ -7,6 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....cuda_kernels.gdn_layout import GdnShape, GdnState
+from ....cuda_kernels.gdn_state import (
+    HEADER,
+    snapshot_parts,
+    snapshot_words,
+    state_copy,
+    state_load,
+    state_save,
+)
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.kv_pages import KvHeads, KvPages
 from ...errors import ConfigError
@@ -24,6 +32,8 @@ class CudaState:
         self.kv = [_kv_pages(device, s, types, n_pages, self.page_len) for s in shape.kv]
         self._delta: GdnState | None = None
         if shape.delta:
+            self._n_layers = len(shape.delta)
+            self._shape = gdn_shape(shape.delta[0], self.window, tiled=False)
             self._delta = _delta_layers(device, shape.delta, n_slots, self.window)
 
     def gdn_shape(self, delta: DeltaRule) -> GdnShape:
@@ -45,7 +55,19 @@ class CudaState:
         for i, kv in enumerate(self.kv):
             for name, array in _arrays(kv).items():
                 image[f"kv.{i}.{name}"] = self._cells(array, used, n_cells)
+        if self._delta is None:
+            return image
+        words = self._snapshot(n_pending)
+        state_save(self._device.launcher, self._shape, self._delta, slot, n_pending, words)
+        saved = self._device.get(words)
+        image["delta.header"] = saved[:HEADER].copy()
+        for name, (first, size) in snapshot_parts(self._shape, self._n_layers, n_pending).items():
+            image[f"delta.{name}"] = saved[first : first + int(np.prod(size))].reshape(size).copy()
         return image
+
+    def _snapshot(self, n_pending: int) -> Array:
+        n_words = snapshot_words(self._shape, self._n_layers, n_pending)
+        return self._device.empty((n_words,), "float32")
 
     def _cells(self, array: Array, used: list[int], n_cells: int) -> Numpy:
         """Pages, with zeros where a rejected draft or another text may have left something."""
@@ -59,10 +81,18 @@ class CudaState:
             for name, array in _arrays(kv).items():
                 for page, values in zip(pages, image[f"kv.{i}.{name}"], strict=False):
                     self._device.write(array[page], values)
-
-    def copy(self, source: int, target: int, n_pending: int) -> None:
         if self._delta is None:
             return
+        n_pending = image["delta.keys"].shape[1]
+        parts = snapshot_parts(self._shape, self._n_layers, n_pending)
+        words = [image["delta.header"], *(image[f"delta.{name}"].reshape(-1) for name in parts)]
+        snapshot = self._device.put(np.concatenate(words))
+        state_load(self._device.launcher, self._shape, self._delta, slot, n_pending, snapshot)
+
+    def copy(self, source: int, target: int, n_pending: int) -> None:
+        if self._delta is not None and source != target:
+            launcher = self._device.launcher
+            state_copy(launcher, self._shape, self._delta, source, target, n_pending)
 
 
 def gdn_shape(s: DeltaShape, window: int, *, tiled: bool) -> GdnShape:
