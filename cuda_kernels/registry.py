@@ -11,6 +11,7 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "draft_pick",
     "embed",
     "gate_rows",
     "gdn_rows",
@@ -23,6 +24,7 @@ MODULES: tuple[str, ...] = (
     "page_copy",
     "qmm",
     "qmm_moe",
+    "spec_accept",
 )
 
 
