@@ -11,11 +11,21 @@ import numpy as np
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
 from ....cuda_kernels.gate_rows import gate_rows
+from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import mm_skinny
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
-from ..interface import Backend, Forward, HostOutput, Output, Run, SlotImage, Taps
+from ..interface import (
+    MAXIMA_BLOCK,
+    Backend,
+    Forward,
+    HostOutput,
+    Output,
+    Run,
+    SlotImage,
+    Taps,
+)
 from ..layers import (
     HALF_FLOATS,
     Activation,
@@ -33,6 +43,7 @@ from .attention import Attender
 from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
+from .picks import pick
 from .rooms import Rooms
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep, StepKey
@@ -46,6 +57,20 @@ class Chosen(NamedTuple):
 
     rows: Array | Summing
     which: Array  # int32
+
+
+class Scored(NamedTuple):
+    """Logits, and the largest of each 64."""
+
+    rows: Array
+    maxima: Array
+
+
+class Made(NamedTuple):
+    """What a step leaves on the device."""
+
+    output: Output
+    picked: Array | None
 
 
 @dataclass(slots=True)
@@ -105,12 +130,25 @@ class CudaBackend(Backend):
             found = made.get(key)
             if found is None:
                 there = DeviceStep.make(self.device, step)
-                found = made[key] = _Repeated(there, lambda: forward(self, there, state, taps))
-            output = found.run(self.device, step)
-            rows = {name: self.to_host(tapped) for name, tapped in output.taps.items()}
-            return HostOutput(self.to_host(output.logits), rows)
+                found = made[key] = _Repeated(
+                    there, lambda: self._work(forward, there, state, taps)
+                )
+            return self._on_host(found.run(self.device, step))
 
         return run
+
+    def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
+        output = forward(self, step, state, taps)
+        if not step.shape.has_requests:
+            return Made(output, None)
+        logits: Scored = output.logits
+        return Made(output, pick(self.device, *logits, step.arrays))
+
+    def _on_host(self, made: Made) -> HostOutput:
+        get, output = self.device.get, made.output
+        rows = {name: get(self._summed(tapped)) for name, tapped in output.taps.items()}
+        picked = None if made.picked is None else get(made.picked).tolist()
+        return HostOutput(get(output.logits.rows), rows, get(output.logits.maxima), picked=picked)
 
     # rows
 
@@ -129,8 +167,8 @@ class CudaBackend(Backend):
     def out_rows(self, x: Array | Summing, step: Step) -> Chosen:
         return Chosen(x, _there(step).array("out_rows"))
 
-    def to_host(self, x: Array) -> Floats:
-        found: Floats = self.device.get(x)
+    def to_host(self, x: Array | Scored) -> Floats:
+        found: Floats = self.device.get(x.rows if isinstance(x, Scored) else x)
         return found
 
     # operations
@@ -215,8 +253,18 @@ class CudaBackend(Backend):
     def moe(self, a: PackedRows, moe: Moe, add_to: Array | Summing) -> Summing:
         return Summing(self._summed(add_to), self._experts.run(a, moe))
 
-    def head(self, a: PackedRows, w: CudaMatrix) -> Array:
-        return self.matmul(a, w)
+    def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
+        n_rows = a.q.shape[0]
+        maxima = self._rooms.rows(n_rows, -(-w.n_out // MAXIMA_BLOCK))
+        (first, *others) = w.pieces
+        if not others and isinstance(first.weights, qmm.Matrix):
+            rows = self._rooms.rows(n_rows, w.n_out)
+            space = self._rooms.products(n_rows, w.n_out)
+            qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
+        else:
+            rows = self.matmul(a, w)
+            head_summits(self.launcher, Logits(rows, maxima))
+        return Scored(rows, maxima)
 
     # state
 
@@ -248,12 +296,12 @@ class CudaBackend(Backend):
 class _Repeated:
     """A step of one shape: done as it comes the first time, then as one repeatable piece."""
 
-    def __init__(self, there: DeviceStep, work: Callable[[], Output]) -> None:
+    def __init__(self, there: DeviceStep, work: Callable[[], Made]) -> None:
         self._there, self._work = there, work
         self._is_warm = False
-        self._repeat: Callable[[], Output] | None = None
+        self._repeat: Callable[[], Made] | None = None
 
-    def run(self, device: Device, step: Step) -> Output:
+    def run(self, device: Device, step: Step) -> Made:
         if not self._is_warm:
             self._is_warm = True
             return self._work()

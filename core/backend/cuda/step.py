@@ -11,6 +11,7 @@ from ....cuda_kernels.gdn_layout import GdnSequences
 from ....cuda_kernels.kernel import Array
 from ..step import Step
 from .device import Device, Numpy
+from .picks import requests_of
 
 SHORTEST_CONTEXT = 1024  # cells that the launches of a step are made for, at least
 
@@ -26,6 +27,7 @@ class StepKey:
     cells: int  # a context of up to so many, itself included
     n_pages: int
     has_hidden: bool
+    has_requests: bool
 
     @classmethod
     def of(cls, step: Step) -> StepKey:
@@ -42,6 +44,7 @@ class StepKey:
             cells,
             step.pages.shape[1],
             step.hidden is not None,
+            step.requests is not None and bool(step.requests.any()),
         )
 
 
@@ -65,6 +68,7 @@ class DeviceStep(Step):
             step.pages,
             step.out_rows,
             step.hidden,
+            step.requests,
             key=StepKey.of(step),
             arrays=arrays,
         )
@@ -101,4 +105,6 @@ def _contents(step: Step) -> dict[str, Numpy]:
     found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
     if step.hidden is not None:
         found["hidden"] = step.hidden
+    if step.requests is not None and step.requests.any():
+        found |= requests_of(step)
     return {name: np.ascontiguousarray(values) for name, values in found.items()}

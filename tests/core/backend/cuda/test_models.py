@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
+from support.vocab import N_VOCAB
 
 from specdec.core.backend.layers import Floats
 from specdec.core.backend.step import build_step
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)
@@ -86,3 +90,26 @@ def test_taps_are_those_of_the_reference(tiny: Tiny, shim: None) -> None:
         assert taps[device].keys() == names
     for name, rows in taps["torch"].items():
         assert np.abs(taps["cuda"][name] - rows).max() < NEAR * max(1, np.abs(rows).max())
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen35"])
+def test_tokens_are_picked_as_the_sampler_picks_them(family: str, tiny: Tiny, shim: None) -> None:
+    """With a bias and filters, greedily, and by nobody's wish."""
+    text = start(tiny(family, quantise="Q8_0").path, "cuda")
+    text.append(TOKENS[:9])
+    samplers = [
+        Sampler(SamplingParams(temperature=0.0), n_vocab=N_VOCAB),
+        Sampler(
+            SamplingParams(temperature=0.9, seed=5, logit_bias=((3, 4.0), (7, -np.inf))),
+            n_vocab=N_VOCAB,
+        ),
+    ]
+    step = build_step([text.piece(TOKENS[9:12])])
+    for sampler in samplers:
+        request = sampler.request
+        assert request
+        step = replace(step, requests=np.array([request], np.int64))
+        output = text.machine.run(step)
+        assert output.picked is not None
+        expected = [sampler.pick(row, position=10 + i) for i, row in enumerate(output.logits)]
+        assert list(output.picked) == expected
