@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class CudaMatrix:
 
     @property
     def n_out(self) -> int:
-        return sum(part.tensor.shape[-2] for part in self.parts)
+        return _height(self.parts)
 
     @property
     def n_in(self) -> int:
@@ -71,11 +72,12 @@ class CudaMatrix:
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        """For products."""
+        """For products: neighbours of one type are one matrix, and one launch."""
         made, column = [], 0
-        for part in self.parts:
-            made.append(Piece(column, self._product(part)))
-            column += part.tensor.shape[-2]
+        for _, group in groupby(self.parts, lambda part: part.tensor.format.name):
+            parts = list(group)
+            made.append(Piece(column, self._product(parts)))
+            column += _height(parts)
         return made
 
     @cached_property
@@ -85,8 +87,7 @@ class CudaMatrix:
         if len(kinds) > 1 or kinds.isdisjoint(FORMATS) or self.n_out % 16:
             return None
         rows = np.concatenate([stored_rows(part) for part in self.parts])
-        rows = rows[gated_order(self.n_out // 2)]
-        return self._tiles(kinds.pop(), rows, self._scales(), self._biases())
+        return self._tiles(kinds.pop(), rows[gated_order(self.n_out // 2)], self.parts)
 
     @cached_property
     def floats(self) -> Array:
@@ -97,46 +98,33 @@ class CudaMatrix:
 
     @cached_property
     def bias(self) -> Array | None:
-        biases = self._biases()
+        biases = joined_biases(self.parts)
         return None if biases is None else self._put(biases)
 
-    def _product(self, part: MatrixPart) -> qmm.Matrix | PlainMatrix:
-        kind, bias = part.tensor.format.name, ordered_bias(part)
+    def _product(self, parts: list[MatrixPart]) -> qmm.Matrix | PlainMatrix:
+        kind = parts[0].tensor.format.name
         if kind in FORMATS:
-            n_out = part.tensor.shape[-2]
-            scale = None if part.scale is None else np.full(n_out, part.scale[0], np.float32)
-            return self._tiles(kind, stored_rows(part), scale, bias)
-        weights = plain_rows(part)
-        found = Plain.F32 if weights.dtype == np.float32 else _PLAIN[kind]
-        return PlainMatrix(self._put(weights), found, None if bias is None else self._put(bias))
-
-    def _tiles(
-        self, kind: str, rows: Numpy, scale: Floats | None, bias: Floats | None
-    ) -> qmm.Matrix:
-        weights = self._put(repack(kind, rows, self.n_in))
-        tiles = tiles_of(kind, len(rows), self.n_in)
-        beside = [None if values is None else self._put(values) for values in (scale, bias)]
-        return qmm.Matrix(tiles, weights, *beside)
-
-    def _scales(self) -> Floats | None:
-        """Of all rows, in the order of the file."""
-        if all(part.scale is None for part in self.parts):
-            return None
-        scales = (1.0 if part.scale is None else float(part.scale[0]) for part in self.parts)
-        heights = (part.tensor.shape[-2] for part in self.parts)
-        return np.repeat(np.array(list(scales), np.float32), list(heights))
-
-    def _biases(self) -> Floats | None:
-        if all(part.bias is None for part in self.parts):
-            return None
-        found = (ordered_bias(part) for part in self.parts)
-        heights = (part.tensor.shape[-2] for part in self.parts)
-        return np.concatenate(
-            [
-                np.zeros(n, np.float32) if bias is None else bias
-                for n, bias in zip(heights, found, strict=True)
-            ]
+            return self._tiles(kind, np.concatenate([stored_rows(part) for part in parts]), parts)
+        keep = kind in _PLAIN and all(part.scale is None for part in parts)
+        if kind not in _PLAIN:
+            logger.warning("%s has no kernel on CUDA: kept as float32", kind)
+        rows = np.concatenate([plain_rows(part) if keep else float_rows(part) for part in parts])
+        missing = -rows.shape[1] % _WHOLE
+        biases = joined_biases(parts)
+        return PlainMatrix(
+            self._put(np.pad(rows, ((0, 0), (0, missing)))),
+            _PLAIN[kind] if keep else Plain.F32,
+            None if biases is None else self._put(biases),
         )
+
+    def _tiles(self, kind: str, rows: Numpy, parts: list[MatrixPart]) -> qmm.Matrix:
+        """`parts`: of whose rows these are; scales and biases stay in the order of the file."""
+        weights = self._put(repack(kind, rows, self.n_in))
+        beside = (
+            None if values is None else self._put(values)
+            for values in (joined_scales(parts), joined_biases(parts))
+        )
+        return qmm.Matrix(tiles_of(kind, len(rows), self.n_in), weights, *beside)
 
     def _put(self, values: Numpy) -> Array:
         return self._device.put(np.ascontiguousarray(values))
@@ -156,22 +144,39 @@ def float_rows(part: MatrixPart) -> Floats:
 
 
 def plain_rows(part: MatrixPart) -> Numpy:
-    """Numbers as they are stored if a kernel takes them, else float32; rows of whole 16 bytes."""
-    kind = part.tensor.format.name
-    if kind in _PLAIN and part.scale is None:
-        rows: Numpy = stored_rows(part).view(np.float32 if kind == "F32" else np.uint16)
-    else:
-        if kind not in _PLAIN:
-            logger.warning("%s has no kernel on CUDA: kept as float32", kind)
-        rows = float_rows(part)
-    missing = -rows.shape[1] % _WHOLE
-    return np.pad(rows, ((0, 0), (0, missing))) if missing else rows
+    """The file's numbers, those of 16 bits as words."""
+    word = np.float32 if part.tensor.format.name == "F32" else np.uint16
+    return stored_rows(part).view(word)
 
 
 def ordered_bias(part: MatrixPart) -> Floats | None:
     if part.bias is None or part.row_order is None:
         return part.bias
     return part.bias[part.row_order]
+
+
+def joined_scales(parts: Sequence[MatrixPart]) -> Floats | None:
+    """Of all rows of all parts."""
+    if all(part.scale is None for part in parts):
+        return None
+    scales = [1.0 if part.scale is None else float(part.scale[0]) for part in parts]
+    return np.repeat(np.array(scales, np.float32), [part.tensor.shape[-2] for part in parts])
+
+
+def joined_biases(parts: Sequence[MatrixPart]) -> Floats | None:
+    if all(part.bias is None for part in parts):
+        return None
+    found = [ordered_bias(part) for part in parts]
+    return np.concatenate(
+        [
+            np.zeros(part.tensor.shape[-2], np.float32) if bias is None else bias
+            for part, bias in zip(parts, found, strict=True)
+        ]
+    )
+
+
+def _height(parts: Sequence[MatrixPart]) -> int:
+    return sum(part.tensor.shape[-2] for part in parts)
 
 
 def matrix_bytes(part: MatrixPart) -> int:
