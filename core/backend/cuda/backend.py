@@ -13,7 +13,6 @@ from ....cuda_kernels import qmm
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
-from ....cuda_kernels.mm_bf16_skinny import mm_skinny
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
 from ..interface import (
@@ -22,6 +21,7 @@ from ..interface import (
     Forward,
     HostOutput,
     Output,
+    Rows,
     Run,
     SlotImage,
     Taps,
@@ -44,6 +44,7 @@ from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
 from .picks import pick
+from .products import Product, Products
 from .rooms import Rooms
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep, StepKey
@@ -55,7 +56,7 @@ _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activ
 class Chosen(NamedTuple):
     """Some rows, which whoever norms them picks out."""
 
-    rows: Array | Summing
+    rows: Rows
     which: Array  # int32
 
 
@@ -82,7 +83,8 @@ class Summing:
 
 
 class CudaBackend(Backend):
-    """Rows are float32 arrays (T, width), `Summing` or `Chosen`; Packed is `PackedRows`."""
+    """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
+    when it is known what for; Packed is `PackedRows`."""
 
     def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
         self.device, self.launcher = device, device.launcher
@@ -91,8 +93,9 @@ class CudaBackend(Backend):
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self._rooms = Rooms(device)
+        self._products = Products(self._rooms)
         self._attender = Attender(device)
-        self._delta = DeltaRunner(device)
+        self._delta = DeltaRunner(self._rooms, self._products)
         self._experts = ExpertRunner(self._rooms)
 
     @property
@@ -138,6 +141,7 @@ class CudaBackend(Backend):
         return run
 
     def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
+        step.made.clear()
         output = forward(self, step, state, taps)
         if not step.shape.has_requests:
             return Made(output, None)
@@ -146,7 +150,7 @@ class CudaBackend(Backend):
 
     def _on_host(self, made: Made) -> HostOutput:
         get, output = self.device.get, made.output
-        rows = {name: get(self._summed(tapped)) for name, tapped in output.taps.items()}
+        rows = {name: get(self._made(tapped)) for name, tapped in output.taps.items()}
         picked = None if made.picked is None else get(made.picked).tolist()
         return HostOutput(get(output.logits.rows), rows, get(output.logits.maxima), picked=picked)
 
@@ -161,40 +165,45 @@ class CudaBackend(Backend):
     def given_rows(self, step: Step, width: int) -> Array:
         return _there(step).array("hidden")
 
-    def keep(self, x: Array | Summing) -> Array:
-        return self.device.copy(self._summed(x))
+    def keep(self, x: Rows) -> Array:
+        return self.device.copy(self._made(x))
 
-    def out_rows(self, x: Array | Summing, step: Step) -> Chosen:
+    def out_rows(self, x: Rows, step: Step) -> Chosen:
         return Chosen(x, _there(step).array("out_rows"))
 
-    def to_host(self, x: Array | Scored) -> Floats:
-        found: Floats = self.device.get(x.rows if isinstance(x, Scored) else x)
+    def to_host(self, x: Rows) -> Floats:
+        found: Floats = self.device.get(x.rows if isinstance(x, Scored) else self._made(x))
         return found
 
     # operations
 
-    def norm(self, x: Array | Summing | Chosen, norm: Norm) -> PackedRows:
+    def norm(self, x: Rows, norm: Norm) -> PackedRows:
         n_rows, width = _shape(x)
         out = self._rooms.packed(n_rows, width)
         self._norm(x, norm, NormOutputs(packed=out))
         return out
 
-    def norm_rows(self, x: Array | Summing | Chosen, norm: Norm) -> Array:
+    def norm_rows(self, x: Rows, norm: Norm) -> Array:
         out = self._rooms.rows(*_shape(x))
         self._norm(x, norm, NormOutputs(rows=out))
         return out
 
-    def _norm(self, x: Array | Summing | Chosen, norm: Norm, out: NormOutputs) -> None:
+    def _norm(self, x: Rows, norm: Norm, out: NormOutputs) -> None:
         x, chosen = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
         weights = RowNorm(norm.weight, norm.eps)
         if not isinstance(x, Summing):
-            norm_quant(self.launcher, x, weights, out, chosen=chosen)
+            norm_quant(self.launcher, self._made(x), weights, out, chosen=chosen)
             return
         norm_quant(self.launcher, x.rows, weights, out, parts=x.parts, chosen=chosen)
         if chosen is None:
             x.parts = None
 
-    def _summed(self, x: Array | Summing) -> Array:
+    def _made(self, x: Rows) -> Array:
+        """Rows as an array, whatever they were to be."""
+        if isinstance(x, Product):
+            if x.rows is None:
+                x.rows = self._products.rows(x.a, x.w)
+            return x.rows
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
@@ -207,8 +216,8 @@ class CudaBackend(Backend):
     def _ones(self, width: int) -> Array:
         return self.device.put(np.ones(width, np.float32))
 
-    def norm_pair(self, x: Array, x_norm: Norm, y: Array, y_norm: Norm) -> PackedRows:
-        x, y = self._summed(x), self._summed(y)
+    def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
+        x, y = self._made(x), self._made(y)
         out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
         first, second = (
             tables.Side(rows, RowNorm(norm.weight, norm.eps))
@@ -217,41 +226,41 @@ class CudaBackend(Backend):
         tables.norm_pair(self.launcher, first, second, out)
         return out
 
-    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Array | Summing | None = None) -> Array:
-        n_rows, add = a.q.shape[0], add_to is not None
-        y = self._rooms.rows(n_rows, w.n_out) if add_to is None else self._summed(add_to)
-        for column, weights in w.pieces:
-            if isinstance(weights, qmm.Matrix):
-                space = self._rooms.products(n_rows, weights.rows)
-                qmm.product(self.launcher, a, weights, y, space, column=column, add=add)
-            else:
-                mm_skinny(self.launcher, a, weights, y, column=column, add=add)
+    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
+        if add_to is None:
+            return Product(a, w)
+        y = self._made(add_to)
+        self._products.add(a, w, y)
         return y
 
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
         out, kind = self._rooms.packed(n_rows, width), _ACTIVATIONS[activation]
         if gate_up.gated is None:
-            gate_rows(self.launcher, self.matmul(a, gate_up), int(kind), out)
+            gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
             return out
         space = self._rooms.products(n_rows, gate_up.n_out, width)
         qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
         return out
 
-    def attend(self, qkv: Array, attention: Attention, state: CudaState, step: Step) -> PackedRows:
+    def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
         there = _there(step)
         out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
-        self._attender.attend(qkv, attention, state.kv[attention.layer], there, out)
+        cache = state.kv[attention.layer]
+        self._attender.attend(self._made(qkv), attention, cache, there, out)
         return out
 
-    def delta_rule(self, rows: Array, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
+    def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
         there = _there(step)
         out = self._rooms.packed(there.n_rows, delta.shape.value_width)
-        self._delta.run(rows, delta, state, there, out)
+        if not (
+            isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
+        ):
+            self._delta.run(self._made(rows), delta, state, there, out)
         return out
 
-    def moe(self, a: PackedRows, moe: Moe, add_to: Array | Summing) -> Summing:
-        return Summing(self._summed(add_to), self._experts.run(a, moe))
+    def moe(self, a: PackedRows, moe: Moe, add_to: Rows) -> Summing:
+        return Summing(self._made(add_to), self._experts.run(a, moe))
 
     def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
         n_rows = a.q.shape[0]
@@ -262,7 +271,7 @@ class CudaBackend(Backend):
             space = self._rooms.products(n_rows, w.n_out)
             qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
         else:
-            rows = self.matmul(a, w)
+            rows = self._products.rows(a, w)
             head_summits(self.launcher, Logits(rows, maxima))
         return Scored(rows, maxima)
 
@@ -311,10 +320,12 @@ class _Repeated:
         return self._repeat()
 
 
-def _shape(x: Array | Summing | Chosen) -> tuple[int, int]:
+def _shape(x: Rows) -> tuple[int, int]:
     """Rows and width of what is asked for."""
     if isinstance(x, Chosen):
         return int(x.which.shape[0]), _shape(x.rows)[1]
+    if isinstance(x, Product):
+        return int(x.a.q.shape[0]), x.w.n_out
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class DeviceStep(Step):
 
     key: StepKey | None = None
     arrays: dict[str, Array] | None = None
+    made: dict[str, Array] = field(default_factory=dict)  # by launches, once for all layers
 
     @classmethod
     def make(cls, device: Device, step: Step) -> DeviceStep:
