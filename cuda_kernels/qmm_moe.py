@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .moe_route import BUNDLES, Routes
 from .packed import PackedRows, padded_width, require_packed
-from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, Activation, shared_bytes
+from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, THREADS, Activation, shared_bytes
 from .repack import FORMATS, Tiles
 from .shapes import require_shape
 
@@ -27,7 +27,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
             f"{prefix}{columns}",
             source,
             "moe",
-            threads=256,
+            THREADS,
             registers=128,
             shared=160,
             dynamic_shared=shared_bytes(form, columns),
