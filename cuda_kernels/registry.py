@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ("mm_bf16_skinny", "moe_route", "qmm_moe")
+MODULES: tuple[str, ...] = ("mm_bf16_skinny", "mm_moe", "moe_route", "qmm_moe")
 
 
 @cache
