@@ -1,9 +1,9 @@
 PYTHON ?= python3
-BENCH = PYTHONPATH=tests:tests/lib:$$PYTHONPATH $(PYTHON) -m
+BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all bench bench-profile soak
+.PHONY: help check fix test test-all bench bench-kernels bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -26,6 +26,9 @@ test-all: ## with the slow tests and the comparisons with llama.cpp
 
 bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
 	$(BENCH) bench $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT)) $(if $(FILES),--files $(FILES))
+
+bench-kernels: ## every CUDA kernel on this machine's GPU; ONLY=qmm OUT=record.json, or DRY=1 to try it on the CPU
+	$(BENCH) bench.kernels $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4
 	$(BENCH) bench.profile_step $(FILE) --rows $(ROWS)

@@ -7,7 +7,21 @@ from importlib import import_module
 
 from .kernel import Kernel, Source
 
-MODULES: tuple[str, ...] = ("mm_bf16_skinny", "mm_moe", "moe_route", "qmm_moe")
+MODULES: tuple[str, ...] = (
+    "attn_combine",
+    "attn_prep",
+    "attn_verify",
+    "embed",
+    "gdn_rows",
+    "gdn_step",
+    "head_pick",
+    "mm_bf16_skinny",
+    "mm_moe",
+    "moe_route",
+    "norm_quant",
+    "qmm",
+    "qmm_moe",
+)
 
 
 @cache

@@ -35,7 +35,7 @@ class Drafting:
         self._known: set[int] = set()  # sequences that the speculator has begun
         self._n_failures = self._n_since = 0  # texts since the last one
         self._drafted: list[Part] = []  # of the step, those with a draft
-        self._ids: list[int] = []  # of its sequences
+        self._parts: Many[Part] = ()  # all of them
         self._rests = False  # nobody was asked
         if speculator is not None:
             speculator.attach(store)
@@ -49,6 +49,16 @@ class Drafting:
         speculator = self._speculator
         if speculator is None:
             return
+        if speculator.rest:  # most rounds, where steps are quick
+            for part in parts:
+                if not part.sequence.is_known_to_drafter:
+                    break
+            else:
+                speculator.rest -= 1
+                self._rests, self._parts = True, parts
+                if self._drafted:
+                    self._drafted.clear()
+                return
         try:
             self._draft(speculator, parts)
         except Exception as error:  # noqa: BLE001 - forgiven or raised again
@@ -58,12 +68,10 @@ class Drafting:
         drafted = self._drafted
         if drafted:
             drafted.clear()
-        ids = [part.sequence.id for part in parts]
-        if ids != self._ids:
-            self._ids = ids
-            for part in parts:
-                if not part.sequence.is_known_to_drafter:
-                    self._begin(speculator, part)
+        self._parts = parts
+        for part in parts:
+            if not part.sequence.is_known_to_drafter:
+                self._begin(speculator, part)
         if speculator.rest:
             speculator.rest -= 1
             self._rests = True
@@ -89,7 +97,8 @@ class Drafting:
         if speculator is None or self._is_passed_over(speculator):
             return
         try:
-            speculator.observe(Seen(step, output, self._ids, n_true, ms))
+            ids = [part.sequence.id for part in self._parts]
+            speculator.observe(Seen(step, output, ids, n_true, ms))
             for part in self._drafted:
                 speculator.settle(part.sequence.id, part.n_accepted, mine=True)
         except Exception as error:  # noqa: BLE001 - forgiven or raised again
@@ -112,7 +121,6 @@ class Drafting:
         return self._speculator is not None and self._speculator.is_rehearsing
 
     def end(self, sequence: Sequence) -> None:
-        self._ids = []
         speculator = self._speculator
         if speculator is None or sequence.id not in self._known:
             return
@@ -166,7 +174,7 @@ class Drafting:
         if self.on_failure is None:
             raise error
         self._drafted.clear()
-        self._ids = []
+        self._parts = ()
         for sequence in self._known:
             with suppress(Exception):
                 speculator.end(sequence)

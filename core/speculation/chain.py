@@ -54,6 +54,7 @@ class Chain(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = 0
+        self._glance = GLANCE_EVERY  # another text may repeat what the last one did not
         sequence = opening.sequence
         self._policy.begin(sequence)
         for each in self._all:
@@ -113,12 +114,9 @@ class Chain(Speculator):
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         if self._rehearsal is not None:
             return self._practise(self._rehearsal, asks)
-        began = perf_counter()
-        cheap = self._ask_cheap(asks) if self._cheap else []
-        if self._limited:
-            cheap = self._permitted(cheap, asks)
-        if self._to_rest:
-            if not _says_something(cheap):
+        was_resting = self._to_rest > 0
+        if was_resting:
+            if not self._is_known(asks):
                 self._glance = min(2 * self._glance, SELDOM)
                 self._rest_on()
                 return [Draft() for _ in asks]
@@ -127,6 +125,19 @@ class Chain(Speculator):
             for ask in asks:
                 self._policy.rested(ask.sequence, self._resting)
             self._resting = 0
+        if not was_resting and self._nobody_could(asks):
+            self._to_rest, self._resting = LONGEST_REST, 1
+            if self._profit < 0.0:
+                self._glance = min(2 * self._glance, SELDOM)
+            self._rest_on()
+            return [Draft() for _ in asks]
+        return self._question(asks)
+
+    def _question(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        began = perf_counter()
+        cheap = self._ask_cheap(asks) if self._cheap else []
+        if self._limited:
+            cheap = self._permitted(cheap, asks)
         drafts = self._propose(asks, cheap)
         ms = 1000 * (perf_counter() - began)
         self._profit = _FORGET * self._profit - ms
@@ -138,6 +149,18 @@ class Chain(Speculator):
                 self._glance = min(2 * self._glance, SELDOM)
             self._take_a_rest(ms)
         return drafts
+
+    def _nobody_could(self, asks: Sequence[Ask]) -> bool:
+        """Where steps are quick: no model is awake, and n-grams know nothing. Then there is
+        nothing to decide."""
+        if self._policy.repeats or not self._policy.quick_ms():
+            return False
+        for ask in asks:
+            for model in self._models:
+                self._hear(ask.sequence, model)
+                if (ask.sequence, model.name) in self._listeners:
+                    return False
+        return not self._is_known(asks)
 
     def _take_a_rest(self, ms: float) -> None:
         """Where a question takes long beside a step, it is asked less often while the answer is
@@ -283,6 +306,13 @@ class Chain(Speculator):
             for each, drafts in zip(self._cheap, cheap, strict=True)
         ]
 
+    def _is_known(self, asks: Sequence[Ask]) -> bool:
+        for each in self._cheap:
+            for ask in asks:
+                if each.knows(ask):
+                    return True
+        return False
+
     def _ask_cheap(self, asks: Sequence[Ask]) -> list[Sequence[Draft]]:
         """By speculator, then by ask."""
         made = []
@@ -322,11 +352,3 @@ class Chain(Speculator):
         for i, draft in zip(chosen, made, strict=True):
             draft.ms[model.name] = ms / len(chosen)
             drafts[i] = splice(drafts[i], draft, asks[i].max_draft)
-
-
-def _says_something(cheap: list[Sequence[Draft]]) -> bool:
-    for drafts in cheap:
-        for draft in drafts:
-            if draft.tokens:
-                return True
-    return False

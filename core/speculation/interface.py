@@ -89,6 +89,10 @@ class Speculator(ABC):
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         """One draft for each ask, in their order."""
 
+    def knows(self, ask: Ask) -> bool:
+        """Whether it could have a draft: quicker than `propose`, and at most too hopeful."""
+        return True
+
     def n_pending(self, sequence: int) -> int:
         """Rows that it has to catch up on before it can draft; negative: it cannot, as yet."""
         return 0

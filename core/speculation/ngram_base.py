@@ -58,6 +58,10 @@ class NgramText(ABC):
     def check_basis(self, basis: Any, n_offered: int) -> None:
         """Raises likewise if no guess of so many tokens can have been made from it."""
 
+    def knows(self) -> bool:
+        """Whether there could be a guess. It may err on the side of yes."""
+        return True
+
     def close(self, *, is_finished: bool) -> None:
         """No more of it will come: it has ended, or is being read anew."""
 
@@ -134,10 +138,14 @@ class NgramSpeculator(Speculator):
     def open(self, owner: str) -> NgramText:
         """A text of which nothing is known yet."""
 
+    def resume(self, owner: str, tokens: Sequence[int]) -> NgramText:
+        """A text that begins with these tokens; the first of them may be known already."""
+        return self.open(owner)
+
     def begin(self, opening: Opening) -> None:
         self.end(opening.sequence)
         self._owners[opening.sequence] = opening.owner
-        text = self._texts[opening.sequence] = self.open(opening.owner)
+        text = self._texts[opening.sequence] = self.resume(opening.owner, opening.tokens)
         text.catch_up(opening.tokens)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
@@ -158,12 +166,19 @@ class NgramSpeculator(Speculator):
         if self.name in blobs:
             self._texts[sequence].load(blobs[self.name])
 
-    def _draft(self, ask: Ask) -> Draft:
-        began = time.perf_counter()
+    def knows(self, ask: Ask) -> bool:
+        return self._caught_up(ask).knows()
+
+    def _caught_up(self, ask: Ask) -> NgramText:
         text = self._texts.get(ask.sequence)
         if text is None or not goes_on_from(text.tokens, ask.tokens):
-            text = self._reopen(ask.sequence, text)
+            text = self._reopen(ask, text)
         text.catch_up(ask.tokens)
+        return text
+
+    def _draft(self, ask: Ask) -> Draft:
+        began = time.perf_counter()
+        text = self._caught_up(ask)
         guess = text.guess(ask.max_draft) if ask.max_draft > 0 else NO_GUESS
         draft = Draft()
         if guess.tokens:
@@ -174,9 +189,10 @@ class NgramSpeculator(Speculator):
         draft.ms[self.name] = 1000 * (time.perf_counter() - began)
         return draft
 
-    def _reopen(self, sequence: int, old: NgramText | None) -> NgramText:
+    def _reopen(self, ask: Ask, old: NgramText | None) -> NgramText:
         """The text shrank, or is another one: what was known of it is void."""
         if old is not None:
             old.close(is_finished=False)
-        text = self._texts[sequence] = self.open(self._owners.get(sequence, ""))
+        owner = self._owners.get(ask.sequence, "")
+        text = self._texts[ask.sequence] = self.resume(owner, ask.tokens)
         return text

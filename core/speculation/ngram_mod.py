@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class ModText(AgreeingText):
-    def __init__(self, sizes: NgramModSizes, pools: Pools, owner: str) -> None:
+    def __init__(
+        self, sizes: NgramModSizes, pools: Pools, owner: str, tokens: Sequence[int] = ()
+    ) -> None:
         self.chances = Chances(sizes.n_match)
         self._sizes, self._pools, self._owner = sizes, pools, owner
-        self._pool, self._text = pools.open(owner)
+        self._pool, self._text = pools.open(owner, tokens)
         self.basis = 0  # how far beyond the minimum the two places agreed
 
     @property
@@ -39,6 +41,9 @@ class ModText(AgreeingText):
         draft = draft[:n_max]
         return Guess(draft, self.chances.of(self.basis, len(draft)))
 
+    def knows(self) -> bool:
+        return self._pool.knows(self._text)
+
     def close(self, *, is_finished: bool) -> None:
         self._pools.finish(self._owner, self._text)
 
@@ -51,6 +56,9 @@ class NgramMod(NgramSpeculator):
 
     def open(self, owner: str) -> ModText:
         return ModText(self._sizes, self.pools, owner)
+
+    def resume(self, owner: str, tokens: Sequence[int]) -> ModText:
+        return ModText(self._sizes, self.pools, owner, tokens)
 
 
 def make(setting: Setting) -> NgramMod:

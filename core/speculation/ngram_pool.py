@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from .ngram_estimates import agreed_beyond
-from .ngram_index import Roller
+from .ngram_index import Roller, goes_on_from
 
 MAX_KEPT: Final = 1 << 17  # tokens of finished texts, all owners together
+_RESUMABLE: Final = 8  # latest finished texts of all owners that may go on
 _SHIFT: Final = 32
 _INDEX: Final = (1 << _SHIFT) - 1
 
@@ -65,6 +67,10 @@ class Pool:
             if place is not None and place >> _SHIFT == number:
                 del latest[value]
         del self._texts[number]
+
+    def knows(self, text: PoolText) -> bool:
+        """Whether anything has come after its newest tokens before."""
+        return len(text.tokens) >= self.n and self._find(text, len(text.tokens)) is not None
 
     def continue_text(self, text: PoolText, n_max: int) -> tuple[list[int], int]:
         """What comes after its newest tokens, and how far beyond n they agree with the place.
@@ -129,8 +135,17 @@ class Pools:
     def __len__(self) -> int:
         return len(self._pools)
 
-    def open(self, owner: str) -> tuple[Pool, PoolText]:
-        pool = self._pools.setdefault(owner, Pool(self._n))
+    def open(self, owner: str, tokens: Sequence[int] = ()) -> tuple[Pool, PoolText]:
+        """For a text that begins with these: the next turn of a chat goes on in what is known of
+        the last one, which is not read again."""
+        pool = self._pools.get(owner)
+        if pool is None:
+            pool = self._pools[owner] = Pool(self._n)
+        for key in islice(reversed(self._finished), _RESUMABLE):
+            if key[0] == owner and goes_on_from(self._finished[key].tokens, tokens):
+                text = self._finished.pop(key)
+                self.n_kept -= len(text.tokens)
+                return pool, text
         return pool, pool.open()
 
     def finish(self, owner: str, text: PoolText) -> None:

@@ -16,6 +16,7 @@ AMID_RUN: Final = "+"  # behind the name of a source: its last draft was right
 _FIRST_REACH: Final = 2  # tokens of a model's first drafts; twice as many when all were taken
 # The same of n-grams, where a step is quick: with the last token, whole tiles of rows.
 _FIRST_CHEAP_REACH: Final = 7
+_BOLD_CHEAP_REACH: Final = 31
 _LONGEST_CHEAP_REACH: Final = 63
 _WRITTEN: Final = 80  # tokens that a round can add, and some
 
@@ -124,12 +125,17 @@ class Text:
     def _move_reach(self, source: str, n: int, n_hits: int) -> None:
         reach = self.cheap_reach(source)
         if n_hits < n:
-            self.reach[source] = max(reach // 2, _FIRST_CHEAP_REACH // 2)
+            reach = max(reach // 2, _FIRST_CHEAP_REACH // 2)
         elif n >= reach:
-            self.reach[source] = min(2 * reach + 1, _LONGEST_CHEAP_REACH)
+            reach = min(2 * reach + 1, _LONGEST_CHEAP_REACH)
+        self.reach[source] = self.waits[source] = reach
 
     def cheap_reach(self, source: str) -> int:
-        return self.reach.get(source, _FIRST_CHEAP_REACH)
+        """A text begins a little bolder where drafts were long in the texts before it."""
+        reach = self.reach.get(source)
+        if reach is None:
+            reach = max(_FIRST_CHEAP_REACH, min(self.waits.get(source, 0), _BOLD_CHEAP_REACH))
+        return reach
 
     def cheap_track(self, draft: Draft) -> Track:
         """N-grams are right for long or not at all. So it counts whether the last one was."""

@@ -47,6 +47,13 @@ __device__ __forceinline__ uint32_t floats_to_bf162(float low, float high) {
     return r;
 }
 
+// 2^x within 2 units in the last place; 0 where that is no normal number
+__device__ __forceinline__ float exp2_or_zero(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // copies from global to shared memory that threads do not wait for; 16 bytes, aligned.
 // What was copied may be read after cp_async_wait of its group AND a barrier.
 
@@ -55,6 +62,11 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 }
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global));
+}
+// The same, or 16 zeros without a look at `global`.
+__device__ __forceinline__ void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(is_wanted ? 16 : 0));
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // until at most `pending` of the newest groups are under way
@@ -72,6 +84,10 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
     return v;
 }
 
+// The line at `p` is on its way to the second-level cache. Nobody waits for it, and what is there stays coherent: this may
+// be asked for before wait_for_previous, of memory that earlier kernels still write.
+__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // programmatic launch: what does not depend on the kernel before may run ahead of wait_for_previous
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -86,12 +102,6 @@ __device__ __forceinline__ void let_next_start() {}
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
     uint32_t r;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(which));
-    return r;
-}
-// two halves minus two halves
-__device__ __forceinline__ uint32_t subtract_half2(uint32_t x, uint32_t y) {
-    uint32_t r;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
     return r;
 }
 #endif  // CUDA_HOST_SHIM

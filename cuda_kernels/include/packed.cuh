@@ -21,9 +21,27 @@ struct PackedRows {
     int width;
 };
 
-// The lowest bytes of four integers.
-__device__ __forceinline__ uint32_t pack_bytes(int a, int b, int c, int d) {
-    return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+// Four neighbours of one plane each, out of two words with two 16-bit numbers each: their lowest bytes.
+__device__ __forceinline__ uint32_t pack_low_bytes(uint32_t first, uint32_t second) {
+    return __byte_perm(first, second, 0x6420);
+}
+
+// Eight values as steps. A sum with 1.5 * 2^23 is rounded to an integer, half to even, which then is its lowest bits;
+// 64 more, and bits 0 ... 6 are low + 64, bits 7 ... 14 are high. 16 bits of two values travel in one word.
+__device__ __forceinline__ void pack_steps(const float v[8], float per_step, uint32_t high[2], uint32_t low[2]) {
+    uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int a = __float_as_int(fmaf(v[2 * i], per_step, 12582912.0f + 64.0f));
+        int b = __float_as_int(fmaf(v[2 * i + 1], per_step, 12582912.0f + 64.0f));
+        pairs[i] = __byte_perm(a, b, 0x5410);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        high[i] = pack_low_bytes(pairs[2 * i] >> 7, pairs[2 * i + 1] >> 7);
+        uint32_t biased = pack_low_bytes(pairs[2 * i], pairs[2 * i + 1]) & 0x7f7f7f7fu;
+        low[i] = (biased + 0x40404040u) ^ 0x80808080u;  // - 64 in each byte, without borrowing
+    }
 }
 
 // A warp packs block `block` of row `row`; its lane holds values 8 * lane ... 8 * lane + 7 of the block.
@@ -36,41 +54,33 @@ __device__ __forceinline__ void pack_block(const float v[8], const PackedRows& o
     bits = __reduce_max_sync(ALL_LANES, bits);
     float largest = __int_as_float((int)bits);
     bool in_range = largest >= PACK_SMALLEST && bits < PACK_INFINITE;
-    float per_step = in_range ? PACK_STEPS / largest : 0.0f;
     float d = in_range ? largest * (1.0f / PACK_STEPS) : 0.0f;
     if (bits >= PACK_INFINITE) d = __int_as_float(0x7fc00000);
-    int high[8], low[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        int step = in_range ? __float2int_rn(v[j] * per_step) : 0;  // |step| <= 16256: 2 roundings add 0.002
-        high[j] = (step + 64) >> 7;
-        low[j] = step - 128 * high[j];
-    }
-    uint32_t words[2][2] = {
-        {pack_bytes(high[0], high[1], high[2], high[3]), pack_bytes(high[4], high[5], high[6], high[7])},
-        {pack_bytes(low[0], low[1], low[2], low[3]), pack_bytes(low[4], low[5], low[6], low[7])}};
-    // The sums of both planes travel in one word: a sum of 32 low values is within 2048, of high ones within 4064.
+    uint32_t planes[2][2];
+    pack_steps(v, in_range ? PACK_STEPS / largest : 0.0f, planes[0], planes[1]);
     int sums[2];
 #pragma unroll
     for (int plane = 0; plane < 2; plane++) {
-        sums[plane] = __dp4a((int)words[plane][1], 0x01010101, __dp4a((int)words[plane][0], 0x01010101, 0));
+        if (!in_range) planes[plane][0] = planes[plane][1] = 0;  // no number makes no step either
+        sums[plane] = __dp4a((int)planes[plane][1], 0x01010101, __dp4a((int)planes[plane][0], 0x01010101, 0));
     }
+    // The sums of both planes travel in one word: a sum of 32 low values is within 2048, of high ones within 4064.
+    // Of four lanes the first and the third keep the two sums of 16, the second that of 32.
     int eight = 65536 * sums[0] + sums[1];
     int sixteen = eight + __shfl_xor_sync(ALL_LANES, eight, 1);
     int thirty_two = sixteen + __shfl_xor_sync(ALL_LANES, sixteen, 2);
-    int m = lane & 3, word = 4 * (m & 1) + (m >> 1);  // of the 8 words of 32 values; the second is 2 on
+    int four = lane >> 2, m = lane & 3;
+    int sum = m == 1 ? thirty_two : sixteen, place = m == 1 ? four : 8 + (lane >> 1);
+    int word = 8 * four + 4 * (m & 1) + (m >> 1);  // see the order of bytes above; the second word is 2 on
 #pragma unroll
     for (int plane = 0; plane < 2; plane++) {
-        size_t at = (size_t)row * 2 + plane;
-        uint32_t* q = (uint32_t*)(out.q + at * out.width + (size_t)block * PACK_BLOCK) + 8 * (lane >> 2);
-        q[word] = words[plane][0];
-        q[word + 2] = words[plane][1];
-        int16_t* s = out.s + (at * blocks + block) * PACK_SUMS;
-        // 32768 rounds: what is left of the low sum then is within half a unit of the high one
-        int carried_16 = plane ? sixteen : (sixteen + 32768) >> 16;
-        int carried_32 = plane ? thirty_two : (thirty_two + 32768) >> 16;
-        if ((lane & 1) == 0) s[8 + (lane >> 1)] = (int16_t)carried_16;
-        if ((lane & 3) == 0) s[lane >> 2] = (int16_t)carried_32;
+        size_t at = (size_t)((2 * row + plane) * blocks + block);
+        uint32_t* q = (uint32_t*)(out.q + at * PACK_BLOCK) + word;
+        q[0] = planes[plane][0];
+        q[2] = planes[plane][1];
+        // The low sum carries one into the high one if it is negative, which half of its room takes back.
+        int16_t of_plane = (int16_t)(plane ? sum : (sum + 32768) >> 16);
+        if (m != 3) out.s[at * PACK_SUMS + place] = of_plane;
     }
-    if (lane == 0) out.d[(size_t)row * blocks + block] = d;
+    if (lane == 0) out.d[(size_t)(row * blocks + block)] = d;
 }

@@ -23,8 +23,8 @@ def provenance(threads: int, sections: list[str]) -> dict[str, Any]:
 
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
         "sections": sections,
         "threads": threads,
         "cpu": CpuBackend(threads).details,
@@ -68,7 +68,7 @@ def _busy_seconds() -> float | None:
     return float(user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def _git(*arguments: str) -> str:
+def git(*arguments: str) -> str:
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 

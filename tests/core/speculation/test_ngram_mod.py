@@ -7,8 +7,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ngrams import EOG, ask, begin
+from support.ngrams import ANY, EOG, ask, begin
 
+from specdec.core.speculation.interface import Ask
 from specdec.core.speculation.ngram_index import Roller
 from specdec.core.speculation.ngram_mod import NgramMod
 from specdec.core.speculation.options import NgramModSizes
@@ -208,3 +209,55 @@ def test_a6_what_is_written_is_known_at_once() -> None:
         ask(speculator, text)
     begin(speculator, [1, 2, 3], sequence=1)
     assert ask(speculator, [1, 2, 3], sequence=1).tokens == [4, 5, 6]
+
+
+def test_the_next_turn_goes_on_in_what_is_known_of_the_last_one() -> None:
+    """It is not read again, and says what a pool that reads it all would say."""
+    block = list(range(10, 30))
+    first, second = block[:12], block + block[:3]
+    speculator, anew = NgramMod(SMALL, EOG), NgramMod(SMALL, EOG)
+    begin(speculator, first, sequence=1)
+    speculator.end(1)
+    begin(speculator, second, sequence=2)
+    assert speculator.pools.n_kept == 0  # the finished text is the new one now
+    begin(anew, second, sequence=2)
+    expected = ask(anew, second, sequence=2).tokens
+    assert expected == block[3:11]
+    assert ask(speculator, second, sequence=2).tokens == expected
+
+
+@pytest.mark.parametrize("other", [[99, *range(11, 20)], list(range(10, 19)), [10, 3, 4]])
+def test_another_text_does_not_go_on_in_a_finished_one(other: list[int]) -> None:
+    """It begins otherwise, is shorter, or has other tokens at the end of what is known."""
+    speculator, finished = NgramMod(SMALL, EOG), list(range(10, 20))
+    begin(speculator, finished, sequence=1)
+    speculator.end(1)
+    begin(speculator, other, sequence=2)
+    assert speculator.pools.n_kept == len(finished)
+    begin(speculator, [*finished, 5], sequence=3, owner="ann")
+    assert speculator.pools.n_kept == len(finished)
+
+
+def test_a_finished_text_goes_on_once() -> None:
+    speculator, text = NgramMod(SMALL, EOG), list(range(10, 20))
+    begin(speculator, text, sequence=1)
+    speculator.end(1)
+    for sequence in (2, 3):
+        begin(speculator, [*text, sequence], sequence=sequence)
+    assert ask(speculator, [*text, 2, *text[:3]], sequence=2).tokens[:7] == text[3:]
+    assert ask(speculator, [*text, 3, *text[:3]], sequence=3).tokens[:7] == text[3:]
+
+
+@given(turns, some_sizes)
+def test_who_knows_nothing_has_no_draft(
+    parts: list[tuple[int, list[int]]], sizes: NgramModSizes
+) -> None:
+    speculator = NgramMod(sizes, EOG)
+    texts: list[list[int]] = [[], [], []]
+    for which in range(3):
+        begin(speculator, [], sequence=which)
+    for which, new in parts:
+        texts[which] += new
+        question = Ask(which, texts[which], 8, ANY)
+        known = speculator.knows(question)
+        assert known or not ask(speculator, texts[which], sequence=which).tokens

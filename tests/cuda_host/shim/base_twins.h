@@ -47,6 +47,11 @@ inline uint32_t floats_to_bf162(float low, float high) {
     return static_cast<uint32_t>(float_to_bf16(high)) << 16 | float_to_bf16(low);
 }
 
+inline float exp2_or_zero(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y;
+}
+
 // Asynchronous copies. The device may do them at any time between start and wait, so here the target is garbage
 // from the start on and right only after the wait; a source that changes in between is a fault.
 
@@ -67,6 +72,10 @@ inline void cp_async_16(void* shared, const void* global, shim::Where where = sh
     memcpy(copy.seen, global, 16);
     for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &shim::garbage, 2);
     shim::running->copies.push_back(copy);
+}
+inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+    static const uint4 zeros = {0, 0, 0, 0};
+    cp_async_16(shared, is_wanted ? global : &zeros, where);
 }
 inline void cp_async_commit() { shim::running->groups++; }
 template <int pending>
@@ -91,6 +100,8 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
     return *p;
 }
 
+inline void prefetch_line(const void*) {}
+
 inline void wait_for_previous() { shim::grid->request->waited++; }
 inline void let_next_start() {}
 
@@ -103,11 +114,4 @@ SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
         r |= (selector & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
     }
     return r;
-}
-inline uint32_t subtract_half2(uint32_t x, uint32_t y) {  // the difference of two halves is exact in a float, or far from where halves round
-    auto part = [=](int shift) {
-        float a = half_to_float(static_cast<uint16_t>(x >> shift)), b = half_to_float(static_cast<uint16_t>(y >> shift));
-        return static_cast<uint32_t>(float_to_half(a - b)) << shift;
-    };
-    return part(0) | part(16);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from shim.machine import Machine
 
 from specdec.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
 
@@ -23,14 +24,28 @@ def empty_packed(n_rows: int, width: int) -> PackedRows:
     )
 
 
+def garbage_packed(machine: Machine, n_rows: int, width: int) -> PackedRows:
+    """The same, where the machine's kernels can write it."""
+    return put_packed(machine, empty_packed(n_rows, width))
+
+
+def put_packed(machine: Machine, packed: PackedRows) -> PackedRows:
+    return PackedRows(*(machine.put(array) for array in (packed.q, packed.d, packed.s)))
+
+
+def get_packed(machine: Machine, packed: PackedRows) -> PackedRows:
+    return PackedRows(*(machine.get(array) for array in (packed.q, packed.d, packed.s)))
+
+
 def pack(x: Floats) -> PackedRows:
     """Rows of any width."""
     blocks = _padded(x)
     largest = np.abs(blocks).max(-1)
     usable = np.isfinite(largest) & (largest >= SMALLEST)
     divisor = np.where(usable, largest, np.float32(1))
-    steps = np.where(usable[..., None], blocks, 0) * (STEPS / divisor)[..., None]
-    whole = np.rint(steps).astype(np.int32)
+    per_step = (STEPS / divisor).astype(np.float64)[..., None]
+    exact = np.where(usable[..., None], blocks, 0).astype(np.float64) * per_step
+    whole = np.rint(exact).astype(np.int32)
     high = (whole + 64) >> 7
     planes = np.stack([high, whole - 128 * high], axis=1)
     d = np.where(usable, largest * (np.float32(1) / STEPS), np.float32(0))

@@ -1,0 +1,170 @@
+"""Attention of 1 to some 65 rows of each sequence, in splits of the context (`attn_verify.cu`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from .attention import AttentionHeads, AttentionStep, Parts
+from .kernel import Array, Kernel, Launcher, Source
+from .kv_pages import KvHeads, KvPages
+from .shapes import require_shape
+
+TILE = 64  # cells
+MOST_SLOTS = 4
+SHARED_OF_A_BLOCK = 227 << 10  # bytes, of an H100 or H200
+RESERVED = 1 << 10  # of a processor's shared memory, for each block
+WIDTHS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4))  # groups of four warps, tiles of each
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel for 8 * groups * tiles columns: rows times the heads that share keys and values.
+
+    Variants differ in speed alone: a column has the same bits in all of them.
+    """
+
+    kv: KvHeads  # of one head: their number is an argument
+    groups: int
+    tiles: int
+    slots: int = 2  # tiles of keys or values under way
+
+    @property
+    def columns(self) -> int:
+        return 8 * self.groups * self.tiles
+
+    @property
+    def dynamic_shared(self) -> int:
+        """Queries, slots and the weights of a tile."""
+        slot = max(
+            _tile_bytes(self.kv.key_dim, self.kv.int8_keys),
+            _tile_bytes(self.kv.value_dim, self.kv.int8_values),
+        )
+        if self.kv.int8_values:
+            weights = TILE * (self.columns + 4) * 4
+        else:
+            weights = 2 * TILE * 8 * (self.groups * self.tiles | 1) * 2
+        return self.columns * self.kv.key_dim * 4 + self.slots * slot + weights
+
+    @property
+    def static_shared(self) -> int:
+        """`Shared` in the source."""
+        return 4 * ((4 + 4 + 3) * self.columns + TILE // 16 * 32)
+
+    @property
+    def shared(self) -> int:
+        return self.dynamic_shared + self.static_shared
+
+    @property
+    def kernel(self) -> Kernel:
+        return _kernel(self)
+
+
+def _tile_bytes(dim: int, is_int8: bool) -> int:
+    cell = dim if is_int8 else 2 * dim
+    return TILE * (cell // 16 | 1) * 16 + (TILE * dim // 16 if is_int8 else 0)
+
+
+@cache
+def _kernel(variant: Variant) -> Kernel:
+    kv = variant.kv
+    dims = (kv.key_dim, kv.int8_keys), (kv.value_dim, kv.int8_values)
+    types = "_".join(f"{dim}{'i8' if is_int8 else ''}" for dim, is_int8 in dims)
+    name = f"attn_verify_{types}_x{variant.columns}"
+    defines: dict[str, str | int] = {"NAME": name}
+    defines |= {"KEY_DIM": kv.key_dim, "VALUE_DIM": kv.value_dim}
+    defines |= {"INT8_KEYS": int(kv.int8_keys), "INT8_VALUES": int(kv.int8_values)}
+    defines |= {"GROUPS": variant.groups, "TILES": variant.tiles, "SLOTS": variant.slots}
+    return Kernel(
+        name,
+        Source("attn_verify.cu", tuple(defines.items())),
+        "attention.attend: scores, softmax and weighted sums, in parts",
+        threads=128 * variant.groups,
+        registers=255,  # two blocks of four warps, or one of eight, have room on a processor
+        shared=variant.static_shared,
+        dynamic_shared=variant.dynamic_shared,
+    )
+
+
+@cache
+def best_variant(
+    kv: KvHeads, n_columns: int, shared_of_a_block: int = SHARED_OF_A_BLOCK
+) -> Variant:
+    """The one that reads the cache least often, then the smallest."""
+    fitting = [
+        Variant(kv, groups, tiles)
+        for groups, tiles in WIDTHS
+        if Variant(kv, groups, tiles).shared <= shared_of_a_block
+    ]
+    if not fitting:
+        raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
+    chosen = min(fitting, key=lambda v: (-(-n_columns // v.columns), v.columns))
+    return _with_slots(chosen, shared_of_a_block)
+
+
+def _with_slots(variant: Variant, shared_of_a_block: int) -> Variant:
+    """Two blocks on a processor hide each other's waits; what is left of its memory is slots."""
+    two = (shared_of_a_block + RESERVED) // 2 - RESERVED
+    limit = two if variant.groups == 1 and variant.shared <= two else shared_of_a_block
+    more = (
+        Variant(variant.kv, variant.groups, variant.tiles, slots)
+        for slots in range(variant.slots, MOST_SLOTS + 1)
+    )
+    return max((v for v in more if v.shared <= limit), key=lambda v: v.slots)
+
+
+def attn_verify(
+    launcher: Launcher,
+    heads: AttentionHeads,
+    max_rows: int,
+    step: AttentionStep,
+    cache: KvPages,
+    queries: Array,
+    parts: Parts,
+    *,
+    variant: Variant | None = None,
+) -> None:
+    """`max_rows`: of one sequence. `parts.n_splits` says how long a context may be.
+
+    `variant`: None for the best on a device with as much shared memory as an H200.
+    """
+    require_shape("queries", queries, heads.queries_shape(step.n_rows))
+    if cache.heads != heads.kv:
+        raise ValueError(f"cells of {cache.heads}, heads of {heads.kv}")
+    if not 0 < max_rows <= step.n_rows:
+        raise ValueError(f"up to {max_rows} rows of a sequence, of {step.n_rows}")
+    parts.require(heads, step.n_rows)
+    n_columns = max_rows * heads.group
+    variant = variant or best_variant(heads.kv.of_one_head, n_columns)
+    if variant.kv != heads.kv.of_one_head:
+        raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
+    chunks = -(-n_columns // variant.columns)
+    arguments = [queries, cache.keys, cache.key_scales, cache.values, cache.value_scales]
+    arguments += [step.pages, step.page_stride, cache.page_len, step.starts, step.past]
+    arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.window, heads.splits_per_octave]
+    launcher.launch(
+        variant.kernel,
+        (heads.kv.n_kv_heads * chunks, step.n_sequences, parts.n_splits),
+        [*arguments, parts.sums, parts.totals],
+        shared=variant.dynamic_shared,
+    )
+
+
+def _common() -> tuple[Kernel, ...]:
+    """What is compiled ahead and held to limits: others are made as a model needs them."""
+    small = 99 << 10  # bytes that a block has on all of them
+    chosen = [
+        best_variant(KvHeads(1, dim, dim, is_int8, is_int8), columns, small)
+        for dim, is_int8, columns in (
+            *((256, False, n) for n in (8, 24)),
+            (256, True, 32),
+            *((128, False, n) for n in (8, 64)),
+            (128, True, 32),
+            (64, False, 16),
+        )
+    ]
+    chosen.append(best_variant(KvHeads(1, 192, 128, int8_values=True), 16, small))
+    return tuple(variant.kernel for variant in chosen)
+
+
+KERNELS = _common()

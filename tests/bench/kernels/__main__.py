@@ -1,0 +1,99 @@
+"""Measure every CUDA kernel on this machine's GPU; `--dry` tries all cases on the CPU instead."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from shim.machine import host_problem
+
+from specdec.cuda_kernels.device import unavailable_reason
+
+from ..figures import Figure, summary, table
+from ..provenance import Moment
+from ..record import Record
+from . import probes
+from .case import Case, run, wrong
+from .models import MODELS, Sizes, tiny
+from .place import DevicePlace, DryPlace, Place, pause
+from .provenance import device, provenance
+
+# Cases of a kernel family, by the section that they are in: one row for each file of cases.
+FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {}
+SECTIONS = ("bandwidth", "gaps", *FAMILIES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench-kernels", description=__doc__)
+    parser.add_argument("--only", type=_names, default=list(SECTIONS), metavar="NAME[,NAME...]")
+    parser.add_argument("--out", type=Path, help="where the JSON record goes")
+    parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU, no figures")
+    options = parser.parse_args()
+    if not options.dry and (reason := unavailable_reason()):
+        raise SystemExit(f"no kernel can be measured here: {reason}")
+    if options.dry and (reason := host_problem()):
+        raise SystemExit(f"the CPU shim cannot run here: {reason}")
+    place = DryPlace() if options.dry else DevicePlace()
+    faults = measure(place, options.only, options.out)
+    if faults:
+        raise SystemExit("\n".join(["wrong results:", *faults]))
+    if options.dry:
+        _say("all cases ran on the CPU and are right; nothing was measured")
+
+
+def measure(place: Place, names: list[str], out: Path | None = None) -> list[str]:
+    """Prints figures, writes the record; complaints about wrong results."""
+    record = Record(out, provenance(names))
+    results: dict[str, list[Figure]] = {}
+    faults: list[str] = []
+    copied, figures = probes.bandwidth(place)
+    for name in names:
+        _say(name)
+        start, before = Moment.now(), device()
+        if name == "gaps":
+            figures = probes.gaps(place)
+        elif name in FAMILIES:
+            figures, bad = family(name, place, copied)
+            faults += bad
+        results[name] = figures
+        facts: dict[str, Any] = {"copied_gb_per_s": copied / 1e9, **start.until_now()}
+        facts |= {"device_before": before, "device_after": device()}
+        if not place.is_dry:
+            record.add(name, facts | {"figures": [figure.as_json() for figure in figures]})
+            pause()
+    if not place.is_dry:
+        sys.stdout.write(f"{record.text()}\n{table(results)}\n\n{summary(results)}\n")
+    return faults
+
+
+def family(name: str, place: Place, copied: float) -> tuple[list[Figure], list[str]]:
+    figures: list[Figure] = []
+    faults: list[str] = []
+    for sizes in MODELS:
+        for case in FAMILIES[name](tiny(sizes) if place.is_dry else sizes):
+            _say(f"  {case.name}")
+            outcome = run(case, place)
+            figures += outcome.figures(copied)
+            faults += wrong([outcome])
+    return figures, faults
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in SECTIONS]:
+        raise argparse.ArgumentTypeError(
+            f"no section {unknown[0]!r}; choose from {', '.join(SECTIONS)}"
+        )
+    return names or list(SECTIONS)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

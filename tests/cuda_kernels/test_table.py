@@ -1,0 +1,24 @@
+"""The table in docs/kernels.md is true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from specdec.cuda_kernels.compile import Cubin
+from specdec.cuda_kernels.kernel import Source
+from specdec.cuda_kernels.table import BEGIN, END, rewritten, table
+
+PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
+Cubins = Mapping[tuple[Source, int], Cubin]
+
+
+def test_only_what_is_between_the_marks_is_written(cubins: Cubins) -> None:
+    page = f"before\n{BEGIN}old\n{END}after\n"
+    new = rewritten(page, cubins)
+    assert new == f"before\n{BEGIN}\n{table(cubins)}\n{END}after\n"
+    assert rewritten(new, cubins) == new
+    with pytest.raises(ValueError, match="the page has no"):
+        rewritten("nothing", cubins)
