@@ -52,7 +52,8 @@ __device__ __forceinline__ void multiply_gated(const Input& x, int n_rows, const
         int inner, float* hidden, int activation, const float* bias, int8_t* packed_q, float* packed_d,                \
         int16_t* packed_s, int packed_width, int* arrivals) {                                                          \
         PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                              \
-        GatedColumns out = {hidden, inner, activation, bias, packed, arrivals};                                        \
+        int* own = arrivals + (size_t)blockIdx.y * (packed_width / PACK_BLOCK);                                        \
+        GatedColumns out = {hidden, inner, activation, bias, packed, own};                                             \
         multiply_gated<inputs>(PackedInput{q, d, width}, n_rows, weights, n_k, out);                                   \
     }
 MM_F32(4)

@@ -86,6 +86,28 @@ class Routes:
     def has_shared(self) -> bool:
         return int(self.weights.shape[1]) > self.n_used
 
+    @property
+    def n_expert(self) -> int:
+        return int(self.logits.shape[1]) - 1
+
+    def bundles_of(self, which: int) -> int:
+        """At most, of routed experts (0), the shared one (1), or all (2)."""
+        everyone = int(self.ids.shape[0])
+        shared = -(-self.n_rows // self.bundle) if self.has_shared else 0
+        return (everyone - shared, shared, everyone)[which]
+
+    def check_experts(self, n_routed: int | None, which: int) -> None:
+        """Against the stacks of a launch; `n_routed` None: without routed ones."""
+        if which and not self.has_shared:
+            raise ValueError("the routes know of no shared expert")
+        if n_routed not in (None, self.n_expert):
+            raise ValueError(f"{n_routed} experts, the routes have {self.n_expert}")
+
+
+def n_pairs(routes: Routes) -> int:
+    """Rows between the two products: row t of rank r is t * (n_used + has_shared) + r."""
+    return routes.n_rows * (routes.n_used + routes.has_shared)
+
 
 def bundle_width(n_rows: int, n_expert: int, n_used: int) -> int:
     """Columns that are multiplied at once: 4, or 8 where most experts have more rows than that."""

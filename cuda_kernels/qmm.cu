@@ -101,8 +101,15 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
     });
 }
 
+// Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define QMM_BLOCKS 2
+#else
+#define QMM_BLOCKS 1
+#endif
+
 #define QMM_KERNEL(name, TILES)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(288, 2) name(                                                                    \
+    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) name(                                                                    \
         const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
         int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
         int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \

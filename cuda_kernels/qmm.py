@@ -17,7 +17,6 @@ from .repack import FORMATS, GROUP_TILES, TILE_ROWS, Tiles, gated_order, repack,
 __all__ = [
     "KERNELS",
     "Activation",
-    "Head",
     "Matrix",
     "Split",
     "Workspace",
@@ -70,7 +69,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
             source,
             "matmul",
             THREADS,
-            registers=128,
+            registers=168,
             shared=1024,
             dynamic_shared=shared_bytes(form, width),
         )
@@ -172,7 +171,7 @@ def split_product(
     *,
     column: int = 0,
 ) -> None:
-    """The first columns go to `split.rows[split.row_of[token]]`, the others to y from `column` on."""
+    """The first columns go to `split.rows[split.row_of[token]]`, the others to y[:, column:]."""
     if not 0 <= split.columns <= matrix.rows:
         raise ValueError(f"a split at {split.columns} of {matrix.rows} columns")
     if split.rows.shape[1] < split.columns:

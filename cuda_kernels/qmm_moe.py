@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
-from .moe_route import BUNDLES, Routes
-from .packed import PackedRows, padded_width, require_packed
-from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, Activation, shared_bytes
+from .moe_route import BUNDLES, Routes, n_pairs
+from .packed import BLOCK, PackedRows, padded_width, require_packed
+from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, THREADS, Activation, shared_bytes
 from .repack import FORMATS, Tiles
 from .shapes import require_shape
-
-BLOCK = 256
 
 
 def _kernels(form: str) -> dict[int, Kernel]:
@@ -27,7 +25,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
             f"{prefix}{columns}",
             source,
             "moe",
-            threads=256,
+            THREADS,
             registers=128,
             shared=160,
             dynamic_shared=shared_bytes(form, columns),
@@ -98,11 +96,6 @@ class MoeWorkspace:
     arrivals: Array  # int32
 
 
-def n_pairs(routes: Routes) -> int:
-    """Rows between the two products: row t of rank r is t * (n_used + has_shared) + r."""
-    return routes.n_rows * (routes.n_used + routes.has_shared)
-
-
 def split_count(launcher: Launcher, stack: ExpertStack, n_used: int) -> int:
     """Parts of K: so many that one row's experts keep most processors busy.
 
@@ -114,6 +107,12 @@ def split_count(launcher: Launcher, stack: ExpertStack, n_used: int) -> int:
         if k_blocks % splits == 0 and 4 * n_used * stack.groups * splits >= enough:
             return splits
     return k_blocks
+
+
+def require_workspace(workspace: MoeWorkspace, sums: int, arrivals: int) -> None:
+    found = int(workspace.sums.shape[0]), int(workspace.arrivals.shape[0])
+    if found[0] < sums or found[1] < arrivals:
+        raise ValueError(f"{found} sums and arrivals, needed {(sums, arrivals)}")
 
 
 def workspace_sizes(
@@ -149,7 +148,7 @@ def experts_gate_up(
     require_packed(x, routes.n_rows, one.tiles.width)
     splits = split_count(launcher, one, routes.n_used)
     sums = n_pairs(routes) * one.tiles.rows * splits
-    _check_workspace(workspace, sums, int(routes.ids.shape[0]) * (out.width // BLOCK))
+    require_workspace(workspace, sums, int(routes.ids.shape[0]) * (out.width // BLOCK))
     ending: list[Argument] = [int(activation), *out.arguments, None, None]
     _launch(launcher, x, experts, routes, workspace, ending)
 
@@ -173,7 +172,7 @@ def experts_down(
     splits = split_count(launcher, one, routes.n_used)
     if splits > 1:
         sums = n_pairs(routes) * one.tiles.rows * splits
-        _check_workspace(workspace, sums, int(routes.ids.shape[0]) * one.groups)
+        require_workspace(workspace, sums, int(routes.ids.shape[0]) * one.groups)
     ending: list[Argument] = [0, None, None, None, 0, parts, routes.weights]
     _launch(launcher, x, experts, routes, workspace, ending)
 
@@ -187,19 +186,15 @@ def _launch(
     ending: list[Argument],
 ) -> None:
     one = experts.checked()
-    if experts.shared is not None and not routes.has_shared:
-        raise ValueError("the routes know of no shared expert")
-    n_expert = int(routes.logits.shape[1]) - 1
-    if experts.routed is not None and experts.routed.n_expert != n_expert:
-        raise ValueError(f"{experts.routed.n_expert} experts, the routes have {n_expert}")
+    routes.check_experts(None if experts.routed is None else experts.routed.n_expert, experts.which)
     splits = split_count(launcher, one, routes.n_used)
     by_pair = ending[-1] is not None
-    arguments = [*experts.arguments, n_expert, one.tiles.rows, one.tiles.k_blocks, splits]
+    arguments = [*experts.arguments, routes.n_expert, one.tiles.rows, one.tiles.k_blocks, splits]
     arguments += [*x.arguments, int(by_pair), routes.n_bundles, routes.ids, routes.starts]
     arguments += [routes.columns, routes.n_used + routes.has_shared, experts.which]
     arguments += [workspace.sums, workspace.arrivals, n_pairs(routes), *ending]
     kernel = _BY_FORMAT[one.tiles.form.name][routes.bundle]
-    items = int(routes.ids.shape[0]) * one.groups * splits
+    items = routes.bundles_of(experts.which) * one.groups * splits
     grid = min(BLOCKS_PER_PROCESSOR * launcher.n_processors, items)
     launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)
 
@@ -210,9 +205,3 @@ def _check_stack(stack: ExpertStack) -> None:
             require_shape(name, array, (stack.n_expert, stack.tiles.rows))
     n_bytes = stack.n_expert * stack.tiles.n_bytes
     require_shape("weights of experts, as bytes", stack.weights, (n_bytes,))
-
-
-def _check_workspace(workspace: MoeWorkspace, sums: int, arrivals: int) -> None:
-    found = int(workspace.sums.shape[0]), int(workspace.arrivals.shape[0])
-    if found[0] < sums or found[1] < arrivals:
-        raise ValueError(f"{found} sums and arrivals, needed {(sums, arrivals)}")

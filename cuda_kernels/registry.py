@@ -19,6 +19,7 @@ MODULES: tuple[str, ...] = (
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
+    "mm_moe",
     "moe_route",
     "norm_quant",
     "page_copy",

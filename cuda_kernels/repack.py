@@ -20,9 +20,6 @@ Bytes = NDArray[np.uint8]
 TILE_ROWS = 16
 TILE_WIDTH = 256
 GROUP_TILES = 8
-# Blocks of 256 values of a tile, (tiles, 16, k blocks, bytes), to parts of tiles and back.
-Pack = Callable[[Bytes], list[Bytes]]
-Unpack = Callable[[Bytes], Bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def tiles_of(name: str, rows: int, width: int) -> Tiles:
 
 
 def repack(name: str, data: Bytes, width: int, out: Bytes | None = None) -> Bytes:
-    """`data`: (rows, bytes of a row) as in the file. `out`: where to, of `tiles_of(...).n_bytes`."""
+    """`data`: (rows, bytes of a row) as in the file. `out`: where to, `tiles_of(...).n_bytes`."""
     tiles = tiles_of(name, len(data), width)
     if data.shape[1] != width // tiles.form.block_size * tiles.form.block_bytes:
         raise ValueError(f"rows of {data.shape[1]} bytes are not {width} values of {name}")

@@ -104,12 +104,6 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t x, uint32_t y, uint32
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(which));
     return r;
 }
-// two halves minus two halves
-__device__ __forceinline__ uint32_t subtract_half2(uint32_t x, uint32_t y) {
-    uint32_t r;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
-    return r;
-}
 #endif  // CUDA_HOST_SHIM
 
 #define ALL_LANES 0xffffffffu

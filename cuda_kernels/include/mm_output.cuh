@@ -21,24 +21,24 @@ struct GatedColumns {
     int width, activation;
     const float* bias;  // [2 * width] or null
     PackedRows packed;
-    int* arrivals;      // zero between launches: [blockIdx.y][256-blocks of packed.width]
+    int* arrivals;      // zero between launches: one for each block of 256 of packed.width, of these rows
 
     __device__ __forceinline__ void store(int row, int column, float gate, float up) const {
         if (bias) gate += bias[column], up += bias[width + column];
         hidden[(size_t)row * width + column] = activated(activation, gate) * up;
     }
     // By all threads of a block that has stored its columns, all of them in block `block` of 256: the last of `expected`
-    // blocks packs them, for rows first ... last - 1.
-    __device__ __forceinline__ void pack(int block, int expected, int first, int last) const {
+    // blocks packs them, for rows first ... last - 1, or chosen[first] ... if given.
+    __device__ __forceinline__ void pack(int block, int expected, int first, int last, const int* chosen = nullptr) const {
         int lane = threadIdx.x & 31;
-        int* counter = arrivals + (size_t)blockIdx.y * (packed.width / PACK_BLOCK) + block;
-        if (!last_to_arrive(counter, expected)) return;
-        for (int row = first + (threadIdx.x >> 5); row < last; row += blockDim.x >> 5) {
+        if (!last_to_arrive(arrivals + block, expected)) return;
+        for (int i = first + (threadIdx.x >> 5); i < last; i += blockDim.x >> 5) {
             float values[8];
+            int row = chosen ? chosen[i] : i;
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                int at = PACK_BLOCK * block + 8 * lane + i;
-                values[i] = at < width ? __ldcg(hidden + (size_t)row * width + at) : 0.0f;
+            for (int j = 0; j < 8; j++) {
+                int at = PACK_BLOCK * block + 8 * lane + j;
+                values[j] = at < width ? __ldcg(hidden + (size_t)row * width + at) : 0.0f;
             }
             pack_block(values, packed, row, block);
         }

@@ -53,8 +53,8 @@ __device__ __forceinline__ int write_bundles(const MoeLists& lists, int at, int 
 // By the first warp: counts to starts, and all bundles.
 __device__ __forceinline__ void number_experts(int counts[MOE_MAX_EXPERTS], const Choice& choice, int n_rows,
                                                int n_shared_rows, const MoeLists& lists) {
-    int lane = threadIdx.x & 31, first = lane * MOE_SLOTS, columns = 0, bundles = 0;
-    for (int i = 0; i < MOE_SLOTS; i++) {
+    int lane = threadIdx.x & 31, slots = (choice.n_expert + 31) / 32, first = lane * slots, columns = 0, bundles = 0;
+    for (int i = 0; i < slots; i++) {
         columns += counts[first + i];
         bundles += (counts[first + i] + lists.width - 1) / lists.width;
     }
@@ -72,7 +72,7 @@ __device__ __forceinline__ void number_experts(int counts[MOE_MAX_EXPERTS], cons
         lists.starts[all] = n_pairs + n_shared_rows;
     }
     start -= columns, at -= bundles;
-    for (int i = 0; i < MOE_SLOTS; i++) {
+    for (int i = 0; i < slots; i++) {
         int count = counts[first + i];
         counts[first + i] = start;
         at += write_bundles(lists, at, first + i, start, count);

@@ -58,12 +58,12 @@ __device__ __forceinline__ void fetch_weights(char* to, const char* from, int by
 template <int TILES, class Cursor>
 __device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, const Cursor& cursor) {
     int lane = threadIdx.x & 31, plane = lane >> 4, piece = 16 * (lane & 15);
-#pragma unroll
+#pragma unroll 4
     for (int token = 0; token < 4 * TILES; token++) {
         int row = cursor.row(token);
         if (row < 0) continue;
-        const int8_t* from = x.q + (size_t)(2 * row + plane) * x.width + PACK_BLOCK * cursor.block() + piece;
-        cp_async_16(to + QMM_PITCH * (2 * token + plane) + piece, from);
+        uint32_t from = (uint32_t)(2 * row + plane) * x.width + PACK_BLOCK * cursor.block() + piece;  // packed rows: < 4 GB
+        cp_async_16(to + QMM_PITCH * (2 * token + plane) + piece, x.q + from);
     }
 }
 
@@ -75,11 +75,11 @@ __device__ __forceinline__ void fetch_numbers(StepNumbers<TILES>* to, const Pack
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++) {
         int column = 4 * i + (lane >> 3), row = cursor.row(column >> 1);
-        const int16_t* from = x.s + ((size_t)(2 * row + (column & 1)) * blocks + cursor.block()) * PACK_SUMS + 8;
-        sums[i] = Format::MINIMA && row >= 0 ? ((const uint32_t*)from)[pair] : 0;
+        uint32_t from = ((uint32_t)(2 * row + (column & 1)) * blocks + cursor.block()) * (PACK_SUMS / 2) + 4 + pair;
+        sums[i] = Format::MINIMA && row >= 0 ? ((const uint32_t*)x.s)[from] : 0;
     }
     int row = lane < 4 * TILES ? cursor.row(lane) : -1;
-    float d = row >= 0 ? x.d[(size_t)row * blocks + cursor.block()] : 0.0f;
+    float d = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
     if (lane < 4 * TILES) to->d[lane] = d;
     if constexpr (Format::MINIMA != 0) {
 #pragma unroll

@@ -13,6 +13,7 @@ from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from specdec.core.backend.layers import Activation, Floats, Gating
 from specdec.cuda_kernels.moe_route import RANK_BITS
 from specdec.cuda_kernels.qmm_moe import Experts, MoeWorkspace, experts_gate_up, split_count
+from specdec.cuda_kernels.repack import FORMATS
 
 CASES = {
     "softmax": Case(),
@@ -21,8 +22,10 @@ CASES = {
     "split twice": Case(n_processors=40, width=768, inner=512, shared="gated"),
     "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=2.5, activation=Activation.GELU),
     "softmax of the chosen": Case(
-        gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, gate_up="MXFP4", down="MXFP4", inner=320
+        gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, gate_up="Q8_0", down="Q8_0", inner=320
     ),
+    "plain": Case(gate_up="BF16", down="BF16", inner=328, width=264, shared="gated"),
+    "plain, halves": Case(gate_up="F16", down="F16", inner=264, activation=Activation.GELU),
     "all experts, scaled, odd width": Case(
         n_expert=4, n_used=4, width=480, inner=96, gate_up="Q8_0", down="Q8_0", scaled=True
     ),
@@ -56,6 +59,18 @@ def test_each_product_by_itself(machine: Machine, name: str) -> None:
     assert np.linalg.norm(made.parts - parts) < 1e-6 * np.linalg.norm(parts)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format(machine: Machine, form: str) -> None:
+    layer = Layer(Case(gate_up=form, down=form, shared="plain"))
+    a = rows(layer, 3)
+    made = layer.run(machine, a)
+    gated, parts = layer.by_pairs(made, a)
+    step = np.repeat(made.inner.d, 256, axis=1)[:, : layer.case.inner]
+    assert (np.abs(unpack(made.inner) - gated) < 0.55 * step + 1e-5 * np.abs(gated)).all()
+    assert np.linalg.norm(made.parts - parts) < 1e-6 * np.linalg.norm(parts)
+
+
 @pytest.mark.parametrize("bundle", [4, 8])
 @pytest.mark.parametrize("n_rows", [1, 13, 37])
 def test_many_rows_and_bundles(machine: Machine, n_rows: int, bundle: int) -> None:
@@ -78,7 +93,7 @@ def of_row(made: Made, row: int) -> tuple[list[Floats], bool]:
     return left, bool(np.isfinite(made.parts[row]).all())
 
 
-@pytest.mark.parametrize("name", ["gated shared expert", "split twice", "softmax of the chosen"])
+@pytest.mark.parametrize("name", ["gated shared expert", "split twice", "plain"])
 def test_a_row_has_its_bits_in_any_company(machine: Machine, name: str) -> None:
     layer = Layer(CASES[name])
     a = rows(layer, 11)

@@ -115,10 +115,3 @@ SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
     }
     return r;
 }
-inline uint32_t subtract_half2(uint32_t x, uint32_t y) {  // the difference of two halves is exact in a float, or far from where halves round
-    auto part = [=](int shift) {
-        float a = half_to_float(static_cast<uint16_t>(x >> shift)), b = half_to_float(static_cast<uint16_t>(y >> shift));
-        return static_cast<uint32_t>(float_to_half(a - b)) << shift;
-    };
-    return part(0) | part(16);
-}

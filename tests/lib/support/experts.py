@@ -18,15 +18,28 @@ from specdec.core.backend.reference.moe import gated
 from specdec.core.gguf.quants import find_format
 from specdec.core.gguf.reader import Tensor
 from specdec.cuda_kernels import qmm
-from specdec.cuda_kernels.moe_route import Choice, Router, Routes, moe_route, routes_shapes
-from specdec.cuda_kernels.packed import PackedRows
+from specdec.cuda_kernels.mm_bf16_skinny import Plain
+from specdec.cuda_kernels.mm_moe import (
+    PlainExperts,
+    PlainStack,
+    plain_experts_down,
+    plain_experts_gate_up,
+)
+from specdec.cuda_kernels.moe_route import (
+    Choice,
+    Router,
+    Routes,
+    moe_route,
+    n_pairs,
+    routes_shapes,
+)
+from specdec.cuda_kernels.packed import PackedRows, padded_width
 from specdec.cuda_kernels.qmm_moe import (
     Experts,
     ExpertStack,
     MoeWorkspace,
     experts_down,
     experts_gate_up,
-    n_pairs,
     workspace_sizes,
 )
 from specdec.cuda_kernels.repack import gated_order, repack, tiles_of
@@ -76,6 +89,15 @@ class Stack:
         shape = (n_expert, rows, self.width) if n_expert > 1 else (rows, self.width)
         flat = np.ascontiguousarray(self.data).reshape(-1)
         return MatrixPart(Tensor("t", shape, find_format(self.form), flat), self.bias, self.scale)
+
+    def put_plain(self, machine: Machine) -> PlainStack:
+        n_expert, rows, _ = self.data.shape
+        words = np.ascontiguousarray(self.data).view(np.uint16)
+        weights = machine.put(words.reshape(n_expert, rows, self.width))
+        bias = None
+        if self.bias is not None:
+            bias = machine.put(np.repeat(self.bias[None], n_expert, axis=0))
+        return PlainStack(weights, Plain[self.form], bias)
 
     def put(self, machine: Machine, order: NDArray[np.intp] | None = None) -> ExpertStack:
         n_expert, rows, _ = self.data.shape
@@ -179,30 +201,56 @@ class Layer:
         if isinstance(machine, HostMachine):
             machine.launcher.n_processors = self.case.n_processors
         routes = self.routed(machine, a, bundle, n_live)
-        gate_up, down = self._experts(machine)
-        stacks = [one.routed or one.shared for one in (gate_up[0], down[0])]
-        assert stacks[0] is not None
-        assert stacks[1] is not None
-        sums, arrivals = workspace_sizes(machine.launcher, stacks[0], stacks[1], routes)
-        space = MoeWorkspace(
-            machine.garbage(max(1, sums)), machine.put(np.zeros(arrivals, np.int32))
-        )
         made = _put(machine, empty_packed(n_pairs(routes), self.case.inner))
         per_row = routes.n_used + routes.has_shared
         parts = machine.garbage((len(a), per_row, self.case.width))
-        packed = _put(machine, pack(a))
-        activation = SILU_OR_GELU[self.case.activation]
-        for experts in gate_up:
-            experts_gate_up(
-                machine.launcher, packed, experts, routes, made, space, activation=activation
-            )
-        for experts in down:
-            experts_down(machine.launcher, made, experts, routes, parts, space)
-        assert not machine.get(space.arrivals).any()
+        products = self._plain_products if self.is_plain else self._products
+        arrivals = products(machine, _put(machine, pack(a)), routes, made, parts)
+        assert not machine.get(arrivals).any()
         names = routes_shapes(len(a), self.case.n_expert, self.choice, bundle)
         arrays = SimpleNamespace(**{n: machine.get(getattr(routes, n)) for n in names})
         inner = PackedRows(*(machine.get(one) for one in (made.q, made.d, made.s)))
         return Made(arrays, inner, machine.get(parts))
+
+    @property
+    def is_plain(self) -> bool:
+        return self.case.gate_up in ("BF16", "F16")
+
+    def _products(
+        self, machine: Machine, x: PackedRows, routes: Routes, made: PackedRows, parts: Any
+    ) -> Any:
+        """Returns the arrivals."""
+        gate_up, down = self._experts(machine)
+        sizes = workspace_sizes(machine.launcher, gate_up[0].checked(), down[0].checked(), routes)
+        arrivals = machine.put(np.zeros(sizes[1], np.int32))
+        space = MoeWorkspace(machine.garbage(sizes[0]), arrivals)
+        activation = SILU_OR_GELU[self.case.activation]
+        for experts in gate_up:
+            experts_gate_up(
+                machine.launcher, x, experts, routes, made, space, activation=activation
+            )
+        for experts in down:
+            experts_down(machine.launcher, made, experts, routes, parts, space)
+        return arrivals
+
+    def _plain_products(
+        self, machine: Machine, x: PackedRows, routes: Routes, made: PackedRows, parts: Any
+    ) -> Any:
+        blocks, case = padded_width(self.case.inner) // 256, self.case
+        arrivals = machine.put(np.zeros(int(routes.ids.shape[0]) * blocks, np.int32))
+        space = MoeWorkspace(machine.garbage(n_pairs(routes) * case.inner), arrivals)
+        gate_up, down = self.gate_up.put_plain(machine), self.down.put_plain(machine)
+        shared = [
+            stack.put_plain(machine) if case.shared else None
+            for stack in (self.shared_gate_up, self.shared_down)
+        ]
+        first, second = PlainExperts(gate_up, shared[0]), PlainExperts(down, shared[1])
+        activation = SILU_OR_GELU[case.activation]
+        plain_experts_gate_up(
+            machine.launcher, x, first, routes, made, space, activation=activation
+        )
+        plain_experts_down(machine.launcher, made, second, routes, parts)
+        return arrivals
 
     def by_pairs(self, made: Made, a: Floats) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """In float64: what each pair's gate and up make of the packed rows, and the parts that

@@ -1,0 +1,71 @@
+"""Tiles hold the file's bits, all of them, in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from specdec.core.gguf.quants import find_format
+from specdec.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of, unpack
+
+SHAPES = ((16, 256), (37, 512), (130, 768), (272, 1024))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(("rows", "width"), SHAPES)
+def test_what_was_repacked_comes_back(form: str, rows: int, width: int) -> None:
+    if FORMATS[form].block_size == 32:
+        width -= 32  # a tail of less than 256
+    row_bytes = find_format(form).n_bytes(width)
+    data = np.random.default_rng(rows).integers(0, 256, (rows, row_bytes), dtype=np.uint8)
+    packed = repack(form, data, width)
+    assert np.array_equal(unpack(form, packed, rows, width), data)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_same_size_as_in_the_file(form: str) -> None:
+    """5120 x 17408; every tile begins where 16-byte loads may."""
+    tiles = tiles_of(form, 5120, 17408)
+    assert tiles.n_bytes == find_format(form).n_bytes(5120 * 17408)
+    assert tiles.form.tile_bytes % 16 == 0
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_block_sizes_are_those_of_the_format(form: str) -> None:
+    ours, real = FORMATS[form], find_format(form)
+    assert (ours.block_size, ours.block_bytes) == (real.block_size, real.block_bytes)
+
+
+def test_into_memory_that_is_there() -> None:
+    data = np.random.default_rng(0).integers(0, 256, (40, 144), dtype=np.uint8)
+    out = np.empty(tiles_of("Q4_K", 40, 256).n_bytes, np.uint8)
+    assert repack("Q4_K", data, 256, out) is out
+    assert np.array_equal(out, repack("Q4_K", data, 256))
+
+
+def test_groups_of_eight_tiles_lie_together() -> None:
+    """[group][k block][tile]: the second k block of the first group follows its eight tiles."""
+    data = np.zeros((160, 2 * 144), np.uint8)
+    data[:128, 144:] = 1
+    packed = repack("Q4_K", data, 512)
+    eight = 8 * 2304
+    assert not packed[:eight].any()
+    assert packed[eight : 2 * eight].all()
+    assert not packed[2 * eight :].any()
+
+
+def test_gates_lie_beside_their_ups() -> None:
+    order = gated_order(24)
+    assert order[:16].tolist() == [*range(8), *range(24, 32)]
+    assert sorted(order) == list(range(48))
+    with pytest.raises(ValueError, match="multiple of 8"):
+        gated_order(20)
+
+
+def test_what_has_no_tiles_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"IQ1_S has no tiles.*Q4_K"):
+        tiles_of("IQ1_S", 16, 256)
+    with pytest.raises(ValueError, match="blocks of 256"):
+        tiles_of("Q4_K", 16, 128)
+    with pytest.raises(ValueError, match="rows of 100 bytes"):
+        repack("Q4_K", np.zeros((16, 100), np.uint8), 256)
