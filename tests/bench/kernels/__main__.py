@@ -15,7 +15,16 @@ from specdec.cuda_kernels.device import unavailable_reason
 from ..figures import Figure, summary, table
 from ..provenance import Moment
 from ..record import Record
-from . import delta_cases, head_cases, plain_cases, probes, row_cases
+from . import (
+    attention_cases,
+    delta_cases,
+    head_cases,
+    plain_cases,
+    probes,
+    round_cases,
+    row_cases,
+    state_cases,
+)
 from .case import Case, run, wrong
 from .models import MODELS, Sizes, tiny
 from .place import DevicePlace, DryPlace, Place, pause
@@ -28,8 +37,15 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "mm_bf16_skinny": plain_cases.products,
     "gdn_step": delta_cases.steps,
     "gdn_rows": delta_cases.rows,
+    "attn_prep": attention_cases.preparing,
+    "attn_verify": attention_cases.verifying,
+    "attn_combine": attention_cases.combining,
+    "gdn_state": state_cases.states,
+    "page_copy": state_cases.pages,
     "moe_route": plain_cases.routing,
     "head_pick": head_cases.picking,
+    "draft_pick": round_cases.drafting,
+    "spec_accept": round_cases.settling,
 }
 SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 

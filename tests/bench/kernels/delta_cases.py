@@ -45,18 +45,18 @@ def steps(sizes: Sizes) -> Iterator[Case]:
     for rows, replay, us in STEPS:
         asked = Asked(us=us if sizes.name == "27B" else None)
         name = f"{sizes.name} gdn_step, {rows} rows after {replay}"
-        make = partial(_step, shape=_shape(sizes), step=Step(rows, replay))
+        make = partial(_step, shape=delta_shape(sizes), step=Step(rows, replay))
         yield Case(name, make, asked=asked)
     for variant in STEP_VARIANTS[sizes.delta_dim]:
         name = f"{sizes.name} gdn_step, 4 rows after 4, {variant} state rows per thread"
-        make = partial(_step, shape=_shape(sizes), step=Step(4, 4, 1, variant))
+        make = partial(_step, shape=delta_shape(sizes), step=Step(4, 4, 1, variant))
         yield Case(name, make)
     for rows in (1, 4):
         name = f"{sizes.name} gdn_step, 8 sequences of {rows} rows after {rows}"
-        yield Case(name, partial(_step, shape=_shape(sizes), step=Step(rows, rows, 8)))
+        yield Case(name, partial(_step, shape=delta_shape(sizes), step=Step(rows, rows, 8)))
 
 
-def _shape(sizes: Sizes) -> GdnShape:
+def delta_shape(sizes: Sizes) -> GdnShape:
     ring = WINDOW + CONV - 1
     heads = sizes.key_heads, sizes.value_heads
     return GdnShape(*heads, sizes.delta_dim, CONV, WINDOW, ring, tiled=True)
@@ -120,7 +120,7 @@ def _error(place: Place, shape: GdnShape, step: Step) -> float:
 
 
 def rows(sizes: Sizes) -> Iterator[Case]:
-    shape = _shape(sizes)
+    shape = delta_shape(sizes)
     for n_rows in (1, 16):
         name = f"{sizes.name} gdn_ring_rows, {n_rows} rows"
         yield Case(name, partial(_ring_rows, shape=shape, n_rows=n_rows), tolerance=0.0)

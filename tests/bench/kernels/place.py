@@ -126,7 +126,8 @@ class DevicePlace(Place):
         target.copy_(source)
 
     def tiled(self, piece: Numpy, times: int) -> Array:
-        one = self.put(piece)
+        # torch knows 16-bit words as signed ones; kernels do not ask.
+        one = self.put(piece.view(np.int16) if piece.dtype == np.uint16 else piece)
         return one.repeat(times, *[1] * (piece.ndim - 1)).contiguous()
 
     def measure(self, launches: Sequence[Launch], *, early: bool) -> float:

@@ -179,3 +179,30 @@ extern "C" __global__ void __launch_bounds__(64) overruns_shared(float* y, int b
     __syncthreads();
     y[i] = row[i] + other[63 - i];
 }
+
+extern "C" __global__ void __launch_bounds__(32) undefined(const float* x, float* y, int fault) {
+    __shared__ float4 row[8];
+    float few[4] = {1, 2, 3, 4};
+    wait_for_previous();
+    int i = threadIdx.x;
+    if (i < 8) row[i] = *(const float4*)(x + 4 * i + (fault == 1));
+    __syncthreads();
+    float v = row[fault == 2 ? i : i & 7].x;
+    v += few[fault == 3 ? i : i & 3];
+    v += 1u << (fault == 4 ? i + 1 : i);
+    v += 1 / (fault == 5 ? i - 4 : i + 1);
+    v += *(fault == 6 && i == 3 ? (const float*)0 : x);
+    y[i] = v;
+}
+
+extern "C" __global__ void __launch_bounds__(64) overruns_by_pointer(float* y, int by) {
+    __shared__ float row[64];
+    __shared__ float other[64];
+    wait_for_previous();
+    int i = threadIdx.x;
+    float* at = row + by;
+    at[i] = 1.0f;
+    other[i] = 2.0f;
+    __syncthreads();
+    y[i] = row[i] + other[63 - i];
+}

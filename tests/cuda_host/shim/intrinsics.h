@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "schedule.h"
+#include "threads.h"
 
 #define SHIM_TWIN inline __attribute__((always_inline))
 
@@ -196,13 +196,6 @@ SHIM_VIDEO(__vsub2, uint16_t, a - b)
 
 // Atomics: a thread may be interrupted before and after. Never on floats: their order would show in the sum.
 namespace shim {
-inline void interrupt() {
-    if (++running->atomics > most_atomics)
-        fail("a million atomic operations: does it wait for a block that is not running?");
-    if (!seeded() || chance(4)) return;
-    grid->interrupted = true;
-    pause();
-}
 template <class T, class Change>
 inline T atomic(T* at, Change change) {
     static_assert(std::is_integral<T>::value && sizeof(T) >= 4, "atomics on 32 and 64 bit integers only");

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ import numpy as np
 
 from specdec.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
-from . import build
+from . import build, sanitizer
 
 ERROR_BYTES = 8192
 MOST_SHARED = 232448  # bytes of a block, static and dynamic, on sm_90
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
-SANITIZE = "SHIM_SANITIZE"  # in the environment: all launchers use AddressSanitizer
 _one_at_a_time = threading.Lock()  # shared memory lies in a library's variables
 
 
@@ -61,10 +59,11 @@ class Request(ctypes.Structure):
 @dataclass
 class HostLauncher(Launcher):
     """Seed 0 runs blocks, warps and lanes in order. Every other seed permutes them, differently in
-    each launch, with several blocks in flight."""
+    each launch, with several blocks in flight. `sanitize` works in a process that was started with
+    `sanitizer.environment()`."""
 
     seed: int = 0
-    sanitize: bool = field(default_factory=lambda: os.environ.get(SANITIZE) == "1")
+    sanitize: bool = field(default_factory=sanitizer.is_wanted)
     n_processors: int = 4
     in_flight: int = 0  # blocks at a time; 0: as the seed says
     launches: list[Launch] = field(default_factory=list)
@@ -90,7 +89,8 @@ class HostLauncher(Launcher):
             failed = host.run(ctypes.byref(request))
         del kept
         if failed:
-            raise ShimError(f"{kernel.name}: {error.value.decode(errors='replace')}")
+            said = sanitizer.shortened(error.value.decode(errors="replace"))
+            raise ShimError(f"{kernel.name}: {said}")
         if not request.waited:
             raise ShimError(f"{kernel.name}: no thread called wait_for_previous()")
 
@@ -156,25 +156,25 @@ def check_arguments(host: build.HostKernel, arguments: Sequence[np.generic]) -> 
 def _complaint(argument: np.generic, parameter: build.Parameter) -> str | None:
     if isinstance(argument, Pointer):
         return _pointer_complaint(argument, parameter)
-    if parameter.kind == "p":
+    if parameter.kind == b"p":
         return (
             None if argument.dtype == np.uint64 and argument == 0 else "the kernel takes an array"
         )
     kind = argument.dtype.kind
-    if parameter.size != argument.dtype.itemsize or parameter.kind == "v":
+    if parameter.size != argument.dtype.itemsize or parameter.kind == b"v":
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if (parameter.kind == "f") != (kind == "f"):
+    if (parameter.kind == b"f") != (kind == "f"):
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if parameter.kind == "u" and kind == "i" and int(argument) < 0:
+    if parameter.kind == b"u" and kind == "i" and int(argument) < 0:
         return f"the kernel takes {_shown(parameter)}, {argument} was given"
     return None
 
 
 def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | None:
     array = argument.array
-    if parameter.kind != "p":
+    if parameter.kind != b"p":
         return f"the kernel takes {_shown(parameter)}, an array was given"
-    if not parameter.constant and not array.flags.writeable:
+    if not parameter.is_constant and not array.flags.writeable:
         return "the kernel may write to it, and the array is read-only"
     if array.size and int(argument) % parameter.alignment:
         return f"the array is not at a multiple of {parameter.alignment} bytes"
@@ -185,17 +185,17 @@ def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | N
 
 def _same_elements(dtype: np.dtype[Any], parameter: build.Parameter) -> bool:
     """Integers may differ in sign, 16-bit words may be halves, wide or void elements are bytes."""
-    if parameter.pointee == "v":
+    if parameter.pointee == b"v":
         return True
     if parameter.size != dtype.itemsize:
         return False
-    if parameter.pointee == "f":
+    if parameter.pointee == b"f":
         return dtype.kind == "f"
     return dtype.kind in "iub" or (dtype.kind == "f" and parameter.size == 2)
 
 
 def _shown(parameter: build.Parameter, pointee: bool = False) -> str:
-    kind = parameter.pointee if pointee else parameter.kind
+    kind = (parameter.pointee if pointee else parameter.kind).decode()
     names = {"i": "int", "u": "uint", "f": "float", "b": "bool"}
     if kind in names:
         return f"{names[kind]}{8 * parameter.size}"
