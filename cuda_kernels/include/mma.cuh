@@ -35,13 +35,11 @@ __device__ __forceinline__ void ldmatrix_4_turned(uint32_t r[4], const void* row
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
-// The same with unsigned A.
 // mma_s8 with unsigned A.
 __device__ __forceinline__ void mma_u8(int d[4], const uint32_t a[4], const uint32_t b[2], const int c[4]) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
-// Two half floats less two.
 }
 // Two half floats less two.
 __device__ __forceinline__ uint32_t subtract_half2(uint32_t a, uint32_t b) {

@@ -115,3 +115,8 @@ inline void ldmatrix_4(uint32_t r[4], const void* row, shim::Where where = shim:
 inline void ldmatrix_4_turned(uint32_t r[4], const void* row, shim::Where where = shim::Where::here()) {
     shim::load_matrices("ldmatrix_4_turned", where, r, row, true);
 }
+inline uint32_t subtract_half2(uint32_t a, uint32_t b) {
+    float low = half_to_float(static_cast<uint16_t>(a)) - half_to_float(static_cast<uint16_t>(b));
+    float high = half_to_float(static_cast<uint16_t>(a >> 16)) - half_to_float(static_cast<uint16_t>(b >> 16));
+    return floats_to_half2(low, high);
+}
