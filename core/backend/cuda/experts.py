@@ -13,6 +13,7 @@ from ....cuda_kernels.moe_route import (
     Routes,
     bundle_width,
     moe_route,
+    n_pairs,
     routes_shapes,
 )
 from ....cuda_kernels.packed import PackedRows
@@ -23,7 +24,6 @@ from ....cuda_kernels.qmm_moe import (
     MoeWorkspace,
     experts_down,
     experts_gate_up,
-    n_pairs,
     workspace_sizes,
 )
 from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of

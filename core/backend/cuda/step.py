@@ -53,7 +53,7 @@ class DeviceStep(Step):
     """Looks to models like the step that it was made of."""
 
     key: StepKey | None = None
-    arrays: dict[str, Array] | None = None
+    arrays: dict[str, Array] = field(default_factory=dict)
     made: dict[str, Array] = field(default_factory=dict)  # by launches, once for all layers
 
     @classmethod
@@ -80,7 +80,6 @@ class DeviceStep(Step):
             device.write(self.array(name), values)
 
     def array(self, name: str) -> Array:
-        assert self.arrays is not None, "made by `make`"
         return self.arrays[name]
 
     @property
