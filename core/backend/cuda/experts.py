@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.kernel import Array, Launcher
+from ....cuda_kernels.mm_bf16_skinny import Plain
+from ....cuda_kernels.mm_moe import (
+    PlainExperts,
+    PlainStack,
+    plain_experts_down,
+    plain_experts_gate_up,
+)
 from ....cuda_kernels.moe_route import (
     Choice,
     Router,
@@ -16,7 +23,7 @@ from ....cuda_kernels.moe_route import (
     n_pairs,
     routes_shapes,
 )
-from ....cuda_kernels.packed import PackedRows
+from ....cuda_kernels.packed import BLOCK, PackedRows, padded_width
 from ....cuda_kernels.qmm import Activation as Kind
 from ....cuda_kernels.qmm_moe import (
     Experts,
@@ -33,6 +40,9 @@ from .device import Device, Numpy
 from .rooms import Rooms
 from .weights import CudaMatrix
 
+Stack = ExpertStack | PlainStack
+Group = Experts | PlainExperts  # whom one launch asks
+_PLAIN = {"BF16": Plain.BF16, "F16": Plain.F16}
 _KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
 
 
@@ -42,8 +52,10 @@ class Layer:
 
     router: Router
     choice: Choice
-    gate_up: list[Experts]
-    down: list[Experts]
+    gate_up: list[Group]
+    down: list[Group]
+    n_inner: int
+    n_out: int
     activation: Kind
 
 
@@ -59,15 +71,24 @@ class ExpertRunner:
         layer, launcher = self._layer(moe), self._rooms.launcher
         routes = self._room(a.q.shape[0], layer)
         moe_route(launcher, a, layer.router, layer.choice, routes)
-        first, last = _any_of(layer.gate_up[0]), _any_of(layer.down[0])
-        space = self._space(workspace_sizes(launcher, first, last, routes))
-        inner = self._rooms.packed(n_pairs(routes), last.tiles.width)
-        for experts in layer.gate_up:
-            experts_gate_up(launcher, a, experts, routes, inner, space, activation=layer.activation)
+        space = self._space(_sizes(launcher, layer, routes))
+        inner = self._rooms.packed(n_pairs(routes), layer.n_inner)
+        for group in layer.gate_up:
+            if isinstance(group, Experts):
+                experts_gate_up(
+                    launcher, a, group, routes, inner, space, activation=layer.activation
+                )
+            else:
+                plain_experts_gate_up(
+                    launcher, a, group, routes, inner, space, activation=layer.activation
+                )
         ranks = routes.n_used + routes.has_shared
-        parts = self._device.empty((routes.n_rows, ranks, last.tiles.rows), "float32")
-        for experts in layer.down:
-            experts_down(launcher, inner, experts, routes, parts, space)
+        parts = self._device.empty((routes.n_rows, ranks, layer.n_out), "float32")
+        for group in layer.down:
+            if isinstance(group, Experts):
+                experts_down(launcher, inner, group, routes, parts, space)
+            else:
+                plain_experts_down(launcher, inner, group, routes, parts)
         return parts
 
     def _room(self, n_rows: int, layer: Layer) -> Routes:
@@ -111,52 +132,80 @@ def prepare(device: Device, moe: Moe) -> Layer:
     shared = moe.shared is not None
     choice = Choice(moe.n_used, moe.gating.value, moe.normalise, moe.scale, moe.probs_bias, shared)
     gate_up, down = _stack(device, moe.gate_up, is_gated=True), _stack(device, moe.down)
-    kind = _KINDS[moe.activation]
-    if moe.shared is None:
-        return Layer(router, choice, [Experts(gate_up)], [Experts(down)], kind)
-    own = _stack(device, moe.shared.gate_up, is_gated=True), _stack(device, moe.shared.down)
-    if own[0].tiles.rows != gate_up.tiles.rows:
-        raise ConfigError(
-            f"--device cuda: a shared expert {own[0].tiles.rows // 2} wide beside experts "
-            f"{gate_up.tiles.rows // 2} wide cannot be run"
-        )
-    return Layer(router, choice, _pair(gate_up, own[0]), _pair(down, own[1]), kind)
+    groups: tuple[list[Group], list[Group]] = [_group(gate_up)], [_group(down)]
+    if moe.shared is not None:
+        own = _stack(device, moe.shared.gate_up, is_gated=True), _stack(device, moe.shared.down)
+        if moe.shared.gate_up.n_out != moe.gate_up.n_out:
+            raise ConfigError(
+                f"--device cuda: a shared expert {moe.shared.gate_up.n_out // 2} wide beside "
+                f"experts {moe.gate_up.n_out // 2} wide cannot be run"
+            )
+        groups = _pair(gate_up, own[0]), _pair(down, own[1])
+    widths = moe.down.n_in, moe.down.n_out
+    return Layer(router, choice, *groups, *widths, _KINDS[moe.activation])
 
 
-def _pair(routed: ExpertStack, shared: ExpertStack) -> list[Experts]:
-    if routed.tiles == shared.tiles:
-        return [Experts(routed, shared)]
-    return [Experts(routed), Experts(None, shared)]
+def _group(routed: Stack | None, shared: Stack | None = None) -> Group:
+    one = routed or shared
+    if isinstance(one, ExpertStack):
+        return Experts(routed, shared)
+    return PlainExperts(routed, shared)
 
 
-def _any_of(experts: Experts) -> ExpertStack:
-    found = experts.routed or experts.shared
-    assert found is not None, "a launch asks somebody"
-    return found
+def _pair(routed: Stack, shared: Stack) -> list[Group]:
+    if isinstance(routed, ExpertStack) and isinstance(shared, ExpertStack):
+        alike = routed.tiles == shared.tiles
+    else:
+        alike = type(routed) is type(shared) and routed.kind is shared.kind
+    return [_group(routed, shared)] if alike else [_group(routed), _group(None, shared)]
 
 
-def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> ExpertStack:
+def _sizes(launcher: Launcher, layer: Layer, routes: Routes) -> tuple[int, int]:
+    """Sums and arrivals that both products of the layer need, whoever is asked."""
+    bundles = int(routes.ids.shape[0])
+    sums = n_pairs(routes) * layer.n_inner
+    arrivals = bundles * (padded_width(layer.n_inner) // BLOCK)
+    for first, last in zip(layer.gate_up, layer.down, strict=False):
+        stacks = [g.checked() for g in (first, last) if isinstance(g, Experts)]
+        if len(stacks) == 2:
+            found = workspace_sizes(launcher, stacks[0], stacks[1], routes)
+        elif stacks:
+            found = workspace_sizes(launcher, stacks[0], stacks[0], routes)
+        else:
+            continue
+        sums, arrivals = max(sums, found[0]), max(arrivals, found[1])
+    return sums, arrivals
+
+
+def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> Stack:
     """Experts one behind the other; a matrix without that dimension is one expert."""
     parts = matrix.parts
     kinds = {part.tensor.format.name for part in parts}
     kind = min(kinds)
-    if len(kinds) > 1 or kind not in FORMATS:
+    n_expert = _stacked(parts[0])
+    if len(kinds) > 1 or (
+        kind not in FORMATS and (kind not in _PLAIN or any(p.scale is not None for p in parts))
+    ):
         raise ConfigError(
             f"--device cuda: experts of {' and '.join(sorted(kinds))} in {parts[0].tensor.name} "
             f"cannot be run; quantise them: spec convert quantize"
         )
-    n_expert = parts[0].tensor.shape[0] if len(parts[0].tensor.shape) > 2 else 1
+    biases = _biases(parts, n_expert)
+    bias = None if biases is None else device.put(biases)
+    if kind in _PLAIN:
+        rows = [np.concatenate([_rows_of(p, e) for p in parts]) for e in range(n_expert)]
+        return PlainStack(device.put(np.stack(rows).view(np.uint16)), _PLAIN[kind], bias)
     tiles = tiles_of(kind, matrix.n_out, matrix.n_in)
     packed = np.empty((n_expert, tiles.n_bytes), np.uint8)
     order = gated_order(matrix.n_out // 2) if is_gated else slice(None)
     for expert in range(n_expert):
-        rows = np.concatenate([_rows_of(part, expert) for part in parts])
-        repack(kind, rows[order], matrix.n_in, packed[expert])
+        rows_of = np.concatenate([_rows_of(part, expert) for part in parts])
+        repack(kind, rows_of[order], matrix.n_in, packed[expert])
     for part in parts:
         part.tensor.release()
-    scale, bias = _scales(parts, n_expert), _biases(parts, n_expert)
-    beside = [None if values is None else device.put(values) for values in (scale, bias)]
-    return ExpertStack(tiles, n_expert, device.put(packed.reshape(-1)), *beside)
+    scales = _scales(parts, n_expert)
+    scale = None if scales is None else device.put(scales)
+    return ExpertStack(tiles, n_expert, device.put(packed.reshape(-1)), scale, bias)
 
 
 def _rows_of(part: MatrixPart, expert: int) -> Numpy:

@@ -28,6 +28,7 @@ CASES = [
     ("qwen3next", "Q8_0"),
     ("qwen35", "F32"),
     ("qwen35moe", "Q8_0"),
+    ("qwen3moe", "BF16"),
 ]
 HYBRIDS = [("qwen35", "Q8_0"), ("qwen35moe", "Q8_0")]
 
