@@ -1,6 +1,8 @@
 // A round of speculation between the passes of the models: which rows a drafter runs, which rows are verified, and what
 // comes of them. One block for all sequences. See spec_accept.py.
 #include "lines.cuh"
+#include "noise.cuh"
+#include "request.cuh"
 
 #define THREADS MAX_LINES  // thread i counts the rows of line i
 
@@ -123,30 +125,54 @@ __device__ __forceinline__ bool is_stop(int token, const int* stops, int n_stops
     return found;
 }
 
-struct Outcome {
-    int n_made, n_accepted, state;
+// Coins instead of picks decide what holds, for benchmarks: rates[i] is the chance of a draft's token i.
+struct Coins {
+    const double* rates;  // null: no coins
+    int n_rates;
+    const long long* requests;
+
+    __device__ bool hold(int request, int position, int i) const {
+        if (i >= n_rates || request < 0) return false;
+        const long long* words = requests + (size_t)request * REQUEST_WORDS;
+        NoisePlace place = {(uint32_t)words[KEY_LOW], (uint32_t)words[KEY_HIGH], (uint32_t)position, (uint32_t)words[SEQUENCE]};
+        return noise_coin(place, ACCEPT_COIN) < rates[i];
+    }
 };
 
-// What becomes of `n` rows: tokens come out up to the first one that was not drafted, or that ends the text. By a warp.
-__device__ __forceinline__ Outcome outcome_of(const int* tokens, const int* picked, int n, int n_left, const int* stops,
-                                              int n_stops) {
-    int lane = threadIdx.x & 31;
+// Some rows of a line: the tokens that ran, those that were picked after them, and what ends them.
+struct Verified {
+    const int* tokens;
+    const int* picked;
+    int n, past, end, request;
+};
+
+struct Outcome {
+    int n_made, n_accepted, state;
+
+    __device__ int token(const Verified& rows, int i) const { return i < n_accepted ? rows.tokens[i + 1] : rows.picked[i]; }
+};
+
+// Tokens come out up to the first one that was not drafted, or that ends the text. By a warp.
+__device__ __forceinline__ Outcome outcome_of(const Verified& rows, const Coins& coins, const int* stops, int n_stops) {
     for (int first = 0;; first += 32) {
-        int i = first + lane;
-        bool is_row = i < n;
-        int token = is_row ? picked[i] : 0;
-        unsigned hits = __ballot_sync(ALL_LANES, i + 1 < n && tokens[i + 1] == token);
-        unsigned unsure = __ballot_sync(ALL_LANES, is_row && token < 0);
+        int i = first + (threadIdx.x & 31);
+        bool is_row = i < rows.n, is_drafted = i + 1 < rows.n;
+        int drafted = is_drafted ? rows.tokens[i + 1] : UNSURE, token = is_row ? rows.picked[i] : UNSURE;
+        bool hits = is_drafted && drafted == token;
+        if (coins.rates && is_drafted) {
+            hits = coins.hold(rows.request, rows.past + 1 + i, i) && !is_stop(drafted, stops, n_stops);
+            if (hits) token = drafted;
+        }
+        unsigned hit = __ballot_sync(ALL_LANES, hits), unsure = __ballot_sync(ALL_LANES, is_row && token < 0);
         unsigned ends = __ballot_sync(ALL_LANES, is_row && is_stop(token, stops, n_stops));
-        unsigned fills = __ballot_sync(ALL_LANES, is_row && i + 1 >= n_left);
-        unsigned rows = __ballot_sync(ALL_LANES, is_row);
-        unsigned last = rows & (unsure | ends | fills | ~hits);
+        unsigned fills = __ballot_sync(ALL_LANES, is_row && rows.past + 2 + i >= rows.end);
+        unsigned last = __ballot_sync(ALL_LANES, is_row && !hits) | unsure | ends | fills;
         if (!last) continue;
         unsigned it = last & (0u - last);
         int before = first + __ffs(last) - 1;
         if (unsure & it) return {before, before, LINE_UNSURE};
         int state = ends & it ? LINE_STOPPED : fills & it ? LINE_FULL : LINE_RUNS;
-        return {before + 1, before + (hits & it ? 1 : 0), state};
+        return {before + 1, before + (hit & it ? 1 : 0), state};
     }
 }
 
@@ -154,8 +180,9 @@ __device__ __forceinline__ Outcome outcome_of(const int* tokens, const int* pick
 extern "C" __global__ void __launch_bounds__(THREADS)
     spec_accept(int* table, int n_lines, const int* tokens, const int* starts, const int* picked, int* fresh,
                 const float* chances, int max_draft, const int* stops, int n_stops, int window, int kept_factors,
-                int* records, int record_width, int n_records, int* counter, int* published) {
+                const double* rates, int n_rates, const long long* requests, int* records, int record_width, int n_records, int* counter, int* published) {
     Lines lines = {table, n_lines};
+    Coins coins = {rates, n_rates, requests};
     int lane = threadIdx.x & 31;
     let_next_start();
     wait_for_previous();
@@ -164,13 +191,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         int* record = records + ((size_t)((unsigned)round % (unsigned)n_records) * n_lines + line) * record_width;
         int start = starts[line], n = starts[line + 1] - start, past = lines.at(LINE_PAST, line);
         Outcome made = {0, 0, lines.at(LINE_STATE, line)};
-        if (n > 0) made = outcome_of(tokens + start, picked + start, n, lines.at(LINE_END, line) - past - 1, stops, n_stops);
+        Verified rows = {tokens + start, picked + start, n, past, lines.at(LINE_END, line), lines.at(LINE_REQUEST, line)};
+        if (n > 0) made = outcome_of(rows, coins, stops, n_stops);
         __syncwarp();
         int* out_tokens = record + 5;
         int* out_drafted = out_tokens + max_draft + 1;
         int* out_chances = out_drafted + max_draft;
         for (int i = lane; i < made.n_made; i += 32)
-            out_tokens[i] = fresh[line * (max_draft + 1) + i] = picked[start + i];
+            out_tokens[i] = fresh[line * (max_draft + 1) + i] = made.token(rows, i);
         for (int i = lane; i < n - 1; i += 32) {
             out_drafted[i] = tokens[start + 1 + i];
             out_chances[i] = __float_as_int(chances[line * max_draft + i]);
@@ -186,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         replay = replay_after(replay, n, made.n_made, window, kept_factors);
         lines.at(LINE_STATE, line) = made.state;
         lines.at(LINE_PAST, line) = past + made.n_made;
-        if (made.n_made > 0) lines.at(LINE_TOKEN, line) = picked[start + made.n_made - 1];
+        if (made.n_made > 0) lines.at(LINE_TOKEN, line) = made.token(rows, made.n_made - 1);
         lines.at(LINE_DRAFTED, line) = 0;
         lines.at(LINE_FRESH, line) = made.n_made;
         lines.at(LINE_FRESH_ROW, line) = start;

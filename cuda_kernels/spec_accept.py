@@ -13,6 +13,9 @@ Without a drafter it is the last three alone; a host that drafts writes `drafts`
 them. All numbers of rows are counted on the device: a line may draft less than the others, or have
 ended, and then it has no rows. Rows beyond `starts[-1]` are padding: token 0 of no sequence.
 
+Rows of the table are what the model's kernels read as `Step.slots`, `past` and `replay`, and what
+`head_pick` finds its requests by: RowPlaces(rows.sequence_of, rows.positions, table[REQUEST]).
+
 Fields of a line, int32, `table[field, line]`. Those marked H are the host's: it writes a whole
 column when a text joins (`line_words`), and may change them any time; the others only of a line
 that does not run.
@@ -20,7 +23,7 @@ that does not run.
     STATE        RUNS; or why not: STOPPED (one of `stops` came out), FULL (END is reached), UNSURE
                  (the host has to pick: the last token that holds has not been run), EMPTY
     SLOT         H  recurrent state, `Step.slots`
-    REQUEST      H  row of the requests, see head_pick.py
+    REQUEST      H  row of the requests, see head_pick.py; -1: only the host can pick, each token
     PAST         cells of the cache, `Step.past`: the position of TOKEN
     REPLAY       pending recurrent factors that hold, `Step.replay`
     TOKEN        the last token of the text, which has not been run
@@ -52,7 +55,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernel import Array, Kernel, Launcher, Source
+from .head_pick import check_requests
+from .kernel import Argument, Array, Kernel, Launcher, Source
 from .shapes import require_shape
 
 SOURCE = Source("spec_accept.cu")
@@ -126,7 +130,7 @@ class DraftRows:
             require_shape("hidden_rows", self.hidden_rows, (n,))
 
     @property
-    def arguments(self) -> list[Array]:
+    def arguments(self) -> list[Argument]:
         rows = [self.tokens, self.positions, self.starts, self.past, self.out_rows]
         return [*rows, self.hidden_rows, int(self.tokens.shape[0])]
 
@@ -153,6 +157,14 @@ class Records:
     rows: Array  # int32 (rounds that are kept, B, record_width(K))
     counter: Array  # int32 (1,) rounds so far, on the device
     published: Array  # int32 (1,) the same for the host
+
+
+@dataclass(frozen=True, slots=True)
+class Coins:
+    """For benchmarks: coins decide how much of a draft holds, as by `Synthetic` in the engine."""
+
+    rates: Array  # float64 (any,): of each place in a draft, if those before held
+    requests: Array  # see head_pick.py: whose seeds the coins are of
 
 
 class RoundRecord(NamedTuple):
@@ -232,6 +244,7 @@ def spec_accept(
     stops: Array,
     window: int,
     records: Records,
+    coins: Coins | None = None,
 ) -> None:
     """Settles a step whose tokens are `picked`, int32 (R,), by `head_pick`. `stops`, int32 (any,):
     tokens that end a text. `window`: of the recurrent state."""
@@ -244,10 +257,14 @@ def spec_accept(
     require_shape("records", records.rows, (n_records, lines.n, width))
     if n_records < 1:
         raise ValueError("no room for a record")
+    thrown: list[Argument] = [None, 0, None]
+    if coins is not None:
+        check_requests(coins.requests)
+        thrown = [coins.rates, int(coins.rates.shape[0]), coins.requests]
     launcher.launch(
         SPEC_ACCEPT,
         1,
         [lines.table, lines.n, rows.tokens, rows.starts, picked, lines.fresh, lines.chances,
-         lines.max_draft, stops, int(stops.shape[0]), window, KEPT_FACTORS,
+         lines.max_draft, stops, int(stops.shape[0]), window, KEPT_FACTORS, *thrown,
          records.rows, width, n_records, records.counter, records.published],
     )  # fmt: skip

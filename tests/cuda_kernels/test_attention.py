@@ -5,6 +5,7 @@ Cells that nobody may see are NaN in all of these tests, and so are parts before
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +24,8 @@ from support.packed_rows import pack, rows_of, same_packed, unpack
 from support.sass import Code, functions, loops
 
 from specdec.core.backend.layers import RopePairs
-from specdec.cuda_kernels.attention import n_splits, split_of_cell
-from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant
+from specdec.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
+from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant, kernels_of
 from specdec.cuda_kernels.compile import Compiler
 from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
@@ -225,20 +226,21 @@ def test_splits_grow_with_their_place() -> None:
 def test_the_variant_that_reads_the_cache_least_often_is_taken() -> None:
     def chosen(kv: KvHeads, columns: int, shared: int = 227 << 10) -> tuple[int, int, int]:
         found = best_variant(kv, columns, shared)
-        return found.groups, found.tiles, found.slots
+        return found.teams, found.tiles, found.slots
 
     big = KvHeads(1, 256, 256)
-    assert chosen(big, 6) == (1, 1, 3)
-    assert chosen(big, 24) == (1, 3, 2)
-    assert chosen(big, 32) == (1, 4, 2)
+    assert chosen(big, 6) == (1, 1, 3)  # twice on a processor
+    assert chosen(big, 24) == (1, 3, 5)
+    assert chosen(big, 32) == (1, 4, 5)
     assert chosen(big, 64) == (2, 4, 4)
     assert chosen(big, 96) == (2, 3, 4)  # twice, and not twice 64
     assert chosen(big, 96, 99 << 10) == (1, 3, 2)
+    assert chosen(KvHeads(1, 256, 256, True, True), 64) == (1, 4, 5)  # (2, 4) would spill
     with pytest.raises(ValueError, match="a block has 49152 bytes of shared memory: too few"):
         best_variant(big, 8, 48 << 10)
 
 
-@pytest.mark.parametrize(("columns", "products", "most"), [(8, 64, 640), (24, 192, 1000)])
+@pytest.mark.parametrize(("columns", "products", "most"), [(8, 32, 500), (24, 96, 800)])
 def test_a_tile_takes_few_instructions(
     compiler: Compiler, sass: None, columns: int, products: int, most: int
 ) -> None:
@@ -250,12 +252,26 @@ def test_a_tile_takes_few_instructions(
     assert code.kinds["local"] == 0
 
 
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_what_a_27b_runs_on_an_h200_fits(compiler: Compiler, is_int8: bool) -> None:
+    """Six heads of 256 elements share keys and values; the common kernels are smaller ones."""
+    heads = AttentionHeads(24, KvHeads(4, 256, 256, is_int8, is_int8), gated=True)
+    kernels = kernels_of(heads, (1, 2, 4, 8))
+    assert len(kernels) == 4
+    for kernel in kernels:
+        usage = compiler.compile(kernel.source, 90).usage[kernel.name]
+        assert (usage.stack, usage.spilled) == (0, 0)
+        assert usage.registers <= kernel.registers
+        assert usage.shared <= kernel.shared
+        assert usage.shared + kernel.dynamic_shared <= 227 << 10
+
+
 def len_of(code: Code) -> int:
     return code.count("HMMA")
 
 
 def test_wrong_arrays_are_refused() -> None:
-    def refused(match: str) -> pytest.RaisesContext[ValueError]:
+    def refused(match: str) -> AbstractContextManager[object]:
         return pytest.raises(ValueError, match=match)
 
     with refused("half-float keys of 72 elements: kernels take multiples of 16 up to 256"):

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shim.launcher import HostLauncher
+from shim.machine import HostMachine, Machine
 from support.device_lines import (
     Floats,
     Ints,
     Rows,
     TinyHead,
+    call,
     draft_rows,
     ints,
     new_lines,
@@ -153,12 +155,10 @@ def by_host(s: Scene, most: int) -> tuple[Drafts, TinyHead, list[int]]:
 # The device --------------------------------------------------------------------------------------
 
 
-def logits_of(launcher: HostLauncher, rows: Floats) -> Logits:
+def logits_of(machine: Machine, rows: Floats) -> Logits:
     shape = len(rows), -(-rows.shape[1] // MAXIMA_BLOCK)
-    made = Logits(
-        np.ascontiguousarray(rows), np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    )
-    head_summits(launcher, made)
+    made = Logits(rows, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    call(machine, head_summits, made)
     return made
 
 
@@ -169,24 +169,24 @@ def laid_out(s: Scene, rows: DraftRows, taps: Floats) -> Rows:
     return Rows(rows.tokens, rows.positions, rows.starts, rows.past, slots, rows.out_rows, hidden)
 
 
-def by_device(s: Scene, most: int, seed: int = 0) -> TinyHead:
-    launcher, n = HostLauncher(seed), s.lines.n
+def by_device(machine: Machine, s: Scene, most: int) -> TinyHead:
+    n = s.lines.n
     head = TinyHead(s.n_logits, n, N_CELLS)
     first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n + 1)
-    requests = requests_of(s.params, SEQUENCE, s.n_vocab)
-    draft_begin(launcher, s.lines, most, first, following)
+    requests, stops = requests_of(s.params, SEQUENCE, s.n_vocab), np.array(s.stops, np.int32)
+    call(machine, draft_begin, s.lines, most, first, following)
     ran, taps = first, s.taps
     for step in range(most):
         rows, taps = head.run(laid_out(s, ran, taps))
-        made = DraftHead(logits_of(launcher, rows), requests, np.array(s.stops, np.int32), s.taken)
-        draft_pick(launcher, s.lines, made, step, ran, following)
+        made = DraftHead(logits_of(machine, rows), requests, stops, s.taken)
+        call(machine, draft_pick, s.lines, made, step, ran, following)
         ran = following
     return head
 
 
-def assert_same(s: Scene, most: int, seed: int = 0) -> None:
+def assert_same(machine: Machine, s: Scene, most: int) -> None:
     want, host, running = by_host(s, most)
-    device = by_device(s, most, seed)
+    device = by_device(machine, s, most)
     drafted = s.field(Field.DRAFTED)
     for line in range(s.lines.n):
         if line not in running:
@@ -203,20 +203,20 @@ def assert_same(s: Scene, most: int, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_drafts_are_those_of_the_host_loop(short: bool) -> None:
+def test_drafts_are_those_of_the_host_loop(machine: Machine, short: bool) -> None:
     lengths = set()
     for seed in range(24):
         s = scene(seed, 1 + seed % 6, short=short)
-        assert_same(s, most=K - seed % 3, seed=seed % 4)
+        assert_same(machine, s, most=K - seed % 3)
         lengths |= set(s.field(Field.DRAFTED))
     assert lengths == {*range(K + 1)}
 
 
-def test_a_line_never_leaves_the_cells_that_it_may_have() -> None:
+def test_a_line_never_leaves_the_cells_that_it_may_have(machine: Machine) -> None:
     """Whether its draft ends early or not: a text of END tokens has END - 1 cells."""
     for seed in range(12):
         s = scene(seed)
-        head = by_device(s, K)
+        head = by_device(machine, s, K)
         for line in range(s.lines.n):
             table = s.lines.table
             past, first = table[Field.PAST, line], table[Field.DRAFT_FIRST, line]
@@ -228,48 +228,48 @@ def test_a_line_never_leaves_the_cells_that_it_may_have() -> None:
                 assert used.max() + first < past + max(K, 1)
 
 
-def test_without_sums_every_chance_is_one() -> None:
+def test_without_sums_every_chance_is_one(machine: Machine) -> None:
     s = scene(3)
-    launcher, n = HostLauncher(), s.lines.n
+    n = s.lines.n
     s.lines.table[Field.P_MIN] = np.float32(0.99).view(np.int32)
     first, following = draft_rows(n, n * (K + 1), hidden=False), draft_rows(n, n, hidden=False)
-    draft_begin(launcher, s.lines, K, first, following)
+    call(machine, draft_begin, s.lines, K, first, following)
     rows = np.random.default_rng(0).normal(0, 1, (n, s.n_vocab)).astype(np.float32)
-    made = logits_of(launcher, rows)
+    made = logits_of(machine, rows)
     requests = requests_of([SamplingParams(temperature=0)] * n, SEQUENCE, s.n_vocab)
     head = DraftHead(replace(made, sums=None), requests, ints(0))
-    draft_pick(launcher, s.lines, head, 0, first, following)
+    call(machine, draft_pick, s.lines, head, 0, first, following)
     runs = [i for i in range(n) if s.field(Field.LENGTH)[i] > 0]
     assert s.lines.drafts[runs, 0].tolist() == rows[runs].argmax(axis=1).tolist()
     assert (s.lines.chances[runs, 0] == 1).all()
 
 
-def test_broken_logits_end_a_draft() -> None:
+def test_broken_logits_end_a_draft(machine: Machine) -> None:
     """And the row that is left has a token all the same."""
-    lines, launcher = new_lines(2, K), HostLauncher()
+    lines = new_lines(2, K)
     for line in range(2):
         words = line_words(past=3, token=11 + line, end=60, max_draft=K, fresh=1)
         lines.table[:, line] = words
     first, following = draft_rows(2, 2 * (K + 1)), draft_rows(2, 2)
     requests = requests_of([SamplingParams(temperature=0)], SEQUENCE, 70)
-    draft_begin(launcher, lines, K, first, following)
+    call(machine, draft_begin, lines, K, first, following)
     rows, ran = np.zeros((2, 70), np.float32), first
     rows[1, 4], rows[0, 9] = math.nan, 1.0
     for step in range(3):
-        head = DraftHead(logits_of(launcher, rows), requests, ints(0))
-        draft_pick(launcher, lines, head, step, ran, following)
+        head = DraftHead(logits_of(machine, rows), requests, ints(0))
+        call(machine, draft_pick, lines, head, step, ran, following)
         ran = following
         assert following.tokens.tolist() == [9, 12]
         assert following.positions.tolist() == [4 + step] * 2
     assert lines.table[Field.DRAFTED].tolist() == [3, 0]
 
 
-def test_padding_is_harmless() -> None:
+def test_padding_is_harmless(machine: Machine) -> None:
     """Rows of nobody: token 0, position 0, hidden row 0."""
     s = scene(5)
     n = s.lines.n
     first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n + 3)
-    draft_begin(HostLauncher(), s.lines, K, first, following)
+    call(machine, draft_begin, s.lines, K, first, following)
     for rows in (first, following):
         used = int(rows.starts[n])
         assert rows.hidden_rows is not None
@@ -278,7 +278,7 @@ def test_padding_is_harmless() -> None:
             assert (array[:used] < 2**20).all()
 
 
-def test_many_lines() -> None:
+def test_many_lines(machine: Machine) -> None:
     """More than there are warps, and as many as threads."""
     for n in (9, 40, 256):
         lines = new_lines(n, K)
@@ -290,7 +290,7 @@ def test_many_lines() -> None:
                 )
         lines.fresh[:] = rng.integers(0, 1000, lines.fresh.shape)
         first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n)
-        draft_begin(HostLauncher(2), lines, K, first, following)
+        call(machine, draft_begin, lines, K, first, following)
         counts = np.where(np.arange(n) % 3, lines.table[Field.FRESH], 0)
         follow = np.where(counts > 0, np.minimum(lines.table[Field.MAX_DRAFT], K) > 1, False)
         assert first.starts.tolist() == [0, *np.cumsum(counts)]
@@ -302,7 +302,7 @@ def test_many_lines() -> None:
 def test_wrong_shapes_are_told() -> None:
     lines, launcher = new_lines(2, K), HostLauncher()
     first, following = draft_rows(2, 2 * (K + 1)), draft_rows(2, 2)
-    made = logits_of(launcher, np.zeros((2, 70), np.float32))
+    made = logits_of(HostMachine(0), np.zeros((2, 70), np.float32))
     requests: NDArray[np.int64] = np.zeros((1, 161), np.int64)
     head = DraftHead(made, requests, ints(0))
     small, taken = draft_rows(2, 9), replace(head, taken=ints(3))
@@ -315,6 +315,6 @@ def test_wrong_shapes_are_told() -> None:
                                            draft_rows(3, 3), draft_rows(3, 3))),
         ("257 lines", lambda: draft_begin(launcher, new_lines(257, K), K, first, following)),
     ]  # fmt: skip
-    for message, call in cases:
+    for message, attempt in cases:
         with pytest.raises(ValueError, match=message):
-            call()
+            attempt()

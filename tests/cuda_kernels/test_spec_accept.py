@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import numpy as np
 import pytest
 from shim.launcher import HostLauncher
-from support.device_lines import Ints, ints, new_lines, new_records, verify_rows
+from shim.machine import Machine
+from support.device_lines import Ints, call, ints, new_lines, new_records, verify_rows
+from support.picking_rows import requests_of
 
 from specdec.core.backend import step as host_step
 from specdec.core.backend.interface import HostOutput
 from specdec.core.backend.picking import UNSURE
 from specdec.core.engine.scheduler import Part
 from specdec.core.engine.sequence import Sequence
-from specdec.core.engine.verify import Match
+from specdec.core.engine.verify import Match, Synthetic, Verifier
 from specdec.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
 from specdec.core.speculation.interface import Draft
 from specdec.core.state.store import SequenceState
 from specdec.cuda_kernels import spec_accept as module
 from specdec.cuda_kernels.kernel import FOLDER
 from specdec.cuda_kernels.spec_accept import (
+    Coins,
     Field,
     Lines,
     Records,
@@ -75,25 +80,28 @@ class Text:
         state = SequenceState(0, None, WINDOW, n_tokens - 1, replay)  # type: ignore[arg-type]
         return cls(sequence, state)
 
-    def round(self, draft: list[int], picked: list[int]) -> tuple[list[int], int]:
+    def round(
+        self, draft: list[int], picked: list[int], verifier: Verifier | None = None
+    ) -> tuple[list[int], int]:
         """Tokens made, and how many of them were drafted. A row without a pick is broken here."""
+        verifier = verifier or Match()
         part = Part(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
         part.max_draft = len(draft)
         part.add_draft(Draft(draft, ["x"] * len(draft)))
         nan = np.full((len(picked), 4), np.nan, np.float32)
         events: list[Event] = []
-        n_made = Match().accept(part, HostOutput(nan, {}, picked=picked), 0, events)
+        n_made = verifier.accept(part, HostOutput(nan, {}, picked=picked), 0, events)
         self.state.advance(len(part.tokens), n_made)
         return [event.token for event in events[:n_made]], part.n_accepted
 
 
 def accept(
-    launcher: HostLauncher, lines: Lines, rows: VerifyRows, picked: Ints, stops: set[int],
-    records: Records,
+    machine: Machine, lines: Lines, rows: VerifyRows, picked: Ints, stops: frozenset[int],
+    records: Records, coins: Coins | None = None,
 ) -> list[RoundRecord]:  # fmt: skip
     before = int(records.counter[0])
     ids = np.array(sorted(stops), np.int32)
-    spec_accept(launcher, lines, rows, picked, ids, WINDOW, records)
+    call(machine, spec_accept, lines, rows, picked, ids, WINDOW, records, coins)
     assert records.counter[0] == records.published[0] == before + 1
     made = records.rows[before % len(records.rows)]
     return [read_record(words) for words in made]
@@ -107,7 +115,7 @@ class Round:
     def __init__(self, seed: int, max_draft: int) -> None:
         self.rng = np.random.default_rng([seed, max_draft])
         self.n, self.max_draft = int(self.rng.integers(1, 7)), max_draft
-        self.lines, self.launcher = new_lines(self.n, max_draft), HostLauncher(seed % 5)
+        self.lines = new_lines(self.n, max_draft)
         self.rows = verify_rows(self.n, self.n * (max_draft + 1) + 3)
         self.texts = [self.new_text(line) for line in range(self.n)]
         self.drafts: list[list[int]] = []
@@ -159,10 +167,12 @@ class Round:
         assert self.rows.positions[start:end].tolist() == at.tolist()
         assert (self.rows.sequence_of[start:end] == line).all()
 
-    def check_outcome(self, line: int, picked: Ints, record: RoundRecord) -> State:
+    def check_outcome(
+        self, line: int, picked: Ints, record: RoundRecord, verifier: Verifier | None = None
+    ) -> State:
         start, end = self.rows.starts[line : line + 2].tolist()
         text, draft, own = self.texts[line], self.drafts[line], self.own(line)
-        made, n_accepted = text.round(draft, picked[start:end].tolist())
+        made, n_accepted = text.round(draft, picked[start:end].tolist(), verifier)
         state = STATES[text.sequence.stop_reason]
         assert record[:4] == (1000 + line, state, made, draft)
         assert record.chances == self.lines.chances[line, : len(draft)].tolist()
@@ -175,15 +185,15 @@ class Round:
 
 
 @pytest.mark.parametrize("max_draft", [0, 1, 3, 8, 40])
-def test_a_round_is_that_of_the_engine(max_draft: int) -> None:
+def test_a_round_is_that_of_the_engine(machine: Machine, max_draft: int) -> None:
     """Hits and misses anywhere, tokens that end the text among them, little room, broken rows."""
     seen = set()
     for seed in range(40):
         r = Round(seed, max_draft)
-        verify_begin(r.launcher, r.lines, max_draft, r.rows)
+        call(machine, verify_begin, r.lines, max_draft, r.rows)
         before, picked = r.lines.table.copy(), r.picks()
         records = new_records(3, r.lines)
-        made = accept(r.launcher, r.lines, r.rows, picked, set(r.STOPS), records)
+        made = accept(machine, r.lines, r.rows, picked, r.STOPS, records)
         kept = [Field.SLOT, Field.REQUEST, Field.END, Field.TEXT, Field.MAX_DRAFT]
         assert (r.lines.table[kept] == before[kept]).all()
         for line in range(r.n):
@@ -199,6 +209,30 @@ def test_a_round_is_that_of_the_engine(max_draft: int) -> None:
         assert not r.rows.tokens[used:].any()
         assert not r.rows.positions[used:].any()
     assert seen == {State.RUNS, State.STOPPED, State.FULL, State.UNSURE}
+
+
+def test_coins_are_those_of_the_engine(machine: Machine) -> None:
+    """What a coin keeps stays, whatever the model picks; only behind it the pick counts."""
+    rates = (0.9, 0.7, 0.8, 0.5)
+    acceptance = Acceptance(SYNTHETIC, chances=rates)
+    verifier = Synthetic(acceptance, cast(Any, SimpleNamespace(eog_ids=Round.STOPS)))
+    lengths = set()
+    for seed in range(60):
+        r = Round(seed, 6)
+        call(machine, verify_begin, r.lines, 6, r.rows)
+        state, picked = r.lines.table[Field.STATE].copy(), r.picks()
+        seeded = [
+            replace(text.sequence.params.sampling, seed=line) for line, text in enumerate(r.texts)
+        ]
+        for line, text in enumerate(r.texts):
+            text.sequence.sampler = Sampler(seeded[line], n_vocab=4, sequence=2)
+        coins = Coins(np.array(rates), requests_of(seeded, 2, 4))
+        made = accept(machine, r.lines, r.rows, picked, r.STOPS, new_records(1, r.lines), coins)
+        for line in range(r.n):
+            if state[line] == State.RUNS:
+                r.check_outcome(line, picked, made[line], verifier)
+                lengths.add(made[line].n_accepted)
+    assert lengths == {*range(len(rates) + 1)}
 
 
 # Whole texts -------------------------------------------------------------------------------------
@@ -250,13 +284,13 @@ class Loop:
 
     AHEAD = 2
 
-    def __init__(self, target: Target, n_lines: int, max_draft: int, seed: int) -> None:
-        self.target, self.rng = target, np.random.default_rng(seed)
+    def __init__(self, machine: Machine, target: Target, n_lines: int, max_draft: int) -> None:
+        self.machine, self.target = machine, target
+        self.rng = np.random.default_rng(max_draft)
         self.lines = new_lines(n_lines, max_draft)
         self.most = max_draft
         self.rows = verify_rows(n_lines, n_lines * (max_draft + 1))
         self.records = new_records(self.AHEAD + 1, self.lines)
-        self.launcher = HostLauncher(seed % 3)
         self.texts: dict[int, list[int]] = {}
         self.n_read = self.n_unsure = self.n_accepted = 0
 
@@ -291,7 +325,7 @@ class Loop:
 
     def enqueue(self) -> None:
         self.draft()
-        verify_begin(self.launcher, self.lines, self.most, self.rows)
+        call(self.machine, verify_begin, self.lines, self.most, self.rows)
         picked = ints(len(self.rows.tokens))
         for line in range(self.lines.n):
             start, end = self.rows.starts[line : line + 2]
@@ -299,7 +333,7 @@ class Loop:
             tokens = self.rows.tokens[start:end].tolist()
             picked[start:end] = self.target.run(line, past, tokens)
         stops = np.array(sorted(self.target.stops), np.int32)
-        spec_accept(self.launcher, self.lines, self.rows, picked, stops, WINDOW, self.records)
+        call(self.machine, spec_accept, self.lines, self.rows, picked, stops, WINDOW, self.records)
 
     def read(self) -> None:
         """One round, as long after it ran as may be."""
@@ -333,10 +367,12 @@ class Loop:
 @pytest.mark.parametrize(
     ("n_lines", "max_draft", "unsure"), [(1, 0, 0.0), (1, 3, 0.0), (3, 4, 0.0), (4, 8, 0.05)]
 )
-def test_texts_are_those_of_plain_decoding(n_lines: int, max_draft: int, unsure: float) -> None:
+def test_texts_are_those_of_plain_decoding(
+    machine: Machine, n_lines: int, max_draft: int, unsure: float
+) -> None:
     """Texts join, end and make room for others, while rounds run ahead of the host."""
     target = Target({3, 41}, 64, n_lines, unsure)
-    loop = Loop(target, n_lines, max_draft, seed=max_draft)
+    loop = Loop(machine, target, n_lines, max_draft)
     rng = np.random.default_rng(max_draft)
     waiting = [
         (text, rng.integers(0, 50, int(rng.integers(1, 9))).tolist(), int(rng.integers(10, 64)))
@@ -361,35 +397,35 @@ def test_texts_are_those_of_plain_decoding(n_lines: int, max_draft: int, unsure:
     assert (loop.n_unsure > 0) == (unsure > 0)
 
 
-def test_rounds_after_the_end_change_nothing() -> None:
+def test_rounds_after_the_end_change_nothing(machine: Machine) -> None:
     lines = new_lines(3, 2)
     rows, records = verify_rows(3, 9), new_records(2, lines)
     lines.table[:, 1] = line_words(state=State.STOPPED, past=5, token=7, replay=2, text=9)
-    before, launcher = lines.table.copy(), HostLauncher()
+    before = lines.table.copy()
     for n_round in range(5):
-        verify_begin(launcher, lines, 2, rows)
+        call(machine, verify_begin, lines, 2, rows)
         assert not rows.starts.any()
         assert (rows.sequence_of == -1).all()
-        made = accept(launcher, lines, rows, ints(9), {1}, records)
+        made = accept(machine, lines, rows, ints(9), frozenset({1}), records)
         assert [record.tokens for record in made] == [[]] * 3
         assert [record.state for record in made] == [State.EMPTY, State.STOPPED, State.EMPTY]
         assert records.published[0] == n_round + 1
     assert (lines.table == before).all()
 
 
-def test_a_smaller_graph_takes_the_beginning_of_a_draft() -> None:
+def test_a_smaller_graph_takes_the_beginning_of_a_draft(machine: Machine) -> None:
     lines = new_lines(2, 6)
     for line in range(2):
         lines.table[:, line] = line_words(past=4, token=2, end=60, drafted=5 + line)
         lines.drafts[line] = np.arange(10, 16)
     rows = verify_rows(2, 8)
-    verify_begin(HostLauncher(), lines, 3, rows)
+    call(machine, verify_begin, lines, 3, rows)
     assert rows.starts.tolist() == [0, 4, 8]
     assert rows.tokens.tolist() == [2, 10, 11, 12] * 2
     assert lines.table[Field.DRAFTED].tolist() == [3, 3]
 
 
-def test_many_lines() -> None:
+def test_many_lines(machine: Machine) -> None:
     n = 256
     lines = new_lines(n, 2)
     drafted = np.arange(n) % 3
@@ -397,10 +433,10 @@ def test_many_lines() -> None:
         lines.table[:, line] = line_words(past=line, token=line, end=999, drafted=drafted[line])
     lines.drafts[:] = 4
     rows = verify_rows(n, 3 * n)
-    verify_begin(HostLauncher(3), lines, 2, rows)
+    call(machine, verify_begin, lines, 2, rows)
     assert rows.starts.tolist() == [0, *np.cumsum(drafted + 1)]
     picked = np.full(3 * n, 4, np.int32)
-    made = accept(HostLauncher(3), lines, rows, picked, {1}, new_records(1, lines))
+    made = accept(machine, lines, rows, picked, frozenset({1}), new_records(1, lines))
     assert [len(record.tokens) for record in made] == (drafted + 1).tolist()
 
 
@@ -431,6 +467,6 @@ def test_wrong_shapes_are_told() -> None:
         ("records", lambda: spec_accept(launcher, lines, rows, ints(8), stops, 9, other)),
         ("0 lines", lambda: verify_begin(launcher, new_lines(0, 1), 1, verify_rows(0, 0))),
     ]  # fmt: skip
-    for message, call in cases:
+    for message, attempt in cases:
         with pytest.raises(ValueError, match=message):
-            call()
+            attempt()

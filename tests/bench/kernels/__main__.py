@@ -18,6 +18,7 @@ from ..record import Record
 from . import (
     attention_cases,
     delta_cases,
+    dequant_cases,
     head_cases,
     plain_cases,
     probes,
@@ -34,6 +35,7 @@ from .provenance import device, provenance
 FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "embed": row_cases.embeddings,
     "norm_quant": row_cases.norms,
+    "dequant": dequant_cases.expansions,
     "mm_bf16_skinny": plain_cases.products,
     "gdn_step": delta_cases.steps,
     "gdn_rows": delta_cases.rows,

@@ -70,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(32) siblings(const float* x, float*
     if (blockIdx.x == 0) write[i] = 7.0f * read[i];
 }
 
-// who arrives last adds up what all have left, in order, and resets the counter
+// Who arrives last adds up what all have left, in order, and resets the counter.
+// PLANT 1: the last block is taken for the last to arrive, 2: no fence before the arrival, 3: none after it.
 extern "C" __global__ void __launch_bounds__(64) last_arriver(const float* x, float* partial, unsigned* counter, float* y, int n) {
     __shared__ float scratch[33];
     __shared__ bool last;
@@ -80,8 +81,9 @@ extern "C" __global__ void __launch_bounds__(64) last_arriver(const float* x, fl
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) {
         partial[blockIdx.x] = sum;
-        __threadfence();
-        last = PLANT ? blockIdx.x == gridDim.x - 1 : atomicAdd(counter, 1) == gridDim.x - 1;
+        if (PLANT != 2) __threadfence();
+        last = PLANT == 1 ? blockIdx.x == gridDim.x - 1 : atomicAdd(counter, 1) == gridDim.x - 1;
+        if (PLANT != 3) __threadfence();
     }
     __syncthreads();
     if (!last || threadIdx.x) return;
@@ -132,6 +134,17 @@ extern "C" __global__ void __launch_bounds__(32) spin(unsigned* flag) {
             while (atomicAdd(flag, 0) != gridDim.x - 1) __nanosleep(100);
     } else if (threadIdx.x == 0) {
         atomicAdd(flag, 1);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32) spin_quietly(unsigned* flag) {
+    wait_for_previous();
+    volatile unsigned* seen = flag;
+    if (blockIdx.x == 0) {
+        while (*seen == 0) {
+        }
+    } else {
+        *seen = 1;
     }
 }
 
@@ -205,4 +218,27 @@ extern "C" __global__ void __launch_bounds__(64) overruns_by_pointer(float* y, i
     other[i] = 2.0f;
     __syncthreads();
     y[i] = row[i] + other[63 - i];
+}
+
+// a shuffle hands values over, but orders no memory
+extern "C" __global__ void __launch_bounds__(32) exchange_by_shuffle(const float* x, float* y) {
+    __shared__ float row[32];
+    wait_for_previous();
+    int i = threadIdx.x;
+    row[i] = x[i];
+    float other = __shfl_xor_sync(ALL_LANES, x[i], 1);
+    if (!PLANT) __syncwarp();
+    y[i] = row[i ^ 1] + other;
+}
+
+extern "C" __global__ void __launch_bounds__(32) too_early(const float* x, float* y) {
+    if (PLANT && threadIdx.x == 0) y[0] = 1.0f;
+    wait_for_previous();
+    y[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(32) reads_early(const float* x, float* y) {
+    float guess = *(const volatile float*)(x + threadIdx.x), early = PLANT ? x[threadIdx.x] : guess;
+    wait_for_previous();
+    y[threadIdx.x] = early;
 }

@@ -54,16 +54,16 @@ inline float exp2_or_zero(float x) {
 
 // Asynchronous copies: runtime.cpp
 
-inline void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
+SHIM_TWIN void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
     shim::start_copy(shared, global, where);
 }
-inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+SHIM_TWIN void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
     static const uint4 zeros = {0, 0, 0, 0};
     shim::start_copy(shared, is_wanted ? global : &zeros, where);
 }
 inline void cp_async_commit() { shim::commit_copies(); }
 template <int pending>
-inline void cp_async_wait(shim::Where where = shim::Where::here()) {
+SHIM_TWIN void cp_async_wait(shim::Where where = shim::Where::here()) {
     static_assert(pending >= 0, "groups");
     shim::finish_copies(pending, where);
 }
@@ -83,8 +83,14 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
 }
 
 inline void prefetch_line(const void*) {}
+inline int atomic_add_ordered(int* counter, int n) {
+    __threadfence();
+    int before = atomicAdd(counter, n);
+    __threadfence();
+    return before;
+}
 
-inline void wait_for_previous() { shim::grid.request->waited++; }
+inline void wait_for_previous() { shim::order_launch(); }
 inline void let_next_start() {}
 
 // Unlike __byte_perm it gives bit 3 of a selector a meaning.
@@ -97,3 +103,5 @@ SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
     }
     return r;
 }
+
+SHIM_TWIN int forgotten(int x) { return x; }

@@ -15,10 +15,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from specdec.cuda_kernels.kernel import FOLDER, Source
 
@@ -30,10 +33,24 @@ FLAGS = (
 )
 # Of what these find undefined.h makes faults of a kernel.
 CHECKS = "-fsanitize=alignment,bounds,null,shift-exponent,integer-divide-by-zero"
-SANITIZE = (
-    *("-O1", "-g", "-fno-omit-frame-pointer"),
-    *("-fsanitize=address", "-fsanitize-recover=address"),
-)
+# How sources are compiled, what they are linked with, and what links: of AddressSanitizer there is
+# a library, -fsanitize=thread calls what races.h defines.
+Mode = Literal["plain", "addresses", "races"]
+ADDRESS = ("-fsanitize=address", "-fsanitize-recover=address")
+SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
+SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
+    "plain": ("-O2",),
+    "addresses": (*SLOW, *ADDRESS),
+    "races": ("-O2", "-g", "-fsanitize=thread"),
+}
+RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
+    "plain": ("-O2",),
+    "addresses": (*SLOW, *ADDRESS),
+    "races": ("-O2", "-DSHIM_RACES"),
+}
+LINK_FLAGS: dict[Mode, tuple[str, ...]] = {"plain": (), "addresses": ADDRESS[:1], "races": ()}
+VOLATILE = "-tsan-distinguish-volatile=1"
+KEPT_S = 3 * 24 * 3600  # what was not used for so long goes from the cache
 # In the preprocessed text, with the macros that launch.h would make nothing of left standing.
 MARKS = ("-D__global__=SHIM_GLOBAL", "-D__launch_bounds__(...)=SHIM_BOUNDS(__VA_ARGS__)")
 
@@ -60,6 +77,7 @@ class HostKernel:
     parameters: tuple[Parameter, ...]
     bounds: str  # what __launch_bounds__ said, as text
     run: ctypes._NamedFuncPointer
+    library: Path
 
 
 def compiler() -> str | None:
@@ -74,26 +92,31 @@ def unavailable_reason() -> str | None:
 
 
 @cache
-def load(source: Source, sanitize: bool) -> dict[str, HostKernel]:
+def load(source: Source, mode: Mode) -> dict[str, HostKernel]:
     """The kernels of a source by name, compiled if the cache has none."""
-    path = library(source, sanitize)
+    path = library(source, mode)
     loaded = ctypes.CDLL(str(path))
     bounds = dict(line.split("\t") for line in _listing(path).read_text().splitlines())
-    return {name: _kernel(loaded, name, bound) for name, bound in bounds.items()}
+    return {name: _kernel(loaded, path, name, bound) for name, bound in bounds.items()}
 
 
-def library(source: Source, sanitize: bool) -> Path:
-    flags = [*_flags(sanitize), CHECKS, *(f"-D{name}={value}" for name, value in source.defines)]
+def library(source: Source, mode: Mode) -> Path:
+    defines = (f"-D{name}={value}" for name, value in source.defines)
+    flags = [*FLAGS, *_machine_flags(), *SOURCE_FLAGS[mode], CHECKS, *defines]
+    if mode == "races":
+        flags += ["-mllvm", VOLATILE] if "clang" in _version() else [f"--param={VOLATILE[1:]}"]
     path = _cache_folder() / f"{source.path.stem}-{_digest(flags, source)}.so"
     if not path.exists():
-        _compile(source, flags, path, _runtime(sanitize))
+        _compile(source, flags, path, [str(_runtime(mode)), *LINK_FLAGS[mode]])
+    for used in (path, _listing(path)):
+        used.touch()
     return path
 
 
 @cache
-def _runtime(sanitize: bool) -> Path:
+def _runtime(mode: Mode) -> Path:
     """What all sources are linked with."""
-    flags = _flags(sanitize)
+    flags = [*FLAGS, *_machine_flags(), *RUNTIME_FLAGS[mode]]
     path = _cache_folder() / f"runtime-{_digest(flags)}.o"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as name:
@@ -103,11 +126,7 @@ def _runtime(sanitize: bool) -> Path:
     return path
 
 
-def _flags(sanitize: bool) -> list[str]:
-    return [*FLAGS, *(SANITIZE if sanitize else ("-O2",)), *_machine_flags()]
-
-
-def _compile(source: Source, flags: list[str], path: Path, runtime: Path) -> None:
+def _compile(source: Source, flags: list[str], path: Path, link: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         main = folder / "main.cpp"
@@ -119,9 +138,7 @@ def _compile(source: Source, flags: list[str], path: Path, runtime: Path) -> Non
         main.write_text(_wrapped(source, list(kernels)))
         half, built = str(folder / "half.o"), folder / "built.so"
         _run([*flags, "-c", str(main), "-o", half], source.label)
-        # AddressSanitizer has a library; that of the checks is not wanted.
-        address = [flag for flag in flags if flag == "-fsanitize=address"]
-        _run(["-shared", *address, half, str(runtime), "-o", str(built)], source.label)
+        _run(["-shared", half, *link, "-o", str(built)], source.label)
         listing = folder / "kernels"
         listing.write_text("".join(f"{name}\t{bounds}\n" for name, bounds in kernels.items()))
         # Another process may do the same: each file appears whole, the library last.
@@ -159,24 +176,30 @@ def _closing(text: str, start: int) -> int:
 
 def _run(arguments: list[str], label: str) -> str:
     command = [str(compiler()), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # AddressSanitizer is not for the compiler.
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{label}: the CPU compiler refused it\n{done.stderr[:6000]}")
     return done.stdout
 
 
-def _kernel(loaded: ctypes.CDLL, name: str, bounds: str) -> HostKernel:
+def _kernel(loaded: ctypes.CDLL, path: Path, name: str, bounds: str) -> HostKernel:
     parameters = getattr(loaded, f"shim_parameters_{name}")
     parameters.restype = ctypes.POINTER(Parameter)
     found = itertools.takewhile(lambda parameter: parameter.kind != b"\0", parameters())
     run = getattr(loaded, f"shim_launch_{name}")
-    return HostKernel(name, tuple(found), bounds, run)
+    return HostKernel(name, tuple(found), bounds, run, path)
 
 
 @cache
 def _cache_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"specdec-shim-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process does the same
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder
 
 

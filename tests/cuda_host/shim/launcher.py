@@ -39,6 +39,17 @@ class Pointer(np.uint64):
     array: np.ndarray[Any, Any]
 
 
+class ArrayArgument(ctypes.Structure):
+    """`shim::ArrayArgument`"""
+
+    _fields_ = (
+        ("at", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("argument", ctypes.c_uint32),
+        ("was_written", ctypes.c_uint32),
+    )
+
+
 class Request(ctypes.Structure):
     """`shim::Request`"""
 
@@ -48,9 +59,12 @@ class Request(ctypes.Structure):
         ("shared", ctypes.c_uint64),
         ("seed", ctypes.c_uint64),
         ("in_flight", ctypes.c_uint64),
+        ("limit_s", ctypes.c_double),
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
         ("error", ctypes.c_char_p),
         ("error_bytes", ctypes.c_uint64),
+        ("arrays", ctypes.POINTER(ArrayArgument)),
+        ("n_arrays", ctypes.c_uint64),
         ("waited", ctypes.c_uint64),
         ("switches", ctypes.c_uint64),
     )
@@ -59,14 +73,16 @@ class Request(ctypes.Structure):
 @dataclass
 class HostLauncher(Launcher):
     """Seed 0 runs blocks, warps and lanes in order. Every other seed permutes them, differently in
-    each launch, with several blocks in flight. `sanitize` works in a process that was started with
-    `sanitizer.environment()`."""
+    each launch, with several blocks in flight. Mode `addresses` works in a
+    process that was started with `sanitizer.environment()`."""
 
     seed: int = 0
-    sanitize: bool = field(default_factory=sanitizer.is_wanted)
+    mode: build.Mode = field(default_factory=sanitizer.wanted)
     n_processors: int = 4
     in_flight: int = 0  # blocks at a time; 0: as the seed says
+    limit_s: float = 180.0  # CPU time of a launch
     launches: list[Launch] = field(default_factory=list)
+    _written: list[np.ndarray[Any, Any]] = field(default_factory=list, repr=False)
 
     def pointer(self, array: Array) -> int:
         if not isinstance(array, np.ndarray):
@@ -78,7 +94,7 @@ class HostLauncher(Launcher):
     def start(
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
     ) -> None:
-        host = build.load(kernel.source, self.sanitize).get(kernel.name)
+        host = build.load(kernel.source, self.mode).get(kernel.name)
         if host is None:
             raise ValueError(f'{kernel.source.label} has no extern "C" kernel {kernel.name}')
         check_size(kernel, host, grid, block, shared)
@@ -88,8 +104,11 @@ class HostLauncher(Launcher):
         with _one_at_a_time:
             failed = host.run(ctypes.byref(request))
         del kept
+        if self.mode == "races":
+            self._note_written(host, arguments)
         if failed:
             said = sanitizer.shortened(error.value.decode(errors="replace"))
+            said = sanitizer.with_lines(said, host.library)
             raise ShimError(f"{kernel.name}: {said}")
         if not request.waited:
             raise ShimError(f"{kernel.name}: no thread called wait_for_previous()")
@@ -106,6 +125,7 @@ class HostLauncher(Launcher):
     ) -> tuple[Request, ctypes.Array[ctypes.c_char], list[Any]]:
         boxes = [np.array(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * max(1, len(boxes)))(*(box.ctypes.data for box in boxes))
+        arrays = self._arrays(arguments)
         error = ctypes.create_string_buffer(ERROR_BYTES)
         # A launch's own order, the same whenever the test runs.
         seed = self.seed and self.seed * 1_000_003 + len(self.launches)
@@ -115,11 +135,29 @@ class HostLauncher(Launcher):
             shared,
             seed,
             self.in_flight,
+            self.limit_s,
             pointers,
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,
+            arrays,
+            len(arrays),
         )
-        return request, error, [boxes, pointers]
+        return request, error, [boxes, pointers, arrays]
+
+    def _arrays(self, arguments: Sequence[np.generic]) -> ctypes.Array[ArrayArgument]:
+        found = []
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, Pointer):
+                array = argument.array
+                was_written = any(np.may_share_memory(array, other) for other in self._written)
+                found.append(ArrayArgument(int(argument), array.nbytes, i, was_written))
+        return (ArrayArgument * len(found))(*found)
+
+    def _note_written(self, host: build.HostKernel, arguments: Sequence[np.generic]) -> None:
+        """A later launch has to wait before it reads these."""
+        for argument, parameter in zip(arguments, host.parameters, strict=True):
+            if isinstance(argument, Pointer) and not parameter.is_constant:
+                self._written.append(argument.array)
 
 
 def aligned(shape: int | tuple[int, ...], dtype: Any, to: int = 256) -> np.ndarray[Any, Any]:

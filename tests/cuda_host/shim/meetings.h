@@ -91,6 +91,7 @@ int block_barrier(const char* operation, bool vote, Where where) {
     }
     int verdict = block.verdict = block.votes;
     block.n_waiting = block.votes = 0;
+    races_barrier(block);
     for (int i = 0; i < grid.n_threads; i++) make_ready(block.threads[i]);
     block.warps[me->warp].ready &= ~(1u << me->lane);
     maybe_pause();

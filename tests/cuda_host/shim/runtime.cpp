@@ -1,5 +1,6 @@
 // What is the same for all sources, compiled once: scheduler, meetings, asynchronous copies, faults.
 #include "meetings.h"
+#include "watchdog.h"
 
 namespace shim {
 
@@ -56,6 +57,8 @@ void start_copy(void* shared, const void* global, Where where) {
     uintptr_t places = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
     if (places % 16) fail_at("cp_async_16", where, "an address is not a multiple of 16");
     if (!is_shared(shared)) fail_at("cp_async_16", where, "its target is not in shared memory");
+    touch(global, 16, Touch::read);
+    touch(shared, 16, Touch::write);
     memcpy(copy.seen, copy.from, 16);
     for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &garbage, 2);
     copies.under_way.push_back(copy);
@@ -73,6 +76,7 @@ void finish_copies(int pending, Where where) {
         }
         if (memcmp(copy.seen, copy.from, 16))
             fail_at("cp_async_wait", where, "the source of a copy was written while the copy was under way");
+        touch(copy.to, 16, Touch::write);
         memcpy(copy.to, copy.seen, 16);
     }
     copies.under_way.resize(kept);
@@ -105,7 +109,10 @@ int launch(Request* request, void (*body)(void*), void* context) {
 #endif
     std::vector<char> before(statics_bytes());  // what is no shared memory is found again as it was
     move_bytes(before.data(), __bss_start, before.size());
-    run_grid();
+    {
+        Watchdog watchdog(request->limit_s);
+        run_grid();
+    }
     move_bytes(__bss_start, before.data(), before.size());
     return scheduler->failed;
 }

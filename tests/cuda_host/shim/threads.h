@@ -54,21 +54,32 @@ struct Warp {
     int n_lanes;
 };
 
+struct ArrayArgument {
+    const char* at;
+    uint64_t bytes;
+    uint32_t argument;  // which one it is
+    uint32_t was_written;  // an earlier launch may have
+};
+
 struct Request {  // as launcher.py fills it
     unsigned grid[3];
     unsigned block[3];
     uint64_t shared;
     uint64_t seed;
     uint64_t in_flight;  // blocks, at most; 0: as the seed says
+    double limit_s;  // of CPU time
     void** arguments;
     char* error;
     uint64_t error_bytes;
+    const ArrayArgument* arrays;
+    uint64_t n_arrays;
     uint64_t waited;  // out: threads that called wait_for_previous
     uint64_t switches;  // out
 };
 
 struct Block {
     dim3 index;
+    uint64_t number;
     Fiber* threads;
     Warp* warps;
     int n_warps;
@@ -104,6 +115,13 @@ void go_on(unsigned mask);
 int block_barrier(const char* operation, bool vote, Where where);  // how many threads voted yes
 
 void interrupt();  // a point where others may run
+
+// For the search for races (races.h); nothing otherwise.
+enum class Touch : uint8_t { read, write, atomic };
+void touch(const void* p, size_t bytes, Touch kind);  // what a function does that is not compiled for the search
+void order_warp(unsigned mask);  // __syncwarp
+void order_grid();  // __threadfence
+void order_launch();  // wait_for_previous
 bool is_shared(const void* p);
 char* dynamic_shared(Where where);
 

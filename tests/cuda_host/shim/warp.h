@@ -87,7 +87,8 @@ inline int __syncthreads_and(int vote, shim::Where where = shim::Where::here()) 
     return shim::block_barrier("__syncthreads_and", vote != 0, where) == shim::grid.n_threads;
 }
 inline void __syncwarp(unsigned mask = ~0u, shim::Where where = shim::Where::here()) {
-    shim::ballot("__syncwarp", mask, false, where);
+    shim::Vote none{0, 0};
+    shim::meet("__syncwarp", mask, where, none, [](unsigned lanes) { shim::order_warp(lanes); });
 }
 
 template <class T>

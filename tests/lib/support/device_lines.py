@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from shim.machine import Machine
 
 from specdec.cuda_kernels.spec_accept import (
     DraftRows,
@@ -25,6 +28,24 @@ JUNK = 0x55555555  # what is in arrays that nobody has filled
 
 def ints(*shape: int, fill: int = JUNK) -> Ints:
     return np.full(shape, fill, np.int32)
+
+
+def call(machine: Machine, function: Callable[..., None], *arguments: Any) -> None:
+    """A launcher's function with copies of all arrays there; what is in them then comes back."""
+    copies: dict[int, tuple[Any, Any]] = {}
+
+    def put(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            if id(value) not in copies:
+                copies[id(value)] = value, machine.put(value)
+            return copies[id(value)][1]
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{f.name: put(getattr(value, f.name)) for f in fields(value)})
+        return value
+
+    function(machine.launcher, *map(put, arguments))
+    for array, copy in copies.values():
+        array[...] = machine.get(copy)
 
 
 def new_lines(n: int, max_draft: int) -> Lines:
