@@ -43,11 +43,16 @@ struct DenseWork {
     }
 };
 
-// Which units a block takes of `units`: from first(block) on, until first(block + 1).
+// Which of all units a block takes: from first(block) on, until first(block + 1). The first `longer` blocks take one more.
 struct Shares {
-    int units, blocks;
-    __device__ __forceinline__ int first(int block) const { return (int)((long long)block * units / blocks); }
-    __device__ __forceinline__ int owner(int unit) const { return (int)(((long long)(unit + 1) * blocks - 1) / units); }
+    int each, longer;
+
+    __device__ __forceinline__ Shares(int units, int blocks) : each(units / blocks), longer(units % blocks) {}
+    __device__ __forceinline__ int first(int block) const { return block * each + min(block, longer); }
+    __device__ __forceinline__ int owner(int unit) const {
+        int in_longer = longer * (each + 1);
+        return unit < in_longer ? unit / (each + 1) : longer + (unit - in_longer) / each;
+    }
 };
 
 // Leaves this block's part of a group. True if the others of the group have come before: then `sums` are the whole sums.
@@ -68,9 +73,11 @@ __device__ __forceinline__ bool join(const Shares& shares, int group, int k_bloc
         for (int n = 0; n < TILES; n++) mine[32 * n] = make_float2(sums[n][0], sums[n][1]);
     }
     if (!last_to_arrive(counters + group, last - first + 1)) return false;
+    if (warp == QMM_WARPS) return true;
 #pragma unroll
     for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
-    for (int block = first; block <= last && warp < QMM_WARPS; block++) {
+#pragma unroll 2
+    for (int block = first; block <= last; block++) {
         const float2* theirs = slot(block);
 #pragma unroll
         for (int n = 0; n < TILES; n++) {
@@ -82,22 +89,32 @@ __device__ __forceinline__ bool join(const Shares& shares, int group, int k_bloc
     return true;
 }
 
+// What follows from the shape of W and the grid.
+struct Plan {
+    int tiles, groups;
+    Shares shares;
+
+    __device__ __forceinline__ Plan(int tiles, int k_blocks, int blocks)
+        : tiles(tiles), groups((tiles + QMM_WARPS - 1) / QMM_WARPS), shares(groups * k_blocks, blocks) {}
+    __device__ __forceinline__ Plan(const QmmTarget& to, int rows, int k_blocks, int blocks)
+        : Plan(to.ending == QMM_GATED ? (rows / 2 + 7) / 8 : (rows + 15) / 16, k_blocks, blocks) {}
+};
+
 template <int TILES>
 __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const PackedRows& x, float* partials, int* counters,
-                                    const QmmTarget& given) {
+                                    const QmmTarget& to) {
     DYNAMIC_SHARED(char, memory);
     __shared__ float best[QMM_WARPS * 4 * TILES];
-    QmmTarget to = given;
-    int tiles = to.ending == QMM_GATED ? (to.rows / 2 + 7) / 8 : (to.rows + 15) / 16;
-    int groups = (tiles + QMM_WARPS - 1) / QMM_WARPS, first_token = 4 * TILES * blockIdx.y;
-    Shares shares = {groups * k_blocks, (int)gridDim.x};
-    int* joined = counters + (size_t)blockIdx.y * 2 * groups;
-    to.arrivals = joined + groups;
-    int first = shares.first(blockIdx.x), steps = shares.first(blockIdx.x + 1) - first;
-    DenseWork work = {weights, tiles, k_blocks, first_token, to.tokens};
-    walk<Format, TILES>(memory, x, work, first, steps, [&](int unit, float (&sums)[TILES][2]) {
-        int group = unit / k_blocks;
-        if (join<TILES>(shares, group, k_blocks, partials, joined, sums)) finish_group<TILES>(to, group, first_token, sums, best);
+    Plan plan(to, to.rows, k_blocks, gridDim.x);
+    int first_token = 4 * TILES * blockIdx.y;
+    DenseWork work = {weights, plan.tiles, k_blocks, first_token, to.tokens};
+    int first = plan.shares.first(blockIdx.x), last = plan.shares.first(blockIdx.x + 1);
+    walk<Format, TILES>(memory, x, work, first, last, [&](int unit, float (&sums)[TILES][2]) {
+        int blocks_of_k = forgotten(k_blocks), group = unit / blocks_of_k, token = forgotten(4 * TILES) * blockIdx.y;
+        Plan same(to, forgotten(to.rows), blocks_of_k, gridDim.x);
+        int* joined = counters + blockIdx.y * 2 * same.groups;  // then those of packed blocks
+        if (!join<TILES>(same.shares, group, blocks_of_k, partials, joined, sums)) return;
+        finish_group<TILES>(to, group, token, joined + same.groups, sums, best);
     });
 }
 
@@ -108,8 +125,11 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
 #define QMM_BLOCKS 1
 #endif
 
-#define QMM_KERNEL(name, TILES)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) name(                                                                    \
+#define QMM_JOINED(prefix, form, rows) prefix##form##_##rows
+#define QMM_NAME(prefix, form, rows) QMM_JOINED(prefix, form, rows)  // qmm_Q4_K_16
+
+#define QMM_KERNEL(TILES, rows_at_most)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) QMM_NAME(qmm_, FORMAT, rows_at_most)(                                                                    \
         const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
         int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
         int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \
@@ -117,10 +137,10 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
         PackedRows x = {const_cast<int8_t*>(q), const_cast<float*>(d), const_cast<int16_t*>(s), width};                          \
         PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                         \
         QmmTarget target = {ending, rows, tokens, row_scale, bias, y, stride, column, split, to, to_row, to_stride, maxima,      \
-                            maxima_stride, activation, packed, nullptr};                                                         \
+                            maxima_stride, activation, packed};                                                                  \
         qmm<TILES>((const char*)weights, k_blocks, x, partials, counters, target);                                                \
     }
 
-QMM_KERNEL(qmm_4, 1)
-QMM_KERNEL(qmm_8, 2)
-QMM_KERNEL(qmm_16, 4)
+QMM_KERNEL(1, 4)
+QMM_KERNEL(2, 8)
+QMM_KERNEL(4, 16)

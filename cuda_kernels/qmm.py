@@ -65,7 +65,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
     source = Source("qmm.cu", (("FORMAT", form),))
     return {
         width: Kernel(
-            f"qmm_{width}",
+            f"qmm_{form}_{width}",
             source,
             "matmul",
             THREADS,

@@ -97,6 +97,11 @@ __device__ __forceinline__ void wait_for_previous() {}
 __device__ __forceinline__ void let_next_start() {}
 #endif
 
+// The same number, of which the compiler does not know so: what follows from it is computed here, not kept in registers from before.
+__device__ __forceinline__ int forgotten(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 // Byte i of the result is byte n of the eight bytes y, x, where nibble i of `which` is n; with bit 3 of the nibble set,
 // it is the sign of that byte, eight times. Nibbles beyond the fourth are ignored.
 __device__ __forceinline__ uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {

@@ -6,7 +6,7 @@
 // The two planes of a token are neighbouring columns of a product, so one of 8 columns takes 4 tokens and a lane holds both planes of
 // its token. Nothing of a column depends on another column, and the order of additions of a sum is that of the steps.
 //
-// The caller brings `work`, whose units are steps in order:
+// Unit i goes through stage i modulo their number. The caller brings `work`, whose units are steps in order:
 //   int run(int unit)        units from here to the end of the run, after which `finish` gets the sums
 //   int tiles(int unit)      how many tiles its units have, 1 to 8; the same within a run
 //   Cursor at(int unit)      for the fetching warp, with
@@ -67,25 +67,30 @@ __device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, con
     }
 }
 
-// Sums of 16 as halves, and scales. A lane takes sums 2 * (lane & 7) and the next one of four columns, and the scale of a token.
+// Sums of 16 as halves, and scales. A lane takes sums 2 * (lane & 7) and the next one of every fourth column, and the scale of a
+// token. Loads of 16 columns are under way together.
 template <class Format, int TILES, class Cursor>
 __device__ __forceinline__ void fetch_numbers(StepNumbers<TILES>* to, const PackedRows& x, const Cursor& cursor) {
     int lane = threadIdx.x & 31, blocks = x.width / PACK_BLOCK, pair = lane & 7;
-    uint32_t sums[2 * TILES];
-#pragma unroll
-    for (int i = 0; i < 2 * TILES; i++) {
-        int column = 4 * i + (lane >> 3), row = cursor.row(column >> 1);
-        uint32_t from = ((uint32_t)(2 * row + (column & 1)) * blocks + cursor.block()) * (PACK_SUMS / 2) + 4 + pair;
-        sums[i] = Format::MINIMA && row >= 0 ? ((const uint32_t*)x.s)[from] : 0;
-    }
     int row = lane < 4 * TILES ? cursor.row(lane) : -1;
-    float d = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
-    if (lane < 4 * TILES) to->d[lane] = d;
+    if (lane < 4 * TILES) to->d[lane] = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
     if constexpr (Format::MINIMA != 0) {
+        constexpr int together = TILES > 2 ? 4 : 2 * TILES;
+#pragma unroll 1
+        for (int first = lane >> 3; first < 8 * TILES; first += 4 * together) {
+            uint32_t sums[together];
 #pragma unroll
-        for (int i = 0; i < 2 * TILES; i++) {
-            float low = (float)(int16_t)(sums[i] & 0xffff), high = (float)(int16_t)(sums[i] >> 16);
-            to->sums[4 * i + (lane >> 3)][2 * (pair & 3) + (pair >> 2)] = floats_to_half2(low, high);
+            for (int i = 0; i < together; i++) {
+                int column = first + 4 * i;
+                row = cursor.row(column >> 1);
+                uint32_t from = ((uint32_t)(2 * row + (column & 1)) * blocks + cursor.block()) * (PACK_SUMS / 2) + 4 + pair;
+                sums[i] = row >= 0 ? ((const uint32_t*)x.s)[from] : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < together; i++) {
+                float low = (float)(int16_t)(sums[i] & 0xffff), high = (float)(int16_t)(sums[i] >> 16);
+                to->sums[first + 4 * i][2 * (pair & 3) + (pair >> 2)] = floats_to_half2(low, high);
+            }
         }
     }
 }
@@ -212,17 +217,18 @@ __device__ __forceinline__ void multiply_tile(const char* weights, const char* c
 // Where all warps meet between steps, in whichever loop they are.
 __device__ __forceinline__ void next_step() { __syncthreads(); }
 
+// One warp, ahead of the others by all stages but one: units unit + ahead ... end + ahead, as far as there are any.
 template <class Format, int TILES, class Work>
-__device__ __forceinline__ void fetch_steps(const Ring<Format, TILES>& ring, const PackedRows& x, const Work& work, int first, int step,
-                                            int end, int steps) {
+__device__ __forceinline__ void fetch_units(const Ring<Format, TILES>& ring, const PackedRows& x, const Work& work, int unit, int end,
+                                            int last) {
     constexpr int ahead = Ring<Format, TILES>::STAGES - 1;
-    auto cursor = work.at(first + step + ahead);
-    int stage = (step + ahead) % (ahead + 1);
+    auto cursor = work.at(unit + ahead);
+    int stage = (unit + ahead) % (ahead + 1);
 #pragma unroll 1
-    for (; step < end; step++) {
+    for (; unit < end; unit++) {
         cp_async_wait<ahead - 1>();
         next_step();
-        if (step + ahead < steps) {
+        if (unit + ahead < last) {
             fetch_weights(ring.weights(stage), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
             fetch_columns<TILES>(ring.columns(stage), x, cursor);
             fetch_numbers<Format, TILES>(ring.numbers(stage), x, cursor);
@@ -234,30 +240,29 @@ __device__ __forceinline__ void fetch_steps(const Ring<Format, TILES>& ring, con
 }
 
 template <class Format, int TILES>
-__device__ __forceinline__ void multiply_steps(const Ring<Format, TILES>& ring, int tiles, int step, int end, float sums[TILES][2]) {
-    constexpr int stages = Ring<Format, TILES>::STAGES;
-    int warp = threadIdx.x >> 5, stage = step % stages;
+__device__ __forceinline__ void multiply_units(const Ring<Format, TILES>& ring, int tiles, int unit, int end, float sums[TILES][2]) {
+    int warp = threadIdx.x >> 5, stage = unit % Ring<Format, TILES>::STAGES;
 #pragma unroll 1
-    for (; step < end; step++) {
+    for (; unit < end; unit++) {
         next_step();
         if (warp < tiles)
             multiply_tile<Format, TILES>(ring.weights(stage) + warp * Format::TILE_BYTES, ring.columns(stage), ring.numbers(stage), sums);
-        stage = stage + 1 == stages ? 0 : stage + 1;
+        stage = stage + 1 == Ring<Format, TILES>::STAGES ? 0 : stage + 1;
     }
 }
 
-// Walks over `steps` units from `first` on. `finish(unit, sums)` is called by all threads after the last unit of each run, with the
-// unit where it began here; the fetching warp has no sums. Weights are asked for before what an earlier kernel wrote is waited for:
-// if `work` itself reads such things, wait before. `memory`: Ring::STAGES * Ring::STAGE bytes, aligned to 16.
+// Walks over units `first` to `last`, which is not one of them. `finish(unit, sums)` is called by all threads after the last unit of
+// each run, with that unit; the fetching warp has no sums. Weights are asked for before what an earlier kernel
+// wrote is waited for: if `work` itself reads such things, wait before. `memory`: Ring::STAGES * Ring::STAGE bytes, aligned to 16.
 template <class Format, int TILES, class Work, class Finish>
-__device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int steps, Finish&& finish) {
+__device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int last, Finish&& finish) {
     constexpr int ahead = Ring<Format, TILES>::STAGES - 1;
     Ring<Format, TILES> ring{memory};
     bool fetches = threadIdx.x >> 5 == QMM_WARPS;
     if (fetches) {
         auto cursor = work.at(first);
-        for (int i = 0; i < ahead && i < steps; i++) {
-            fetch_weights(ring.weights(i), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
+        for (int i = 0; i < ahead && first + i < last; i++) {
+            fetch_weights(ring.weights((first + i) % (ahead + 1)), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
             cursor.advance();
         }
     }
@@ -266,22 +271,23 @@ __device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Wo
     if (fetches) {
         auto cursor = work.at(first);
         for (int i = 0; i < ahead; i++) {
-            if (i < steps) {
-                fetch_columns<TILES>(ring.columns(i), x, cursor);
-                fetch_numbers<Format, TILES>(ring.numbers(i), x, cursor);
+            if (first + i < last) {
+                int stage = (first + i) % (ahead + 1);
+                fetch_columns<TILES>(ring.columns(stage), x, cursor);
+                fetch_numbers<Format, TILES>(ring.numbers(stage), x, cursor);
                 cursor.advance();
             }
             cp_async_commit();
         }
     }
-    for (int step = 0; step < steps;) {
-        int unit = first + step, end = step + min(work.run(unit), steps - step);
+    while (first < last) {
+        int end = min(first + work.run(first), last);
         float sums[TILES][2];
 #pragma unroll
         for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
-        if (fetches) fetch_steps<Format, TILES>(ring, x, work, first, step, end, steps);
-        else multiply_steps<Format, TILES>(ring, work.tiles(unit), step, end, sums);
-        finish(unit, sums);
-        step = end;
+        if (fetches) fetch_units<Format, TILES>(ring, x, work, first, end, last);
+        else multiply_units<Format, TILES>(ring, work.tiles(first), first, end, sums);
+        finish(end - 1, sums);
+        first = end;
     }
 }

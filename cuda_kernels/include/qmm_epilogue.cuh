@@ -23,7 +23,6 @@ struct QmmTarget {
     int maxima_stride;
     int activation;             // GATED: of gate rows; each tile has 8 gate rows, then their 8 up rows
     PackedRows packed;          // GATED: what comes out, for the down projection
-    int* arrivals;              // GATED: zero between launches, one for each 256 of packed.width
 };
 
 __device__ __forceinline__ float larger_or_nan(float a, float b) { return a > b || a != a ? a : b; }
@@ -110,8 +109,9 @@ __device__ __forceinline__ bool last_to_arrive(int* arrivals, int expected) {
 }
 
 // Half of the rows are gates: 64 values of a token come of a group. The block that brings the last of 256 packs them.
+// `arrivals`: zero between launches, one for each 256 of packed.width.
 template <int TILES>
-__device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int first_token, const float sums[TILES][2]) {
+__device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int first_token, int* arrivals, const float sums[TILES][2]) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = to.rows / 2;
     int column = QMM_GROUP_ROWS / 2 * group + 8 * warp + (lane >> 2);
 #pragma unroll
@@ -122,7 +122,7 @@ __device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int 
         to.y[(size_t)token * to.stride + column] = activated(to.activation, gate) * up;
     }
     int block = group / 4, groups = (width + 63) / 64 - 4 * block;
-    if (!last_to_arrive(to.arrivals + block, groups < 4 ? groups : 4)) return;
+    if (!last_to_arrive(arrivals + block, groups < 4 ? groups : 4)) return;
     for (int token = first_token + warp; token < to.tokens && token < first_token + 4 * TILES; token += QMM_GROUP_TILES + 1) {
         float values[8];
 #pragma unroll
@@ -135,8 +135,9 @@ __device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int 
 }
 
 template <int TILES>
-__device__ __forceinline__ void finish_group(const QmmTarget& to, int group, int first_token, const float sums[TILES][2], float* best) {
-    if (to.ending == QMM_GATED) store_gated<TILES>(to, group, first_token, sums);
+__device__ __forceinline__ void finish_group(const QmmTarget& to, int group, int first_token, int* arrivals, const float sums[TILES][2],
+                                             float* best) {
+    if (to.ending == QMM_GATED) store_gated<TILES>(to, group, first_token, arrivals, sums);
     else if (to.ending == QMM_HEAD) store_logits<TILES>(to, group, first_token, sums, best);
     else store_values<TILES>(to, QMM_GROUP_TILES * group + (threadIdx.x >> 5), first_token, sums);
 }

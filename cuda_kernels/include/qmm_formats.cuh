@@ -94,14 +94,12 @@ struct Q4_K {
 // Five-bit codes of sub-blocks 2 c and 2 c + 1: fragment words F0 ... F7 in X0 ... X4, byte by byte. Bits 3 ... 7 of Xi are Fi;
 // bits 0 ... 2 hold the others: F5 = X0[2:0] X1[1:0], F6 = X2[2:0] X3[1:0], F7 = X4[2:0] X1[2] X3[2]. Codes come out times 8.
 struct Codes_5 {
-    uint4 words[5];  // uint4 [5][lane]: X of c = 0, 1, 2, 3
+    const uint4* words;  // uint4 [5][lane]: X of c = 0, 1, 2, 3; taken when they are needed
 
     __device__ __forceinline__ void load(const void* tile, int lane) {
-        const uint4* at = (const uint4*)tile + lane;
-#pragma unroll
-        for (int i = 0; i < 5; i++) words[i] = at[32 * i];
+        words = (const uint4*)tile + lane;
     }
-    __device__ __forceinline__ uint32_t x(int i) const { return word_of(words[i >> 2], i & 3); }
+    __device__ __forceinline__ uint32_t x(int i) const { return word_of(words[32 * (i >> 2)], i & 3); }
     __device__ __forceinline__ void fragment(int j, uint32_t a[4]) const {
         int first = 5 * (j >> 1);
         if ((j & 1) == 0) {

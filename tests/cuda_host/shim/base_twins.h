@@ -115,3 +115,5 @@ SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
     }
     return r;
 }
+
+SHIM_TWIN int forgotten(int x) { return x; }
