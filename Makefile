@@ -3,7 +3,7 @@ BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all bench bench-kernels bench-profile soak
+.PHONY: help check fix test test-all test-gpu bench bench-kernels bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -23,6 +23,10 @@ test: ## the tests that need neither minutes nor llama.cpp
 
 test-all: ## with the slow tests and the comparisons with llama.cpp
 	$(PYTHON) -m pytest -q -m "not gpu"
+
+test-gpu: ## all kernels on the CUDA device here, then under compute-sanitizer if there is one
+	$(PYTHON) -m pytest -q -rs -m gpu
+	$(PYTHON) tests/cuda_host/sanitizer_run.py
 
 bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY=moe,context OUT=record.json FILES=folder
 	$(BENCH) bench $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT)) $(if $(FILES),--files $(FILES))

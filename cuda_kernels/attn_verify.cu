@@ -1,133 +1,56 @@
 // Scores and weighted sums of one split of the context: the reference's `_attend_cells`, in parts that attn_combine adds.
-//   grid (key-value heads x chunks of columns, sequences, splits of the context bucket, last first), 128 * GROUPS threads
+//   grid (key-value heads x chunks of columns, sequences, splits of the context bucket, last first)
 // A column is a row of the sequence and one of the heads that share the key-value head. Keys, then values, of 64 cells at
-// a time are the large operand of the tensor cores, 8 columns the small one; four warps share TILES times 8 columns:
-//   scores    16 cells x 8 columns   a warp for each 16 cells     queries in two half floats
-//   sums      16 values x 8 columns  a warp for a quarter of them  weights in two half floats (bfloat16 if values are int8)
+// a time are the large operand of the tensor cores, 8 columns the small one. A team of warps shares TILES times 8 columns:
+//   scores  16 cells x 8 columns   a warp for each 16 cells (and half of the elements)   queries in two half floats
+//   sums    16 values x 8 columns  a warp for its share of the values                    weights in two half floats,
+//                                                                                        bfloat16 if values are int8
 // Each byte of the cache is read once for all columns of a block. Cells, tiles and splits are at absolute places and met
 // in order; what a column does not see has weight 0 and changes no bit of it.
-// NAME, KEY_DIM, VALUE_DIM, INT8_KEYS, INT8_VALUES, GROUPS, TILES, SLOTS are defined by the launcher.
-#include "attention_tiles.cuh"
+// NAME, KEY_DIM, VALUE_DIM, INT8_KEYS, INT8_VALUES, HALVES (1 or 2: warps that share 16 cells), TEAMS, TILES and SLOTS are
+// defined by the launcher.
+#include "attention_products.cuh"
 
-#define THREADS (128 * GROUPS)
-#define COLUMNS (8 * TILES * GROUPS)
-#define KEY_STEPS (KEY_DIM / 16)
-#define VALUE_TILES ((VALUE_DIM / 16 + 3) / 4)  // of a warp
-#define LOW_UNIT (1.0f / 2048.0f)               // of the second half float of a query
 #define WHERE ((SHORTEST_SPLIT << SPLIT_DOUBLINGS) / CELL_GROUP)
 #define NOBODY (-1)
 
-typedef Tile<KEY_DIM, INT8_KEYS> Keys;
-typedef Tile<VALUE_DIM, INT8_VALUES> Values;
 constexpr int slot_bytes = Keys::bytes > Values::bytes ? Keys::bytes : Values::bytes;
 
-// Weights of a tile: [cell][column]
-constexpr int weight_stride = INT8_VALUES ? COLUMNS + 4 : 8 * (TILES * GROUPS | 1);  // floats, or half floats
-
 struct Shared {  // besides what is dynamic: queries, slots, weights
-    float2 maxima[4][COLUMNS / 2];  // of pairs of neighbouring columns
-    float2 totals[4][COLUMNS / 2];
+    float2 maxima[TEAM][COLUMNS / 2];  // of pairs of neighbouring columns
+    float2 totals[TEAM][COLUMNS / 2];
     int target[COLUMNS];  // row * heads + head, or NOBODY
     Cells seen[COLUMNS];
     int where[WHERE];
 };
 
-// What a thread works on.
-struct Place {
-    int lane, warp, group_warp, column0;  // column0: the first of its four warps
-
-    __device__ __forceinline__ Place()
-        : lane(threadIdx.x & 31), warp(threadIdx.x >> 5 & 3), group_warp(threadIdx.x >> 7), column0(8 * TILES * group_warp) {}
-    __device__ __forceinline__ int g() const { return lane >> 2; }
-    __device__ __forceinline__ int t() const { return lane & 3; }
-    __device__ __forceinline__ int column(int tile) const { return column0 + 8 * tile + 2 * t(); }  // and the next
-};
-
-// scores[tile][i]: i = 2 * (second half of the 16 cells) + (second column), as the tensor cores leave them.
-__device__ __forceinline__ void score_tile(float scores[TILES][4], const unsigned char* keys, const uint4* queries, const Place& p) {
-    // lane 8 i + r: cell r, of the second 8 if i is odd; 16 bytes further if i is 2 or 3
-    const unsigned char* row = keys + (16 * p.warp + (p.lane & 15)) * Keys::stride + 16 * (p.lane >> 4);
-    const uint4* query = queries + (size_t)(p.group_warp * TILES * KEY_STEPS) * 32 + p.lane;
-    float high[TILES][4] = {}, low[TILES][4] = {};
-    if constexpr (!INT8_KEYS) {
-#pragma unroll
-        for (int step = 0; step < KEY_STEPS; step++) {
-            uint32_t a[4];
-            ldmatrix_4(a, row + 32 * step);
-#pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                uint4 q = query[(n * KEY_STEPS + step) * 32];
-                uint32_t b[2][2] = {{q.x, q.y}, {q.z, q.w}};
-                mma_f16(high[n], a, b[0], high[n]);
-                mma_f16(low[n], a, b[1], low[n]);
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < TILES; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) scores[n][i] = fmaf(low[n][i], LOW_UNIT, high[n][i]);
-    } else {
-#pragma unroll
-        for (int n = 0; n < TILES; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) scores[n][i] = 0.0f;
-#pragma unroll 2
-        for (int block = 0; block < Keys::blocks; block++) {
-            uint32_t bytes[4];
-            ldmatrix_4(bytes, row + 32 * block);
-            float scale[2] = {scale_of<Keys>(keys, 16 * p.warp + p.g(), block),
-                              scale_of<Keys>(keys, 16 * p.warp + p.g() + 8, block)};
-#pragma unroll
-            for (int n = 0; n < TILES; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) high[n][i] = low[n][i] = 0.0f;
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint32_t a[4] = {int8_to_half2(bytes[2 * half], false), int8_to_half2(bytes[2 * half + 1], false),
-                                 int8_to_half2(bytes[2 * half], true), int8_to_half2(bytes[2 * half + 1], true)};
-#pragma unroll
-                for (int n = 0; n < TILES; n++) {
-                    uint4 q = query[(n * KEY_STEPS + 2 * block + half) * 32];
-                    uint32_t b[2][2] = {{q.x, q.y}, {q.z, q.w}};
-                    mma_f16(high[n], a, b[0], high[n]);
-                    mma_f16(low[n], a, b[1], low[n]);
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < TILES; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    scores[n][i] = fmaf(fmaf(low[n][i], LOW_UNIT, high[n][i]), scale[i >> 1], scores[n][i]);
-        }
-    }
-}
-
-__device__ __forceinline__ void hide_unseen(float scores[TILES][4], const Shared& shared, int first_cell, const Place& p) {
+__device__ __forceinline__ void hide_unseen(Scores scores, const Shared& shared, int first_cell, const Place& p) {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int column = 0; column < 2; column++) {
             const Cells seen = shared.seen[p.column(n) + column];
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int cell = first_cell + 16 * p.warp + p.g() + 8 * i;
+            for (int i = 0; i < LANE_CELLS; i++) {
+                int cell = first_cell + p.cell(i);
                 bool is_seen = (cell >= seen.first) & (cell < seen.end);
                 scores[n][2 * i + column] = is_seen ? scores[n][2 * i + column] : -INFINITY_F;
             }
         }
 }
 
-// The best score of each column among the 16 cells of this warp, for the others to see. NaN is nobody's best.
-__device__ __forceinline__ void share_maxima(const float scores[TILES][4], Shared& shared, const Place& p) {
+// The best score of each column among the cells of this warp, for the others to see. NaN is nobody's best.
+__device__ __forceinline__ void share_maxima(const Scores scores, Shared& shared, const Place& p) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
         float best[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            best[i] = fmaxf(scores[n][i], scores[n][i + 2]);
+        for (int column = 0; column < 2; column++) {
+            best[column] = scores[n][column];
+            if (LANE_CELLS == 2) best[column] = fmaxf(best[column], scores[n][LANE_CELLS + column]);
 #pragma unroll
             for (int offset = 4; offset < 32; offset <<= 1)
-                best[i] = fmaxf(best[i], __shfl_xor_sync(ALL_LANES, best[i], offset));
+                best[column] = fmaxf(best[column], __shfl_xor_sync(ALL_LANES, best[column], offset));
         }
         if (p.g() == 0) shared.maxima[p.warp][p.column(n) / 2] = make_float2(best[0], best[1]);
     }
@@ -150,48 +73,52 @@ struct Running {
     }
 };
 
-// Scores become weights, relative to the best so far, and go to shared memory.
-__device__ __forceinline__ void weigh(float scores[TILES][4], Running& running, unsigned char* weights, const Shared& shared,
-                                      const Place& p) {
+// Scores become weights, relative to the best so far.
+__device__ __forceinline__ void weigh(Scores scores, Running& running, const Shared& shared, const Place& p) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
-        float bests[2] = {running.best[n][0], running.best[n][1]};
+        float best[2] = {running.best[n][0], running.best[n][1]};
 #pragma unroll
-        for (int warp = 0; warp < 4; warp++) {
+        for (int warp = 0; warp < TEAM; warp++) {
             float2 of_warp = shared.maxima[warp][p.column(n) / 2];
-            bests[0] = fmaxf(bests[0], of_warp.x);
-            bests[1] = fmaxf(bests[1], of_warp.y);
+            best[0] = fmaxf(best[0], of_warp.x);
+            best[1] = fmaxf(best[1], of_warp.y);
         }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float best = bests[i];
-            float base = best == -INFINITY_F ? 0.0f : best;  // nothing seen so far: weights are 0
-            float factor = exp2_or_zero(running.best[n][i] - base);
-            scores[n][i] = exp2_or_zero(scores[n][i] - base) * WEIGHT_UNIT;
-            scores[n][i + 2] = exp2_or_zero(scores[n][i + 2] - base) * WEIGHT_UNIT;
-            running.total[n][i] = fmaf(running.total[n][i], factor, scores[n][i] + scores[n][i + 2]);
-            running.best[n][i] = best;
-            running.factor[n][i] = factor;
-        }
+        for (int column = 0; column < 2; column++) {
+            float base = best[column] == -INFINITY_F ? 0.0f : best[column];  // nothing seen so far: weights are 0
+            float factor = exp2_or_zero(running.best[n][column] - base), total = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            int cell = 16 * p.warp + p.g() + 4 * i;
-            int at = cell * weight_stride + p.column(n);
-            if constexpr (INT8_VALUES) {
-                *(float2*)((float*)weights + at) = make_float2(scores[n][i], scores[n][i + 1]);
-            } else {
-                uint32_t high = floats_to_half2(scores[n][i], scores[n][i + 1]);
-                float rest[2] = {scores[n][i] - half_to_float((uint16_t)high),
-                                 scores[n][i + 1] - half_to_float((uint16_t)(high >> 16))};
-                uint16_t* plane = (uint16_t*)weights;
-                *(uint32_t*)(plane + at) = high;
-                *(uint32_t*)(plane + TILE * weight_stride + at) = floats_to_half2(rest[0], rest[1]);
+            for (int i = 0; i < LANE_CELLS; i++) {
+                float& x = scores[n][2 * i + column];
+                x = exp2_or_zero(x - base) * WEIGHT_UNIT;
+                total += x;
             }
+            running.total[n][column] = fmaf(running.total[n][column], factor, total);
+            running.best[n][column] = best[column];
+            running.factor[n][column] = factor;
         }
     }
 }
 
-typedef float Sums[VALUE_TILES][TILES][4];
+// To shared memory: as floats if they are to meet scales, else as two half floats.
+__device__ __forceinline__ void share_weights(const Scores scores, unsigned char* weights, const Place& p) {
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int i = 0; i < LANE_CELLS; i++) {
+            float x = scores[n][2 * i], y = scores[n][2 * i + 1];
+            int at = p.cell(i) * weight_stride + p.column(n);
+            if constexpr (INT8_VALUES) {
+                *(float2*)((float*)weights + at) = make_float2(x, y);
+            } else {
+                uint32_t high = floats_to_half2(x, y);
+                uint32_t low = floats_to_half2(x - half_to_float((uint16_t)high), y - half_to_float((uint16_t)(high >> 16)));
+                *(uint32_t*)((uint16_t*)weights + at) = high;
+                *(uint32_t*)((uint16_t*)weights + TILE * weight_stride + at) = low;
+            }
+        }
+}
 
 __device__ __forceinline__ void rescale(Sums sums, const Running& running) {
 #pragma unroll
@@ -200,95 +127,6 @@ __device__ __forceinline__ void rescale(Sums sums, const Running& running) {
         for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[m][n][i] *= running.factor[n][i & 1];
-}
-
-// sums[m][n][i]: value 8 * (i >> 1) + g of 16, column p.column(n) + (i & 1).
-__device__ __forceinline__ void add_halves(Sums sums, const unsigned char* values, const unsigned char* weights, const Place& p) {
-    // turned, a matrix of 8 cells x 8 values is one of 8 values x 8 cells; lane 8 i + r: cell r, of the second 8 if i is 2
-    // or 3; 8 values further if i is odd
-    int cell = (p.lane & 7) + 8 * (p.lane >> 4);
-    const unsigned char* row = values + cell * Values::stride + 16 * (p.lane >> 3 & 1) + 32 * VALUE_TILES * p.warp;
-    // lane 8 i + r: cell r, of the second 8 if i is odd; the second plane if i is 2 or 3
-    const uint16_t* weight = (const uint16_t*)weights + (p.lane & 15) * weight_stride + p.column0;
-    weight += (p.lane >> 4) * TILE * weight_stride;
-#pragma unroll
-    for (int step = 0; step < TILE / 16; step++) {
-        uint32_t b[TILES][4];
-#pragma unroll
-        for (int n = 0; n < TILES; n++) ldmatrix_4_turned(b[n], weight + 16 * step * weight_stride + 8 * n);
-#pragma unroll
-        for (int m = 0; m < VALUE_TILES; m++) {
-            if (16 * (VALUE_TILES * p.warp + m) >= VALUE_DIM) continue;
-            uint32_t a[4];
-            ldmatrix_4_turned(a, row + 16 * step * Values::stride + 32 * m);
-#pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                mma_f16(sums[m][n], a, b[n], sums[m][n]);
-                mma_f16(sums[m][n], a, b[n] + 2, sums[m][n]);
-            }
-        }
-    }
-}
-
-// Weights of 16 cells times the scales of a block of their values.
-__device__ __forceinline__ void scale_weights(TwoBf16 scaled[TILES][2], const float* weight, const float scale[4]) {
-#pragma unroll
-    for (int n = 0; n < TILES; n++)
-#pragma unroll
-        for (int second = 0; second < 2; second++) {
-            float x[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) x[i] = weight[(8 * second + i) * weight_stride + 8 * n] * scale[2 * second + i];
-            scaled[n][second] = split_bf16(x[0], x[1]);
-        }
-}
-
-// sums[m][n][i]: value 2 g + (i >> 1) of 16. A weight meets the scale of its cell and block before it is rounded.
-// `n_cells`: from there on nobody has written a scale.
-__device__ __forceinline__ void add_bytes(Sums sums, const unsigned char* values, const unsigned char* weights, int n_cells,
-                                          const Place& p) {
-    // lane 8 i + r: cell 8 i + r of 32. Turned, a pair of neighbouring values is an element.
-    const unsigned char* row = values + p.lane * Values::stride + 16 * VALUE_TILES * p.warp;
-    const float* weight = (const float*)weights + 2 * p.t() * weight_stride + p.column0 + p.g();
-    constexpr bool is_even = VALUE_TILES % 2 == 0;
-#pragma unroll 1
-    for (int pair = 0; pair < TILE / 32; pair++) {
-        uint32_t bytes[VALUE_TILES][4];
-#pragma unroll
-        for (int m = 0; m < VALUE_TILES; m++) {
-            if (16 * (VALUE_TILES * p.warp + m) >= VALUE_DIM) continue;
-            ldmatrix_4_turned(bytes[m], row + 32 * pair * Values::stride + 16 * m);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int cell = 32 * pair + 16 * half;
-            TwoBf16 scaled[TILES][2];
-#pragma unroll
-            for (int m = 0; m < VALUE_TILES; m++) {
-                int tile = VALUE_TILES * p.warp + m;  // two share scales
-                if (16 * tile >= VALUE_DIM) continue;
-                if (m == 0 || (is_even ? m : tile) % 2 == 0) {
-                    float scale[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        int mine = cell + 2 * p.t() + (i & 1) + 8 * (i >> 1);
-                        scale[i] = mine < n_cells ? scale_of<Values>(values, mine, tile / 2) : 0.0f;
-                    }
-                    scale_weights(scaled, weight + cell * weight_stride, scale);
-                }
-                const uint32_t *near = &bytes[m][2 * half], *far = near + 1;  // cells 2t, 2t + 1, and 8 further
-                uint32_t a[4] = {int8_to_bf162(*near, 0, 2), int8_to_bf162(*near, 1, 3),
-                                 int8_to_bf162(*far, 0, 2), int8_to_bf162(*far, 1, 3)};
-#pragma unroll
-                for (int n = 0; n < TILES; n++) {
-                    uint32_t high[2] = {scaled[n][0].high, scaled[n][1].high};
-                    uint32_t low[2] = {scaled[n][0].low, scaled[n][1].low};
-                    mma_bf16(sums[m][n], a, high, sums[m][n]);
-                    mma_bf16(sums[m][n], a, low, sums[m][n]);
-                }
-            }
-        }
-    }
 }
 
 // Columns of a block: neighbours among rows x heads of a sequence and a key-value head.
@@ -344,7 +182,7 @@ __device__ __forceinline__ void write_parts(const Sums sums, const Running& runn
             if (p.warp == 0 && p.g() == 0) {
                 float total = 0.0f;
 #pragma unroll
-                for (int warp = 0; warp < 4; warp++)
+                for (int warp = 0; warp < TEAM; warp++)
                     total += second ? shared.totals[warp][column / 2].y : shared.totals[warp][column / 2].x;
                 part_totals[part] = make_float2(running.best[n][second], total);
             }
@@ -431,12 +269,13 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
         cp_async_wait<SLOTS - 2>();
         __syncthreads();  // the keys are there, and everybody is through with the last tile
         start_copy(2 * tile + SLOTS - 1);
-        float scores[TILES][4];
-        score_tile(scores, slots + 2 * tile % SLOTS * slot_bytes, own_queries, p);
+        Scores scores;
+        score_tile(scores, slots + 2 * tile % SLOTS * slot_bytes, own_queries, weights, p);
         if (cell < of_last_row.first || cell + TILE > of_first_row.end) hide_unseen(scores, shared, cell, p);
         share_maxima(scores, shared, p);
         __syncthreads();
-        weigh(scores, running, weights, shared, p);
+        weigh(scores, running, shared, p);
+        share_weights(scores, weights, p);
         rescale(sums, running);
         cp_async_wait<SLOTS - 2>();
         __syncthreads();  // the weights and the values are there, and everybody is through with the keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from .attention import AttentionHeads, AttentionStep, Parts
@@ -11,27 +11,49 @@ from .kv_pages import KvHeads, KvPages
 from .shapes import require_shape
 
 TILE = 64  # cells
-MOST_SLOTS = 4
 SHARED_OF_A_BLOCK = 227 << 10  # bytes, of an H100 or H200
 RESERVED = 1 << 10  # of a processor's shared memory, for each block
-WIDTHS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4))  # groups of four warps, tiles of each
+MOST_SLOTS = 5
+FEWEST_OF_TWO = 3  # slots, for two blocks on a processor to be better than one with more
+WIDTHS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4))  # teams of warps, tiles of each
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel for 8 * groups * tiles columns: rows times the heads that share keys and values.
+    """A kernel for 8 * teams * tiles columns: rows times the heads that share keys and values.
 
-    Variants differ in speed alone: a column has the same bits in all of them.
+    Variants of a layer differ in speed alone: a column has the same bits in all of them.
     """
 
     kv: KvHeads  # of one head: their number is an argument
-    groups: int
+    teams: int
     tiles: int
     slots: int = 2  # tiles of keys or values under way
 
     @property
     def columns(self) -> int:
-        return 8 * self.groups * self.tiles
+        return 8 * self.teams * self.tiles
+
+    @property
+    def halves(self) -> int:
+        """Of the elements of a key, if they are many: two warps then have the same 16 cells."""
+        return 2 if self.kv.key_dim % 64 == 0 and self.kv.key_dim > 64 else 1
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.halves * self.teams
+
+    @property
+    def has_registers(self) -> bool:
+        """Weights that meet scales and many sums do not fit into 128."""
+        big = self.kv.int8_values and self.kv.value_dim > 128
+        return not (big and self.threads == 512 and self.tiles > 3)
+
+    @property
+    def has_registers_for_two(self) -> bool:
+        """A processor has 65536: as compiled, two of its blocks do not need more."""
+        most = 2 if self.kv.int8_values else 3
+        return self.threads == 128 or (self.threads == 256 and self.tiles <= most)
 
     @property
     def dynamic_shared(self) -> int:
@@ -43,13 +65,13 @@ class Variant:
         if self.kv.int8_values:
             weights = TILE * (self.columns + 4) * 4
         else:
-            weights = 2 * TILE * 8 * (self.groups * self.tiles | 1) * 2
+            weights = 2 * TILE * 8 * (self.teams * self.tiles | 1) * 2
         return self.columns * self.kv.key_dim * 4 + self.slots * slot + weights
 
     @property
     def static_shared(self) -> int:
         """`Shared` in the source."""
-        return 4 * ((4 + 4 + 3) * self.columns + TILE // 16 * 32)
+        return 4 * ((2 * 4 * self.halves + 3) * self.columns + TILE // 16 * 32)
 
     @property
     def shared(self) -> int:
@@ -74,13 +96,14 @@ def _kernel(variant: Variant) -> Kernel:
     defines: dict[str, str | int] = {"NAME": name}
     defines |= {"KEY_DIM": kv.key_dim, "VALUE_DIM": kv.value_dim}
     defines |= {"INT8_KEYS": int(kv.int8_keys), "INT8_VALUES": int(kv.int8_values)}
-    defines |= {"GROUPS": variant.groups, "TILES": variant.tiles, "SLOTS": variant.slots}
+    defines |= {"HALVES": variant.halves, "TEAMS": variant.teams}
+    defines |= {"TILES": variant.tiles, "SLOTS": variant.slots}
     return Kernel(
         name,
         Source("attn_verify.cu", tuple(defines.items())),
         "attention.attend: scores, softmax and weighted sums, in parts",
-        threads=128 * variant.groups,
-        registers=255,  # two blocks of four warps, or one of eight, have room on a processor
+        threads=variant.threads,
+        registers=min(255, 65536 // variant.threads),
         shared=variant.static_shared,
         dynamic_shared=variant.dynamic_shared,
     )
@@ -91,11 +114,8 @@ def best_variant(
     kv: KvHeads, n_columns: int, shared_of_a_block: int = SHARED_OF_A_BLOCK
 ) -> Variant:
     """The one that reads the cache least often, then the smallest."""
-    fitting = [
-        Variant(kv, groups, tiles)
-        for groups, tiles in WIDTHS
-        if Variant(kv, groups, tiles).shared <= shared_of_a_block
-    ]
+    possible = (Variant(kv, teams, tiles) for teams, tiles in WIDTHS)
+    fitting = [v for v in possible if v.has_registers and v.shared <= shared_of_a_block]
     if not fitting:
         raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
     chosen = min(fitting, key=lambda v: (-(-n_columns // v.columns), v.columns))
@@ -103,14 +123,13 @@ def best_variant(
 
 
 def _with_slots(variant: Variant, shared_of_a_block: int) -> Variant:
-    """Two blocks on a processor hide each other's waits; what is left of its memory is slots."""
-    two = (shared_of_a_block + RESERVED) // 2 - RESERVED
-    limit = two if variant.groups == 1 and variant.shared <= two else shared_of_a_block
-    more = (
-        Variant(variant.kv, variant.groups, variant.tiles, slots)
-        for slots in range(variant.slots, MOST_SLOTS + 1)
-    )
-    return max((v for v in more if v.shared <= limit), key=lambda v: v.slots)
+    """As much under way as there is room for: in two blocks on a processor, or else in one."""
+    more = [replace(variant, slots=slots) for slots in range(variant.slots, MOST_SLOTS + 1)]
+    of_two = (shared_of_a_block + RESERVED) // 2 - RESERVED
+    twice = [v for v in more if v.shared <= of_two and v.slots >= FEWEST_OF_TWO]
+    if not twice or not variant.has_registers_for_two:
+        twice = [v for v in more if v.shared <= shared_of_a_block]
+    return max(twice, key=lambda v: v.slots)
 
 
 def attn_verify(

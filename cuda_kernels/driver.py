@@ -138,7 +138,7 @@ def start_early(
     config = early_config(driver, grid, block, shared, stream)
     (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), parameters, 0)
     if int(status) != 0:
-        raise RuntimeError(f"cuLaunchKernelEx: {status}")
+        raise RuntimeError(f"cuLaunchKernelEx: {status.name}")
 
 
 def early_config(driver: Any, grid: Dim, block: Dim, shared: int, stream: int) -> Any:

@@ -50,9 +50,7 @@ struct alignas(16) Shared {
     float weight[COLUMNS][CONV_WIDTH];                  // of the convolution
     float norm[Tile<ROWS>::N_ROWS];
     Factors<ROWS> old;
-    float overlap[Tile<ROWS>::CHUNK];  // k . q
-    float decay[Tile<ROWS>::CHUNK];
-    float beta[Tile<ROWS>::CHUNK];
+    float4 of_row[Tile<ROWS>::CHUNK];  // decay, beta, k . q
     int is_last;
 };
 
@@ -74,6 +72,7 @@ __device__ __forceinline__ void prefetch(const DeltaLayer& layer, const Place& a
     constexpr int KEY_LINES = (HEAD_DIM + LINE - 1) / LINE;
     int slot = *(const volatile int*)(slots + blockIdx.y);
     const float* state = layer.head_state(slot, at.value_head) + at.first_row * HEAD_DIM;
+#pragma unroll 1
     for (int i = threadIdx.x; i < STATE_LINES; i += Tile<ROWS>::THREADS) prefetch_line(state + i * LINE);
     int half = *(const volatile int*)(layer.header + 2 * slot) & 1;
     int replay = min(*(const volatile int*)(replays + blockIdx.y), min(KEPT_FACTORS, layer.window));
@@ -110,6 +109,7 @@ template <int ROWS>
 __device__ __forceinline__ void load_weights(Shared<ROWS>& shared, const DeltaLayer& layer, const Weights& weights,
                                              const Place& at) {
     using T = Tile<ROWS>;
+#pragma unroll 1
     for (int column = threadIdx.x; column < Shared<ROWS>::COLUMNS; column += T::THREADS) {
         const float* weight = weights.conv + channel_of(column, layer, at) * CONV_WIDTH;
 #pragma unroll
@@ -126,17 +126,20 @@ __device__ __forceinline__ void fetch_rows(Shared<ROWS>& shared, const DeltaLaye
     constexpr int PIECES = Shared<ROWS>::COLUMNS / 4, Z_PIECES = T::N_ROWS / 4;
     int channels = (2 * layer.n_key_heads + layer.n_value_heads) * HEAD_DIM;
     const float* ring = in.ring + (size_t)at.slot * in.ring_rows * channels;
+    int before = chunk - (CONV_WIDTH - 1), first_position = s.position + before;
+    int first_place = (first_position + in.ring_rows) % in.ring_rows;  // in the ring, which has more than CONV_WIDTH rows
 #pragma unroll 1
     for (int i = threadIdx.x; i < (n + CONV_WIDTH - 1) * PIECES; i += T::THREADS) {
         int j = i / PIECES, column = 4 * (i % PIECES), channel = channel_of(column, layer, at);
-        int row = chunk + j - (CONV_WIDTH - 1), position = s.position + row;
+        int row = before + j, position = first_position + j, place = first_place + j;
+        if (place >= in.ring_rows) place -= in.ring_rows;
         float* to = &shared.in[j][column];
         if (position < 0) {
             *(float4*)to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         } else if (in.rows && row >= 0) {
             cp_async_16(to, in.rows + (size_t)(s.start + row) * in.stride + channel);
         } else {
-            cp_async_16(to, ring + (size_t)(position % in.ring_rows) * channels + channel);
+            cp_async_16(to, ring + (size_t)place * channels + channel);
         }
     }
     const float* z = in.gates + in.z_column + at.value_head * HEAD_DIM + at.first_row;
@@ -148,6 +151,9 @@ __device__ __forceinline__ void fetch_rows(Shared<ROWS>& shared, const DeltaLaye
     cp_async_commit();
 }
 
+// Without the rare cases of a division: off by two units in the last place at most.
+__device__ __forceinline__ float quick_silu(float x) { return __fdividef(x, 1.0f + expf(-x)); }
+
 // Convolution and silu, in place, by the thread whose column it is.
 template <int ROWS>
 __device__ __forceinline__ void convolve(Shared<ROWS>& shared, int column, int n) {
@@ -157,13 +163,13 @@ __device__ __forceinline__ void convolve(Shared<ROWS>& shared, int column, int n
         weight[j] = shared.weight[column][j];
         x[j] = j + 1 < CONV_WIDTH ? shared.in[j][column] : 0.0f;
     }
-#pragma unroll 2
+#pragma unroll 4
     for (int t = 0; t < n; t++) {
         x[CONV_WIDTH - 1] = shared.in[t + CONV_WIDTH - 1][column];
         float sum = x[0] * weight[0];
 #pragma unroll
         for (int j = 1; j < CONV_WIDTH; j++) sum = fmaf(x[j], weight[j], sum);
-        shared.in[t][column] = silu(sum);
+        shared.in[t][column] = quick_silu(sum);
 #pragma unroll
         for (int j = 1; j < CONV_WIDTH; j++) x[j - 1] = x[j];
     }
@@ -189,14 +195,16 @@ __device__ __forceinline__ void prepare(Shared<ROWS>& shared, const DeltaLayer& 
     __syncthreads();
 #pragma unroll 1
     for (int column = threadIdx.x; column < Shared<ROWS>::COLUMNS; column += T::THREADS) convolve(shared, column, n);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n * T::N_ROWS; i += T::THREADS) {
+    // threads without a second column begin
+    constexpr int FIRST = T::THREADS - Shared<ROWS>::COLUMNS % T::THREADS;
+#pragma unroll 2
+    for (int i = (threadIdx.x + FIRST) % T::THREADS; i < n * T::N_ROWS; i += T::THREADS) {
         int t = i / T::N_ROWS, row = i % T::N_ROWS;
-        shared.gate[t][row] = shared.norm[row] * silu(shared.gate[t][row]);
+        shared.gate[t][row] = shared.norm[row] * quick_silu(shared.gate[t][row]);
     }
     if (has_gates) {
-        shared.decay[gate_row] = expf(weights.a[at.value_head] * softplus(alpha + weights.dt_bias[at.value_head]));
-        shared.beta[gate_row] = sigmoid(beta);
+        shared.of_row[gate_row].x = expf(weights.a[at.value_head] * softplus(alpha + weights.dt_bias[at.value_head]));
+        shared.of_row[gate_row].y = sigmoid(beta);
     }
 }
 
@@ -228,7 +236,7 @@ __device__ __forceinline__ void normalise(Shared<ROWS>& shared, float eps, int n
             shared.in[t][c] = q[i] * q_factor;
             shared.in[t][HEAD_DIM + c] = k[i] * k_factor;
         }
-        if (lane == 0) shared.overlap[t] = of_both * (q_factor * k_factor);
+        if (lane == 0) shared.of_row[t].z = of_both * (q_factor * k_factor);
     }
 }
 
@@ -276,49 +284,59 @@ __device__ __forceinline__ void read_state(const float s[ROWS][PER_LANE], const 
 }
 
 // Rows chunk ... chunk + n - 1, one after the other. Half of the lanes of a state row end up with S k of one of the
-// thread's rows each, and make u; the other half with S q, and make the output.
+// thread's rows each, and make u; the other half with S q, and make the output o. Where several lanes end with the same
+// sum, one of them writes u or o, and the next one o times its gate: everything in one store.
 template <int ROWS>
 __device__ __forceinline__ void recur(float s[ROWS][PER_LANE], const Shared<ROWS>& shared, const DeltaLayer& layer,
                                       const Place& at, const Sequence& seq, float* raw, int chunk, int n) {
-    constexpr int HALF = LANES / 2, SAME = HALF / ROWS;  // lanes that end with the same value
+    constexpr int HALF = LANES / 2, SAME = HALF / ROWS;  // lanes that end with the same sum
     constexpr bool AHEAD = ROWS < 4;  // there are registers for the next row's q beside this one's numbers
-    using T = Tile<ROWS>;
     int lane = threadIdx.x % LANES, mine = lane % HALF / SAME;
-    bool has_memory = lane < HALF, writes = lane % SAME == 0;
     int own = own_row<ROWS>(mine), value_width = layer.n_value_heads * HEAD_DIM;
     int column = at.value_head * HEAD_DIM + at.first_row + own;
-    float* stored = layer.head_state(at.slot, at.value_head) + at.first_row * HEAD_DIM;
+    bool makes_update = lane < HALF, is_gated = SAME > 1 && !makes_update && lane % SAME == 1;
+    bool writes = lane % SAME == 0 || is_gated;
+    float* to = raw + (size_t)(seq.start + chunk) * 2 * value_width + column;
+    if (is_gated) to += value_width;
+    if (makes_update) {
+        int row = chunk - seq.n_final;  // of those that may be rejected
+        to = layer.updates + (int64_t)layer.factor(at.slot, seq.to_half, seq.kept) * value_width + column;
+        to += (int64_t)row * value_width;
+    }
+    int stride = makes_update ? value_width : 2 * value_width, skipped = makes_update ? seq.n_final - chunk : 0;
+    const float* in = shared.in[0];
+    const float* gates = &shared.gate[0][own];
     float q[PER_LANE], k[PER_LANE];
-    if (AHEAD) load_part(q, shared.in[0]);
-    load_part(k, shared.in[0] + HEAD_DIM);
+    if (AHEAD) load_part(q, in);
+    load_part(k, in + HEAD_DIM);
 #pragma unroll 1
     for (int t = 0; t < n; t++) {
-        if (!AHEAD) load_part(q, shared.in[t]);
+        if (!AHEAD) load_part(q, in);
         float sums[2 * ROWS], u[ROWS];
-        float decay = shared.decay[t], value = shared.in[t][2 * HEAD_DIM + own], gate = shared.gate[t][own];
+        float4 of_row = shared.of_row[t];  // decay, beta, k . q
+        float value = in[2 * HEAD_DIM + own], gate = *gates;
         read_state<ROWS>(s, q, sums + ROWS);
         read_state<ROWS>(s, k, sums);
-        int next = min(t + 1, n - 1), row = chunk + t;
-        if (AHEAD) load_part(q, shared.in[next]);
-        decay_state<ROWS>(s, decay);
+        in += Shared<ROWS>::COLUMNS;
+        gates += Tile<ROWS>::N_ROWS;
+        if (AHEAD) load_part(q, in);  // behind the last row nobody looks at it
+        decay_state<ROWS>(s, of_row.x);
         float sum = LaneSum<2 * ROWS, HALF>::of(sums);
-        float update = shared.beta[t] * fmaf(-decay, sum, value);
+        float update = of_row.y * fmaf(-of_row.x, sum, value);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) u[r] = __shfl_sync(ALL_LANES, update, r * SAME, LANES);
         float of_mine = ROWS == 1 ? u[0] : __shfl_xor_sync(ALL_LANES, update, HALF);
-        if (row + 1 < seq.n_rows) add_to_state<ROWS>(s, u, k);
-        load_part(k, shared.in[next] + HEAD_DIM);
-        if (writes && has_memory && row >= seq.n_final) {
-            size_t factor = layer.factor(at.slot, seq.to_half, seq.kept + row - seq.n_final);
-            layer.update(factor, at.value_head)[at.first_row + own] = update;
+        float o = fmaf(of_mine, of_row.z, of_row.x * sum);
+        float made = makes_update ? update : o;
+        if (is_gated) made *= gate;
+        if (chunk + t + 1 < seq.n_rows) add_to_state<ROWS>(s, u, k);
+        load_part(k, in + HEAD_DIM);
+        if (writes && t >= skipped) *to = made;
+        if (SAME == 1 && !makes_update) to[value_width] = made * gate;
+        to += stride;
+        if (chunk + t + 1 == seq.n_final) {
+            store_state<ROWS>(s, layer.head_state(at.slot, at.value_head) + at.first_row * HEAD_DIM);
         }
-        if (writes && !has_memory) {
-            float* out = raw + (size_t)(seq.start + row) * 2 * value_width + column;
-            float o = fmaf(of_mine, shared.overlap[t], decay * sum);
-            out[0] = o;
-            out[value_width] = o * gate;
-        }
-        if (row + 1 == seq.n_final) store_state<ROWS>(s, stored);
     }
 }
 
@@ -332,7 +350,7 @@ __device__ __forceinline__ void keep_factors(const Shared<ROWS>& shared, const D
     size_t factor = layer.factor(at.slot, s.to_half, s.kept + chunk - s.n_final + skipped);
 #pragma unroll 1
     for (int t = skipped + threadIdx.x; t < n; t += Tile<ROWS>::THREADS) {
-        *layer.decay(factor + t - skipped, at.value_head) = shared.decay[t];
+        *layer.decay(factor + t - skipped, at.value_head) = shared.of_row[t].x;
     }
     if (!is_first) return;
 #pragma unroll 1
@@ -345,10 +363,8 @@ __device__ __forceinline__ void keep_factors(const Shared<ROWS>& shared, const D
 // Whether this block is the last of so many to come to a counter, which is zero again then. What the others wrote before
 // they came can be read.
 __device__ __forceinline__ bool arrive(int* counter, int n) {
-    __threadfence();
-    bool is_last = atomicAdd(counter, 1) == n - 1;
+    bool is_last = atomic_add_ordered(counter, 1) == n - 1;
     if (is_last) *counter = 0;
-    __threadfence();
     return is_last;
 }
 

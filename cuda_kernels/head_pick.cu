@@ -58,6 +58,6 @@ extern "C" __global__ void __launch_bounds__(256)
     wait_for_previous();
     if (i >= n) return;
     NoisePlace at = {place[4 * i], place[4 * i + 1], place[4 * i + 2], place[4 * i + 3]};
-    words[i] = noise_word(at, tokens[i]);
+    words[i] = noise_word(at, tokens[i], PICK_NOISE);
     noise[i] = gumbel_noise(at, tokens[i]);
 }

@@ -11,16 +11,20 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "draft_pick",
     "embed",
     "gdn_rows",
+    "gdn_state",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
     "mm_moe",
     "moe_route",
     "norm_quant",
+    "page_copy",
     "qmm",
     "qmm_moe",
+    "spec_accept",
 )
 
 

@@ -22,9 +22,10 @@ struct Tile {
 template <class T, int threads>
 __device__ __forceinline__ void copy_elements(unsigned char* to, const unsigned char* cells, const int* where) {
     constexpr int pieces = T::cell_bytes / 16, at_once = threads / pieces;
-    if constexpr (threads % pieces == 0 && CELL_GROUP % at_once == 0) {
+    constexpr bool is_regular = threads % pieces == 0 && TILE % at_once == 0;
+    int cell = threadIdx.x / pieces, piece = threadIdx.x % pieces;
+    if constexpr (is_regular && at_once <= CELL_GROUP) {
         // a thread has a column of pieces: addresses are sums of one for each 16 cells and a constant
-        int cell = threadIdx.x / pieces, piece = threadIdx.x % pieces;
         to += cell * T::stride + 16 * piece;
 #pragma unroll
         for (int group = 0; group < TILE / CELL_GROUP; group++) {
@@ -32,6 +33,13 @@ __device__ __forceinline__ void copy_elements(unsigned char* to, const unsigned 
 #pragma unroll
             for (int i = 0; i < CELL_GROUP; i += at_once)
                 cp_async_16(to + (CELL_GROUP * group + i) * T::stride, from + i * T::cell_bytes);
+        }
+    } else if constexpr (is_regular) {
+        to += cell * T::stride + 16 * piece;
+#pragma unroll
+        for (int i = 0; i < TILE; i += at_once) {
+            size_t from = (size_t)(where[(i + cell) / CELL_GROUP] + cell % CELL_GROUP);
+            cp_async_16(to + i * T::stride, cells + from * T::cell_bytes + 16 * piece);
         }
     } else {
 #pragma unroll 4

@@ -88,6 +88,14 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
 // be asked for before wait_for_previous, of memory that earlier kernels still write.
 __device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
+// Adds to a counter and gives what it was. Whoever adds later, and those who meet it at a barrier then, see what this thread
+// wrote, and those that it had met at a barrier. Cheaper than __threadfence, which orders more than that.
+__device__ __forceinline__ int atomic_add_ordered(int* counter, int n) {
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(n) : "memory");
+    return before;
+}
+
 // programmatic launch: what does not depend on the kernel before may run ahead of wait_for_previous
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

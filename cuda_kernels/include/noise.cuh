@@ -3,14 +3,17 @@
 #pragma once
 #include "base.cuh"
 
-// Where a token is drawn; the purpose, word 3 of the counter, is that of picking one.
+// Purposes keep the draws of one place apart.
+enum NoisePurpose { PICK_NOISE = 0, ACCEPT_COIN = 2 };
+
+// Where a token is drawn
 struct NoisePlace {
     uint32_t key_low, key_high, position, sequence;
 };
 
 // Philox4x32-10: the word of this token out of its block
-__device__ __forceinline__ uint32_t noise_word(const NoisePlace& place, uint32_t token) {
-    uint32_t c0 = token >> 2, c1 = place.position, c2 = place.sequence, c3 = 0;
+__device__ __forceinline__ uint32_t noise_word(const NoisePlace& place, uint32_t token, NoisePurpose purpose) {
+    uint32_t c0 = token >> 2, c1 = place.position, c2 = place.sequence, c3 = (uint32_t)purpose;
     uint32_t key0 = place.key_low, key1 = place.key_high;
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -47,7 +50,13 @@ __device__ __forceinline__ double portable_log(double x) {
     return exponent * 0.6931471805599453 + (twice + twice * (z * series));
 }
 
+// Strictly between 0 and 1
+__device__ __forceinline__ double uniform_noise(uint32_t word) { return ((double)word + 0.5) * (1.0 / 4294967296.0); }
+
 __device__ __forceinline__ double gumbel_noise(const NoisePlace& place, uint32_t token) {
-    double uniform = ((double)noise_word(place, token) + 0.5) * (1.0 / 4294967296.0);
-    return -portable_log(-portable_log(uniform));
+    return -portable_log(-portable_log(uniform_noise(noise_word(place, token, PICK_NOISE))));
+}
+
+__device__ __forceinline__ double noise_coin(const NoisePlace& place, NoisePurpose purpose) {
+    return uniform_noise(noise_word(place, 0, purpose));
 }

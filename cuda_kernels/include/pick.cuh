@@ -3,6 +3,7 @@
 // where they are near a threshold the answer is UNSURE. The same in other words: core/backend/cpu/kernels/sample.py.
 #pragma once
 #include "noise.cuh"
+#include "request.cuh"
 
 #define PICK_THREADS 256  // at least MAX_BEST: each holds a candidate in the end
 #define PICK_WARPS (PICK_THREADS / 32)
@@ -10,18 +11,9 @@
 #define OWN_MAXIMA 32                   // maxima that a thread holds
 #define MAX_BLOCKS (PICK_THREADS * OWN_MAXIMA)
 #define MAX_BEST 256
-#define MAX_BIASES 64
-#define MAX_FILTERS 8
 #define MAX_FOUND 1024  // candidates that are ranked; of more, the best are looked for first
-#define UNSURE (-1)
 #define INT_LOWEST ((int)0x80000000)
 #define LLONG_LOWEST ((long long)0x8000000000000000ull)
-
-// Words of a request; filters follow, three words each, then ids and values of biases.
-enum { N_VOCAB, N_BEST, N_BIASES, KEY_LOW = 5, KEY_HIGH, SEQUENCE, N_FILTERS, FIRST_FILTER };
-enum { FILTER_WORDS = 3, BIAS_IDS = FIRST_FILTER + FILTER_WORDS * MAX_FILTERS, BIAS_VALUES = BIAS_IDS + MAX_BIASES };
-enum { REQUEST_WORDS = BIAS_VALUES + MAX_BIASES };
-enum { TOP_K, TOP_P, MIN_P, TEMPERATURE };
 
 // Integers in the order of the numbers, and back by the same; both zeros should be made one before, by + 0.0.
 __device__ __forceinline__ int ordered(int bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
@@ -132,18 +124,17 @@ __device__ __forceinline__ int first_of_best(const LogitRow& row, const int own[
 __device__ __forceinline__ int floor_of_maxima(const LogitRow& row, const int own[OWN_MAXIMA], int wanted, int best,
                                                BlockCount& count) {
     int low = ORDER_OF_LOWEST, high = best + 1, enough = wanted + (wanted >> 2) + 4;
+    int middle = max(low, order_of(__int_as_float(ordered(best)) - 16.0f));  // where it mostly is not far above
     while ((unsigned)high - (unsigned)low > 1) {
-        int middle = low + (int)(((unsigned)high - (unsigned)low) >> 1), mine = 0;
+        int mine = 0;
 #pragma unroll
         for (int i = 0; i < OWN_MAXIMA; i++)
             if (i * PICK_THREADS < row.n_blocks) mine += own[i] >= middle;
         int reaching = count(mine);
-        if (reaching < wanted) {
-            high = middle;
-            continue;
-        }
-        low = middle;
-        if (reaching <= enough) break;
+        if (reaching < wanted) high = middle;
+        else low = middle;
+        if (wanted <= reaching && reaching <= enough) break;
+        middle = low + (int)(((unsigned)high - (unsigned)low) >> 1);
     }
     return low;
 }
@@ -168,7 +159,7 @@ __device__ __forceinline__ void list_blocks(const int own[OWN_MAXIMA], int floor
 // the order of integers, above the complement of the place: of equal logits the lower one is the better.
 template <class Use>
 __device__ __forceinline__ void each_key(const LogitRow& row, const PickRoom& room, int n_biases, long long least, Use use) {
-    constexpr int AT_ONCE = 4;  // blocks under way
+    constexpr int AT_ONCE = 8;  // blocks under way
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (int first = warp; first < room.n_blocks; first += AT_ONCE * PICK_WARPS) {
         int places[2 * AT_ONCE];

@@ -162,6 +162,26 @@ def test_dynamic_shared_memory_must_be_asked_for() -> None:
         HostLauncher().launch(uses, 2, [y, 33], shared=256)
 
 
+UNDEFINED = [
+    (1, "an address is not a multiple of 16"),
+    (2, r"index \d+ is not in the array"),
+    (3, r"index \d+ is not in the array"),
+    (4, "a shift by 32 bits"),
+    (5, "a division by zero"),
+    (6, "access through a null pointer"),
+]
+
+
+@pytest.mark.parametrize(("fault", "message"), UNDEFINED)
+def test_what_no_device_does_is_named(fault: int, message: str) -> None:
+    x, y = aligned(36, F32), np.zeros(32, F32)
+    HostLauncher().launch(kernel("undefined", 32), 2, [x, y, 0])
+    with pytest.raises(
+        ShimError, match=rf"thread \(\d+, 0, 0\).*undefined \(faults.cu:\d+\): {message}"
+    ):
+        HostLauncher().launch(kernel("undefined", 32), 2, [x, y, fault])
+
+
 # Launches ----------------------------------------------------------------------------------------
 
 

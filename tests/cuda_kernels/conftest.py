@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from shim import sanitizer
 from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
 from support.sass import disassembler
 
@@ -34,17 +35,27 @@ def sass() -> None:
         pytest.skip("nvidia-cuda-nvdisasm is not installed")
 
 
+HOST = pytest.param(0, id="host")
 MACHINES = [
-    pytest.param(0, id="host"),
+    HOST,
     pytest.param(20, id="permuted"),
     pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
 ]
 
 
-@pytest.fixture(params=MACHINES)
+@pytest.fixture(params=MACHINES if sanitizer.wanted() == "plain" else [HOST])
 def machine(request: pytest.FixtureRequest) -> Machine:
     """The CPU shim, threads in order; in an order that the seed permutes; a device (`-m gpu`)."""
     problem = cuda_problem() if request.param == "cuda" else host_problem()
     if problem:
         pytest.skip(problem)
     return CudaMachine() if request.param == "cuda" else HostMachine(request.param)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """While kernels are watched only tests that run some, in one order of threads."""
+    if sanitizer.wanted() == "plain":
+        return
+    others = [item for item in items if "machine" not in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]

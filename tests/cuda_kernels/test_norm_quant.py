@@ -156,6 +156,15 @@ def test_chosen_rows(machine: Machine) -> None:
         assert same_packed(rows_of(made.packed, one), rows_of(everything.packed, same))
 
 
+def test_a_chosen_row_beyond_x_is_not_read(machine: Machine) -> None:
+    """It lies in memory."""
+    whole, chosen = machine.put(np.ones((5, 300), np.float32)), np.array([4, 3], np.int32)
+    norm, rows = RowNorm(machine.put(np.ones(300, np.float32)), EPS), machine.garbage((2, 300))
+    out = NormOutputs(rows=rows)
+    norm_quant(machine.launcher, whole[:4], norm, out, chosen=machine.put(chosen))
+    assert np.isnan(machine.get(rows)).all(axis=1).tolist() == [True, False]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_no_number_spoils_its_own_row_only(machine: Machine, bad: float) -> None:
     x, weight, _ = example(3, 600)

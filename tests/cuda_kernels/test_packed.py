@@ -19,8 +19,10 @@ from support.packed_rows import (
     same_packed,
     unpack,
 )
+from support.sass import whole
 
-from specdec.cuda_kernels.norm_quant import pack_rows
+from specdec.cuda_kernels.compile import Compiler
+from specdec.cuda_kernels.norm_quant import PACK_ROWS, pack_rows
 from specdec.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
 
 WIDTHS = (1, 3, 31, 32, 255, 256, 257, 300, 512, 2052, 2304)
@@ -135,6 +137,15 @@ def test_what_packing_promises(machine: Machine, x: NDArray[np.float32]) -> None
     # Of 8 words of 32 values, the even ones hold the first 16.
     halves = sums.reshape(*sums.shape[:-1], 4, 2, 4).sum((-3, -1))
     assert np.array_equal(made.s[..., 8:], halves.reshape(*halves.shape[:-2], 16))
+
+
+def test_a_block_is_packed_in_few_instructions(compiler: Compiler, sass: None) -> None:
+    """A row is one block's work: its processor issues them for all warps, one after the other."""
+    code = whole(compiler.compile(PACK_ROWS.source, 90), PACK_ROWS.name)
+    assert code.size <= 300
+    assert code.kinds["convert"] == 0
+    assert code.count("REDUX") == 1
+    assert code.count("LDG", "128") == 2
 
 
 def test_shapes() -> None:

@@ -15,14 +15,38 @@ from specdec.cuda_kernels.device import unavailable_reason
 from ..figures import Figure, summary, table
 from ..provenance import Moment
 from ..record import Record
-from . import probes
+from . import (
+    attention_cases,
+    delta_cases,
+    head_cases,
+    plain_cases,
+    probes,
+    round_cases,
+    row_cases,
+    state_cases,
+)
 from .case import Case, run, wrong
 from .models import MODELS, Sizes, tiny
 from .place import DevicePlace, DryPlace, Place, pause
 from .provenance import device, provenance
 
 # Cases of a kernel family, by the section that they are in: one row for each file of cases.
-FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {}
+FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
+    "embed": row_cases.embeddings,
+    "norm_quant": row_cases.norms,
+    "mm_bf16_skinny": plain_cases.products,
+    "gdn_step": delta_cases.steps,
+    "gdn_rows": delta_cases.rows,
+    "attn_prep": attention_cases.preparing,
+    "attn_verify": attention_cases.verifying,
+    "attn_combine": attention_cases.combining,
+    "gdn_state": state_cases.states,
+    "page_copy": state_cases.pages,
+    "moe_route": plain_cases.routing,
+    "head_pick": head_cases.picking,
+    "draft_pick": round_cases.drafting,
+    "spec_accept": round_cases.settling,
+}
 SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from ..figures import Figure
 from .place import Place
 
+PACKING = 2e-4  # what packed rows lose, at most, of all together
+
 
 @dataclass(frozen=True)
 class Work:
@@ -33,7 +35,7 @@ class Asked:
 class Case:
     name: str
     make: Callable[[Place], Work]
-    tolerance: float = 1e-4  # of `Work.error`
+    tolerance: float = PACKING  # of `Work.error`
     asked: Asked = field(default_factory=Asked)
 
 

@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from shim.machine import CudaMachine, HostMachine, Machine
+from support.packed_rows import pack, unpack
 
 from specdec.cuda_kernels.kernel import Array, Launcher
 from specdec.cuda_kernels.launch import DeviceLauncher
@@ -19,6 +21,7 @@ from specdec.cuda_kernels.packed import PackedRows, packed_shapes
 
 Launch = Callable[[], None]
 Numpy = np.ndarray[Any, Any]
+Floats = NDArray[np.float32]
 REPEATS = 7  # medians are of so many
 SECONDS = 0.02  # of each
 LAUNCHES = 64  # in a graph, at least
@@ -59,6 +62,13 @@ class Place(ABC):
         """To be written."""
         q, d, s = packed_shapes(n_rows, width)
         return PackedRows(self.zeros(q, np.int8), self.zeros(d), self.zeros(s, np.int16))
+
+    def packed_rows(self, rows: Floats) -> PackedRows:
+        made = pack(rows)
+        return PackedRows(self.put(made.q), self.put(made.d), self.put(made.s))
+
+    def unpacked(self, packed: PackedRows) -> NDArray[np.float64]:
+        return unpack(PackedRows(self.get(packed.q), self.get(packed.d), self.get(packed.s)))
 
     @abstractmethod
     def copy(self, source: Array, target: Array) -> None:
@@ -116,7 +126,8 @@ class DevicePlace(Place):
         target.copy_(source)
 
     def tiled(self, piece: Numpy, times: int) -> Array:
-        one = self.put(piece)
+        # torch knows 16-bit words as signed ones; kernels do not ask.
+        one = self.put(piece.view(np.int16) if piece.dtype == np.uint16 else piece)
         return one.repeat(times, *[1] * (piece.ndim - 1)).contiguous()
 
     def measure(self, launches: Sequence[Launch], *, early: bool) -> float:
@@ -152,6 +163,18 @@ class DevicePlace(Place):
         end.record()
         end.synchronize()
         return float(start.elapsed_time(end)) / 1e3 / times
+
+
+def packed_bytes(n_rows: int, width: int) -> int:
+    q, d, s = packed_shapes(n_rows, width)
+    return math.prod(q) + 4 * math.prod(d) + 2 * math.prod(s)
+
+
+def distance(found: NDArray[Any], exact: NDArray[np.float64]) -> float:
+    """Relative, of all together; infinite if anything is NaN."""
+    with np.errstate(all="ignore"):
+        far = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    return far if math.isfinite(far) else math.inf
 
 
 def pause() -> None:

@@ -41,7 +41,7 @@ def test_a_wrong_result_is_told(main: Any) -> None:
 
     case = Case("half right", lambda place: Work(lambda: None, 1000, error=lambda: 0.5))
     outcome = run(case, main.DryPlace())
-    assert wrong([outcome]) == ["half right: error 0.5, at most 0.0001"]
+    assert wrong([outcome]) == ["half right: error 0.5, at most 0.0002"]
 
 
 def test_figures_of_a_case(main: Any) -> None:

@@ -70,7 +70,8 @@ extern "C" __global__ void __launch_bounds__(32) siblings(const float* x, float*
     if (blockIdx.x == 0) write[i] = 7.0f * read[i];
 }
 
-// who arrives last adds up what all have left, in order, and resets the counter
+// Who arrives last adds up what all have left, in order, and resets the counter.
+// PLANT 1: the last block is taken for the last to arrive, 2: no fence before the arrival, 3: none after it.
 extern "C" __global__ void __launch_bounds__(64) last_arriver(const float* x, float* partial, unsigned* counter, float* y, int n) {
     __shared__ float scratch[33];
     __shared__ bool last;
@@ -80,8 +81,9 @@ extern "C" __global__ void __launch_bounds__(64) last_arriver(const float* x, fl
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) {
         partial[blockIdx.x] = sum;
-        __threadfence();
-        last = PLANT ? blockIdx.x == gridDim.x - 1 : atomicAdd(counter, 1) == gridDim.x - 1;
+        if (PLANT != 2) __threadfence();
+        last = PLANT == 1 ? blockIdx.x == gridDim.x - 1 : atomicAdd(counter, 1) == gridDim.x - 1;
+        if (PLANT != 3) __threadfence();
     }
     __syncthreads();
     if (!last || threadIdx.x) return;
@@ -178,4 +180,54 @@ extern "C" __global__ void __launch_bounds__(64) overruns_shared(float* y, int b
     other[i] = 2.0f;
     __syncthreads();
     y[i] = row[i] + other[63 - i];
+}
+
+extern "C" __global__ void __launch_bounds__(32) undefined(const float* x, float* y, int fault) {
+    __shared__ float4 row[8];
+    float few[4] = {1, 2, 3, 4};
+    wait_for_previous();
+    int i = threadIdx.x;
+    if (i < 8) row[i] = *(const float4*)(x + 4 * i + (fault == 1));
+    __syncthreads();
+    float v = row[fault == 2 ? i : i & 7].x;
+    v += few[fault == 3 ? i : i & 3];
+    v += 1u << (fault == 4 ? i + 1 : i);
+    v += 1 / (fault == 5 ? i - 4 : i + 1);
+    v += *(fault == 6 && i == 3 ? (const float*)0 : x);
+    y[i] = v;
+}
+
+extern "C" __global__ void __launch_bounds__(64) overruns_by_pointer(float* y, int by) {
+    __shared__ float row[64];
+    __shared__ float other[64];
+    wait_for_previous();
+    int i = threadIdx.x;
+    float* at = row + by;
+    at[i] = 1.0f;
+    other[i] = 2.0f;
+    __syncthreads();
+    y[i] = row[i] + other[63 - i];
+}
+
+// a shuffle hands values over, but orders no memory
+extern "C" __global__ void __launch_bounds__(32) exchange_by_shuffle(const float* x, float* y) {
+    __shared__ float row[32];
+    wait_for_previous();
+    int i = threadIdx.x;
+    row[i] = x[i];
+    float other = __shfl_xor_sync(ALL_LANES, x[i], 1);
+    if (!PLANT) __syncwarp();
+    y[i] = row[i ^ 1] + other;
+}
+
+extern "C" __global__ void __launch_bounds__(32) too_early(const float* x, float* y) {
+    if (PLANT && threadIdx.x == 0) y[0] = 1.0f;
+    wait_for_previous();
+    y[threadIdx.x] = x[threadIdx.x];
+}
+
+extern "C" __global__ void __launch_bounds__(32) reads_early(const float* x, float* y) {
+    float guess = *(const volatile float*)(x + threadIdx.x), early = PLANT ? x[threadIdx.x] : guess;
+    wait_for_previous();
+    y[threadIdx.x] = early;
 }

@@ -3,7 +3,7 @@
 #include "intrinsics.h"
 #include "vectors.h"
 
-#define DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(shim::dynamic_shared())
+#define DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(shim::dynamic_shared(shim::Where::here()))
 #define INFINITY_F __builtin_inff()
 
 // half and bfloat16
@@ -52,48 +52,30 @@ inline float exp2_or_zero(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 
-// Asynchronous copies. The device may do them at any time between start and wait, so here the target is garbage
-// from the start on and right only after the wait; a source that changes in between is a fault.
+// Asynchronous copies: runtime.cpp
+
+SHIM_TWIN void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
+    shim::start_copy(shared, global, where);
+}
+SHIM_TWIN void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
+    static const uint4 zeros = {0, 0, 0, 0};
+    shim::start_copy(shared, is_wanted ? global : &zeros, where);
+}
+inline void cp_async_commit() { shim::commit_copies(); }
+template <int pending>
+SHIM_TWIN void cp_async_wait(shim::Where where = shim::Where::here()) {
+    static_assert(pending >= 0, "groups");
+    shim::finish_copies(pending, where);
+}
 
 namespace shim {
 inline void check_alignment(const char* operation, const void* p, size_t to, Where where) {
-    if (reinterpret_cast<uintptr_t>(p) % to) fail_at(operation, where, "an address is not a multiple of " + std::to_string(to));
+    if (reinterpret_cast<uintptr_t>(p) % to) fail_at(operation, where, "an address is not a multiple of %zu", to);
 }
 inline void check_shared(const char* operation, const void* p, Where where) {
     if (!is_shared(p)) fail_at(operation, where, "an address is not in shared memory");
 }
 }  // namespace shim
-
-inline void cp_async_16(void* shared, const void* global, shim::Where where = shim::Where::here()) {
-    shim::check_alignment("cp_async_16", shared, 16, where);
-    shim::check_alignment("cp_async_16", global, 16, where);
-    shim::check_shared("cp_async_16", shared, where);
-    shim::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), {}, shim::running->groups};
-    memcpy(copy.seen, global, 16);
-    for (int i = 0; i < 16; i += 2) memcpy(copy.to + i, &shim::garbage, 2);
-    shim::running->copies.push_back(copy);
-}
-inline void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted, shim::Where where = shim::Where::here()) {
-    static const uint4 zeros = {0, 0, 0, 0};
-    cp_async_16(shared, is_wanted ? global : &zeros, where);
-}
-inline void cp_async_commit() { shim::running->groups++; }
-template <int pending>
-inline void cp_async_wait(shim::Where where = shim::Where::here()) {
-    static_assert(pending >= 0, "groups");
-    std::vector<shim::Copy>& copies = shim::running->copies;
-    size_t kept = 0;
-    for (const shim::Copy& copy : copies) {
-        if (copy.group >= shim::running->groups - pending) {
-            copies[kept++] = copy;
-            continue;
-        }
-        if (memcmp(copy.seen, copy.from, 16))
-            shim::fail_at("cp_async_wait", where, "the source of a copy was written while the copy was under way");
-        memcpy(copy.to, copy.seen, 16);
-    }
-    copies.resize(kept);
-}
 
 inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) {
     shim::check_alignment("load_once", p, 16, where);
@@ -101,8 +83,9 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
 }
 
 inline void prefetch_line(const void*) {}
+inline int atomic_add_ordered(int* counter, int n) { return atomicAdd(counter, n); }
 
-inline void wait_for_previous() { shim::grid->request->waited++; }
+inline void wait_for_previous() { shim::order_launch(); }
 inline void let_next_start() {}
 
 // Unlike __byte_perm it gives bit 3 of a selector a meaning.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import getpass
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -18,19 +19,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from specdec.cuda_kernels.kernel import FOLDER, Source
 
 HERE = Path(__file__).parent
 INCLUDE = FOLDER / "include"
 FLAGS = (
-    *("-x", "c++", "-std=c++17", "-shared", "-fPIC", "-w"),
-    *("-ffp-contract=off", "-fno-stack-protector", "-DCUDA_HOST_SHIM"),
+    *("-x", "c++", "-std=c++17", "-fPIC", "-w", "-fvisibility=hidden", "-DCUDA_HOST_SHIM"),
+    *("-ffp-contract=off", "-fno-stack-protector", f"-I{INCLUDE}", f"-I{HERE}"),
 )
-SANITIZE = (
-    *("-O1", "-g", "-fno-omit-frame-pointer"),
-    *("-fsanitize=address", "-fsanitize-recover=address"),
-)
+# Of what these find undefined.h makes faults of a kernel.
+CHECKS = "-fsanitize=alignment,bounds,null,shift-exponent,integer-divide-by-zero"
+# How sources are compiled, what they are linked with, and what links: of AddressSanitizer there is
+# a library, -fsanitize=thread calls what races.h defines.
+Mode = Literal["plain", "addresses", "races"]
+ADDRESS = ("-fsanitize=address", "-fsanitize-recover=address")
+SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
+SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
+    "plain": ("-O2",),
+    "addresses": (*SLOW, *ADDRESS),
+    "races": ("-O2", "-g", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
+}
+RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
+    "plain": ("-O2",),
+    "addresses": (*SLOW, *ADDRESS),
+    "races": ("-O2", "-DSHIM_RACES"),
+}
+LINK_FLAGS: dict[Mode, tuple[str, ...]] = {"plain": (), "addresses": ADDRESS[:1], "races": ()}
 # In the preprocessed text, with the macros that launch.h would make nothing of left standing.
 MARKS = ("-D__global__=SHIM_GLOBAL", "-D__launch_bounds__(...)=SHIM_BOUNDS(__VA_ARGS__)")
 
@@ -39,15 +55,16 @@ class BuildError(Exception):
     """The compiler refused a source: what it said."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """Of a kernel, as C++ sees it."""
+class Parameter(ctypes.Structure):
+    """`shim::Parameter`: of a kernel, as C++ sees it."""
 
-    kind: str  # i, u: integers; f; b: bool; p: pointer; v: anything else, a struct
-    size: int  # bytes; of a pointer: of what it points to
-    pointee: str = ""  # its kind
-    constant: bool = False  # a pointer to const
-    alignment: int = 1  # that a pointer needs
+    _fields_ = (
+        ("kind", ctypes.c_char),  # i, u: integers; f; b: bool; p: pointer; v: others, as structures
+        ("pointee", ctypes.c_char),  # what a pointer points to
+        ("is_constant", ctypes.c_bool),  # a pointer to const
+        ("size", ctypes.c_int),  # bytes; of a pointer: of what it points to
+        ("alignment", ctypes.c_int),  # that a pointer needs
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,7 @@ class HostKernel:
     parameters: tuple[Parameter, ...]
     bounds: str  # what __launch_bounds__ said, as text
     run: ctypes._NamedFuncPointer
+    library: Path
 
 
 def compiler() -> str | None:
@@ -70,34 +88,49 @@ def unavailable_reason() -> str | None:
 
 
 @cache
-def load(source: Source, sanitize: bool) -> dict[str, HostKernel]:
+def load(source: Source, mode: Mode) -> dict[str, HostKernel]:
     """The kernels of a source by name, compiled if the cache has none."""
-    path = library(source, sanitize)
+    path = library(source, mode)
     loaded = ctypes.CDLL(str(path))
     bounds = dict(line.split("\t") for line in _listing(path).read_text().splitlines())
-    return {name: _kernel(loaded, name, bound) for name, bound in bounds.items()}
+    return {name: _kernel(loaded, path, name, bound) for name, bound in bounds.items()}
 
 
-def library(source: Source, sanitize: bool) -> Path:
-    flags = [*FLAGS, *(SANITIZE if sanitize else ("-O2",)), *_machine_flags()]
-    flags += [f"-I{INCLUDE}", f"-I{HERE}", *(f"-D{name}={value}" for name, value in source.defines)]
-    path = _cache_folder() / f"{source.path.stem}-{_digest(source, flags)}.so"
+def library(source: Source, mode: Mode) -> Path:
+    defines = (f"-D{name}={value}" for name, value in source.defines)
+    flags = [*FLAGS, *_machine_flags(), *SOURCE_FLAGS[mode], CHECKS, *defines]
+    path = _cache_folder() / f"{source.path.stem}-{_digest(flags, source)}.so"
     if not path.exists():
-        _compile(source, flags, path)
+        _compile(source, flags, path, [str(_runtime(mode)), *LINK_FLAGS[mode]])
     return path
 
 
-def _compile(source: Source, flags: list[str], path: Path) -> None:
+@cache
+def _runtime(mode: Mode) -> Path:
+    """What all sources are linked with."""
+    flags = [*FLAGS, *_machine_flags(), *RUNTIME_FLAGS[mode]]
+    path = _cache_folder() / f"runtime-{_digest(flags)}.o"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent) as name:
+            built = Path(name) / "runtime.o"
+            _run([*flags, "-c", str(HERE / "runtime.cpp"), "-o", str(built)], "runtime.cpp")
+            os.replace(built, path)
+    return path
+
+
+def _compile(source: Source, flags: list[str], path: Path, link: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         main = folder / "main.cpp"
         main.write_text(_wrapped(source, []))
-        kernels = dict(find_kernels(_run([*flags, *MARKS, "-E", "-P", str(main)], source)))
+        text = _run([*flags, *MARKS, "-E", "-P", str(main)], source.label)
+        kernels = dict(find_kernels(text))
         if not kernels:
             raise BuildError(f'{source.label}: no extern "C" __global__ function in it')
         main.write_text(_wrapped(source, list(kernels)))
-        built = folder / "built.so"
-        _run([*flags, str(main), "-o", str(built)], source)
+        half, built = str(folder / "half.o"), folder / "built.so"
+        _run([*flags, "-c", str(main), "-o", half], source.label)
+        _run(["-shared", half, *link, "-o", str(built)], source.label)
         listing = folder / "kernels"
         listing.write_text("".join(f"{name}\t{bounds}\n" for name, bounds in kernels.items()))
         # Another process may do the same: each file appears whole, the library last.
@@ -133,28 +166,20 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _run(arguments: list[str], source: Source) -> str:
+def _run(arguments: list[str], label: str) -> str:
     command = [str(compiler()), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BuildError(f"{source.label}: the CPU compiler refused it\n{done.stderr[:6000]}")
+        raise BuildError(f"{label}: the CPU compiler refused it\n{done.stderr[:6000]}")
     return done.stdout
 
 
-def _kernel(loaded: ctypes.CDLL, name: str, bounds: str) -> HostKernel:
-    signature = getattr(loaded, f"shim_signature_{name}")
-    signature.restype = ctypes.c_char_p
-    words = signature().decode().split()
+def _kernel(loaded: ctypes.CDLL, path: Path, name: str, bounds: str) -> HostKernel:
+    parameters = getattr(loaded, f"shim_parameters_{name}")
+    parameters.restype = ctypes.POINTER(Parameter)
+    found = itertools.takewhile(lambda parameter: parameter.kind != b"\0", parameters())
     run = getattr(loaded, f"shim_launch_{name}")
-    return HostKernel(name, tuple(_parameter(word) for word in words), bounds, run)
-
-
-def _parameter(word: str) -> Parameter:
-    """`i4`, or `pc16:u4`: a pointer to const of alignment 16"""
-    if not word.startswith("p"):
-        return Parameter(word[0], int(word[1:]))
-    head, _, pointee = word.partition(":")
-    return Parameter("p", int(pointee[1:]), pointee[0], head[1] == "c", int(head[2:]))
+    return HostKernel(name, tuple(found), bounds, run, path)
 
 
 @cache
@@ -170,13 +195,15 @@ def _listing(path: Path) -> Path:
 
 @cache
 def _headers() -> bytes:
-    files = sorted([*INCLUDE.glob("*.cuh"), *HERE.glob("*.h")])
+    files = sorted([*INCLUDE.glob("*.cuh"), *HERE.glob("*.h"), *HERE.glob("*.cpp")])
     return b"\0".join(path.name.encode() + path.read_bytes() for path in files)
 
 
-def _digest(source: Source, flags: list[str]) -> str:
-    parts = [_version(), repr(flags), str(source.path)]
-    text = "\0".join(parts).encode() + _headers() + source.path.read_bytes()
+def _digest(flags: list[str], source: Source | None = None) -> str:
+    """Of all that goes into a file: compiler, flags, headers, source."""
+    text = f"{_version()}\0{flags}\0".encode() + _headers()
+    if source:
+        text += str(source.path).encode() + source.path.read_bytes()
     return hashlib.sha256(text).hexdigest()[:20]
 
 

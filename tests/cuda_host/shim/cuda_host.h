@@ -1,9 +1,9 @@
-// CUDA C on a CPU: what `base.cuh` includes instead of PTX when CUDA_HOST_SHIM is defined. One fiber per CUDA
-// thread (fibers.h), a scheduler that a seed permutes (schedule.h), meetings of threads (warp.h), and the
-// CPU's version of every built-in that kernels use.
+// CUDA C on a CPU: what `base.cuh` includes instead of PTX when CUDA_HOST_SHIM is defined. Here is the CPU's version
+// of every built-in that kernels use; in runtime.cpp one fiber per CUDA thread (fibers.h), a scheduler that a seed
+// permutes (schedule.h) and meetings of threads (meetings.h).
 #pragma once
-#include "fibers.h"
-#include "schedule.h"
+#include "threads.h"
+#include "undefined.h"
 #include "vectors.h"
 #include "warp.h"
 #include "intrinsics.h"
@@ -23,11 +23,11 @@
 #define __restrict__ __restrict
 #define __align__(n) __attribute__((aligned(n)))
 #define __constant__ static const
-#define __shared__ static  // swapped when another block runs: schedule.h
+#define __shared__ static  // filled for each block, swapped when another runs: schedule.h
 #define __grid_constant__
 
 #define threadIdx (shim::running->index)
 #define blockIdx (shim::running->block->index)
-#define blockDim (shim::grid->block_size)
-#define gridDim (shim::grid->size)
+#define blockDim (shim::grid.block_size)
+#define gridDim (shim::grid.size)
 #define warpSize 32

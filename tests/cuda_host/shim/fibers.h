@@ -102,6 +102,10 @@ struct Stacks {
 
     bool grow(size_t wanted) {
         if (wanted <= count) return true;
+#ifdef __SANITIZE_ADDRESS__
+        // Others get these addresses next, Python's own memory among them.
+        if (memory) ASAN_UNPOISON_MEMORY_REGION(memory, count * stack_bytes);
+#endif
         if (memory) munmap(memory, count * stack_bytes);
         count = 0;
         void* p = mmap(nullptr, wanted * stack_bytes, PROT_READ | PROT_WRITE,

@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "schedule.h"
+#include "threads.h"
 
 #define SHIM_TWIN inline __attribute__((always_inline))
 
@@ -196,17 +196,11 @@ SHIM_VIDEO(__vsub2, uint16_t, a - b)
 
 // Atomics: a thread may be interrupted before and after. Never on floats: their order would show in the sum.
 namespace shim {
-inline void interrupt() {
-    if (++running->atomics > most_atomics)
-        fail("a million atomic operations: does it wait for a block that is not running?");
-    if (!seeded() || chance(4)) return;
-    grid->interrupted = true;
-    pause();
-}
 template <class T, class Change>
-inline T atomic(T* at, Change change) {
+__attribute__((no_sanitize("thread"))) inline T atomic(T* at, Change change) {
     static_assert(std::is_integral<T>::value && sizeof(T) >= 4, "atomics on 32 and 64 bit integers only");
     interrupt();
+    touch(at, sizeof(T), Touch::atomic);
     T old = *at;
     *at = change(old);
     interrupt();
@@ -236,9 +230,12 @@ inline unsigned atomicInc(unsigned* at, unsigned last) {
 inline unsigned atomicDec(unsigned* at, unsigned last) {
     return shim::atomic(at, [=](unsigned old) { return old == 0 || old > last ? last : old - 1; });
 }
-inline void __threadfence() { shim::interrupt(); }
+inline void __threadfence() {
+    shim::order_grid();
+    shim::interrupt();
+}
 inline void __threadfence_block() {}
-inline void __threadfence_system() { shim::interrupt(); }
+inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { shim::interrupt(); }
 inline void __trap(shim::Where where = shim::Where::here()) { shim::fail_at("__trap", where, "called"); }
 #ifndef __clang__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,12 @@ import numpy as np
 
 from specdec.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
-from . import build
+from . import build, sanitizer
 
 ERROR_BYTES = 8192
 MOST_SHARED = 232448  # bytes of a block, static and dynamic, on sm_90
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
-SANITIZE = "SHIM_SANITIZE"  # in the environment: all launchers use AddressSanitizer
 _one_at_a_time = threading.Lock()  # shared memory lies in a library's variables
 
 
@@ -41,6 +39,17 @@ class Pointer(np.uint64):
     array: np.ndarray[Any, Any]
 
 
+class ArrayArgument(ctypes.Structure):
+    """`shim::ArrayArgument`"""
+
+    _fields_ = (
+        ("at", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("argument", ctypes.c_uint32),
+        ("was_written", ctypes.c_uint32),
+    )
+
+
 class Request(ctypes.Structure):
     """`shim::Request`"""
 
@@ -53,6 +62,8 @@ class Request(ctypes.Structure):
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
         ("error", ctypes.c_char_p),
         ("error_bytes", ctypes.c_uint64),
+        ("arrays", ctypes.POINTER(ArrayArgument)),
+        ("n_arrays", ctypes.c_uint64),
         ("waited", ctypes.c_uint64),
         ("switches", ctypes.c_uint64),
     )
@@ -61,13 +72,15 @@ class Request(ctypes.Structure):
 @dataclass
 class HostLauncher(Launcher):
     """Seed 0 runs blocks, warps and lanes in order. Every other seed permutes them, differently in
-    each launch, with several blocks in flight."""
+    each launch, with several blocks in flight. Mode `addresses` works in a
+    process that was started with `sanitizer.environment()`."""
 
     seed: int = 0
-    sanitize: bool = field(default_factory=lambda: os.environ.get(SANITIZE) == "1")
+    mode: build.Mode = field(default_factory=sanitizer.wanted)
     n_processors: int = 4
     in_flight: int = 0  # blocks at a time; 0: as the seed says
     launches: list[Launch] = field(default_factory=list)
+    _written: list[np.ndarray[Any, Any]] = field(default_factory=list, repr=False)
 
     def pointer(self, array: Array) -> int:
         if not isinstance(array, np.ndarray):
@@ -79,7 +92,7 @@ class HostLauncher(Launcher):
     def start(
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
     ) -> None:
-        host = build.load(kernel.source, self.sanitize).get(kernel.name)
+        host = build.load(kernel.source, self.mode).get(kernel.name)
         if host is None:
             raise ValueError(f'{kernel.source.label} has no extern "C" kernel {kernel.name}')
         check_size(kernel, host, grid, block, shared)
@@ -89,8 +102,12 @@ class HostLauncher(Launcher):
         with _one_at_a_time:
             failed = host.run(ctypes.byref(request))
         del kept
+        if self.mode == "races":
+            self._note_written(host, arguments)
         if failed:
-            raise ShimError(f"{kernel.name}: {error.value.decode(errors='replace')}")
+            said = sanitizer.shortened(error.value.decode(errors="replace"))
+            said = sanitizer.with_lines(said, host.library)
+            raise ShimError(f"{kernel.name}: {said}")
         if not request.waited:
             raise ShimError(f"{kernel.name}: no thread called wait_for_previous()")
 
@@ -106,6 +123,7 @@ class HostLauncher(Launcher):
     ) -> tuple[Request, ctypes.Array[ctypes.c_char], list[Any]]:
         boxes = [np.array(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * max(1, len(boxes)))(*(box.ctypes.data for box in boxes))
+        arrays = self._arrays(arguments)
         error = ctypes.create_string_buffer(ERROR_BYTES)
         # A launch's own order, the same whenever the test runs.
         seed = self.seed and self.seed * 1_000_003 + len(self.launches)
@@ -118,8 +136,25 @@ class HostLauncher(Launcher):
             pointers,
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,
+            arrays,
+            len(arrays),
         )
-        return request, error, [boxes, pointers]
+        return request, error, [boxes, pointers, arrays]
+
+    def _arrays(self, arguments: Sequence[np.generic]) -> ctypes.Array[ArrayArgument]:
+        found = []
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, Pointer):
+                array = argument.array
+                was_written = any(np.may_share_memory(array, other) for other in self._written)
+                found.append(ArrayArgument(int(argument), array.nbytes, i, was_written))
+        return (ArrayArgument * len(found))(*found)
+
+    def _note_written(self, host: build.HostKernel, arguments: Sequence[np.generic]) -> None:
+        """A later launch has to wait before it reads these."""
+        for argument, parameter in zip(arguments, host.parameters, strict=True):
+            if isinstance(argument, Pointer) and not parameter.is_constant:
+                self._written.append(argument.array)
 
 
 def aligned(shape: int | tuple[int, ...], dtype: Any, to: int = 256) -> np.ndarray[Any, Any]:
@@ -156,25 +191,25 @@ def check_arguments(host: build.HostKernel, arguments: Sequence[np.generic]) -> 
 def _complaint(argument: np.generic, parameter: build.Parameter) -> str | None:
     if isinstance(argument, Pointer):
         return _pointer_complaint(argument, parameter)
-    if parameter.kind == "p":
+    if parameter.kind == b"p":
         return (
             None if argument.dtype == np.uint64 and argument == 0 else "the kernel takes an array"
         )
     kind = argument.dtype.kind
-    if parameter.size != argument.dtype.itemsize or parameter.kind == "v":
+    if parameter.size != argument.dtype.itemsize or parameter.kind == b"v":
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if (parameter.kind == "f") != (kind == "f"):
+    if (parameter.kind == b"f") != (kind == "f"):
         return f"the kernel takes {_shown(parameter)}, {argument.dtype} was given"
-    if parameter.kind == "u" and kind == "i" and int(argument) < 0:
+    if parameter.kind == b"u" and kind == "i" and int(argument) < 0:
         return f"the kernel takes {_shown(parameter)}, {argument} was given"
     return None
 
 
 def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | None:
     array = argument.array
-    if parameter.kind != "p":
+    if parameter.kind != b"p":
         return f"the kernel takes {_shown(parameter)}, an array was given"
-    if not parameter.constant and not array.flags.writeable:
+    if not parameter.is_constant and not array.flags.writeable:
         return "the kernel may write to it, and the array is read-only"
     if array.size and int(argument) % parameter.alignment:
         return f"the array is not at a multiple of {parameter.alignment} bytes"
@@ -185,17 +220,17 @@ def _pointer_complaint(argument: Pointer, parameter: build.Parameter) -> str | N
 
 def _same_elements(dtype: np.dtype[Any], parameter: build.Parameter) -> bool:
     """Integers may differ in sign, 16-bit words may be halves, wide or void elements are bytes."""
-    if parameter.pointee == "v":
+    if parameter.pointee == b"v":
         return True
     if parameter.size != dtype.itemsize:
         return False
-    if parameter.pointee == "f":
+    if parameter.pointee == b"f":
         return dtype.kind == "f"
     return dtype.kind in "iub" or (dtype.kind == "f" and parameter.size == 2)
 
 
 def _shown(parameter: build.Parameter, pointee: bool = False) -> str:
-    kind = parameter.pointee if pointee else parameter.kind
+    kind = (parameter.pointee if pointee else parameter.kind).decode()
     names = {"i": "int", "u": "uint", "f": "float", "b": "bool"}
     if kind in names:
         return f"{names[kind]}{8 * parameter.size}"

@@ -75,7 +75,8 @@ inline void load_matrices(const char* name, Where where, uint32_t r[4], const vo
     check_alignment(name, row, 16, where);
     check_shared(name, row, where);
     Matrices mine{static_cast<const char*>(row), {}};
-    meet(name, whole_warp, where, mine, [turned](unsigned) {
+    touch(row, 16, Touch::read);
+    meet(name, whole_warp, where, mine, [turned](unsigned) __attribute__((no_sanitize("thread"))) {
         for (int matrix = 0; matrix < 4; matrix++) {
             uint16_t rows[8][8];
             for (int i = 0; i < 8; i++) memcpy(rows[i], brought<Matrices>(8 * matrix + i).row, 16);

@@ -1,0 +1,55 @@
+// The next token of each line's draft, and the row that it becomes: see draft_pick.py and spec_accept.py.
+#include "lines.cuh"
+#include "pick.cuh"
+
+// Softmax at temperature 1: the sums of all blocks, each put in relation to the best logit.
+__device__ __forceinline__ float chance_of(const LogitRow& row, const float* sums, float best, int place, float* scratch) {
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < row.n_blocks; i += PICK_THREADS) sum += sums[i] * expf(row.maxima[i] - best);
+    return expf(row.logits[place] - best) / block_sum(sum, scratch);
+}
+
+// One block for each line, whose logits are the row of its number. `step` tokens are drafted before.
+extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
+    draft_pick(const float* logits, int stride, int n, const float* maxima, const float* sums, int maxima_stride,
+               const int* taken, const long long* requests, const int* stops, int n_stops, int* table, int n_lines,
+               int* drafts, float* chances, int max_draft, int step, const int* out_rows, int* next_tokens,
+               int* next_positions, const int* next_starts, int* next_past, int* next_hidden_rows) {
+    __shared__ PickRoom room;
+    __shared__ float scratch[33];
+    Lines lines = {table, n_lines};
+    int line = blockIdx.x;
+    let_next_start();
+    wait_for_previous();
+    int length = lines.at(LINE_LENGTH, line), past = lines.at(LINE_PAST, line), request = lines.at(LINE_REQUEST, line);
+    bool goes_on = step < length && lines.at(LINE_DRAFTED, line) == step && request >= 0;
+    int token = UNSURE;
+    float chance = 1.0f;
+    if (goes_on) {
+        LogitRow row = {logits + (size_t)line * stride, maxima + (size_t)line * maxima_stride, taken, n,
+                        (n + MAXIMA_BLOCK - 1) / MAXIMA_BLOCK};
+        int best;
+        const long long* words = requests + (size_t)request * REQUEST_WORDS;
+        Picked found = pick_token(row, words, (uint32_t)(past + 1 + step), best, room);
+        token = found.token;
+        if (token != UNSURE && sums) {
+            const float* own = sums + (size_t)line * maxima_stride;
+            chance = chance_of(row, own, __int_as_float(ordered(best)), found.place, scratch);
+        }
+    }
+    if (threadIdx.x != 0) return;
+    goes_on &= token != UNSURE && chance >= __int_as_float(lines.at(LINE_P_MIN, line));
+    for (int i = 0; i < n_stops; i++) goes_on &= stops[i] != token;
+    if (goes_on) {
+        drafts[line * max_draft + step] = token;
+        chances[line * max_draft + step] = chance;
+        lines.at(LINE_DRAFTED, line) = step + 1;
+    }
+    if (length < 2) return;
+    // A line whose draft has ended keeps its row, which then writes where nothing is: behind the last token of the text.
+    int row = next_starts[line], position = past + min(step + 1, length - 1);
+    if (goes_on) next_tokens[row] = token;
+    next_positions[row] = position;
+    next_past[line] = position - lines.at(LINE_DRAFT_FIRST, line);
+    if (next_hidden_rows) next_hidden_rows[row] = out_rows[line];
+}

@@ -1,0 +1,61 @@
+"""The next token of each line's draft, and the row that it becomes: see spec_accept.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .head_pick import PICK_THREADS, Logits, check_requests
+from .kernel import Array, Kernel, Launcher, Source
+from .shapes import require_shape
+from .spec_accept import DraftRows, Lines
+
+SOURCE = Source("draft_pick.cu")
+DRAFT_PICK = Kernel(
+    "draft_pick", SOURCE, "HostChain", threads=PICK_THREADS, registers=128, shared=40_000
+)
+KERNELS = (DRAFT_PICK,)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftHead:
+    """What a draft is picked with."""
+
+    logits: Logits  # (B, stride): row i is of line i. Without `sums` all chances are 1
+    requests: Array  # see `head_pick`
+    stops: Array  # int32 (any,) tokens that a draft ends before
+    taken: Array | None = None  # int32 (n,) a short head: logit i is that of token taken[i]
+
+
+def draft_pick(
+    launcher: Launcher,
+    lines: Lines,
+    head: DraftHead,
+    step: int,
+    ran: DraftRows,
+    following: DraftRows,
+) -> None:
+    """The draft's token number `step` of each line, from the logits of the step that `ran`.
+
+    A draft ends, as by `HostChain`, before one of `stops`, a token less probable than P_MIN, and
+    one that only the definition could pick; and when it has LENGTH tokens. Otherwise the token
+    becomes the line's row of `following`.
+    """
+    lines.check(step + 1)
+    logits = head.logits
+    logits.check()
+    check_requests(head.requests)
+    ran.check(lines.n, 1)
+    following.check(lines.n, lines.n)
+    if logits.rows.shape[0] != lines.n:
+        raise ValueError(f"{logits.rows.shape[0]} rows of logits for {lines.n} lines")
+    if head.taken is not None:
+        require_shape("taken", head.taken, (logits.n_logits,))
+    launcher.launch(
+        DRAFT_PICK,
+        lines.n,
+        [logits.rows, int(logits.rows.shape[1]), logits.n_logits, logits.maxima, logits.sums,
+         int(logits.maxima.shape[1]), head.taken, head.requests, head.stops,
+         int(head.stops.shape[0]), lines.table, lines.n, lines.drafts, lines.chances,
+         lines.max_draft, step, ran.out_rows, following.tokens, following.positions,
+         following.starts, following.past, following.hidden_rows],
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""A sequence's recurrent state: saved, loaded, copied, folded; all layers in one launch.
+
+A snapshot is one array of 32-bit words. Its parts are those of the reference's slot image, each of
+them for all layers (`snapshot_parts`). Its first word is the position that its states have seen.
+"""
+
+from __future__ import annotations
+
+from .gdn_layout import GdnShape, GdnState
+from .kernel import Array, Kernel, Launcher, Source
+from .shapes import require_shape
+
+COPY_THREADS = 256
+COPY_BLOCKS = 5  # on each multiprocessor
+SOURCE = Source("gdn_state.cu")
+
+
+def _copies(name: str, reference: str) -> Kernel:
+    return Kernel(name, SOURCE, reference, COPY_THREADS, registers=48)
+
+
+SAVE = _copies("gdn_save", "save_slot")
+LOAD = _copies("gdn_load", "load_slot")
+COPY = _copies("gdn_copy", "copy_slot")
+FOLDS = {
+    head_dim: Kernel(
+        f"gdn_fold_{head_dim}",
+        Source("gdn_fold.cu", (("HEAD_DIM", head_dim),)),
+        "delta_rule: with_pending",
+        threads=64 if head_dim == 16 else 256,
+        registers=128,
+        shared=32 << 10,
+    )
+    for head_dim in (16, 32, 64, 128)
+}
+KERNELS = (SAVE, LOAD, COPY, *FOLDS.values())
+
+HEADER = 4  # words: base, pending factors, two that are 0
+
+
+def snapshot_parts(
+    shape: GdnShape, n_layers: int, n_pending: int
+) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """First word and shape of each part, under its name in the reference's slot image."""
+    s = shape
+    sizes: dict[str, tuple[int, ...]] = {
+        "S": (s.n_value_heads, s.head_dim, s.head_dim),
+        "conv": (s.kernel - 1, s.channels),
+        "keys": (n_pending, s.n_key_heads, s.head_dim),
+        "updates": (n_pending, s.n_value_heads, s.head_dim),
+        "inputs": (n_pending, s.channels),
+        "decays": (n_pending, s.n_value_heads),
+    }
+    parts, first = {}, HEADER
+    for name, size in sizes.items():
+        whole = (n_layers, *size)
+        parts[name] = first, whole
+        first += _product(whole)
+    return parts
+
+
+def snapshot_words(shape: GdnShape, n_layers: int, n_pending: int) -> int:
+    first, size = snapshot_parts(shape, n_layers, n_pending)["decays"]
+    return first + _product(size)
+
+
+def _product(size: tuple[int, ...]) -> int:
+    product = 1
+    for n in size:
+        product *= n
+    return product
+
+
+def state_save(
+    launcher: Launcher, shape: GdnShape, states: GdnState, slot: int, n_pending: int, to: Array
+) -> None:
+    """Slot to snapshot (float32, `snapshot_words` of it), with the first `n_pending` factors."""
+    n_layers, n_slots = _layers(states, shape, n_pending)
+    _require_slots(n_slots, slot)
+    require_shape("snapshot", to, (snapshot_words(shape, n_layers, n_pending),))
+    arguments = [*states.arguments, to, slot, *_sizes(shape, n_layers, n_slots, n_pending)]
+    launcher.launch(SAVE, launcher.n_processors * COPY_BLOCKS, arguments)
+
+
+def state_load(
+    launcher: Launcher, shape: GdnShape, states: GdnState, slot: int, n_pending: int, image: Array
+) -> None:
+    """Snapshot to slot, not necessarily the one that it was taken of."""
+    n_layers, n_slots = _layers(states, shape, n_pending)
+    _require_slots(n_slots, slot)
+    require_shape("snapshot", image, (snapshot_words(shape, n_layers, n_pending),))
+    arguments = [*states.arguments, image, slot, *_sizes(shape, n_layers, n_slots, n_pending)]
+    launcher.launch(LOAD, launcher.n_processors * COPY_BLOCKS, arguments)
+
+
+def state_copy(
+    launcher: Launcher, shape: GdnShape, states: GdnState, source: int, target: int, n_pending: int
+) -> None:
+    """Slot to another slot, with the first `n_pending` factors."""
+    n_layers, n_slots = _layers(states, shape, n_pending)
+    _require_slots(n_slots, source, target)
+    sizes = _sizes(shape, n_layers, n_slots, n_pending)
+    arguments = [*states.arguments, source, target, *sizes]
+    launcher.launch(COPY, launcher.n_processors * COPY_BLOCKS, arguments)
+
+
+def gdn_fold(
+    launcher: Launcher,
+    shape: GdnShape,
+    states: GdnState,
+    source: int,
+    n_pending: int,
+    to: Array | int,
+) -> None:
+    """A slot with its first `n_pending` factors applied, to a snapshot without any or to a slot."""
+    n_layers, n_slots = _layers(states, shape, n_pending)
+    words, target = (None, to) if isinstance(to, int) else (to, source)
+    if words is None:
+        _require_slots(n_slots, source, target)
+    else:
+        _require_slots(n_slots, source)
+        require_shape("snapshot", words, (snapshot_words(shape, n_layers, 0),))
+    kernel = FOLDS[shape.head_dim]
+    launcher.launch(
+        kernel,
+        (shape.n_value_heads, n_layers),
+        [
+            *(*states.arguments, words, source, target, int(shape.tiled), n_layers, n_slots),
+            *(shape.n_key_heads, shape.n_value_heads, shape.window, shape.ring_rows),
+            *(shape.kernel - 1, n_pending),
+        ],
+    )
+
+
+def _layers(states: GdnState, shape: GdnShape, n_pending: int) -> tuple[int, int]:
+    """Numbers of layers and of slots."""
+    if not 0 <= n_pending <= shape.window:
+        raise ValueError(f"{n_pending} pending factors; a window holds {shape.window}")
+    n_layers = int(states.state.shape[0])
+    return n_layers, states.check(shape, n_layers=n_layers)
+
+
+def _require_slots(n_slots: int, *slots: int) -> None:
+    for slot in slots:
+        if not 0 <= slot < n_slots:
+            raise ValueError(f"slot {slot}; there are {n_slots}")
+    if len(set(slots)) < len(slots):
+        raise ValueError(f"slot {slots[0]} cannot be copied to itself")
+
+
+def _sizes(shape: GdnShape, n_layers: int, n_slots: int, n_pending: int) -> list[int]:
+    heads = [shape.n_key_heads, shape.n_value_heads, shape.head_dim]
+    return [n_layers, n_slots, *heads, shape.window, shape.ring_rows, shape.kernel - 1, n_pending]

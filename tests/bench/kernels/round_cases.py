@@ -1,0 +1,141 @@
+"""Rounds of speculation without a host: drafts begun and picked, steps laid out and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from shim.launcher import HostLauncher
+from support.device_lines import draft_rows, new_lines, new_records, verify_rows
+from support.picking_rows import requests_of
+
+from specdec.core.sampling.params import SamplingParams
+from specdec.cuda_kernels.draft_pick import DraftHead, draft_pick
+from specdec.cuda_kernels.head_pick import MAXIMA_BLOCK, Logits, head_summits
+from specdec.cuda_kernels.kernel import Launcher
+from specdec.cuda_kernels.spec_accept import (
+    Field,
+    Lines,
+    State,
+    draft_begin,
+    line_words,
+    spec_accept,
+    verify_begin,
+)
+
+from .case import Case, Work
+from .models import Sizes
+from .place import Place
+
+K, WINDOW, FAR = 4, 16, 1 << 30
+LINES = (1, 8)
+Arrays = dict[str, Any]  # numpy, or dataclasses of them
+Launching = Callable[[Launcher, Arrays], None]
+
+
+def settling(sizes: Sizes) -> Iterator[Case]:
+    """Times do not depend on the model: once is enough."""
+    if sizes.n_experts:
+        return
+    kinds: dict[str, Launching] = {
+        "draft_begin": lambda launcher, a: draft_begin(
+            launcher, a["lines"], K, a["first"], a["following"]
+        ),
+        "verify_begin": lambda launcher, a: verify_begin(launcher, a["lines"], K, a["rows"]),
+        "spec_accept": lambda launcher, a: spec_accept(
+            launcher, a["lines"], a["rows"], a["picked"], a["stops"], WINDOW, a["records"]
+        ),
+    }
+    for name, launching in kinds.items():
+        for n in LINES:
+            make = partial(_same_as_on_the_cpu, launching=launching, arrays=partial(_round, n))
+            yield Case(f"{name}, {n} sequences", make, tolerance=0.0)
+
+
+def drafting(sizes: Sizes) -> Iterator[Case]:
+    def launching(launcher: Launcher, a: Arrays) -> None:
+        draft_pick(launcher, a["lines"], a["head"], 0, a["first"], a["following"])
+
+    for n in LINES:
+        arrays = partial(_draft, n, sizes.vocab)
+        make = partial(_same_as_on_the_cpu, launching=launching, arrays=arrays)
+        yield Case(f"{sizes.name} draft_pick of {sizes.vocab}, {n} sequences", make, tolerance=0.0)
+
+
+def _lines(n: int) -> Lines:
+    lines = new_lines(n, K)
+    for line in range(n):
+        lines.table[:, line] = line_words(
+            state=State.RUNS, slot=line, request=line, past=100 + line, token=7, end=FAR,
+            max_draft=K, length=K, drafted=K, fresh=1,
+        )  # fmt: skip
+    lines.fresh[:] = 7
+    lines.drafts[:] = 8
+    lines.chances[:] = 0.5
+    return lines
+
+
+def _round(n: int) -> Arrays:
+    """A step that is laid out already; all drafts hold."""
+    lines, rows, launcher = _lines(n), verify_rows(n, n * (K + 1)), HostLauncher()
+    verify_begin(launcher, lines, K, rows)
+    return {
+        "lines": lines,
+        "rows": rows,
+        "first": draft_rows(n, n * (K + 1)),
+        "following": draft_rows(n, n),
+        "picked": np.full(n * (K + 1), 8, np.int32),
+        "stops": np.array([3], np.int32),
+        "records": new_records(4, lines),
+    }
+
+
+def _draft(n: int, n_vocab: int) -> Arrays:
+    lines, launcher = _lines(n), HostLauncher()
+    first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n)
+    draft_begin(launcher, lines, K, first, following)
+    values = 3 * np.random.default_rng(n).standard_normal((n, n_vocab), np.float32)
+    shape = n, -(-n_vocab // MAXIMA_BLOCK)
+    logits = Logits(values, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+    head_summits(launcher, logits)
+    requests = requests_of([SamplingParams(temperature=0)] * n, 3, n_vocab)
+    head = DraftHead(logits, requests, np.array([3], np.int32))
+    return {"lines": lines, "head": head, "first": first, "following": following}
+
+
+def _same_as_on_the_cpu(place: Place, launching: Launching, arrays: Callable[[], Arrays]) -> Work:
+    """`error`: the part of the numbers that differ from those of the same launch on the shim."""
+    here, there = arrays(), _put(place, arrays())
+    launching(HostLauncher(), here)
+
+    def error() -> float:
+        pairs = list(zip(_leaves(here), _leaves(there), strict=True))
+        unlike = [float((place.get(b) != a).mean()) for a, b in pairs if a.dtype == np.int32]
+        return max(unlike)
+
+    moved = 4 * len(Field) * here["lines"].n
+    return Work(partial(launching, place.launcher, there), moved, error=error)
+
+
+def _put(place: Place, value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return place.put(value)
+    if isinstance(value, dict):
+        return {name: _put(place, one) for name, one in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(*(_put(place, getattr(value, field.name)) for field in fields(value)))
+    return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from _leaves(one)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _leaves(getattr(value, field.name))
+    elif value is not None and not isinstance(value, (int, float)):
+        yield value

@@ -1,0 +1,92 @@
+"""Calls of the real cuda-bindings and CuPy, into a libcuda of our own that notes them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from specdec.cuda_kernels.compile import nvrtc_problem
+
+FAKE = Path(__file__).parent / "fake_driver.c"
+BEGIN = """
+import ctypes
+import numpy as np
+from specdec.cuda_kernels.driver import CudaDriver, start_early
+from specdec.cuda_kernels.launch import Packed
+
+fake = ctypes.CDLL("libcuda.so.1")
+fake.last_note.restype = ctypes.c_char_p
+packed = Packed([np.uint64(0x123456789ABC), np.int32(-7)])
+"""
+EARLY = """
+start_early(0x7777, (3, 2, 1), (64, 4, 1), 4096, 0x55, packed.address)
+print(fake.last_note().decode())
+try:
+    start_early(0x7777, (666, 1, 1), (64, 1, 1), 0, 0x55, packed.address)
+except RuntimeError as error:
+    print(error)
+"""
+PLAIN = """
+import cupy
+driver = object.__new__(CudaDriver)
+driver._calls = cupy.cuda.driver
+driver._enter = lambda: None
+driver.stream = lambda: 0x55
+driver.start(0x7777, (3, 2, 1), (64, 4, 1), 4096, packed.address, early=False)
+print(fake.last_note().decode())
+driver.start(0x7777, (1, 1, 1), (64, 1, 1), 0, packed.address, early=True)
+print(fake.last_note().decode())
+class Module: ptr = 0x1111
+print(driver.function(Module, "some_kernel"), fake.last_note().decode())
+driver.allow_shared(0x2222, 100000)
+print(fake.last_note().decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if sys.platform != "linux" or compiler is None:
+        pytest.skip("needs Linux and a C compiler")
+    if reason := nvrtc_problem():
+        pytest.skip(reason)
+    made = tmp_path_factory.mktemp("driver")
+    command = [compiler, "-w", "-shared", "-fPIC", str(FAKE), "-o", str(made / "libcuda.so.1")]
+    subprocess.run([*command, "-ldl"], check=True)
+    return made
+
+
+def said(program: str, folder: Path) -> list[str]:
+    environment = os.environ | {"LD_LIBRARY_PATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_an_early_launch_through_cuda_bindings(folder: Path) -> None:
+    # 6: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    launch, error = said(EARLY, folder)
+    assert launch == "ex[1: 6=1] 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7"
+    assert error == "cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE"
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="cupy-cuda13x is not installed")
+def test_launching_through_cupy(folder: Path) -> None:
+    assert said(PLAIN, folder) == [
+        "plain 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7",
+        "ex[1: 6=1] 0x7777 1,1,1 64,1,1 0 0x55 123456789abc -7",
+        "8738 function 0x1111 some_kernel",
+        "attribute 0x2222 8=100000",  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    ]

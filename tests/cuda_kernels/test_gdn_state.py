@@ -1,0 +1,250 @@
+"""Recurrent state saved, loaded, copied and folded: to the bit, and as the reference keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from shim.machine import HostMachine, Machine
+from support.gdn import (
+    PARTS,
+    GdnLayer,
+    KernelRun,
+    Part,
+    ReferenceRun,
+    Text,
+    bits,
+    error,
+    garbage_state,
+    gdn_shape,
+)
+
+from specdec.core.backend.step import replay_after
+from specdec.cuda_kernels.gdn_layout import (
+    GdnShape,
+    GdnState,
+    replay_bytes,
+    replay_memory,
+    snapshot_bytes,
+    snapshot_memory,
+)
+from specdec.cuda_kernels.gdn_state import (
+    HEADER,
+    gdn_fold,
+    snapshot_parts,
+    snapshot_words,
+    state_copy,
+    state_load,
+    state_save,
+)
+
+Floats = NDArray[np.float32]
+WINDOW = 5
+N_SLOTS = 3
+LAYERS = [GdnLayer(gdn_shape((1, 2), 16, window=WINDOW, tiled=True), seed=s) for s in (1, 2)]
+SHAPE = LAYERS[0].shape
+STEPS = [(5, 3), (1, 1), (1, 1), (4, 2)]  # two of them leave factors of several steps
+
+
+class Model:
+    """Two layers with their states side by side, each fed with rows of its own."""
+
+    def __init__(self, machine: Machine, layers: Sequence[GdnLayer] = LAYERS) -> None:
+        self.machine, self.layers = machine, layers
+        self.shape = layers[0].shape
+        self.states = garbage_state(machine, self.shape, N_SLOTS, len(layers))
+        self.runs = [KernelRun(machine, layer, N_SLOTS) for layer in layers]
+        for i, run in enumerate(self.runs):
+            run.state = self.states.layer(i)
+
+    def step(self, text: Text, n_rows: int, n_true: int) -> Floats:
+        """True rows of both layers."""
+        out = []
+        for run, layer in zip(self.runs, self.layers, strict=True):
+            mine = Text(layer, text.slot)
+            mine.past, mine.replay = text.past, text.replay
+            out.append(run.step([mine.part(n_rows, n_true)]).rows[:n_true])
+        text.settle(n_rows, n_true)
+        return np.stack(out)
+
+    def follow(self, text: Text, steps: Sequence[tuple[int, int]] = STEPS) -> Floats:
+        return np.concatenate([self.step(text, *of) for of in steps], axis=1)
+
+    def text(self, slot: int, like: Text | None = None) -> Text:
+        text = Text(self.layers[0], slot)
+        if like is not None:
+            text.past, text.replay = like.past, like.replay
+        return text
+
+    def save(self, text: Text) -> Floats:
+        words = snapshot_words(self.shape, len(self.layers), text.replay)
+        snapshot = self.machine.garbage(words)
+        state_save(self.machine.launcher, self.shape, self.states, text.slot, text.replay, snapshot)
+        return self.machine.get(snapshot)
+
+    def load(self, text: Text, snapshot: Floats) -> None:
+        image = self.machine.put(snapshot)
+        state_load(self.machine.launcher, self.shape, self.states, text.slot, text.replay, image)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: self.machine.get(getattr(self.states, name)) for name in PARTS}
+
+
+def parts_of(snapshot: Floats, n_pending: int) -> dict[str, Floats]:
+    parts = snapshot_parts(SHAPE, len(LAYERS), n_pending)
+    return {
+        name: snapshot[first : first + int(np.prod(size))].reshape(size)
+        for name, (first, size) in parts.items()
+    }
+
+
+def references(steps: Sequence[tuple[int, int]], slot: int) -> list[ReferenceRun]:
+    runs = [ReferenceRun(layer, N_SLOTS) for layer in LAYERS]
+    for run, layer in zip(runs, LAYERS, strict=True):
+        text = Text(layer, slot)
+        for of in steps:
+            run.step([text.part(*of)])
+            text.settle(*of)
+    return runs
+
+
+@pytest.mark.parametrize("n_steps", [1, 4])
+def test_a_snapshot_holds_what_the_references_does(machine: Machine, n_steps: int) -> None:
+    """After one step the inputs before the state are zeros: there were none."""
+    model = Model(machine)
+    text = model.text(2)
+    model.follow(text, STEPS[:n_steps])
+    snapshot = model.save(text)
+    assert snapshot[:HEADER].view(np.int32).tolist() == [text.past - text.replay, text.replay, 0, 0]
+    for i, reference in enumerate(references(STEPS[:n_steps], 2)):
+        want = reference.state.save(2, [], 0, text.replay)
+        for name, part in parts_of(snapshot, text.replay).items():
+            expected = want[f"delta.0.{name}"]
+            assert part[i].shape == expected.shape
+            if name in ("conv", "inputs"):
+                assert np.array_equal(part[i], expected)
+            else:
+                assert np.abs(part[i] - expected).max(initial=0) < 1e-6
+
+
+@pytest.mark.parametrize("n_steps", range(1, 5))
+def test_saved_and_loaded_elsewhere_it_goes_on_alike(machine: Machine, n_steps: int) -> None:
+    model, other = Model(machine), Model(machine)
+    text = model.text(0)
+    model.follow(text, STEPS[:n_steps])
+    snapshot = model.save(text)
+    copy = other.text(1, text)
+    other.load(copy, snapshot)
+    assert np.array_equal(bits(other.save(copy)), bits(snapshot))
+    rest = [(1, 1), (5, 2), (2, 2)]
+    assert np.array_equal(other.follow(copy, rest), model.follow(text, rest))
+
+
+def test_a_references_image_loads() -> None:
+    model = Model(HostMachine(6))
+    text = model.text(1)
+    runs = references(STEPS, 0)
+    for of in STEPS:
+        text.settle(*of)
+    snapshot = np.zeros(snapshot_words(SHAPE, 2, text.replay), np.float32)
+    snapshot[:HEADER].view(np.int32)[0] = text.past - text.replay
+    for i, run in enumerate(runs):
+        image = run.state.save(0, [], 0, text.replay)
+        for name, part in parts_of(snapshot, text.replay).items():
+            part[i] = image[f"delta.0.{name}"]
+    model.load(text, snapshot)
+    parts = [Part(0, text.past, text.replay, layer.true_rows[text.past :][:3]) for layer in LAYERS]
+    got = model.step(text, 3, 3)
+    for made, run, rows in zip(got, runs, parts, strict=True):
+        assert error(made, run.step([rows])) < 1e-6
+
+
+@pytest.mark.parametrize("n_steps", range(1, 5))
+def test_a_copied_slot_goes_on_alike(machine: Machine, n_steps: int) -> None:
+    model = Model(machine)
+    text = model.text(2)
+    model.follow(text, STEPS[:n_steps])
+    before = model.arrays()
+    state_copy(machine.launcher, SHAPE, model.states, 2, 0, text.replay)
+    after = model.arrays()
+    for name in PARTS:
+        assert np.array_equal(bits(after[name][:, 1:]), bits(before[name][:, 1:]))
+    rest = [(3, 1), (1, 1), (5, 5)]
+    assert np.array_equal(model.follow(model.text(0, text), rest), model.follow(text, rest))
+
+
+@pytest.mark.parametrize("to_slot", [False, True])
+@pytest.mark.parametrize("n_steps", range(1, 5))
+def test_a_folded_state_goes_on_alike(machine: Machine, n_steps: int, to_slot: bool) -> None:
+    """Nothing is pending in it, and the next outputs have the same bits."""
+    model = Model(machine)
+    text, folded = model.text(2), model.text(1)
+    model.follow(text, STEPS[:n_steps])
+    folded.past = text.past
+    if to_slot:
+        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.replay, 1)
+    else:
+        snapshot = machine.garbage(snapshot_words(SHAPE, 2, 0))
+        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.replay, snapshot)
+        header = machine.get(snapshot)[:HEADER].view(np.int32)
+        assert header.tolist() == [text.past, 0, 0, 0]
+        model.load(folded, machine.get(snapshot))
+    rest = [(3, 1), (1, 1), (5, 5)]
+    assert np.array_equal(model.follow(folded, rest), model.follow(text, rest))
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [((1, 2), 32), ((2, 2), 64), ((1, 2), 128)])
+def test_folding_does_what_a_step_does(heads: tuple[int, int], head_dim: int) -> None:
+    """More factors than a block has room for; the stored state has the bits of the next step's."""
+    layer = GdnLayer(gdn_shape(heads, head_dim, window=18))
+    model = Model(HostMachine(3), [layer])
+    text = model.text(0)
+    model.follow(text, [(18, 17)])
+    snapshot = np.zeros(snapshot_words(layer.shape, 1, 0), np.float32)
+    gdn_fold(model.machine.launcher, layer.shape, model.states, 0, text.replay, snapshot)
+    first, size = snapshot_parts(layer.shape, 1, 0)["S"]
+    folded = snapshot[first : first + int(np.prod(size))].reshape(size)
+    model.follow(text, [(1, 1)])
+    assert np.array_equal(folded[0], model.arrays()["state"][0, 0])
+
+
+def test_what_cannot_be_is_said() -> None:
+    model = Model(HostMachine(0))
+    launcher, states = model.machine.launcher, model.states
+    with pytest.raises(ValueError, match="slot 1 cannot be copied to itself"):
+        state_copy(launcher, SHAPE, states, 1, 1, 0)
+    with pytest.raises(ValueError, match="slot 3; there are 3"):
+        state_copy(launcher, SHAPE, states, 1, 3, 0)
+    with pytest.raises(ValueError, match="6 pending factors; a window holds 5"):
+        state_copy(launcher, SHAPE, states, 0, 1, 6)
+    with pytest.raises(ValueError, match="snapshot: shape"):
+        state_save(launcher, SHAPE, states, 0, 1, np.zeros(7, np.float32))
+    wrong = GdnState(*(getattr(states, name) for name in ("ring", *PARTS[1:])))
+    with pytest.raises(ValueError, match="state: shape"):
+        state_copy(launcher, SHAPE, wrong, 0, 1, 0)
+
+
+# What it costs -----------------------------------------------------------------------------------
+
+
+def test_bytes_of_a_step_beside_snapshots() -> None:
+    """A 27B: 48 layers of 48 value heads; figures of docs/kernels.md."""
+    dense = GdnShape(16, 48, 128, 4, 16, 19, True)
+    megabytes = {
+        n: (replay_bytes(dense, 48, n, n).total / 1e6, snapshot_bytes(dense, 48, n).total / 1e6)
+        for n in (1, 4, 8, 16)
+    }
+    rounded = {n: tuple(map(round, pair)) for n, pair in megabytes.items()}
+    assert rounded == {1: (305, 302), 4: (315, 755), 8: (327, 1359), 16: (353, 2567)}
+    # decoding token by token, a state is stored at every fourth step
+    steps, replay, total = 400, 0, 0
+    for _ in range(steps):
+        kept = replay_after(replay, 1, 0, 16)
+        total += replay_bytes(dense, 48, 1, replay, stores=not kept).total
+        replay = kept + 1
+    assert round(total / steps / 1e6) == 194
+    assert round(replay_memory(dense, 48) / 1e6) == 51
+    assert round(snapshot_memory(dense, 48, 16) / 1e6) == 2265

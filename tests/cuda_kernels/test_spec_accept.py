@@ -1,0 +1,472 @@
+"""`verify_begin` and `spec_accept` against the engine's own verifier, and whole texts in rounds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import numpy as np
+import pytest
+from shim.launcher import HostLauncher
+from shim.machine import Machine
+from support.device_lines import Ints, call, ints, new_lines, new_records, verify_rows
+from support.picking_rows import requests_of
+
+from specdec.core.backend import step as host_step
+from specdec.core.backend.interface import HostOutput
+from specdec.core.backend.picking import UNSURE
+from specdec.core.engine.scheduler import Part
+from specdec.core.engine.sequence import Sequence
+from specdec.core.engine.verify import Match, Synthetic, Verifier
+from specdec.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.sampling.sampler import Sampler
+from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
+from specdec.core.speculation.interface import Draft
+from specdec.core.state.store import SequenceState
+from specdec.cuda_kernels import spec_accept as module
+from specdec.cuda_kernels.kernel import FOLDER
+from specdec.cuda_kernels.spec_accept import (
+    Coins,
+    Field,
+    Lines,
+    Records,
+    RoundRecord,
+    State,
+    VerifyRows,
+    line_words,
+    read_record,
+    spec_accept,
+    verify_begin,
+)
+
+WINDOW = 9
+STATES = {None: State.RUNS, EOS: State.STOPPED, LIMIT: State.FULL, CONTEXT: State.FULL,
+          ERROR: State.UNSURE}  # fmt: skip
+
+
+# One round ---------------------------------------------------------------------------------------
+
+
+class Silent:
+    """Text that nobody reads."""
+
+    def push(self, token: int) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass
+class Text:
+    """A sequence as the engine has it, in the middle of decoding."""
+
+    sequence: Sequence
+    state: SequenceState
+
+    @classmethod
+    def new(
+        cls, n_tokens: int, max_tokens: int, n_ctx: int, replay: int, stops: frozenset[int]
+    ) -> Text:
+        params = GenerateParams(SamplingParams(temperature=0), max_tokens=max_tokens)
+        sampler = Sampler(params.sampling, n_vocab=4)
+        sequence = Sequence(
+            0, list(range(100, 100 + n_tokens)), params, n_ctx=n_ctx, eog_ids=stops,
+            stream=cast(Any, Silent()), sampler=sampler, verifier=Match(),
+        )  # fmt: skip
+        state = SequenceState(0, None, WINDOW, n_tokens - 1, replay)  # type: ignore[arg-type]
+        return cls(sequence, state)
+
+    def round(
+        self, draft: list[int], picked: list[int], verifier: Verifier | None = None
+    ) -> tuple[list[int], int]:
+        """Tokens made, and how many of them were drafted. A row without a pick is broken here."""
+        verifier = verifier or Match()
+        part = Part(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
+        part.max_draft = len(draft)
+        part.add_draft(Draft(draft, ["x"] * len(draft)))
+        nan = np.full((len(picked), 4), np.nan, np.float32)
+        events: list[Event] = []
+        n_made = verifier.accept(part, HostOutput(nan, {}, picked=picked), 0, events)
+        self.state.advance(len(part.tokens), n_made)
+        return [event.token for event in events[:n_made]], part.n_accepted
+
+
+def accept(
+    machine: Machine, lines: Lines, rows: VerifyRows, picked: Ints, stops: frozenset[int],
+    records: Records, coins: Coins | None = None,
+) -> list[RoundRecord]:  # fmt: skip
+    before = int(records.counter[0])
+    ids = np.array(sorted(stops), np.int32)
+    call(machine, spec_accept, lines, rows, picked, ids, WINDOW, records, coins)
+    assert records.counter[0] == records.published[0] == before + 1
+    made = records.rows[before % len(records.rows)]
+    return [read_record(words) for words in made]
+
+
+class Round:
+    """Some lines of random texts: those of the device, and the same as the engine has them."""
+
+    STOPS: Final = frozenset({7, 11})
+
+    def __init__(self, seed: int, max_draft: int) -> None:
+        self.rng = np.random.default_rng([seed, max_draft])
+        self.n, self.max_draft = int(self.rng.integers(1, 7)), max_draft
+        self.lines = new_lines(self.n, max_draft)
+        self.rows = verify_rows(self.n, self.n * (max_draft + 1) + 3)
+        self.texts = [self.new_text(line) for line in range(self.n)]
+        self.drafts: list[list[int]] = []
+        for line, text in enumerate(self.texts):
+            draft = self.rng.integers(5, 9, int(self.rng.integers(0, max_draft + 1))).tolist()
+            self.lines.table[Field.DRAFTED, line] = len(draft)
+            self.lines.drafts[line, : len(draft)] = draft
+            self.lines.chances[line, : len(draft)] = self.rng.random(len(draft))
+            self.drafts.append(draft[: text.sequence.n_missing - 1])
+
+    def new_text(self, line: int) -> Text:
+        rng = self.rng
+        n_tokens, replay = int(rng.integers(2, 60)), int(rng.integers(0, WINDOW))
+        text = Text.new(n_tokens, int(rng.choice([1, 2, 3, 5, 100])), 70, replay, self.STOPS)
+        self.lines.table[:, line] = line_words(
+            state=State.RUNS if rng.random() < 0.8 else rng.choice(list(State)[1:]),
+            past=n_tokens - 1,
+            replay=replay,
+            end=text.sequence.max_len,
+            token=text.sequence.tokens[-1],
+            text=1000 + line,
+            fresh=77,
+            slot=line,
+            request=line,
+        )
+        return text
+
+    def picks(self) -> Ints:
+        """Mostly what was drafted; some rows are broken."""
+        picked, rng = ints(len(self.rows.tokens)), self.rng
+        for line, draft in enumerate(self.drafts):
+            for i, row in enumerate(range(*self.rows.starts[line : line + 2])):
+                is_hit = i < len(draft) and rng.random() < 0.8
+                picked[row] = draft[i] if is_hit else rng.integers(5, 13)
+                picked[row] = UNSURE if rng.random() < 0.05 else picked[row]
+        return picked
+
+    def own(self, line: int) -> dict[str, int]:
+        return {field.name: int(self.lines.table[field, line]) for field in Field}
+
+    def check_rows(self, line: int) -> None:
+        start, end = self.rows.starts[line : line + 2].tolist()
+        text = self.texts[line]
+        assert self.rows.tokens[start:end].tolist() == [
+            text.sequence.tokens[-1],
+            *self.drafts[line],
+        ]
+        at = np.arange(text.state.n_cells, text.state.n_cells + end - start)
+        assert self.rows.positions[start:end].tolist() == at.tolist()
+        assert (self.rows.sequence_of[start:end] == line).all()
+
+    def check_outcome(
+        self, line: int, picked: Ints, record: RoundRecord, verifier: Verifier | None = None
+    ) -> State:
+        start, end = self.rows.starts[line : line + 2].tolist()
+        text, draft, own = self.texts[line], self.drafts[line], self.own(line)
+        made, n_accepted = text.round(draft, picked[start:end].tolist(), verifier)
+        state = STATES[text.sequence.stop_reason]
+        assert record[:4] == (1000 + line, state, made, draft)
+        assert record.chances == self.lines.chances[line, : len(draft)].tolist()
+        assert record.n_accepted == n_accepted
+        assert (own["PAST"], own["REPLAY"]) == (text.state.n_cells, text.state.replay)
+        assert (own["STATE"], own["TOKEN"]) == (state, text.sequence.tokens[-1])
+        assert (own["DRAFTED"], own["FRESH"], own["FRESH_ROW"]) == (0, len(made), start)
+        assert self.lines.fresh[line, : len(made)].tolist() == made
+        return state
+
+
+@pytest.mark.parametrize("max_draft", [0, 1, 3, 8, 40])
+def test_a_round_is_that_of_the_engine(machine: Machine, max_draft: int) -> None:
+    """Hits and misses anywhere, tokens that end the text among them, little room, broken rows."""
+    seen = set()
+    for seed in range(40):
+        r = Round(seed, max_draft)
+        call(machine, verify_begin, r.lines, max_draft, r.rows)
+        before, picked = r.lines.table.copy(), r.picks()
+        records = new_records(3, r.lines)
+        made = accept(machine, r.lines, r.rows, picked, r.STOPS, records)
+        kept = [Field.SLOT, Field.REQUEST, Field.END, Field.TEXT, Field.MAX_DRAFT]
+        assert (r.lines.table[kept] == before[kept]).all()
+        for line in range(r.n):
+            if before[Field.STATE, line] == State.RUNS:
+                r.check_rows(line)
+                seen.add(r.check_outcome(line, picked, made[line]))
+            else:
+                assert r.rows.starts[line] == r.rows.starts[line + 1]
+                assert (r.lines.table[:, line] == before[:, line]).all()
+                assert made[line] == (1000 + line, r.own(line)["STATE"], [], [], [], 0)
+        used = int(r.rows.starts[r.n])
+        assert (r.rows.sequence_of[used:] == -1).all()
+        assert not r.rows.tokens[used:].any()
+        assert not r.rows.positions[used:].any()
+    assert seen == {State.RUNS, State.STOPPED, State.FULL, State.UNSURE}
+
+
+def test_coins_are_those_of_the_engine(machine: Machine) -> None:
+    """What a coin keeps stays, whatever the model picks; only behind it the pick counts."""
+    rates = (0.9, 0.7, 0.8, 0.5)
+    acceptance = Acceptance(SYNTHETIC, chances=rates)
+    verifier = Synthetic(acceptance, cast(Any, SimpleNamespace(eog_ids=Round.STOPS)))
+    lengths = set()
+    for seed in range(60):
+        r = Round(seed, 6)
+        call(machine, verify_begin, r.lines, 6, r.rows)
+        state, picked = r.lines.table[Field.STATE].copy(), r.picks()
+        seeded = [
+            replace(text.sequence.params.sampling, seed=line) for line, text in enumerate(r.texts)
+        ]
+        for line, text in enumerate(r.texts):
+            text.sequence.sampler = Sampler(seeded[line], n_vocab=4, sequence=2)
+        coins = Coins(np.array(rates), requests_of(seeded, 2, 4))
+        made = accept(machine, r.lines, r.rows, picked, r.STOPS, new_records(1, r.lines), coins)
+        for line in range(r.n):
+            if state[line] == State.RUNS:
+                r.check_outcome(line, picked, made[line], verifier)
+                lengths.add(made[line].n_accepted)
+    assert lengths == {*range(len(rates) + 1)}
+
+
+# Whole texts -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Target:
+    """A model whose cells are all it knows: the token after a row is a hash of those before it."""
+
+    stops: set[int]
+    n_cells: int
+    n_slots: int
+    unsure: float = 0.0  # rows that head_pick cannot decide
+    cells: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cells = ints(self.n_slots, self.n_cells)
+
+    def next(self, tokens: list[int]) -> int:
+        value = 17
+        for token in tokens:
+            value = (value * 31 + token + 1) % 1_000_003
+        return value % 50
+
+    def is_unsure(self, tokens: list[int]) -> bool:
+        return hash((len(tokens), self.next(tokens))) % 1000 < 1000 * self.unsure
+
+    def run(self, slot: int, past: int, tokens: list[int], *, alone: bool = False) -> list[int]:
+        picked = []
+        for i, token in enumerate(tokens):
+            self.cells[slot, past + i] = token
+            before = self.cells[slot, : past + i + 1].tolist()
+            can = alone or not self.is_unsure(before)
+            picked.append(self.next(before) if can else UNSURE)
+        return picked
+
+    def plain(self, prompt: list[int], max_len: int) -> list[int]:
+        tokens = list(prompt)
+        while len(tokens) < max_len:
+            tokens.append(self.next(tokens))
+            if tokens[-1] in self.stops:
+                break
+        return tokens
+
+
+class Loop:
+    """The host's side: enqueues rounds ahead of what it reads, lets texts join, settles for lines
+    that are unsure."""
+
+    AHEAD = 2
+
+    def __init__(self, machine: Machine, target: Target, n_lines: int, max_draft: int) -> None:
+        self.machine, self.target = machine, target
+        self.rng = np.random.default_rng(max_draft)
+        self.lines = new_lines(n_lines, max_draft)
+        self.most = max_draft
+        self.rows = verify_rows(n_lines, n_lines * (max_draft + 1))
+        self.records = new_records(self.AHEAD + 1, self.lines)
+        self.texts: dict[int, list[int]] = {}
+        self.n_read = self.n_unsure = self.n_accepted = 0
+
+    def join(self, line: int, text: int, prompt: list[int], max_len: int) -> None:
+        """Prefill, and the first token from its last row."""
+        self.target.run(line, 0, prompt, alone=True)
+        tokens = [*prompt, self.target.next(prompt)]
+        self.texts[text] = tokens
+        self.go_on(line, text, max_len, replay=0)
+
+    def go_on(self, line: int, text: int, max_len: int, replay: int) -> None:
+        tokens = self.texts[text]
+        is_over = tokens[-1] in self.target.stops or len(tokens) >= max_len
+        state = State.EMPTY if is_over else State.RUNS
+        self.lines.table[:, line] = line_words(
+            state=state, slot=line, past=len(tokens) - 1, replay=replay, token=tokens[-1],
+            end=max_len, text=text, fresh=1, fresh_row=len(self.rows.tokens) + line,
+        )  # fmt: skip
+
+    def draft(self) -> None:
+        """Anything: mostly what the model would say."""
+        table, rng = self.lines.table, self.rng
+        for line in range(self.lines.n):
+            n = int(rng.integers(0, self.most + 1))
+            past, token = int(table[Field.PAST, line]), int(table[Field.TOKEN, line])
+            tokens = [*self.target.cells[line, : max(past, 0)].tolist(), token]
+            for i in range(n):
+                token = self.target.next(tokens) if rng.random() < 0.8 else int(rng.integers(50))
+                self.lines.drafts[line, i] = token
+                tokens.append(token)
+            table[Field.DRAFTED, line] = n
+
+    def enqueue(self) -> None:
+        self.draft()
+        call(self.machine, verify_begin, self.lines, self.most, self.rows)
+        picked = ints(len(self.rows.tokens))
+        for line in range(self.lines.n):
+            start, end = self.rows.starts[line : line + 2]
+            past = int(self.lines.table[Field.PAST, line])
+            tokens = self.rows.tokens[start:end].tolist()
+            picked[start:end] = self.target.run(line, past, tokens)
+        stops = np.array(sorted(self.target.stops), np.int32)
+        call(self.machine, spec_accept, self.lines, self.rows, picked, stops, WINDOW, self.records)
+
+    def read(self) -> None:
+        """One round, as long after it ran as may be."""
+        for line, words in enumerate(self.records.rows[self.n_read % len(self.records.rows)]):
+            record = read_record(words)
+            self.n_accepted += record.n_accepted
+            if not record.tokens and record.state != State.UNSURE:
+                continue
+            self.texts[record.text] += record.tokens
+            # Told once: a line that is unsure has no rows in the rounds after.
+            if record.state == State.UNSURE and self.waits(line, record.text):
+                self.resume(line, record.text)
+        self.n_read += 1
+
+    def waits(self, line: int, text: int) -> bool:
+        table = self.lines.table
+        return bool(table[Field.STATE, line] == State.UNSURE and table[Field.TEXT, line] == text)
+
+    def resume(self, line: int, text: int) -> None:
+        """The host runs the last token by itself, and picks."""
+        own = {f.name: int(self.lines.table[f, line]) for f in Field}
+        tokens = self.texts[text]
+        assert (own["PAST"], own["TOKEN"]) == (len(tokens) - 1, tokens[-1])
+        assert self.target.cells[line, : own["PAST"]].tolist() == tokens[:-1]
+        tokens += self.target.run(line, own["PAST"], tokens[-1:], alone=True)
+        replay = host_step.replay_after(own["REPLAY"], 1, 1, WINDOW)
+        self.go_on(line, text, own["END"], replay)
+        self.n_unsure += 1
+
+
+@pytest.mark.parametrize(
+    ("n_lines", "max_draft", "unsure"), [(1, 0, 0.0), (1, 3, 0.0), (3, 4, 0.0), (4, 8, 0.05)]
+)
+def test_texts_are_those_of_plain_decoding(
+    machine: Machine, n_lines: int, max_draft: int, unsure: float
+) -> None:
+    """Texts join, end and make room for others, while rounds run ahead of the host."""
+    target = Target({3, 41}, 64, n_lines, unsure)
+    loop = Loop(machine, target, n_lines, max_draft)
+    rng = np.random.default_rng(max_draft)
+    waiting = [
+        (text, rng.integers(0, 50, int(rng.integers(1, 9))).tolist(), int(rng.integers(10, 64)))
+        for text in range(12)
+    ]
+    asked = {text: (prompt, max_len) for text, prompt, max_len in waiting}
+    n_rounds = 0
+    while waiting or (loop.lines.table[Field.STATE] == State.RUNS).any() or loop.n_read < n_rounds:
+        for line in range(n_lines):
+            ended = loop.lines.table[Field.STATE, line] not in (State.RUNS, State.UNSURE)
+            # Rounds that knew the line's last text have been read: its slot is free.
+            if waiting and ended and loop.n_read == n_rounds:
+                loop.join(line, *waiting.pop())
+        loop.enqueue()
+        n_rounds += 1
+        if n_rounds - loop.n_read == loop.AHEAD or rng.random() < 0.3:
+            while loop.n_read < n_rounds:
+                loop.read()
+    for text, (prompt, max_len) in asked.items():
+        assert loop.texts[text] == target.plain(prompt, max_len)
+    assert (loop.n_accepted > 20) == (max_draft > 0)
+    assert (loop.n_unsure > 0) == (unsure > 0)
+
+
+def test_rounds_after_the_end_change_nothing(machine: Machine) -> None:
+    lines = new_lines(3, 2)
+    rows, records = verify_rows(3, 9), new_records(2, lines)
+    lines.table[:, 1] = line_words(state=State.STOPPED, past=5, token=7, replay=2, text=9)
+    before = lines.table.copy()
+    for n_round in range(5):
+        call(machine, verify_begin, lines, 2, rows)
+        assert not rows.starts.any()
+        assert (rows.sequence_of == -1).all()
+        made = accept(machine, lines, rows, ints(9), frozenset({1}), records)
+        assert [record.tokens for record in made] == [[]] * 3
+        assert [record.state for record in made] == [State.EMPTY, State.STOPPED, State.EMPTY]
+        assert records.published[0] == n_round + 1
+    assert (lines.table == before).all()
+
+
+def test_a_smaller_graph_takes_the_beginning_of_a_draft(machine: Machine) -> None:
+    lines = new_lines(2, 6)
+    for line in range(2):
+        lines.table[:, line] = line_words(past=4, token=2, end=60, drafted=5 + line)
+        lines.drafts[line] = np.arange(10, 16)
+    rows = verify_rows(2, 8)
+    call(machine, verify_begin, lines, 3, rows)
+    assert rows.starts.tolist() == [0, 4, 8]
+    assert rows.tokens.tolist() == [2, 10, 11, 12] * 2
+    assert lines.table[Field.DRAFTED].tolist() == [3, 3]
+
+
+def test_many_lines(machine: Machine) -> None:
+    n = 256
+    lines = new_lines(n, 2)
+    drafted = np.arange(n) % 3
+    for line in range(n):
+        lines.table[:, line] = line_words(past=line, token=line, end=999, drafted=drafted[line])
+    lines.drafts[:] = 4
+    rows = verify_rows(n, 3 * n)
+    call(machine, verify_begin, lines, 2, rows)
+    assert rows.starts.tolist() == [0, *np.cumsum(drafted + 1)]
+    picked = np.full(3 * n, 4, np.int32)
+    made = accept(machine, lines, rows, picked, frozenset({1}), new_records(1, lines))
+    assert [len(record.tokens) for record in made] == (drafted + 1).tolist()
+
+
+# What both sides know ----------------------------------------------------------------------------
+
+
+def test_fields_are_those_of_the_kernels() -> None:
+    text = (FOLDER / "include/lines.cuh").read_text()
+    for name, enum in (("LineField", Field), ("LineState", State)):
+        found = re.search(rf"enum {name} \{{(.*?)\}}", text, re.DOTALL)
+        assert found is not None
+        names = [f"LINE_{member.name}" for member in enum]
+        assert re.findall(r"LINE_\w+", found[1])[: len(names)] == names
+    assert f"#define MAX_LINES {module.MAX_LINES}" in text
+    assert module.KEPT_FACTORS == host_step.KEPT_FACTORS
+
+
+def test_wrong_shapes_are_told() -> None:
+    lines, launcher = new_lines(2, 3), HostLauncher()
+    rows, records, stops = verify_rows(2, 8), new_records(2, lines), ints(1)
+    other = Records(records.rows[:, :, 1:], records.counter, records.published)
+    cases: list[tuple[str, Any]] = [
+        ("step of 7 rows", lambda: verify_begin(launcher, lines, 3, verify_rows(2, 7))),
+        ("drafts of 4", lambda: verify_begin(launcher, lines, 4, rows)),
+        ("starts", lambda: verify_begin(launcher, lines, 3, verify_rows(3, 12))),
+        ("7 tokens picked",
+         lambda: spec_accept(launcher, lines, rows, ints(7), stops, 9, records)),
+        ("records", lambda: spec_accept(launcher, lines, rows, ints(8), stops, 9, other)),
+        ("0 lines", lambda: verify_begin(launcher, new_lines(0, 1), 1, verify_rows(0, 0))),
+    ]  # fmt: skip
+    for message, attempt in cases:
+        with pytest.raises(ValueError, match=message):
+            attempt()
