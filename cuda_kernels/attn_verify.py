@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -130,6 +131,16 @@ def _with_slots(variant: Variant, shared_of_a_block: int) -> Variant:
     if not twice or not variant.has_registers_for_two:
         twice = [v for v in more if v.shared <= shared_of_a_block]
     return max(twice, key=lambda v: v.slots)
+
+
+def kernels_of(
+    heads: AttentionHeads, widths: Iterable[int], shared_of_a_block: int = SHARED_OF_A_BLOCK
+) -> tuple[Kernel, ...]:
+    """What launches with so many rows of a sequence run, to be compiled ahead."""
+    variants = (
+        best_variant(heads.kv.of_one_head, rows * heads.group, shared_of_a_block) for rows in widths
+    )
+    return tuple(dict.fromkeys(variant.kernel for variant in variants))
 
 
 def attn_verify(

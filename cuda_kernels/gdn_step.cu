@@ -76,11 +76,16 @@ __device__ __forceinline__ void prefetch(const DeltaLayer& layer, const Place& a
     for (int i = threadIdx.x; i < STATE_LINES; i += Tile<ROWS>::THREADS) prefetch_line(state + i * LINE);
     int half = *(const volatile int*)(layer.header + 2 * slot) & 1;
     int replay = min(*(const volatile int*)(replays + blockIdx.y), min(KEPT_FACTORS, layer.window));
-    int t = threadIdx.x / (2 * KEY_LINES), line = threadIdx.x % (2 * KEY_LINES);
+    int t = threadIdx.x / (2 * KEY_LINES + 1), line = threadIdx.x % (2 * KEY_LINES + 1);
     if (t >= replay) return;
     size_t factor = layer.factor(slot, half, t);
-    prefetch_line(line < KEY_LINES ? layer.key(factor, at.key_head) + line * LINE
-                                   : layer.update(factor, at.value_head) + (line - KEY_LINES) * LINE);
+    const float* wanted = layer.decay(factor, at.value_head);
+    if (line < KEY_LINES) {
+        wanted = layer.key(factor, at.key_head) + line * LINE;
+    } else if (line < 2 * KEY_LINES) {
+        wanted = layer.update(factor, at.value_head) + (line - KEY_LINES) * LINE;
+    }
+    prefetch_line(wanted);
 }
 
 __device__ __forceinline__ Sequence find_sequence(const DeltaLayer& layer, const int* starts, const int* past,

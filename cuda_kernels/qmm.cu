@@ -108,8 +108,8 @@ __device__ __forceinline__ void qmm(const char* weights, int k_blocks, const Pac
     Plan plan(to, to.rows, k_blocks, gridDim.x);
     int first_token = 4 * TILES * blockIdx.y;
     DenseWork work = {weights, plan.tiles, k_blocks, first_token, to.tokens};
-    int first = plan.shares.first(blockIdx.x), last = plan.shares.first(blockIdx.x + 1);
-    walk<Format, TILES>(memory, x, work, first, last, [&](int unit, float (&sums)[TILES][2]) {
+    int first = plan.shares.first(blockIdx.x), steps = plan.shares.first(blockIdx.x + 1) - first;
+    walk<Format, TILES>(memory, x, work, first, steps, [&](int unit, float (&sums)[TILES][2]) {
         int blocks_of_k = forgotten(k_blocks), group = unit / blocks_of_k, token = forgotten(4 * TILES) * blockIdx.y;
         Plan same(to, forgotten(to.rows), blocks_of_k, gridDim.x);
         int* joined = counters + blockIdx.y * 2 * same.groups;  // then those of packed blocks

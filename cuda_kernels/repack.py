@@ -9,6 +9,7 @@ Rows are padded to 16, values to 256, with blocks of zeros.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,23 +96,39 @@ def tiles_of(name: str, rows: int, width: int) -> Tiles:
     return Tiles(form, rows, width)
 
 
-def repack(name: str, data: Bytes, width: int, out: Bytes | None = None) -> Bytes:
-    """`data`: (rows, bytes of a row) as in the file. `out`: where to, `tiles_of(...).n_bytes`."""
+def repack(name: str, data: Bytes, width: int, out: Bytes | None = None, threads: int = 1) -> Bytes:
+    """`data`: (rows, bytes of a row) as in the file. `out`: where to, `tiles_of(...).n_bytes`.
+
+    A thread does 0.1 (five and six bits) to 0.6 GB/s (Q4_K), nearly all of it without the GIL.
+    """
     tiles = tiles_of(name, len(data), width)
     if data.shape[1] != width // tiles.form.block_size * tiles.form.block_bytes:
         raise ValueError(f"rows of {data.shape[1]} bytes are not {width} values of {name}")
-    out = np.empty(tiles.n_bytes, np.uint8) if out is None else out
-    row_bytes = tiles.k_blocks * tiles.form.bytes_of_256
-    for rows, place, count in tiles.groups():
-        part = data[rows]
-        if part.shape != (count * TILE_ROWS, row_bytes):
-            padded = np.zeros((count * TILE_ROWS, row_bytes), np.uint8)
-            padded[: part.shape[0], : part.shape[1]] = part
-            part = padded
-        blocks = part.reshape(count, TILE_ROWS, tiles.k_blocks, -1)
-        target = out[place].reshape(tiles.k_blocks, count, tiles.form.tile_bytes)
-        target[:] = tiles.form.pack(blocks).swapaxes(0, 1)
-    return out
+    made = np.empty(tiles.n_bytes, np.uint8) if out is None else out
+
+    def repack_group(group: tuple[slice, slice, int]) -> None:
+        rows, place, count = group
+        target = made[place].reshape(tiles.k_blocks, count, tiles.form.tile_bytes)
+        target[:] = tiles.form.pack(_padded(data[rows], tiles, count)).swapaxes(0, 1)
+
+    if threads == 1:
+        for group in tiles.groups():
+            repack_group(group)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in pool.map(repack_group, tiles.groups()):
+                pass
+    return made
+
+
+def _padded(part: Bytes, tiles: Tiles, count: int) -> Bytes:
+    """Blocks of 256 values, (tiles, 16, k blocks, bytes)."""
+    shape = count * TILE_ROWS, tiles.k_blocks * tiles.form.bytes_of_256
+    if part.shape != shape:
+        padded = np.zeros(shape, np.uint8)
+        padded[: part.shape[0], : part.shape[1]] = part
+        part = padded
+    return part.reshape(count, TILE_ROWS, tiles.k_blocks, -1)
 
 
 def unpack(name: str, packed: Bytes, rows: int, width: int) -> Bytes:

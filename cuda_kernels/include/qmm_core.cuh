@@ -251,11 +251,12 @@ __device__ __forceinline__ void multiply_units(const Ring<Format, TILES>& ring, 
     }
 }
 
-// Walks over units `first` to `last`, which is not one of them. `finish(unit, sums)` is called by all threads after the last unit of
+// Walks over `steps` units from `first` on. `finish(unit, sums)` is called by all threads after the last unit of
 // each run, with that unit; the fetching warp has no sums. Weights are asked for before what an earlier kernel
 // wrote is waited for: if `work` itself reads such things, wait before. `memory`: Ring::STAGES * Ring::STAGE bytes, aligned to 16.
 template <class Format, int TILES, class Work, class Finish>
-__device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int last, Finish&& finish) {
+__device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int steps, Finish&& finish) {
+    int last = first + steps;
     constexpr int ahead = Ring<Format, TILES>::STAGES - 1;
     Ring<Format, TILES> ring{memory};
     bool fetches = threadIdx.x >> 5 == QMM_WARPS;

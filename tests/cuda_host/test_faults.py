@@ -138,6 +138,14 @@ def test_a_wait_for_a_block_that_may_not_run_ends(seed: int) -> None:
         HostLauncher(seed, in_flight=1).launch(kernel("spin", 32), 9, [np.zeros(1, np.uint32)])
 
 
+def test_a_wait_without_atomics_ends_as_well() -> None:
+    flag = np.zeros(1, np.uint32)
+    for _ in range(2):
+        with pytest.raises(ShimError, match=r"thread \(0, 0, 0\).* running for too long"):
+            HostLauncher(limit_s=0.2).launch(kernel("spin_quietly", 32), 2, [flag])
+    HostLauncher(limit_s=0.2).launch(kernel("spin_quietly", 32), 2, [np.ones(1, np.uint32)])
+
+
 # Memory ------------------------------------------------------------------------------------------
 
 

@@ -40,22 +40,29 @@ MACHINES = [
     HOST,
     pytest.param(20, id="permuted"),
     pytest.param("cuda", id="cuda", marks=pytest.mark.gpu),
+    pytest.param("early", id="early", marks=pytest.mark.gpu),
 ]
 
 
-@pytest.fixture(params=MACHINES if sanitizer.wanted() == "plain" else [HOST])
+@pytest.fixture(params=[HOST] if sanitizer.is_wanted() else MACHINES)
 def machine(request: pytest.FixtureRequest) -> Machine:
-    """The CPU shim, threads in order; in an order that the seed permutes; a device (`-m gpu`)."""
-    problem = cuda_problem() if request.param == "cuda" else host_problem()
-    if problem:
+    """The CPU shim, threads in order or as a seed permutes them; a device (`-m gpu`), where each
+    kernel begins when the one before has ended, or early."""
+    on_device = isinstance(request.param, str)
+    if problem := cuda_problem() if on_device else host_problem():
         pytest.skip(problem)
-    return CudaMachine() if request.param == "cuda" else HostMachine(request.param)
+    return CudaMachine(request.param == "early") if on_device else HostMachine(request.param)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """While kernels are watched only tests that run some, in one order of threads."""
-    if sanitizer.wanted() == "plain":
-        return
-    others = [item for item in items if "machine" not in getattr(item, "fixturenames", ())]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+    """While kernels are watched only tests that run some, threads in order."""
+    if sanitizer.is_wanted():
+        others = [item for item in items if not runs_kernels(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def runs_kernels(item: pytest.Item) -> bool:
+    names = vars(getattr(item, "module", None) or object).values()
+    uses_shim = any(str(getattr(name, "__module__", "")).startswith("shim.") for name in names)
+    return uses_shim or "machine" in getattr(item, "fixturenames", ())

@@ -24,8 +24,8 @@ from support.packed_rows import pack, rows_of, same_packed, unpack
 from support.sass import Code, functions, loops
 
 from specdec.core.backend.layers import RopePairs
-from specdec.cuda_kernels.attention import n_splits, split_of_cell
-from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant
+from specdec.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
+from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant, kernels_of
 from specdec.cuda_kernels.compile import Compiler
 from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
@@ -250,6 +250,20 @@ def test_a_tile_takes_few_instructions(
     assert code.count("HMMA") == products
     assert code.size <= most
     assert code.kinds["local"] == 0
+
+
+@pytest.mark.parametrize("is_int8", [False, True])
+def test_what_a_27b_runs_on_an_h200_fits(compiler: Compiler, is_int8: bool) -> None:
+    """Six heads of 256 elements share keys and values; the common kernels are smaller ones."""
+    heads = AttentionHeads(24, KvHeads(4, 256, 256, is_int8, is_int8), gated=True)
+    kernels = kernels_of(heads, (1, 2, 4, 8))
+    assert len(kernels) == 4
+    for kernel in kernels:
+        usage = compiler.compile(kernel.source, 90).usage[kernel.name]
+        assert (usage.stack, usage.spilled) == (0, 0)
+        assert usage.registers <= kernel.registers
+        assert usage.shared <= kernel.shared
+        assert usage.shared + kernel.dynamic_shared <= 227 << 10
 
 
 def len_of(code: Code) -> int:

@@ -23,12 +23,14 @@ from specdec.core.backend.interface import MAXIMA_BLOCK
 from specdec.core.backend.layers import Activation as ReferenceActivation
 from specdec.core.backend.layers import MatrixPart
 from specdec.core.backend.reference.backend import ReferenceBackend
+from specdec.core.backend.reference.matrix import ReferenceMatrix
 from specdec.core.gguf.quants import find_format
 from specdec.core.gguf.reader import Tensor
-from specdec.cuda_kernels import qmm
+from specdec.cuda_kernels.packed import PackedRows
 from specdec.cuda_kernels.qmm import (
     Activation,
     Split,
+    Workspace,
     gated,
     gated_order,
     head,
@@ -42,7 +44,7 @@ WIDTH = 512
 
 def reference(
     weights: Stored, scale: Floats | None = None, bias: Floats | None = None
-) -> tuple[ReferenceBackend, object]:
+) -> tuple[ReferenceBackend, ReferenceMatrix]:
     shape = (weights.width, len(weights.rows))
     tensor = Tensor("w", shape[::-1], find_format(weights.form), weights.rows.reshape(-1))
     backend = ReferenceBackend()
@@ -170,7 +172,7 @@ def test_head_without_maxima(machine: Machine) -> None:
 
 def run_gated(
     machine: Machine, weights: Stored, x: Floats, activation: Activation = Activation.SILU
-) -> qmm.PackedRows:
+) -> PackedRows:
     width = len(weights.rows) // 2
     out = empty_rows(machine, len(x), width)
     space = workspace(machine, len(x), 2 * width, hidden=width)
@@ -201,7 +203,7 @@ def test_gated_rows_have_the_same_bits_in_any_company(processors: Machine, form:
     every = run_gated(processors, weights, x)
     for tokens in (1, 4, 6, 11, 17):
         some = run_gated(processors, weights, x[:tokens])
-        rows = qmm.PackedRows(every.q[:tokens], every.d[:tokens], every.s[:tokens])
+        rows = PackedRows(every.q[:tokens], every.d[:tokens], every.s[:tokens])
         assert same_packed(some, rows), tokens
 
 
@@ -234,6 +236,6 @@ def test_wrong_shapes_are_refused(machine: Machine) -> None:
         head(machine.launcher, x, matrix, y, space, maxima=machine.garbage((1, 1)))
     with pytest.raises(ValueError, match="packed rows"):
         gated(machine.launcher, x, matrix, empty_rows(machine, 2, 300), space)
+    bare = Workspace(space.partials, space.counters)
     with pytest.raises(ValueError, match="hidden"):
-        bare = qmm.Workspace(space.partials, space.counters)
         gated(machine.launcher, x, matrix, empty_rows(machine, 2, 24), bare)

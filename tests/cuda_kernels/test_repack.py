@@ -43,6 +43,11 @@ def test_into_memory_that_is_there() -> None:
     assert np.array_equal(out, repack("Q4_K", data, 256))
 
 
+def test_threads_make_the_same() -> None:
+    data = np.random.default_rng(0).integers(0, 256, (700, 420), dtype=np.uint8)
+    assert np.array_equal(repack("Q6_K", data, 512, threads=3), repack("Q6_K", data, 512))
+
+
 def test_groups_of_eight_tiles_lie_together() -> None:
     """[group][k block][tile]: the second k block of the first group follows its eight tiles."""
     data = np.zeros((160, 2 * 144), np.uint8)

@@ -137,6 +137,17 @@ extern "C" __global__ void __launch_bounds__(32) spin(unsigned* flag) {
     }
 }
 
+extern "C" __global__ void __launch_bounds__(32) spin_quietly(unsigned* flag) {
+    wait_for_previous();
+    volatile unsigned* seen = flag;
+    if (blockIdx.x == 0) {
+        while (*seen == 0) {
+        }
+    } else {
+        *seen = 1;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(32) never_waits(float* y) { y[threadIdx.x] = 1.0f; }
 
 extern "C" __global__ void __launch_bounds__(32) uses_dynamic(float* y, int n) {

@@ -83,7 +83,12 @@ inline uint4 load_once(const uint4* p, shim::Where where = shim::Where::here()) 
 }
 
 inline void prefetch_line(const void*) {}
-inline int atomic_add_ordered(int* counter, int n) { return atomicAdd(counter, n); }
+inline int atomic_add_ordered(int* counter, int n) {
+    __threadfence();
+    int before = atomicAdd(counter, n);
+    __threadfence();
+    return before;
+}
 
 inline void wait_for_previous() { shim::order_launch(); }
 inline void let_next_start() {}

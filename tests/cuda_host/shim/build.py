@@ -15,7 +15,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +41,7 @@ SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
 SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
     "addresses": (*SLOW, *ADDRESS),
-    "races": ("-O2", "-g", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1"),
+    "races": ("-O2", "-g", "-fsanitize=thread"),
 }
 RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
@@ -47,6 +49,8 @@ RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
     "races": ("-O2", "-DSHIM_RACES"),
 }
 LINK_FLAGS: dict[Mode, tuple[str, ...]] = {"plain": (), "addresses": ADDRESS[:1], "races": ()}
+VOLATILE = "-tsan-distinguish-volatile=1"
+KEPT_S = 3 * 24 * 3600  # what was not used for so long goes from the cache
 # In the preprocessed text, with the macros that launch.h would make nothing of left standing.
 MARKS = ("-D__global__=SHIM_GLOBAL", "-D__launch_bounds__(...)=SHIM_BOUNDS(__VA_ARGS__)")
 
@@ -99,9 +103,13 @@ def load(source: Source, mode: Mode) -> dict[str, HostKernel]:
 def library(source: Source, mode: Mode) -> Path:
     defines = (f"-D{name}={value}" for name, value in source.defines)
     flags = [*FLAGS, *_machine_flags(), *SOURCE_FLAGS[mode], CHECKS, *defines]
+    if mode == "races":
+        flags += ["-mllvm", VOLATILE] if "clang" in _version() else [f"--param={VOLATILE[1:]}"]
     path = _cache_folder() / f"{source.path.stem}-{_digest(flags, source)}.so"
     if not path.exists():
         _compile(source, flags, path, [str(_runtime(mode)), *LINK_FLAGS[mode]])
+    for used in (path, _listing(path)):
+        used.touch()
     return path
 
 
@@ -168,7 +176,9 @@ def _closing(text: str, start: int) -> int:
 
 def _run(arguments: list[str], label: str) -> str:
     command = [str(compiler()), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # AddressSanitizer is not for the compiler.
+    env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BuildError(f"{label}: the CPU compiler refused it\n{done.stderr[:6000]}")
     return done.stdout
@@ -186,6 +196,10 @@ def _kernel(loaded: ctypes.CDLL, path: Path, name: str, bounds: str) -> HostKern
 def _cache_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"specdec-shim-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # another process does the same
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     return folder
 
 

@@ -59,6 +59,7 @@ class Request(ctypes.Structure):
         ("shared", ctypes.c_uint64),
         ("seed", ctypes.c_uint64),
         ("in_flight", ctypes.c_uint64),
+        ("limit_s", ctypes.c_double),
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
         ("error", ctypes.c_char_p),
         ("error_bytes", ctypes.c_uint64),
@@ -79,6 +80,7 @@ class HostLauncher(Launcher):
     mode: build.Mode = field(default_factory=sanitizer.wanted)
     n_processors: int = 4
     in_flight: int = 0  # blocks at a time; 0: as the seed says
+    limit_s: float = 180.0  # CPU time of a launch
     launches: list[Launch] = field(default_factory=list)
     _written: list[np.ndarray[Any, Any]] = field(default_factory=list, repr=False)
 
@@ -133,6 +135,7 @@ class HostLauncher(Launcher):
             shared,
             seed,
             self.in_flight,
+            self.limit_s,
             pointers,
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,

@@ -51,8 +51,9 @@ class HostMachine(Machine):
 
 
 class CudaMachine(Machine):
-    def __init__(self) -> None:
-        self.launcher = import_module("specdec.cuda_kernels.launch").DeviceLauncher()
+    def __init__(self, early: bool = False) -> None:
+        launch = import_module("specdec.cuda_kernels.launch")
+        self.launcher = launch.DeviceLauncher(early=early)
         self._torch = import_module("torch")
 
     def put(self, array: Numpy) -> Array:

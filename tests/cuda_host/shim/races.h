@@ -189,9 +189,9 @@ void order_launch() {
 
 inline bool knows(const Known& known, const Access& before) {
     uint32_t block = (before.thread - 1) / grid.n_threads, number = (before.thread - 1) % grid.n_threads;
-    for (const auto& one : known) {
-        const Release& release = *one.second;
-        if (release.block != block) continue;
+    for (auto one = known.lower_bound(block * grid.n_threads + 1); one != known.end(); ++one) {
+        const Release& release = *one->second;
+        if (release.block != block) break;
         uint32_t its_warp = (release.thread - 1) % grid.n_threads / 32;
         bool same_warp = its_warp == number / 32 && release.lanes[number % 32] >= before.clock;
         if (before.epoch < release.epoch || (before.epoch == release.epoch && same_warp)) return true;

@@ -1,5 +1,6 @@
 // What is the same for all sources, compiled once: scheduler, meetings, asynchronous copies, faults.
 #include "meetings.h"
+#include "watchdog.h"
 
 namespace shim {
 
@@ -108,7 +109,10 @@ int launch(Request* request, void (*body)(void*), void* context) {
 #endif
     std::vector<char> before(statics_bytes());  // what is no shared memory is found again as it was
     move_bytes(before.data(), __bss_start, before.size());
-    run_grid();
+    {
+        Watchdog watchdog(request->limit_s);
+        run_grid();
+    }
     move_bytes(__bss_start, before.data(), before.size());
     return scheduler->failed;
 }

@@ -29,6 +29,11 @@ def wanted() -> build.Mode:
     return name
 
 
+def is_wanted() -> bool:
+    """Whether kernels are watched, and so slow that a test may be content with less."""
+    return wanted() != "plain"
+
+
 @cache
 def unavailable_reason() -> str | None:
     if reason := build.unavailable_reason():

@@ -36,6 +36,7 @@ struct Scheduler {
     void* context = nullptr;
     uint64_t random = 0;
     bool failed = false;
+    volatile bool in_thread = false;  // not in the scheduler itself
     bool interrupted = false;  // another block's turn
     Block* loaded = nullptr;  // whose shared memory lies in the variables
     void* stack_pointer = nullptr;
@@ -83,6 +84,7 @@ inline void to_scheduler(bool for_good = false) {
 inline void to_fiber(Fiber& fiber) {
     running = &fiber;
     grid.request->switches++;
+    scheduler->in_thread = true;
 #ifdef __SANITIZE_ADDRESS__
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, scheduler->stacks.low(fiber.stack), stack_bytes);
@@ -91,6 +93,7 @@ inline void to_fiber(Fiber& fiber) {
 #else
     shim_switch(&scheduler->stack_pointer, fiber.stack_pointer);
 #endif
+    scheduler->in_thread = false;
 }
 
 // Faults -----------------------------------------------------------------------------------------

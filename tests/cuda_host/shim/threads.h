@@ -67,6 +67,7 @@ struct Request {  // as launcher.py fills it
     uint64_t shared;
     uint64_t seed;
     uint64_t in_flight;  // blocks, at most; 0: as the seed says
+    double limit_s;  // of CPU time
     void** arguments;
     char* error;
     uint64_t error_bytes;

@@ -1,0 +1,49 @@
+"""Instructions of the inner loop for each weight: what leaves an H200 bound by its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from support.sass import hot_loop, lane_instructions_per_weight
+
+from specdec.cuda_kernels.compile import Cubin
+from specdec.cuda_kernels.kernel import Source
+from specdec.cuda_kernels.qmm import WIDTHS
+
+# For 1-4, 5-8 and 9-16 rows, two or three per cent above what was counted. A processor of an
+# H200 has time for 128 / 29 = 4.4 at Q4_K, more where a weight has more bits.
+BUDGETS = {
+    "Q4_K": (1.56, 2.15, 3.2),
+    "Q5_K": (1.9, 2.45, 3.5),
+    "Q6_K": (2.05, 2.8, 4.4),
+    "Q8_0": (1.05, 1.55, 2.6),
+    "Q4_0": (1.4, 1.95, 3.05),
+    "IQ4_XS": (2.5, 2.95, 3.9),
+    "MXFP4": (2.55, 3.1, 4.2),
+}
+COPIES = ("LDGSTS", "LDG")
+
+
+@pytest.mark.parametrize("form", BUDGETS)
+def test_instructions_per_weight(
+    form: str, sass: None, cubins: Mapping[tuple[Source, int], Cubin]
+) -> None:
+    cubin = cubins[Source("qmm.cu", (("FORMAT", form),)), 90]
+    for rows, budget in zip(WIDTHS, BUDGETS[form], strict=True):
+        loop = hot_loop(cubin, f"qmm_{form}_{rows}")
+        weights = 128  # of a lane: a tile is 16 x 256
+        assert loop.size / weights <= budget, (rows, loop.kinds)
+        assert sum(map(loop.count, COPIES)) == 0, "another warp fetches"
+        assert loop.kinds["barrier"] <= 3, "one for each step, and what comes with it"
+        if form != "Q6_K":
+            products = rows // 4 * (9 if form in ("Q4_K", "Q5_K") else 8)
+            assert loop.kinds["tensor"] == products
+
+
+def test_weights_of_the_loop_are_counted_right(
+    sass: None, cubins: Mapping[tuple[Source, int], Cubin]
+) -> None:
+    cubin = cubins[Source("qmm.cu", (("FORMAT", "Q8_0"),)), 90]
+    loop = hot_loop(cubin, "qmm_Q8_0_4")
+    assert lane_instructions_per_weight(loop, column_tiles=1) == loop.size / 128
