@@ -96,11 +96,7 @@ __device__ __forceinline__ void fetch(uint4* slots, const Tiles& tiles, int chun
     for (int i = 0; i < TILES * LANE_PIECES; i++) {
         int tile = i / LANE_PIECES, half = i & 1, r = g + 8 * (i >> 1 & 1);
         int k = chunk * CHUNK + 32 * half + 8 * t;
-        if (k < tiles.n_k) {
-            cp_async_16(slots + 32 * i, tiles.row(tile, r) + k);
-        } else {
-            slots[32 * i] = make_uint4(0, 0, 0, 0);
-        }
+        cp_async_16_or_zeros(slots + 32 * i, tiles.row(tile, r) + k, k < tiles.n_k);
     }
 }
 

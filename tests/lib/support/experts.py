@@ -153,7 +153,7 @@ class Layer:
         stacked = data.reshape(n_expert, rows, -1)
         if not self.case.scaled or n_expert == 1:
             return Stack(form, stacked, width)
-        return Stack(form, stacked, width, 1 + self.rng.random(n_expert), self.normal(rows))
+        return Stack(form, stacked, width, np.exp(self.normal(n_expert)), self.normal(rows))
 
     @property
     def choice(self) -> Choice:
