@@ -146,18 +146,28 @@ def prepare(device: Device, moe: Moe) -> Layer:
 
 
 def _group(routed: Stack | None, shared: Stack | None = None) -> Group:
-    one = routed or shared
-    if isinstance(one, ExpertStack):
-        return Experts(routed, shared)
-    return PlainExperts(routed, shared)
+    tiles = [stack if isinstance(stack, ExpertStack) else None for stack in (routed, shared)]
+    if any(stack is not None for stack in tiles):
+        return Experts(*tiles)
+    return PlainExperts(
+        *(stack if isinstance(stack, PlainStack) else None for stack in (routed, shared))
+    )
 
 
 def _pair(routed: Stack, shared: Stack) -> list[Group]:
+    return (
+        [_group(routed, shared)]
+        if _alike(routed, shared)
+        else [_group(routed), _group(None, shared)]
+    )
+
+
+def _alike(routed: Stack, shared: Stack) -> bool:
     if isinstance(routed, ExpertStack) and isinstance(shared, ExpertStack):
-        alike = routed.tiles == shared.tiles
-    else:
-        alike = type(routed) is type(shared) and routed.kind is shared.kind
-    return [_group(routed, shared)] if alike else [_group(routed), _group(None, shared)]
+        return routed.tiles == shared.tiles
+    if isinstance(routed, PlainStack) and isinstance(shared, PlainStack):
+        return routed.kind is shared.kind
+    return False
 
 
 def _sizes(launcher: Launcher, layer: Layer, routes: Routes) -> tuple[int, int]:
