@@ -21,7 +21,10 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
     int line = blockIdx.x;
     let_next_start();
     wait_for_previous();
+    // All that is needed of the line, in one go: later each load would be waited for.
     int length = lines.at(LINE_LENGTH, line), past = lines.at(LINE_PAST, line), request = lines.at(LINE_REQUEST, line);
+    int next_row = next_starts[line], hidden_row = out_rows[line], draft_first = lines.at(LINE_DRAFT_FIRST, line);
+    float p_min = __int_as_float(lines.at(LINE_P_MIN, line));
     bool goes_on = step < length && lines.at(LINE_DRAFTED, line) == step && request >= 0;
     int token = UNSURE;
     float chance = 1.0f;
@@ -37,9 +40,10 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
             chance = chance_of(row, own, __int_as_float(ordered(best)), found.place, scratch);
         }
     }
+    bool ends = token == UNSURE || !(chance >= p_min);
+    for (int i = threadIdx.x; i < n_stops; i += PICK_THREADS) ends |= stops[i] == token;
+    goes_on &= !__syncthreads_or(ends);
     if (threadIdx.x != 0) return;
-    goes_on &= token != UNSURE && chance >= __int_as_float(lines.at(LINE_P_MIN, line));
-    for (int i = 0; i < n_stops; i++) goes_on &= stops[i] != token;
     if (goes_on) {
         drafts[line * max_draft + step] = token;
         chances[line * max_draft + step] = chance;
@@ -47,9 +51,9 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
     }
     if (length < 2) return;
     // A line whose draft has ended keeps its row, which then writes where nothing is: behind the last token of the text.
-    int row = next_starts[line], position = past + min(step + 1, length - 1);
-    if (goes_on) next_tokens[row] = token;
-    next_positions[row] = position;
-    next_past[line] = position - lines.at(LINE_DRAFT_FIRST, line);
-    if (next_hidden_rows) next_hidden_rows[row] = out_rows[line];
+    int position = past + min(step + 1, length - 1);
+    if (goes_on) next_tokens[next_row] = token;
+    next_positions[next_row] = position;
+    next_past[line] = position - draft_first;
+    if (next_hidden_rows) next_hidden_rows[next_row] = hidden_row;
 }

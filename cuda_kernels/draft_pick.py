@@ -11,7 +11,7 @@ from .spec_accept import DraftRows, Lines
 
 SOURCE = Source("draft_pick.cu")
 DRAFT_PICK = Kernel(
-    "draft_pick", SOURCE, "HostChain", threads=PICK_THREADS, registers=128, shared=40_000
+    "draft_pick", SOURCE, "HostChain", threads=PICK_THREADS, registers=144, shared=40_000
 )
 KERNELS = (DRAFT_PICK,)
 

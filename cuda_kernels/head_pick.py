@@ -33,7 +33,7 @@ MAX_LOGITS = 32 * PICK_THREADS * MAXIMA_BLOCK
 SOURCE = Source("head_pick.cu")
 HEAD_SUMMITS = Kernel("head_summits", SOURCE, "HostOutput.maxima", threads=256, registers=40)
 HEAD_PICK = Kernel(
-    "head_pick", SOURCE, "core.sampling.pick", threads=PICK_THREADS, registers=128, shared=40_000
+    "head_pick", SOURCE, "core.sampling.pick", threads=PICK_THREADS, registers=144, shared=40_000
 )
 NOISE_OF = Kernel("noise_of", SOURCE, "core.sampling.noise.gumbel", threads=256, registers=48)
 KERNELS = (HEAD_SUMMITS, HEAD_PICK, NOISE_OF)

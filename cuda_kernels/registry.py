@@ -11,6 +11,7 @@ MODULES: tuple[str, ...] = (
     "attn_combine",
     "attn_prep",
     "attn_verify",
+    "dequant",
     "draft_pick",
     "embed",
     "gdn_rows",

@@ -62,7 +62,7 @@ struct PickRoom {
     double sums[PICK_WARPS];
     int counts[2][PICK_WARPS];
     int best_of_warp[PICK_WARPS];
-    int n_blocks, n_found;
+    int n_blocks, n_found, n_out;
     unsigned lowest_block, lowest_place;
     long long score[PICK_WARPS];
     Picked winner[PICK_WARPS];
@@ -141,24 +141,26 @@ __device__ __forceinline__ int floor_of_maxima(const LogitRow& row, const int ow
 
 // Candidates --------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ bool is_biased(const PickRoom& room, int n_biases, int token) {
-    bool found = false;
-    for (int i = 0; i < n_biases; i++) found |= room.request[BIAS_IDS + i] == token;
-    return found;
-}
-
 // The blocks with a maximum of at least `floor`, in any order.
 __device__ __forceinline__ void list_blocks(const int own[OWN_MAXIMA], int floor, PickRoom& room) {
+    unsigned reaching = 0;
 #pragma unroll
-    for (int i = 0; i < OWN_MAXIMA; i++)
-        if (own[i] >= floor) room.blocks[atomicAdd(&room.n_blocks, 1)] = (unsigned short)(i * PICK_THREADS + threadIdx.x);
+    for (int i = 0; i < OWN_MAXIMA; i++) reaching |= (unsigned)(own[i] >= floor) << i;
+    for (; reaching; reaching &= reaching - 1) {
+        int i = __ffs(reaching) - 1;
+        room.blocks[atomicAdd(&room.n_blocks, 1)] = (unsigned short)(i * PICK_THREADS + threadIdx.x);
+    }
     __syncthreads();
 }
 
-// `use(key, place)` for each unbiased logit in the listed blocks whose key is at least `least`. A key is the logit, in
-// the order of integers, above the complement of the place: of equal logits the lower one is the better.
+// The logit, in the order of integers, above the complement of its place: of equal logits the lower place is the better.
+__device__ __forceinline__ long long key_of(int order, unsigned place) {
+    return (long long)order * 4294967296ll + (long long)(0xffffffffu ^ place);
+}
+
+// `use(key)` for each logit in the listed blocks whose key is at least `least`.
 template <class Use>
-__device__ __forceinline__ void each_key(const LogitRow& row, const PickRoom& room, int n_biases, long long least, Use use) {
+__device__ __forceinline__ void each_key(const LogitRow& row, const PickRoom& room, long long least, Use use) {
     constexpr int AT_ONCE = 8;  // blocks under way
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (int first = warp; first < room.n_blocks; first += AT_ONCE * PICK_WARPS) {
@@ -172,56 +174,56 @@ __device__ __forceinline__ void each_key(const LogitRow& row, const PickRoom& ro
         }
 #pragma unroll
         for (int i = 0; i < 2 * AT_ONCE; i++) {
-            long long key = (long long)order_of(logits[i]) * 4294967296ll + (long long)(0xffffffffu ^ (unsigned)places[i]);
-            if (key < least) continue;
-            if (n_biases && is_biased(room, n_biases, row.token(places[i]))) continue;
-            use(key, places[i]);
+            long long key = key_of(order_of(logits[i]), (unsigned)places[i]);
+            if (key >= least) use(key);
         }
     }
 }
 
 // A key that at least `wanted` candidates reach and at most MAX_FOUND: for rows with many equal logits, and short ones.
-__device__ __forceinline__ long long least_key(const LogitRow& row, const PickRoom& room, int n_biases, int wanted, int floor,
-                                            int best, BlockCount& count) {
-    long long low = (long long)floor * 4294967296ll, high = ((long long)best + 1) * 4294967296ll;
+__device__ __forceinline__ long long least_key(const LogitRow& row, const PickRoom& room, int wanted, long long low,
+                                               long long high, BlockCount& count) {
     while ((unsigned long long)high - (unsigned long long)low > 1) {
         long long middle = low + (long long)(((unsigned long long)high - (unsigned long long)low) >> 1);
         int mine = 0;
-        each_key(row, room, n_biases, middle, [&](long long, int) { mine++; });
+        each_key(row, room, middle, [&](long long) { mine++; });
         int reaching = count(mine);
-        if (reaching < wanted) {
-            high = middle;
-            continue;
-        }
-        low = middle;
-        if (reaching <= MAX_FOUND) break;
+        if (reaching < wanted) high = middle;
+        else low = middle;
+        if (wanted <= reaching && reaching <= MAX_FOUND) break;
     }
     return low;
 }
 
-// Fills order, token and place of `room` with what may be among the best, in any order; room.n_found says how many.
-__device__ __forceinline__ void find(const LogitRow& row, int n_best, int n_biases, int floor, int best, PickRoom& room,
-                                    BlockCount& count) {
-    long long least = (long long)floor * 4294967296ll;
-    auto keep = [&](long long key, int place) {
-        int at = atomicAdd(&room.n_found, 1);
-        if (at >= MAX_FOUND) return;
-        room.order[at] = order_of((double)__int_as_float(ordered((int)(key >> 32))));
-        room.place[at] = place;
-    };
-    each_key(row, room, n_biases, least, keep);
-    __syncthreads();
-    if (room.n_found > MAX_FOUND) {
-        least = least_key(row, room, n_biases, n_best, floor, best, count);
+// Keys of what may be among the best `wanted`, to room.order in any order; room.n_found says how many.
+__device__ __forceinline__ void find(const LogitRow& row, int wanted, int floor, int best, PickRoom& room, BlockCount& count) {
+    long long least = key_of(floor, 0xffffffffu);
+    for (;;) {
+        each_key(row, room, least, [&](long long key) {
+            int at = atomicAdd(&room.n_found, 1);
+            if (at < MAX_FOUND) room.order[at] = key;
+        });
+        __syncthreads();
+        if (room.n_found <= MAX_FOUND) break;
+        least = least_key(row, room, wanted, least, key_of(best, 0) + 1, count);
         __syncthreads();
         if (threadIdx.x == 0) room.n_found = 0;
         __syncthreads();
-        each_key(row, room, n_biases, least, keep);
-        __syncthreads();
     }
-    int n_found = room.n_found;
-    for (int i = threadIdx.x; i < n_found; i += PICK_THREADS) room.token[i] = row.token(room.place[i]);
-    __syncthreads();  // all have read how many there are: biased ones may follow
+}
+
+// Keys to values, places and tokens. Those with a bias are out: they join again with it.
+__device__ __forceinline__ void name_found(const LogitRow& row, int n_found, int n_biases, PickRoom& room) {
+    for (int i = threadIdx.x; i < n_found; i += PICK_THREADS) {
+        long long key = room.order[i];
+        int place = (int)(0xffffffffu ^ (unsigned)key), token = row.token(place);
+        bool is_biased = false;
+        for (int k = 0; k < n_biases; k++) is_biased |= room.request[BIAS_IDS + k] == token;
+        room.order[i] = is_biased ? LLONG_LOWEST : order_of((double)__int_as_float(ordered((int)(key >> 32))));
+        room.token[i] = token;
+        room.place[i] = place;
+        if (is_biased) atomicAdd(&room.n_out, 1);
+    }
 }
 
 // Biased tokens behind them. Those at -inf are banned, as are those without a place.
@@ -371,7 +373,7 @@ __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long lon
     int own[OWN_MAXIMA];
     for (int i = threadIdx.x; i < REQUEST_WORDS; i += PICK_THREADS) room.request[i] = request[i];
     if (threadIdx.x == 0) {
-        room.n_blocks = room.n_found = 0;
+        room.n_blocks = room.n_found = room.n_out = 0;
         room.lowest_block = room.lowest_place = 0xffffffffu;
     }
     best = read_maxima(row, own, room);
@@ -385,13 +387,17 @@ __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long lon
     // So many of the best blocks hold the best tokens.
     int floor = row.n_blocks > wanted ? floor_of_maxima(row, own, wanted, best, count) : ORDER_OF_LOWEST;
     list_blocks(own, floor, room);
-    find(row, n_best, n_biases, floor, best, room, count);
+    find(row, wanted, floor, best, room, count);
+    int n_found = room.n_found;
+    __syncthreads();  // all have read it: biased ones may join
+    name_found(row, n_found, n_biases, room);
     add_biased(row, n_biases, room);
     __syncthreads();
-    int n_found = room.n_found;
-    if (n_found == 0) return nobody;
+    n_found = room.n_found;
+    int n_left = n_found - room.n_out;
+    if (n_left == 0) return nobody;
     rank(n_found, n_best, room);
-    Candidates c = {0.0, __longlong_as_double(ordered(room.best_order[0])), min(n_found, n_best)};
+    Candidates c = {0.0, __longlong_as_double(ordered(room.best_order[0])), min(n_left, n_best)};
     Picked mine = {0, -1};
     if (c.is_mine()) {
         c.value = __longlong_as_double(ordered(room.best_order[threadIdx.x]));

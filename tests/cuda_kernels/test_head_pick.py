@@ -132,6 +132,11 @@ def test_nothing_of_the_noise_is_contracted(
     assert fused((*own, "--fmad=true")) >= fused(own) + 20
 
 
+def test_the_code_is_short(compiler: Compiler, sass: None) -> None:
+    """It runs once in a step: what is not in the instruction cache is waited for."""
+    assert whole(compiler.compile(module.SOURCE, 90), "head_pick").size <= 4_500
+
+
 # Any chain on any row ----------------------------------------------------------------------------
 
 SIZES = st.one_of(st.integers(1, 300), st.integers(300, 9_000), st.sampled_from([20_000, 65_536]))
@@ -265,6 +270,16 @@ def test_equal_scores_go_to_the_lower_id_after_the_noise_too(machine: Machine) -
     params = SamplingParams(top_k=256, top_p=1, min_p=0, temperature=1)
     assert picks(machine, rows, params, [5_636, 51_689, 53_013]) == [63, 39, 15]
     assert wants(rows, params, [5_636, 51_689, 53_013]) == [63, 39, 15]
+
+
+@pytest.mark.parametrize("size", [3, 50, 300])
+def test_fewer_tokens_than_are_asked_for(machine: Machine, size: int) -> None:
+    """Masked and banned ones are none; what is left is decided."""
+    rows = normal(20, size, spread=1.0)
+    rows[:, 1] = -INF
+    bans = tuple((token, -INF) for token in range(2, size, 5))
+    params = SamplingParams(top_k=256, top_p=1, min_p=0, temperature=2, logit_bias=bans, seed=1)
+    assert picks(machine, rows, params) == wants(rows, params)
 
 
 def test_both_zeros_are_equal(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from specdec.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
 from specdec.cuda_kernels.moe_route import Choice, Router, Routes, moe_route, routes_shapes
 
 from .case import Case, Work
-from .models import ROWS, Sizes
+from .models import Sizes
 from .place import Place, distance, packed_bytes
 
 PIECE = 16  # columns that are at random, at most; the others repeat them
@@ -38,7 +38,7 @@ def products(sizes: Sizes) -> Iterator[Case]:
         (Plain.F16, sizes.ffn, sizes.hidden),
     ]
     for kind, n_k, n_out in shapes:
-        for rows in ROWS:
+        for rows in sizes.rows:
             name = f"{sizes.name} mm_skinny {kind.name} {n_k}x{n_out}, {rows} rows"
             make = partial(_product, product=Product(kind, n_k, n_out, rows))
             yield Case(name, make, tolerance=1e-5)
@@ -71,7 +71,7 @@ def _product(place: Place, product: Product) -> Work:
 def routing(sizes: Sizes) -> Iterator[Case]:
     if not sizes.n_experts:
         return
-    for rows in (*ROWS, 256):
+    for rows in (*sizes.rows, 256):
         name = f"{sizes.name} moe_route {sizes.n_used} of {sizes.n_experts}, {rows} rows"
         yield Case(name, partial(_route, sizes=sizes, rows=rows), tolerance=0.0)
 
