@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from .cache import CubinCache, Entry
@@ -21,6 +21,7 @@ from .report import Usage, usage_by_kernel, without_assembler
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)  # what tests compile for; compute capability times ten
 INCLUDE = FOLDER / "include"
+INCLUDED = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 # No `a * b + c` becomes an fma behind our back: what a source says is what every machine computes.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
 
@@ -109,18 +110,26 @@ def _options(source: Source, arch: int) -> tuple[str, ...]:
 
 
 def _key(code: bytes, source: Source, options: tuple[str, ...]) -> str:
-    """Of all that the machine code depends on: all headers too, whichever the source includes."""
+    """Of all that the machine code depends on."""
     digest = hashlib.sha256(repr((nvrtc_version(), source.file, options)).encode())
-    for path in sorted(INCLUDE.glob("*.cuh")):
-        _add(digest, path)
-    digest.update(code)
+    for name, text in [("", code), *sorted(headers(code).items())]:
+        digest.update(f"{name} {len(text)} ".encode())
+        digest.update(text)
     return digest.hexdigest()[:32]
 
 
-def _add(digest: Any, path: Path) -> None:
-    text = path.read_bytes()
-    digest.update(f"{path.name} {len(text)} ".encode())
-    digest.update(text)
+def headers(code: bytes) -> dict[str, bytes]:
+    """All of ours that a source includes, and what these include, under any condition."""
+    found: dict[str, bytes] = {}
+    waiting = [code]
+    while waiting:
+        for line in INCLUDED.findall(waiting.pop()):
+            name = line.decode()
+            path = INCLUDE / name
+            if name not in found and path.is_file():
+                found[name] = path.read_bytes()
+                waiting.append(found[name])
+    return found
 
 
 def _compile(code: bytes, source: Source, arch: int, options: tuple[str, ...]) -> Entry:

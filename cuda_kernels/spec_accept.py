@@ -13,6 +13,9 @@ Without a drafter it is the last three alone; a host that drafts writes `drafts`
 them. All numbers of rows are counted on the device: a line may draft less than the others, or have
 ended, and then it has no rows. Rows beyond `starts[-1]` are padding: token 0 of no sequence.
 
+Rows of the table are what the model's kernels read as `Step.slots`, `past` and `replay`, and what
+`head_pick` finds its requests by: RowPlaces(rows.sequence_of, rows.positions, table[REQUEST]).
+
 Fields of a line, int32, `table[field, line]`. Those marked H are the host's: it writes a whole
 column when a text joins (`line_words`), and may change them any time; the others only of a line
 that does not run.
@@ -20,7 +23,7 @@ that does not run.
     STATE        RUNS; or why not: STOPPED (one of `stops` came out), FULL (END is reached), UNSURE
                  (the host has to pick: the last token that holds has not been run), EMPTY
     SLOT         H  recurrent state, `Step.slots`
-    REQUEST      H  row of the requests, see head_pick.py
+    REQUEST      H  row of the requests, see head_pick.py; -1: only the host can pick, each token
     PAST         cells of the cache, `Step.past`: the position of TOKEN
     REPLAY       pending recurrent factors that hold, `Step.replay`
     TOKEN        the last token of the text, which has not been run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from shim import sanitizer
@@ -14,6 +16,8 @@ from specdec.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin, nvrtc_p
 from specdec.cuda_kernels.kernel import Source
 from specdec.cuda_kernels.registry import all_sources
 
+HERE = Path(__file__).parent
+
 
 @pytest.fixture(scope="session")
 def compiler() -> Compiler:
@@ -22,10 +26,33 @@ def compiler() -> Compiler:
     return Compiler(CubinCache(default_folder()))
 
 
+Cubins = Mapping[tuple[Source, int], Cubin]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling(request: pytest.FixtureRequest) -> Iterator[Future[Cubins] | None]:
+    """Compiles every source for every architecture beside the other tests, which come first.
+
+    It takes minutes where nothing is in the cache, and most tests keep one processor busy.
+    """
+    if nvrtc_problem() or not any(map(wants_cubins, request.session.items)):
+        yield None
+        return
+    pairs = [(source, arch) for source in all_sources() for arch in ARCHITECTURES]
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(Compiler(CubinCache(default_folder())).compile_all, pairs)
+
+
+def wants_cubins(item: pytest.Item) -> bool:
+    return "cubins" in getattr(item, "fixturenames", ())
+
+
 @pytest.fixture(scope="session")
-def cubins(compiler: Compiler) -> Mapping[tuple[Source, int], Cubin]:
+def cubins(compiling: Future[Cubins] | None) -> Cubins:
     """Of every source and architecture."""
-    return compiler.compile_all((s, arch) for s in all_sources() for arch in ARCHITECTURES)
+    if compiling is None:
+        pytest.skip(nvrtc_problem() or "nothing was compiled")
+    return compiling.result()
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +87,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not runs_kernels(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+    last_those_who_wait(items)
 
 
 def runs_kernels(item: pytest.Item) -> bool:
     names = vars(getattr(item, "module", None) or object).values()
     uses_shim = any(str(getattr(name, "__module__", "")).startswith("shim.") for name in names)
     return uses_shim or "machine" in getattr(item, "fixturenames", ())
+
+
+def last_those_who_wait(items: list[pytest.Item]) -> None:
+    """Those who want `cubins` behind the others of this folder."""
+    here = [i for i, item in enumerate(items) if HERE in item.path.parents]
+    waiting = sorted((items[i] for i in here), key=wants_cubins)
+    for i, item in zip(here, waiting, strict=True):
+        items[i] = item

@@ -110,11 +110,7 @@ def test_the_same_is_compiled_once(source: Source, cache: CubinCache, compiled: 
 
 
 def test_whatever_changes_the_code_compiles_again(
-    source: Source,
-    cache: CubinCache,
-    compiled: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    source: Source, cache: CubinCache, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = Compiler(cache)
     compiler.compile(source, 90)
@@ -130,12 +126,24 @@ def test_whatever_changes_the_code_compiles_again(
     monkeypatch.setattr(compile_module, "OPTIONS", (*compile_module.OPTIONS, "--fmad=true"))
     compiler.compile(source, 90)
     assert len(compiled) == 6
-    (tmp_path / "new.cuh").write_text("")
+
+
+def test_headers_are_part_of_what_is_compiled(
+    source: Source,
+    cache: CubinCache,
+    compiled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.setattr(compile_module, "INCLUDE", tmp_path)
-    compiler.compile(source, 90)
-    (tmp_path / "new.cuh").write_text("#define X 1\n")
-    compiler.compile(source, 90)
-    assert len(compiled) == 8
+    source.path.write_text('#include "first.cuh"\n' + CODE)
+    (tmp_path / "first.cuh").write_text('#ifdef NEVER\n # include "second.cuh"\n#endif\n')
+    compiler = Compiler(cache)
+    for text, n in (("", 1), ("#define X 1", 2), ("#define X 1", 2), ("#define X 2", 3)):
+        (tmp_path / "second.cuh").write_text(text)
+        (tmp_path / "another.cuh").write_text(f"// not included, {n}")
+        compiler.compile(source, 90)
+        assert len(compiled) == n
 
 
 def test_a_damaged_file_is_compiled_again(

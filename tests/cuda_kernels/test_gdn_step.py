@@ -120,6 +120,18 @@ def test_more_rows_than_the_window(plain: bool) -> None:
             text.settle(*of)
 
 
+def test_errors_do_not_grow() -> None:
+    """A prompt of 300 rows with slow decays, then single tokens."""
+    layer = GdnLayer(gdn_shape((1, 2), 32, window=5), n_rows=310)
+    layer.a[:] = [-1e-4, -0.02]
+    run, reference = KernelRun(HostMachine(0), layer, 1, plain=True), ReferenceRun(layer, 1)
+    text = Text(layer, 0)
+    for of in [(300, 300), (1, 1), (1, 1)]:
+        part = text.part(*of)
+        assert error(run.step([part]).rows, reference.step([part])) < LIMIT
+        text.settle(*of)
+
+
 def test_extreme_gates() -> None:
     """Decays of nearly 0 and 1, alphas beyond what exp can take."""
     layer = GdnLayer(gdn_shape((2, 4), 16, window=4))

@@ -18,9 +18,11 @@ from ..record import Record
 from . import (
     attention_cases,
     delta_cases,
+    dequant_cases,
     head_cases,
     plain_cases,
     probes,
+    product_cases,
     round_cases,
     row_cases,
     state_cases,
@@ -34,7 +36,9 @@ from .provenance import device, provenance
 FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "embed": row_cases.embeddings,
     "norm_quant": row_cases.norms,
+    "dequant": dequant_cases.expansions,
     "mm_bf16_skinny": plain_cases.products,
+    "qmm": product_cases.products,
     "gdn_step": delta_cases.steps,
     "gdn_rows": delta_cases.rows,
     "attn_prep": attention_cases.preparing,

@@ -45,10 +45,10 @@ class Shape:
 
 
 def verifying(sizes: Sizes) -> Iterator[Case]:
-    for context in (4096, sizes.context):
+    for context in sorted({min(4096, sizes.context), sizes.context}):
         for kind in KINDS:
-            for rows in (1, 2, 4, 8, 16):
-                shape = _shape(sizes, kind, rows, min(context, sizes.context))
+            for rows in sizes.rows:
+                shape = _shape(sizes, kind, rows, context)
                 asked = rows == 4 and kind == "f16" and context == sizes.context
                 name = f"{sizes.name} attn_verify {kind}, {rows} rows over {shape.context}"
                 make = partial(_verify, shape=shape)
@@ -57,14 +57,14 @@ def verifying(sizes: Sizes) -> Iterator[Case]:
 
 def preparing(sizes: Sizes) -> Iterator[Case]:
     for kind in KINDS:
-        for rows in (1, 4, 16):
+        for rows in sizes.rows:
             shape = _shape(sizes, kind, rows, min(4096, sizes.context))
             name = f"{sizes.name} attn_prep {kind}, {rows} rows"
             yield Case(name, partial(_prepare, shape=shape), KINDS[kind])
 
 
 def combining(sizes: Sizes) -> Iterator[Case]:
-    for rows in (1, 4, 16):
+    for rows in sizes.rows:
         shape = _shape(sizes, "f16", rows, sizes.context)
         name = f"{sizes.name} attn_combine, {rows} rows over {shape.context}"
         yield Case(name, partial(_combine, shape=shape), KINDS["f16"])
@@ -124,7 +124,8 @@ class Layer:
     def error(self) -> float:
         """Of the last row and the first and last head."""
         heads = self.shape.heads
-        found = self.place.unpacked(self.out)[-1].reshape(heads.n_heads, -1)
+        last = self.place.unpacked(self.out)[-1, : heads.out_width]
+        found = last.reshape(heads.n_heads, -1)
         some = (0, heads.n_heads - 1)
         return distance(found[list(some)], np.stack([self._exact(head) for head in some]))
 

@@ -19,7 +19,7 @@ from specdec.cuda_kernels.head_pick import (
 )
 
 from .case import Case, Work
-from .models import ROWS, Sizes
+from .models import Sizes
 from .place import Place
 
 SEQUENCE = 3
@@ -27,7 +27,7 @@ KINDS = {"greedy": SamplingParams(temperature=0), "default sampling": SamplingPa
 
 
 def picking(sizes: Sizes) -> Iterator[Case]:
-    for rows in ROWS:
+    for rows in sizes.rows:
         for kind, params in KINDS.items():
             make = partial(_pick, sizes=sizes, rows=rows, params=params)
             name = f"{sizes.name} head_pick {sizes.vocab}, {kind}, {rows} rows"

@@ -24,6 +24,7 @@ class Sizes:
     n_used: int = 0
     expert_ffn: int = 0
     context: int = 32768  # positions that are there when attention is measured
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16)
 
     @property
     def channels(self) -> int:
@@ -46,14 +47,15 @@ QWEN_35B_A3B = Sizes(
     n_experts=256, n_used=8, expert_ffn=512,
 )  # fmt: skip
 MODELS = (QWEN_27B, QWEN_35B_A3B)
-ROWS = (1, 2, 4, 8, 16)
 
 
 def tiny(sizes: Sizes) -> Sizes:
-    """As many kinds of everything, as little of it as kernels take."""
+    """As many kinds of everything, as little of it as kernels take, in sizes that tests of the
+    kernels have compiled for the CPU already."""
     return replace(
         sizes, name=f"tiny {sizes.name}", hidden=256, ffn=512, vocab=512, key_heads=1,
-        value_heads=sizes.value_heads // sizes.key_heads, q_heads=sizes.q_heads // sizes.kv_heads,
-        kv_heads=1, n_delta=2, n_attention=1, n_experts=min(sizes.n_experts, 8),
-        n_used=min(sizes.n_used, 2), expert_ffn=min(sizes.expert_ffn, 256), context=300,
+        value_heads=sizes.value_heads // sizes.key_heads, delta_dim=32,
+        q_heads=sizes.q_heads // sizes.kv_heads, kv_heads=1, head_dim=64, rotated=32,
+        n_delta=2, n_attention=1, n_experts=min(sizes.n_experts, 8), n_used=min(sizes.n_used, 2),
+        expert_ffn=min(sizes.expert_ffn, 256), context=300, rows=(1, 4),
     )  # fmt: skip

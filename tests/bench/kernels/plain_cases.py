@@ -10,10 +10,17 @@ from functools import partial
 import numpy as np
 
 from specdec.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
-from specdec.cuda_kernels.moe_route import Choice, Router, Routes, moe_route, routes_shapes
+from specdec.cuda_kernels.moe_route import (
+    Choice,
+    Router,
+    Routes,
+    bundle_width,
+    moe_route,
+    routes_shapes,
+)
 
 from .case import Case, Work
-from .models import ROWS, Sizes
+from .models import Sizes
 from .place import Place, distance, packed_bytes
 
 PIECE = 16  # columns that are at random, at most; the others repeat them
@@ -38,7 +45,7 @@ def products(sizes: Sizes) -> Iterator[Case]:
         (Plain.F16, sizes.ffn, sizes.hidden),
     ]
     for kind, n_k, n_out in shapes:
-        for rows in ROWS:
+        for rows in sizes.rows:
             name = f"{sizes.name} mm_skinny {kind.name} {n_k}x{n_out}, {rows} rows"
             make = partial(_product, product=Product(kind, n_k, n_out, rows))
             yield Case(name, make, tolerance=1e-5)
@@ -71,7 +78,7 @@ def _product(place: Place, product: Product) -> Work:
 def routing(sizes: Sizes) -> Iterator[Case]:
     if not sizes.n_experts:
         return
-    for rows in (*ROWS, 256):
+    for rows in (*sizes.rows, 256):
         name = f"{sizes.name} moe_route {sizes.n_used} of {sizes.n_experts}, {rows} rows"
         yield Case(name, partial(_route, sizes=sizes, rows=rows), tolerance=0.0)
 
@@ -83,13 +90,15 @@ def _route(place: Place, sizes: Sizes, rows: int) -> Work:
     weights = place.random.standard_normal((sizes.n_experts, n_k), np.float32)
     router = Router(place.put(weights), shared_gate=place.normal(n_k))
     choice = Choice(sizes.n_used, SOFTMAX, normalise=True, has_shared=True)
-    shapes = routes_shapes(rows, sizes.n_experts, choice)
+    bundle = bundle_width(rows, sizes.n_experts, sizes.n_used)
+    shapes = routes_shapes(rows, sizes.n_experts, choice, bundle)
     floats = ("logits", "weights")
     routes = Routes(
         **{
             name: place.zeros(shape, np.float32 if name in floats else np.int32)
             for name, shape in shapes.items()
-        }
+        },
+        bundle=bundle,
     )
 
     def error() -> float:

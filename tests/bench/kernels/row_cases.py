@@ -15,7 +15,7 @@ from specdec.cuda_kernels.embed import GgufTable, Side, embed, embed_concat_quan
 from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 
 from .case import Case, Work
-from .models import ROWS, Sizes
+from .models import Sizes
 from .place import Floats, Place, distance, packed_bytes
 
 EPS = 1e-6
@@ -25,7 +25,7 @@ PIECE = 64  # rows of a table that are at random; the others repeat them
 def norms(sizes: Sizes) -> Iterator[Case]:
     """A row per expert and the shared one are added in a mixture, one otherwise."""
     n_parts = sizes.n_used + 1 if sizes.n_experts else 1
-    for rows in ROWS:
+    for rows in sizes.rows:
         make = partial(_norm, sizes=sizes, rows=rows, n_parts=n_parts)
         yield Case(f"{sizes.name} norm_quant {n_parts}x{sizes.hidden}, {rows} rows", make)
 

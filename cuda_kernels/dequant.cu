@@ -1,0 +1,92 @@
+// Repacked weights (repack.py) as plain bfloat16 rows, for products with many rows at a time. Numbers are rounded as any
+// dequantisation to float32 rounds them, to the same bits, and then to the nearest bfloat16.
+//   grid: (k blocks, groups of 8 tiles); a warp takes a tile of 16 rows x 256 values
+#include "mma.cuh"
+#include "qmm_formats.cuh"
+#include "qmm_formats_32.cuh"
+
+typedef FORMAT Format;
+#define DEQUANT_NAME_OF(format) dequant_##format##_bf16
+#define DEQUANT_NAME(format) DEQUANT_NAME_OF(format)
+
+// What codes of sub-block j are multiplied by, in half `h` of it. Powers of two change no rounding.
+template <class F>
+__device__ __forceinline__ float factor(const F& tile, int r, int j, int h) {
+    int group = F::GROUP == 16 ? 2 * j + h : j;
+    if constexpr (F::INTEGER) {
+        float even = j & 1 ? 1.0f : (float)(1 << F::ODD_SHIFT);
+        return tile.unit(r) * even * (float)tile.scale(r, group);
+    } else {
+        return tile.scale(r, group) * F::UNIT;
+    }
+}
+
+// A piece of a matrix: rows `first` ... first + n_rows - 1. In gated order the first 8 rows of a tile are gates and the
+// others their ups; the piece then is n_rows / 2 gates and, below them, the ups of these.
+struct Piece {
+    int all_rows, first, n_rows, gated;
+
+    // Of row `row` of a tile: where it goes in the piece, -1 if it does not belong to it, ...
+    __device__ __forceinline__ int target(int tile, int row) const {
+        int at = 16 * tile + row - first;
+        if (at >= n_rows) return -1;
+        return !gated ? at : (at & ~15) / 2 + (row & 7) + (row < 8 ? 0 : n_rows / 2);
+    }
+    // ... and where it stands in the file.
+    __device__ __forceinline__ int source(int tile, int row) const {
+        return !gated ? 16 * tile + row : 8 * tile + (row & 7) + (row < 8 ? 0 : all_rows / 2);
+    }
+};
+
+// Four codes as values, two in a word.
+template <class F>
+__device__ __forceinline__ uint2 decode_4(const F& tile, uint32_t codes, int r, int j, int h, float scale) {
+    float by = factor(tile, r, j, h), v[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[i] = by * (float)(F::UNSIGNED ? byte_of(codes, i) : signed_byte_of(codes, i));
+        if constexpr (F::MINIMA != 0) {
+            float offset = tile.minimum(r) * (float)tile.offset(r, j);
+            v[i] = F::MINIMA < 0 ? v[i] - offset : v[i] + offset;
+        }
+        v[i] *= scale;
+    }
+    return make_uint2(floats_to_bf162(v[0], v[1]), floats_to_bf162(v[2], v[3]));
+}
+
+// rows bf16 [n_rows][width]; scale [all_rows] or null: of each row of the file
+extern "C" __global__ void __launch_bounds__(256)
+    DEQUANT_NAME(FORMAT)(const uint4* weights, int all_rows, uint16_t* rows, int first_row, int n_rows, int width,
+                         int gated, const float* scale) {
+    Piece piece = {all_rows, first_row, n_rows, gated};
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first_tile = first_row / 16 + 8 * (int)blockIdx.y;
+    int tiles_of_group = min(8, (all_rows + 15) / 16 - first_tile), tile = first_tile + warp;
+    let_next_start();
+    size_t before = (size_t)first_tile * gridDim.x + (size_t)blockIdx.x * tiles_of_group + min(warp, tiles_of_group - 1);
+    Format format;
+    format.load((const char*)weights + before * Format::TILE_BYTES, lane);
+    wait_for_previous();  // it may still read what is overwritten here
+    if (warp >= tiles_of_group) return;
+    int to[2];
+    float row_scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int in_tile = 8 * r + (lane >> 2);
+        to[r] = piece.target(tile, in_tile);
+        row_scale[r] = scale && to[r] >= 0 ? scale[piece.source(tile, in_tile)] : 1.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        uint32_t codes[4];
+        format.fragment(j, codes);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int column = 256 * blockIdx.x + 32 * j + 16 * h + 4 * (lane & 3);
+                uint2 values = decode_4(format, codes[2 * h + r], r, j, h, row_scale[r]);
+                if (to[r] >= 0 && column < width) *(uint2*)(rows + (size_t)to[r] * width + column) = values;
+            }
+        }
+    }
+}
