@@ -76,7 +76,7 @@ class PlaceOptions:
         str,
         typer.Option(
             "--device", metavar="NAME",
-            help="Where to compute: cpu, torch, torch:mps or torch:cuda[:N].",
+            help="Where to compute: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N].",
         ),
     ] = "cpu"  # fmt: skip
     ctx_size: Annotated[

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..core.server.replicas.ray_fleet import RayPlan
 
 MAX_REPLICAS: Final = 64
-CUDA: Final = "torch:cuda"
+ON_GPU: Final = ("cuda", "torch:cuda")
 
 
 def flag(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
@@ -68,8 +68,8 @@ def read_ray(text: str) -> RayPlan:
 
 def place_of(place: PlaceOptions, index: int, n: int) -> PlaceOptions:
     """Of one of n replicas on this machine: its share of the cores, or a GPU of its own."""
-    if place.device == CUDA:
-        return replace(place, device=f"{CUDA}:{index}")
+    if place.device in ON_GPU:
+        return replace(place, device=f"{place.device}:{index}")
     return _with_threads(place, _n_cores() // n)
 
 

@@ -309,7 +309,9 @@ def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
 
 
 def _available_for(backend: Backend) -> int | None:
-    return available_memory() if backend.name in _HOST_DEVICES else None
+    if backend.name in _HOST_DEVICES:
+        return available_memory()
+    return backend.free_device_bytes()
 
 
 def _available_beside(backend: Backend) -> int | None:

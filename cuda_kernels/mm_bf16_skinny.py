@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
-from .packed import PackedRows, require_packed
+from .packed import PackedRows, padded_width, require_packed
+from .qmm import Activation
 from .shapes import matrix_shape, require_shape
 
-ROW_GROUPS = {4: 1, 8: 2, 16: 4}  # most rows of x at once: groups of 4 of them
+ROWS_AT_ONCE = (4, 8, 16)  # rows of x that a block takes
 STAGE_BYTES = 3 * 8 * 2048  # stages x warps x what a chunk of a tile takes
-TENSOR_SHAPES = ((16, 4), (32, 4), (32, 8), (32, 16))  # (columns of a block, rows of x at once)
-REGISTERS = {(16, 4): 64, (32, 4): 96, (32, 8): 128, (32, 16): 128}
+TILE_BYTES = {16: STAGE_BYTES, 32: 2 * STAGE_BYTES}  # by columns of a block
+BLOCK = 256
+
+
+Defines = tuple[tuple[str, int], ...]
 
 
 class Plain(Enum):
@@ -32,42 +36,71 @@ class PlainMatrix:
     bias: Array | None = None  # float32 (n_out,)
 
 
+def _tensor_kernel(name: str, columns: int, registers: int, defines: Defines) -> Kernel:
+    return Kernel(
+        name,
+        Source("mm_bf16_skinny.cu", defines),
+        "matmul",
+        threads=256,
+        registers=registers,
+        shared=16,
+        dynamic_shared=TILE_BYTES[columns],
+    )
+
+
 def _tensor_kernels(name: str, *defines: tuple[str, int]) -> dict[tuple[int, int], Kernel]:
-    source = Source("mm_bf16_skinny.cu", defines)
+    """By columns of a block and rows at once."""
+    widest = 168 if "FLOAT_INPUT" in dict(defines) else 128
+    shapes = {(16, 4): 64, (32, 4): 96, (32, 8): 128, (32, 16): widest}
     return {
-        (columns, rows): Kernel(
-            f"{name}_{columns}_{rows}",
-            source,
-            "matmul",
-            threads=256,
-            registers=168
-            if "FLOAT_INPUT" in dict(defines) and rows == 16
-            else REGISTERS[columns, rows],
-            dynamic_shared=STAGE_BYTES * columns // 16,
-        )
-        for columns, rows in TENSOR_SHAPES
+        (columns, rows): _tensor_kernel(f"{name}_{columns}_{rows}", columns, registers, defines)
+        for (columns, rows), registers in shapes.items()
     }
 
 
-F32_SOURCE = Source("mm_f32_skinny.cu")
+def _gated_kernels(name: str, *defines: tuple[str, int]) -> dict[int, Kernel]:
+    return {rows: _tensor_kernel(f"{name}_gated_{rows}", 32, 128, defines) for rows in ROWS_AT_ONCE}
+
+
+def _f32_kernel(name: str, rows: int) -> Kernel:
+    shared = 64 * rows + (8 * rows + 16 if "gated" in name else 0)
+    source = Source("mm_f32_skinny.cu")
+    return Kernel(f"{name}_{rows}", source, "matmul", threads=256, registers=128, shared=shared)
+
+
+HALF = ("HALF_WEIGHTS", 1)
 TENSOR_KERNELS = {
     (Plain.BF16, True): _tensor_kernels("mm_bf16_packed"),
-    (Plain.F16, True): _tensor_kernels("mm_f16_packed", ("HALF_WEIGHTS", 1)),
+    (Plain.F16, True): _tensor_kernels("mm_f16_packed", HALF),
     (Plain.BF16, False): _tensor_kernels("mm_bf16_rows", ("FLOAT_INPUT", 1)),
 }
 F32_KERNELS = {
-    (packed, rows): Kernel(
-        f"mm_f32_{'packed' if packed else 'rows'}_{rows}",
-        F32_SOURCE,
-        "matmul",
-        threads=256,
-        registers=128,
-        shared=64 * rows,
-    )
+    (packed, rows): _f32_kernel(f"mm_f32_{'packed' if packed else 'rows'}", rows)
     for packed in (False, True)
     for rows in (4, 16)
 }
-KERNELS = (*(k for kinds in TENSOR_KERNELS.values() for k in kinds.values()), *F32_KERNELS.values())
+GATED_KERNELS = {
+    Plain.BF16: _gated_kernels("mm_bf16_packed"),
+    Plain.F16: _gated_kernels("mm_f16_packed", HALF),
+    Plain.F32: {rows: _f32_kernel("mm_f32_packed_gated", rows) for rows in (4, 16)},
+}
+KERNELS = (
+    *(kernel for kernels in TENSOR_KERNELS.values() for kernel in kernels.values()),
+    *F32_KERNELS.values(),
+    *(kernel for kernels in GATED_KERNELS.values() for kernel in kernels.values()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedSpace:
+    """Launches in flight at the same time must not share one. Arrivals start as zeros."""
+
+    hidden: Array  # float32 (T or more, inner)
+    arrivals: Array  # int32 (`arrivals_size`,)
+
+    @staticmethod
+    def arrivals_size(n_rows: int, inner: int) -> int:
+        return -(-n_rows // 16) * (padded_width(inner) // BLOCK)
 
 
 def mm_skinny(
@@ -103,6 +136,39 @@ def mm_skinny(
     launcher.launch(kernel, grid, [*rows, *out], shared=kernel.dynamic_shared)
 
 
+def mm_gated(
+    launcher: Launcher,
+    x: PackedRows,
+    w: PlainMatrix,
+    out: PackedRows,
+    space: GatedSpace,
+    *,
+    activation: Activation = Activation.SILU,
+) -> None:
+    """activation(gate) * up, packed; the first half of the rows of `w` are gates."""
+    n_out, n_k = matrix_shape("weights", w.weights)
+    n_rows, inner = int(x.q.shape[0]), n_out // 2
+    if n_out % 2:
+        raise ValueError(f"weights: {n_out} rows are not gates and as many ups")
+    _check(x, w, n_rows, n_k)
+    require_packed(out, n_rows, inner)
+    require_shape("hidden", space.hidden, (int(space.hidden.shape[0]), inner))
+    needed = n_rows, GatedSpace.arrivals_size(n_rows, inner)
+    found = int(space.hidden.shape[0]), int(space.arrivals.shape[0])
+    if found[0] < needed[0] or found[1] < needed[1]:
+        raise ValueError(f"space: {found} rows and arrivals, needed {needed}")
+    if w.bias is not None:
+        require_shape("bias", w.bias, (n_out,))
+    kernels = GATED_KERNELS[w.kind]
+    at_once = next((rows for rows in kernels if n_rows <= rows), 16)
+    columns = 1 if w.kind is Plain.F32 else 16
+    grid = (-(-inner // columns), -(-n_rows // at_once))
+    arguments = [*x.arguments, n_k, n_rows, w.weights, inner, space.hidden, int(activation)]
+    arguments += [w.bias, *out.arguments, space.arrivals]
+    kernel = kernels[at_once]
+    launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)
+
+
 def _check(x: PackedRows | Array, w: PlainMatrix, n_rows: int, n_k: int) -> None:
     piece = 4 if w.kind is Plain.F32 else 8
     if n_k % piece:
@@ -117,6 +183,6 @@ def _check(x: PackedRows | Array, w: PlainMatrix, n_rows: int, n_k: int) -> None
 
 def tensor_shape(launcher: Launcher, n_rows: int, n_out: int) -> tuple[int, int]:
     """Columns of a block and rows at once. No bit depends on it: all share K in one way."""
-    at_once = next((rows for rows in ROW_GROUPS if n_rows <= rows), 16)
+    at_once = next((rows for rows in ROWS_AT_ONCE if n_rows <= rows), 16)
     narrow = at_once == 4 and n_out <= 32 * 2 * launcher.n_processors
     return 16 if narrow else 32, at_once

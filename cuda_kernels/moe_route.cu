@@ -3,6 +3,7 @@
 #define MOE_BUILDS_LISTS
 #include "float_dot.cuh"
 #include "moe_lists.cuh"
+#include "qmm_epilogue.cuh"  // last_to_arrive
 
 #define EXPERTS 2  // of a block
 #define INPUTS 8   // rows of x that meet a weight while it is in a register
@@ -64,39 +65,25 @@ __device__ __forceinline__ void choose_rows(int first, int n_warps, const Choice
     }
 }
 
-// True in the block that comes last, which then sees what all others wrote.
-__device__ __forceinline__ bool is_last_block(int* tickets) {
-    __shared__ int last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomicAdd(tickets, 1) == (int)(gridDim.x * gridDim.y) - 1;
-        if (last) *tickets = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
 template <class Input>
 __device__ __forceinline__ void route(const Input& x, const Router& router, const Choice& choice, const Routes& routes,
                                       const MoeLists& lists) {
     let_next_start();
     write_logits(x, router, choice.n_expert, routes);
-    if (!is_last_block(routes.tickets)) return;
+    if (!last_to_arrive(routes.tickets, gridDim.x * gridDim.y)) return;
     choose_rows(threadIdx.x >> 5, WARPS, choice, router.gate != nullptr, routes);
     __syncthreads();
-    build_lists(routes.experts, routes.live(), choice, lists);
+    build_lists(routes.experts, routes.live(), routes.has_shared != 0, choice, lists);
 }
 
 #define ROUTER const float *weights, const float *bias, const float *gate, int n_k
 #define CHOICE int n_expert, int n_used, int gating, int normalise, float scale, const float *probs_bias
 #define ROUTES float *logits, int *experts, float *row_weights, int has_shared, const int *n_live, int n_rows, int *tickets
-#define LISTS int *n_distinct, int *ids, int *starts, int *columns
+#define LISTS int *n_bundles, int *ids, int *starts, int *columns, int bundle_width
 #define MAKE_ROUTER Router{weights, bias, gate, n_k}
 #define MAKE_CHOICE Choice{n_expert, n_used, gating, normalise, scale, probs_bias}
 #define MAKE_ROUTES Routes{logits, experts, row_weights, has_shared, n_live, n_rows, tickets}
-#define MAKE_LISTS MoeLists{n_distinct, ids, starts, columns}
+#define MAKE_LISTS MoeLists{n_bundles, ids, starts, columns, bundle_width}
 
 extern "C" __global__ void __launch_bounds__(256, 2) moe_route_rows(const float* x, int width, ROUTER, CHOICE, ROUTES, LISTS) {
     route(FloatInput{x, width}, MAKE_ROUTER, MAKE_CHOICE, MAKE_ROUTES, MAKE_LISTS);
@@ -123,5 +110,5 @@ extern "C" __global__ void __launch_bounds__(256, 2) moe_choose(int gated, CHOIC
     Choice choice = MAKE_CHOICE;
     Routes routes = MAKE_ROUTES;
     choose_rows(blockIdx.x * WARPS + (threadIdx.x >> 5), gridDim.x * WARPS, choice, gated != 0, routes);
-    if (is_last_block(routes.tickets)) build_lists(routes.experts, routes.live(), choice, MAKE_LISTS);
+    if (last_to_arrive(routes.tickets, gridDim.x)) build_lists(routes.experts, routes.live(), has_shared != 0, choice, MAKE_LISTS);
 }

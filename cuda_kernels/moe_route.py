@@ -10,11 +10,12 @@ from .shapes import matrix_shape, require_shape
 
 MAX_EXPERTS = 512
 MAX_USED = 16
-RANK_BITS = 4  # an entry of `columns` is row << 4 | rank
+RANK_BITS = 5  # an entry of `columns` is row << 5 | rank
+BUNDLES = (4, 8)
 FEW_ROWS = 64  # up to here one block chooses for all, in the launch that makes the logits
 
 SOURCE = Source("moe_route.cu")
-_LIST_BYTES = 8192 + 516
+_LIST_BYTES = 6144 + 516
 
 
 def _kernel(name: str, shared: int) -> Kernel:
@@ -57,18 +58,21 @@ class Choice:
 class Routes:
     """What `moe_route` leaves: of each row, and of each expert that any row asks.
 
-    Expert ids[i] has the entries of `columns` from starts[i] to starts[i + 1], row << 4 | rank,
-    ascending. `tickets` is zero before the first launch and after each.
+    A bundle is up to `bundle` (4 or 8) columns of one expert, entries starts[i] to starts[i + 1]
+    of `columns`: row << 5 | rank, ascending within an expert. The shared expert, if there is one,
+    comes last, as number n_expert and rank n_used, with all rows. `tickets` is zero before the
+    first launch and after each.
     """
 
     logits: Array  # float32 (T, n_expert + 1)
     experts: Array  # int32 (T, n_used), best first
     weights: Array  # float32 (T, n_used + has_shared); the last is the shared expert's
-    n_distinct: Array  # int32 (1,)
-    ids: Array  # int32 (min(n_expert, T * n_used),)
+    n_bundles: Array  # int32 (2,): of routed experts, and all
+    ids: Array  # int32 (`max_bundles`,): the expert of each
     starts: Array  # int32, one more
-    columns: Array  # int32 (T * n_used,)
+    columns: Array  # int32 (T * (n_used + has_shared),)
     tickets: Array  # int32 (1,)
+    bundle: int = 4
 
     @property
     def n_rows(self) -> int:
@@ -78,19 +82,59 @@ class Routes:
     def n_used(self) -> int:
         return int(self.experts.shape[1])
 
+    @property
+    def has_shared(self) -> bool:
+        return int(self.weights.shape[1]) > self.n_used
 
-def routes_shapes(n_rows: int, n_expert: int, choice: Choice) -> dict[str, tuple[int, ...]]:
-    """Of the fields of `Routes`."""
-    n_pairs = n_rows * choice.n_used
-    n_distinct = min(n_expert, n_pairs)
+    @property
+    def n_expert(self) -> int:
+        return int(self.logits.shape[1]) - 1
+
+    def bundles_of(self, which: int) -> int:
+        """At most, of routed experts (0), the shared one (1), or all (2)."""
+        everyone = int(self.ids.shape[0])
+        shared = -(-self.n_rows // self.bundle) if self.has_shared else 0
+        return (everyone - shared, shared, everyone)[which]
+
+    def check_experts(self, n_routed: int | None, which: int) -> None:
+        """Against the stacks of a launch; `n_routed` None: without routed ones."""
+        if which and not self.has_shared:
+            raise ValueError("the routes know of no shared expert")
+        if n_routed not in (None, self.n_expert):
+            raise ValueError(f"{n_routed} experts, the routes have {self.n_expert}")
+
+
+def n_pairs(routes: Routes) -> int:
+    """Rows between the two products: row t of rank r is t * (n_used + has_shared) + r."""
+    return routes.n_rows * (routes.n_used + routes.has_shared)
+
+
+def bundle_width(n_rows: int, n_expert: int, n_used: int) -> int:
+    """Columns that are multiplied at once: 4, or 8 where most experts have more rows than that."""
+    return 4 if n_rows <= 4 or n_rows * n_used <= 3 * n_expert else 8
+
+
+def max_bundles(n_rows: int, n_expert: int, n_used: int, bundle: int) -> int:
+    """Of routed experts."""
+    n_pairs = n_rows * n_used
+    return min(n_pairs, n_expert + n_pairs // bundle)
+
+
+def routes_shapes(
+    n_rows: int, n_expert: int, choice: Choice, bundle: int = 4
+) -> dict[str, tuple[int, ...]]:
+    """Of the arrays of `Routes`."""
+    per_row = choice.n_used + choice.has_shared
+    bundles = max_bundles(n_rows, n_expert, choice.n_used, bundle)
+    bundles += choice.has_shared * -(-n_rows // bundle)
     return {
         "logits": (n_rows, n_expert + 1),
         "experts": (n_rows, choice.n_used),
-        "weights": (n_rows, choice.n_used + choice.has_shared),
-        "n_distinct": (1,),
-        "ids": (n_distinct,),
-        "starts": (n_distinct + 1,),
-        "columns": (n_pairs,),
+        "weights": (n_rows, per_row),
+        "n_bundles": (2,),
+        "ids": (bundles,),
+        "starts": (bundles + 1,),
+        "columns": (n_rows * per_row,),
         "tickets": (1,),
     }
 
@@ -119,7 +163,9 @@ def moe_route(
         routes.logits, routes.experts, routes.weights, int(choice.has_shared),
         n_live, n_rows, routes.tickets,
     ]  # fmt: skip
-    lists: list[Argument] = [routes.n_distinct, routes.ids, routes.starts, routes.columns]
+    lists: list[Argument] = [
+        routes.n_bundles, routes.ids, routes.starts, routes.columns, routes.bundle,
+    ]  # fmt: skip
     gated = router.shared_gate is not None
     grid = (-(-(n_expert + gated) // 2), -(-n_rows // 8))
     if n_rows <= FEW_ROWS:
@@ -148,6 +194,8 @@ def _check(router: Router, choice: Choice, routes: Routes, n_k: int) -> None:
         raise ValueError(f"router: rows of {n_k} values do not begin at 16 bytes; pad them")
     if router.shared_gate is not None and not choice.has_shared:
         raise ValueError("router: a gate of a shared expert that is not there")
+    if routes.bundle not in BUNDLES:
+        raise ValueError(f"routes: bundles of {routes.bundle} columns; there are {BUNDLES}")
     if choice.gating not in (1, 2, 3):
         raise ValueError(f"choice: gating {choice.gating} is not known")
     for name, array in (("bias", router.bias), ("probs_bias", choice.probs_bias)):
@@ -155,5 +203,5 @@ def _check(router: Router, choice: Choice, routes: Routes, n_k: int) -> None:
             require_shape(name, array, (n_expert,))
     if router.shared_gate is not None:
         require_shape("shared_gate", router.shared_gate, (n_k,))
-    for name, shape in routes_shapes(routes.n_rows, n_expert, choice).items():
+    for name, shape in routes_shapes(routes.n_rows, n_expert, choice, routes.bundle).items():
         require_shape(name, getattr(routes, name), shape)

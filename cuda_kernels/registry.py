@@ -14,15 +14,18 @@ MODULES: tuple[str, ...] = (
     "dequant",
     "draft_pick",
     "embed",
+    "gate_rows",
     "gdn_rows",
     "gdn_state",
     "gdn_step",
     "head_pick",
     "mm_bf16_skinny",
+    "mm_moe",
     "moe_route",
     "norm_quant",
     "page_copy",
     "qmm",
+    "qmm_moe",
     "spec_accept",
 )
 

@@ -18,7 +18,7 @@ def create_backend(
     *,
     repack_cache: bool = False,
 ) -> Backend:
-    """A backend by its command-line name: `cpu`, `torch`, `torch:mps`, `torch:cuda:1`, `auto`.
+    """A backend by its command-line name: `cpu`, `cuda`, `cuda:1`, `torch`, `torch:mps`, `auto`.
 
     `repack_cache` keeps the weights of the CPU backend on disk as it wants them.
     """
@@ -31,15 +31,17 @@ def create_backend(
         set_name = os.environ.get(CPU_SET_VARIABLE)
         return CpuBackend(threads, set_name, kv_types, repack_cache=repack_cache)
     if kind == "cuda":
-        from .cuda import refuse
+        from .cuda import create
 
-        raise refuse(device)
+        return create(device, kv_types)
     if kind != "torch":
         raise ConfigError(
-            f"--device {device}: unknown device; choose cpu, torch or torch:<torch device>"
+            f"--device {device}: unknown device; choose cpu, cuda, torch or torch:<torch device>"
         )
     if kv_types != HALF_FLOATS:
-        raise ConfigError(f"--cache-type-k and --cache-type-v are for --device cpu, not {device}")
+        raise ConfigError(
+            f"--cache-type-k and --cache-type-v are for --device cpu and cuda, not {device}"
+        )
     try:
         from .reference.backend import ReferenceBackend
     except ModuleNotFoundError as error:

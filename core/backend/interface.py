@@ -107,6 +107,10 @@ class Backend(ABC):
     def vector(self, values: Floats) -> Vector:
         """Keep a small float32 array beside the matrices."""
 
+    def free_device_bytes(self) -> int | None:
+        """Memory of its own that is left; None: its arrays are the host's, or it cannot tell."""
+        return None
+
     def weight_bytes(self) -> int:
         """What all matrices and vectors prepared so far take in memory."""
         return self.prepared_bytes

@@ -4,7 +4,6 @@
 
 #define MOE_MAX_EXPERTS 512
 #define MOE_MAX_USED 16
-#define MOE_SLOTS (MOE_MAX_EXPERTS / 32)  // expert 32 * slot + lane is in the hands of a lane
 #define MOE_SMALLEST_SUM 6.103515625e-05f  // 2^-14: keeps a division by a sum of vanishing probabilities finite
 
 enum Gating { SOFTMAX = 1, SIGMOID = 2, SOFTMAX_OF_CHOSEN = 3 };
@@ -23,19 +22,20 @@ __device__ __forceinline__ uint32_t ordered(float x) {
 }
 
 // Probabilities of all experts from their logits, which they replace. Slots without an expert hold -infinity.
-__device__ __forceinline__ void softmax(float p[MOE_SLOTS]) {
+template <int SLOTS>
+__device__ __forceinline__ void softmax(float p[SLOTS]) {
     float largest = -INFINITY_F, sum = 0.0f;
 #pragma unroll
-    for (int s = 0; s < MOE_SLOTS; s++) largest = fmaxf(largest, p[s]);
+    for (int s = 0; s < SLOTS; s++) largest = fmaxf(largest, p[s]);
     largest = warp_max(largest);
 #pragma unroll
-    for (int s = 0; s < MOE_SLOTS; s++) {
+    for (int s = 0; s < SLOTS; s++) {
         p[s] = expf(p[s] - largest);
         sum += p[s];
     }
     sum = warp_sum(sum);
 #pragma unroll
-    for (int s = 0; s < MOE_SLOTS; s++) p[s] /= sum;
+    for (int s = 0; s < SLOTS; s++) p[s] /= sum;
 }
 
 // Of the `n` lowest lanes, each with a value; the same way in.
@@ -46,30 +46,28 @@ __device__ __forceinline__ float softmax_of_lanes(float x, int n) {
     return e / warp_sum(e);
 }
 
-// Lane r < n_used learns who is asked at rank r, and with which weight. `logits`: of this row.
-__device__ __forceinline__ void choose_experts(const volatile float* logits, const Choice& choice, int* expert,
-                                               float* weight) {
+// Who is asked at rank r, and with which probability, is told to lane r < n_used. Expert 32 * slot + lane is in a lane's hands.
+template <int SLOTS>
+__device__ __forceinline__ void best_experts(const volatile float* logits, const Choice& choice, int* expert, float* weight) {
     int lane = threadIdx.x & 31;
-    float p[MOE_SLOTS];
-    uint32_t key[MOE_SLOTS];
+    float p[SLOTS];
+    uint32_t key[SLOTS];
 #pragma unroll
-    for (int s = 0; s < MOE_SLOTS; s++) p[s] = 32 * s + lane < choice.n_expert ? logits[32 * s + lane] : -INFINITY_F;
-    if (choice.gating == SOFTMAX) softmax(p);
+    for (int s = 0; s < SLOTS; s++) p[s] = 32 * s + lane < choice.n_expert ? logits[32 * s + lane] : -INFINITY_F;
+    if (choice.gating == SOFTMAX) softmax<SLOTS>(p);
 #pragma unroll
-    for (int s = 0; s < MOE_SLOTS; s++) {
+    for (int s = 0; s < SLOTS; s++) {
         int e = 32 * s + lane;
         bool there = e < choice.n_expert;
         if (choice.gating == SIGMOID) p[s] = sigmoid(p[s]);
         key[s] = there ? ordered(choice.probs_bias ? p[s] + choice.probs_bias[e] : p[s]) : 0u;
     }
-    *expert = 0;
-    *weight = 0.0f;
     for (int rank = 0; rank < choice.n_used; rank++) {
         uint32_t best = 0;
         int slot = 0;
         float value = 0.0f;
 #pragma unroll
-        for (int s = 0; s < MOE_SLOTS; s++) {
+        for (int s = 0; s < SLOTS; s++) {
             if (key[s] > best) best = key[s], slot = s, value = p[s];
         }
         bool winner = best == __reduce_max_sync(ALL_LANES, best);
@@ -77,11 +75,20 @@ __device__ __forceinline__ void choose_experts(const volatile float* logits, con
         value = __shfl_sync(ALL_LANES, value, first & 31);
         if (lane == rank) *expert = (int)first, *weight = value;
 #pragma unroll
-        for (int s = 0; s < MOE_SLOTS; s++) {
+        for (int s = 0; s < SLOTS; s++) {
             if ((uint32_t)(32 * s + lane) == first) key[s] = 0;
         }
     }
-    bool chosen = lane < choice.n_used;
+}
+
+// Lane r < n_used learns who is asked at rank r, and with which weight. `logits`: of this row.
+__device__ __forceinline__ void choose_experts(const volatile float* logits, const Choice& choice, int* expert, float* weight) {
+    *expert = 0;
+    *weight = 0.0f;
+    if (choice.n_expert <= 128) best_experts<4>(logits, choice, expert, weight);
+    else if (choice.n_expert <= 256) best_experts<8>(logits, choice, expert, weight);
+    else best_experts<16>(logits, choice, expert, weight);
+    bool chosen = (threadIdx.x & 31) < choice.n_used;
     if (choice.gating == SOFTMAX_OF_CHOSEN) *weight = softmax_of_lanes(*weight, choice.n_used);
     if (choice.normalise) {
         float sum = warp_sum(chosen ? *weight : 0.0f);

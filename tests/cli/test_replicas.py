@@ -196,6 +196,7 @@ def test_where_replicas_compute() -> None:
     assert place_of(PlaceOptions(threads=3), 1, 2).threads == 3
     assert (place_of(PlaceOptions(), 1, 1000).threads or 0) == 1
     assert place_of(PlaceOptions(device="torch:cuda"), 1, 2).device == "torch:cuda:1"
+    assert place_of(PlaceOptions(device="cuda"), 1, 2).device == "cuda:1"
     assert place_of(PlaceOptions(device="torch:cuda:0"), 1, 2).device == "torch:cuda:0"
     assert place_on_ray(PlaceOptions(), 2.5).threads == 3
     assert place_on_ray(PlaceOptions(device="torch:cuda"), 1).device == "torch:cuda"

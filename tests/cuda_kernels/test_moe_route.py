@@ -1,4 +1,4 @@
-"""Routing on the shim: the reference's choice, ties and NaN included, and the lists of experts."""
+"""Routing: the reference's choice, ties and NaN included, and the lists of experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shim.launcher import HostLauncher
+from shim.machine import Machine
 from support.packed_rows import pack, unpack
 
 from specdec.core.backend.layers import Floats, Gating, Moe
@@ -36,6 +36,7 @@ class Case:
     bias: bool = False  # of the router, and of the choice
     shared: str = ""  # or "plain", or "gated"
     packed: bool = False
+    bundle: int = 4
 
 
 CASES = {
@@ -48,7 +49,8 @@ CASES = {
     "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=1.8, n_rows=9),
     "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, n_rows=17),
     "packed": Case(packed=True, n_rows=10, n_expert=33, shared="gated"),
-    "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated"),
+    "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated", bundle=8),
+    "bundles of few": Case(n_rows=37, n_expert=9, n_used=3, shared="gated"),
     "many packed rows": Case(n_rows=66, bias=True, gating=Gating.SIGMOID, packed=True),
 }
 
@@ -58,6 +60,7 @@ class Problem:
     x: PackedRows | Floats
     router: Router
     choice: Choice
+    bundle: int = 4
 
     @property
     def floats(self) -> Floats:
@@ -98,49 +101,74 @@ def make(case: Case, seed: int = 0) -> Problem:
     choice = Choice(
         case.n_used, case.gating.value, case.normalise, case.scale, bias, bool(case.shared)
     )
-    return Problem(pack(rows) if case.packed else rows, router, choice)
+    return Problem(pack(rows) if case.packed else rows, router, choice, case.bundle)
 
 
-def empty_routes(problem: Problem, n_rows: int) -> Routes:
+def empty_routes(machine: Machine, problem: Problem, n_rows: int) -> Routes:
     """Full of what no kernel writes."""
-    shapes = routes_shapes(n_rows, len(problem.router.weights), problem.choice)
+    shapes = routes_shapes(n_rows, len(problem.router.weights), problem.choice, problem.bundle)
     floats = {"logits", "weights"}
     arrays = {
-        name: np.full(shape, -7, np.float32 if name in floats else np.int32)
+        name: machine.put(np.full(shape, -7, np.float32 if name in floats else np.int32))
         for name, shape in shapes.items()
     }
-    arrays["tickets"][:] = 0
-    return Routes(**arrays)
+    arrays["tickets"] = machine.put(np.zeros(1, np.int32))
+    return Routes(**arrays, bundle=problem.bundle)
 
 
-def run(
-    problem: Problem, launcher: HostLauncher | None = None, n_live: int | None = None
-) -> Routes:
-    routes = empty_routes(problem, len(problem.floats))
-    live = None if n_live is None else np.array([n_live], np.int32)
-    host = HostLauncher() if launcher is None else launcher
-    moe_route(host, problem.x, problem.router, problem.choice, routes, n_live=live)
-    assert routes.tickets[0] == 0
-    return routes
+def put(machine: Machine, problem: Problem) -> Problem:
+    """All arrays where the machine wants them."""
+
+    def each(array: Floats | None) -> Floats | None:
+        return None if array is None else machine.put(array)
+
+    x, router = problem.x, problem.router
+    rows: PackedRows | Floats = (
+        PackedRows(machine.put(x.q), machine.put(x.d), machine.put(x.s))
+        if isinstance(x, PackedRows)
+        else machine.put(x)
+    )
+    moved = Router(each(router.weights), each(router.bias), each(router.shared_gate))
+    choice = replace(problem.choice, probs_bias=each(problem.choice.probs_bias))
+    return Problem(rows, moved, choice, problem.bundle)
+
+
+def run(machine: Machine, problem: Problem, n_live: int | None = None) -> Routes:
+    routes = empty_routes(machine, problem, len(problem.floats))
+    live = None if n_live is None else machine.put(np.array([n_live], np.int32))
+    there = put(machine, problem)
+    moe_route(machine.launcher, there.x, there.router, there.choice, routes, n_live=live)
+    names = [field.name for field in fields(Routes) if field.name != "bundle"]
+    made = {name: machine.get(getattr(routes, name)) for name in names}
+    assert made["tickets"][0] == 0
+    return Routes(**made, bundle=routes.bundle)
 
 
 def check_lists(routes: Routes, n_live: int) -> None:
-    experts = routes.experts[:n_live]
-    n = int(routes.n_distinct[0])
-    assert routes.ids[:n].tolist() == np.unique(experts).tolist()
+    """Against experts: who has which rows, in pieces of at most a bundle."""
+    expected = []
+    chosen, shared_id = routes.experts[:n_live], routes.logits.shape[1] - 1
+    by_expert = [(int(e), np.argwhere(chosen == e)) for e in np.unique(chosen)]
+    if routes.has_shared and n_live:
+        pairs = np.stack([np.arange(n_live), np.full(n_live, routes.n_used)], axis=1)
+        by_expert.append((shared_id, pairs))
+    for expert, pairs in by_expert:
+        for first in range(0, len(pairs), routes.bundle):
+            rows, ranks = pairs[first : first + routes.bundle].T
+            expected.append((expert, (rows << RANK_BITS | ranks).tolist()))
+    n_routed, n = routes.n_bundles.tolist()
+    assert n_routed == sum(expert != shared_id for expert, _ in expected)
     assert routes.starts[0] == 0
-    assert routes.starts[n] == experts.size
-    for i, expert in enumerate(routes.ids[:n]):
-        rows, ranks = np.nonzero(experts == expert)
-        columns = routes.columns[routes.starts[i] : routes.starts[i + 1]]
-        assert columns.tolist() == (rows << RANK_BITS | ranks).tolist()
+    spans = zip(routes.starts[:n], routes.starts[1 : n + 1], strict=True)
+    columns = [routes.columns[first:last].tolist() for first, last in spans]
+    assert list(zip(routes.ids[:n].tolist(), columns, strict=True)) == expected
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_equals_the_reference(name: str) -> None:
+def test_equals_the_reference(machine: Machine, name: str) -> None:
     problem = make(CASES[name])
     n_used, n_rows = problem.choice.n_used, len(problem.floats)
-    routes = run(problem)
+    routes = run(machine, problem)
     experts, weights = problem.expected()
     assert np.array_equal(routes.experts, experts)
     np.testing.assert_allclose(routes.weights[:, :n_used], weights, rtol=3e-6, atol=1e-7)
@@ -155,80 +183,71 @@ def test_equals_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("gating", Gating)
-def test_equal_scores_go_to_the_lower_expert(gating: Gating) -> None:
+def test_equal_scores_go_to_the_lower_expert(machine: Machine, gating: Gating) -> None:
     """Experts in fours that are the same, and a row of zeros for which all are."""
     problem = make(Case(n_expert=40, n_used=6, gating=gating, n_rows=6))
     problem.router.weights[:] = np.repeat(problem.router.weights[:10], 4, axis=0)
     assert isinstance(problem.x, np.ndarray)
     problem.x[2] = 0
     problem.x[4] = problem.x[3]
-    routes = run(problem)
+    routes = run(machine, problem)
     experts, weights = problem.chosen_from(routes.logits[:, :40].copy())
     assert routes.experts[2].tolist() == [0, 1, 2, 3, 4, 5]
     assert np.array_equal(routes.experts, experts)
     assert np.array_equal(routes.weights[3], routes.weights[4])
-    np.testing.assert_allclose(routes.weights, weights, rtol=1e-6)
+    np.testing.assert_allclose(routes.weights, weights, rtol=3e-6)
     check_lists(routes, 6)
 
 
 @pytest.mark.parametrize("gating", Gating)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_number_comes_out_as_in_the_reference(gating: Gating, value: float) -> None:
+def test_what_is_no_number_comes_out_as_in_the_reference(
+    machine: Machine, gating: Gating, value: float
+) -> None:
     problem = make(Case(n_expert=20, gating=gating, bias=True, n_rows=4))
     assert problem.router.bias is not None
     problem.router.bias[[3, 11]] = value
-    routes = run(problem)
+    routes = run(machine, problem)
     experts, weights = problem.chosen_from(routes.logits[:, :20].copy())
     assert np.array_equal(routes.experts, experts)
-    np.testing.assert_allclose(routes.weights, weights, rtol=1e-6)
+    np.testing.assert_allclose(routes.weights, weights, rtol=3e-6)
     check_lists(routes, 4)
 
 
-def test_vanishing_probabilities_are_not_divided_by_nothing() -> None:
+def test_vanishing_probabilities_are_not_divided_by_nothing(machine: Machine) -> None:
     problem = make(Case(gating=Gating.SIGMOID, bias=True))
     assert problem.router.bias is not None
     problem.router.bias[:] -= 40
-    routes = run(problem)
+    routes = run(machine, problem)
     np.testing.assert_allclose(routes.weights, problem.expected()[1], rtol=1e-5)
     assert 0 < routes.weights.max() < 1e-10
 
 
 @pytest.mark.parametrize("name", ["packed", "sigmoid", "many rows", "16 of 512"])
-def test_a_row_is_routed_alike_in_any_company(name: str) -> None:
+def test_a_row_is_routed_alike_in_any_company(machine: Machine, name: str) -> None:
     problem = make(replace(CASES[name], packed=False))
-    whole = run(problem)
+    whole = run(machine, problem)
     for row in (0, len(problem.floats) - 1):
-        alone = run(replace(problem, x=problem.floats[row : row + 1].copy()))
+        alone = run(machine, replace(problem, x=problem.floats[row : row + 1].copy()))
         for field in ("logits", "experts", "weights"):
             ours, theirs = getattr(alone, field)[0], getattr(whole, field)[row]
             assert np.array_equal(ours[:-1], theirs[:-1])
         check_lists(alone, 1)
 
 
-@pytest.mark.parametrize("seed", [2, 7])
-@pytest.mark.parametrize("name", CASES)
-def test_the_order_of_threads_and_blocks_is_nothing(name: str, seed: int) -> None:
-    problem = make(CASES[name])
-    straight, permuted = run(problem), run(problem, HostLauncher(seed=seed))
-    for field in fields(Routes):
-        assert np.array_equal(getattr(straight, field.name), getattr(permuted, field.name))
-
-
-@pytest.mark.parametrize("n_live", [0, 1, 3, 70])
-@pytest.mark.parametrize("n_rows", [5, 70])
-def test_rows_that_do_not_live_ask_nobody(n_live: int, n_rows: int) -> None:
+@pytest.mark.parametrize(("n_rows", "n_live"), [(5, 0), (5, 1), (5, 7), (70, 3)])
+def test_rows_that_do_not_live_ask_nobody(machine: Machine, n_live: int, n_rows: int) -> None:
     problem = make(Case(n_rows=n_rows, shared="plain"))
-    routes, whole = run(problem, n_live=n_live), run(problem)
+    routes, whole = run(machine, problem, n_live=n_live), run(machine, problem)
     n = min(n_live, n_rows)
     assert np.array_equal(routes.experts[:n], whole.experts[:n])
     assert (routes.experts[n:] == -7).all()
     check_lists(routes, n)
 
 
-def test_shapes_are_checked() -> None:
+def test_shapes_are_checked(machine: Machine) -> None:
     problem = make(Case(n_rows=2))
-    routes = empty_routes(problem, 2)
-    launcher = HostLauncher()
+    routes = empty_routes(machine, problem, 2)
     faults = [
         (replace(problem.choice, n_used=17), "17 of 32 experts"),
         (replace(problem.choice, gating=4), "gating 4"),
@@ -238,4 +257,4 @@ def test_shapes_are_checked() -> None:
     ]
     for choice, message in faults:
         with pytest.raises(ValueError, match=message):
-            moe_route(launcher, problem.x, problem.router, choice, routes)
+            moe_route(machine.launcher, problem.x, problem.router, choice, routes)

@@ -1,19 +1,32 @@
-"""The CUDA backend: so far only what it has to say. The only folder that imports `cuda_kernels`."""
+"""The CUDA backend. The only folder that imports `cuda_kernels`."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ....cuda_kernels.device import unavailable_reason
-from ...errors import ConfigError
+from ...errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from ..layers import KvTypes
+    from .backend import CudaBackend
+    from .device import Device
 
 
-def refuse(device: str) -> ConfigError:
-    """Why `--device cuda` or `cuda:1` cannot be had, with what is missing on this machine."""
-    index = device.partition(":")[2] or "0"
-    if not index.isdecimal():
-        return ConfigError(f"--device {device}: unknown device; a GPU is called cuda:0, cuda:1, …")
-    text = (
-        f"--device {device} is not finished: its kernels are there, the step that joins them is "
-        "not; use --device cpu or torch:cuda"
-    )
-    reason = unavailable_reason(int(index))
-    return ConfigError(f"{text}. Nor would they run here: {reason}" if reason else text)
+def create(device: str, kv_types: KvTypes) -> CudaBackend:
+    """For `--device cuda` or `cuda:1`; refused in one line where that is not to be had."""
+    name = device.partition(":")[2] or "0"
+    if not name.isdecimal():
+        raise ConfigError(f"--device {device}: unknown device; a GPU is called cuda:0, cuda:1, …")
+    if reason := unavailable_reason(int(name)):
+        raise MissingDependencyError(f"--device {device}: {reason}")
+    from .backend import CudaBackend
+
+    return CudaBackend(open_device(int(name)), kv_types)
+
+
+def open_device(index: int) -> Device:
+    """Tests put another one here."""
+    from .torch_device import TorchDevice
+
+    return TorchDevice(index)

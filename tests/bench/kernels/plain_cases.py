@@ -10,7 +10,14 @@ from functools import partial
 import numpy as np
 
 from specdec.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
-from specdec.cuda_kernels.moe_route import Choice, Router, Routes, moe_route, routes_shapes
+from specdec.cuda_kernels.moe_route import (
+    Choice,
+    Router,
+    Routes,
+    bundle_width,
+    moe_route,
+    routes_shapes,
+)
 
 from .case import Case, Work
 from .models import Sizes
@@ -83,13 +90,15 @@ def _route(place: Place, sizes: Sizes, rows: int) -> Work:
     weights = place.random.standard_normal((sizes.n_experts, n_k), np.float32)
     router = Router(place.put(weights), shared_gate=place.normal(n_k))
     choice = Choice(sizes.n_used, SOFTMAX, normalise=True, has_shared=True)
-    shapes = routes_shapes(rows, sizes.n_experts, choice)
+    bundle = bundle_width(rows, sizes.n_experts, sizes.n_used)
+    shapes = routes_shapes(rows, sizes.n_experts, choice, bundle)
     floats = ("logits", "weights")
     routes = Routes(
         **{
             name: place.zeros(shape, np.float32 if name in floats else np.int32)
             for name, shape in shapes.items()
-        }
+        },
+        bundle=bundle,
     )
 
     def error() -> float:

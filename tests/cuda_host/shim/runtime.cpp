@@ -27,7 +27,7 @@ void fail_at(const char* operation, Where where, const char* format, ...) {
     fail("%s %s: %s", operation, shown(where).c_str(), text.c_str());
 }
 
-// Never on another thread's path but here: between instructions of its own a thread is not interrupted.
+// Here and where it waits a thread may give way to others; between other instructions it is not interrupted.
 void interrupt() {
     if (++running->atomics > most_atomics) fail("a million atomic operations: does it wait for a block that is not running?");
     if (!seeded() || chance(4)) return;

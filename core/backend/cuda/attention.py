@@ -1,0 +1,58 @@
+"""Attention of a layer: three launches, and what they share between layers."""
+
+from __future__ import annotations
+
+from ....cuda_kernels.attention import AttentionHeads, Parts, n_splits, parts_shapes
+from ....cuda_kernels.attn_combine import attn_combine
+from ....cuda_kernels.attn_prep import HeadNorm, Preparation, Rope, attn_prep, turns
+from ....cuda_kernels.attn_verify import attn_verify
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.kv_pages import KvPages
+from ....cuda_kernels.packed import PackedRows
+from ..layers import Attention, Norm, RopePairs
+from .device import Device
+from .step import DeviceStep
+
+
+class Attender:
+    def __init__(self, device: Device) -> None:
+        self._device, self._launcher = device, device.launcher
+        self._turns: dict[bytes, Array] = {}  # by frequencies
+        self._scratch: dict[tuple[object, ...], tuple[Array, Parts]] = {}
+
+    def attend(
+        self, qkv: Array, a: Attention, cache: KvPages, step: DeviceStep, out: PackedRows
+    ) -> None:
+        heads = AttentionHeads(a.n_heads, cache.heads, a.gated, a.window)
+        queries, parts = self._room(heads, step)
+        launcher, arrays = self._launcher, step.attention
+        attn_prep(launcher, heads, self._preparation(a), qkv, arrays, cache, queries)
+        attn_verify(launcher, heads, step.shape.max_rows, arrays, cache, queries, parts)
+        attn_combine(launcher, heads, arrays, parts, qkv, sinks=a.sinks, packed=out)
+
+    def _room(self, heads: AttentionHeads, step: DeviceStep) -> tuple[Array, Parts]:
+        """Layers of one kind run one after the other in the same memory."""
+        splits = n_splits(step.shape.cells, heads.splits_per_octave)
+        key = heads.n_heads, heads.kv, step.n_rows, splits
+        if key not in self._scratch:
+            sums, totals = parts_shapes(heads, step.n_rows, splits)
+            empty = self._device.empty
+            self._scratch[key] = (
+                empty(heads.queries_shape(step.n_rows), "uint32"),
+                Parts(empty(sums, "float32"), empty(totals, "float32")),
+            )
+        return self._scratch[key]
+
+    def _preparation(self, a: Attention) -> Preparation:
+        rope = None
+        if a.rope is not None:
+            key = a.rope.frequencies.tobytes()
+            if key not in self._turns:
+                self._turns[key] = self._device.put(turns(a.rope.frequencies))
+            halves = a.rope.pairs is RopePairs.HALVES
+            rope = Rope(self._turns[key], halves, a.rope.magnitude)
+        return Preparation(a.scale, rope, _head_norm(a.q_norm), _head_norm(a.k_norm))
+
+
+def _head_norm(norm: Norm | None) -> HeadNorm | None:
+    return None if norm is None else HeadNorm(norm.weight, norm.eps)

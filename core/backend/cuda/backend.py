@@ -1,0 +1,335 @@
+"""`CudaBackend`: every op as launches of `cuda_kernels`, on whatever device it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ....cuda_kernels import embed as tables
+from ....cuda_kernels import qmm
+from ....cuda_kernels.gate_rows import gate_rows
+from ....cuda_kernels.head_pick import Logits, head_summits
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from ....cuda_kernels.packed import PackedRows
+from ..interface import (
+    MAXIMA_BLOCK,
+    Backend,
+    Forward,
+    HostOutput,
+    Output,
+    Rows,
+    Run,
+    SlotImage,
+    Taps,
+)
+from ..layers import (
+    HALF_FLOATS,
+    Activation,
+    Attention,
+    DeltaRule,
+    Floats,
+    KvTypes,
+    MatrixPart,
+    Moe,
+    Norm,
+    StateShape,
+)
+from ..step import Step
+from .attention import Attender
+from .delta import DeltaRunner
+from .device import Device
+from .experts import ExpertRunner
+from .picks import pick
+from .products import Product, Products
+from .rooms import Rooms
+from .state import CudaState, count_state_bytes
+from .step import DeviceStep, StepKey
+from .weights import CudaMatrix, matrix_bytes
+
+_ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
+
+
+class Chosen(NamedTuple):
+    """Some rows, which whoever norms them picks out."""
+
+    rows: Rows
+    which: Array  # int32
+
+
+class Scored(NamedTuple):
+    """Logits, and the largest of each 64."""
+
+    rows: Array
+    maxima: Array
+
+
+class Made(NamedTuple):
+    """What a step leaves on the device."""
+
+    output: Output
+    picked: Array | None
+
+
+@dataclass(slots=True)
+class Summing:
+    """Rows to which parts (T, n, width) are still to be added: whoever norms them does it."""
+
+    rows: Array
+    parts: Array | None
+
+
+class CudaBackend(Backend):
+    """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
+    when it is known what for; Packed is `PackedRows`."""
+
+    def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
+        self.device, self.launcher = device, device.launcher
+        self.name, self.kv_types = device.name, kv_types
+        self.details = device.details
+        if kv_types != HALF_FLOATS:
+            self.details = ", ".join(filter(None, (self.details, str(kv_types))))
+        self._rooms = Rooms(device)
+        self._products = Products(self._rooms)
+        self._attender = Attender(device)
+        self._delta = DeltaRunner(self._rooms, self._products)
+        self._experts = ExpertRunner(self._rooms)
+
+    @property
+    def state_format(self) -> str:
+        return "cuda" if self.kv_types == HALF_FLOATS else f"cuda with {self.kv_types}"
+
+    # weights
+
+    def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
+        return sum(map(matrix_bytes, parts))
+
+    def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
+        self.prepared_bytes += self.matrix_bytes(parts)
+        made = CudaMatrix(self.device, parts)
+        made.prepare()
+        return made
+
+    def free_device_bytes(self) -> int:
+        return self.device.free_bytes()
+
+    def vector(self, values: Floats) -> Array:
+        self.prepared_bytes += values.nbytes
+        return self.device.put(np.ascontiguousarray(values))
+
+    # running
+
+    def compile(
+        self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        """Launches are repeated as one piece from the second step of a shape on."""
+        made: dict[StepKey, _Repeated] = {}
+
+        def run(step: Step) -> HostOutput:
+            key = StepKey.of(step)
+            found = made.get(key)
+            if found is None:
+                there = DeviceStep.make(self.device, step)
+                found = made[key] = _Repeated(
+                    there, lambda: self._work(forward, there, state, taps)
+                )
+            return self._on_host(found.run(self.device, step))
+
+        return run
+
+    def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
+        step.made.clear()
+        output = forward(self, step, state, taps)
+        if not step.shape.has_requests:
+            return Made(output, None)
+        logits: Scored = output.logits
+        return Made(output, pick(self.device, *logits, step.arrays))
+
+    def _on_host(self, made: Made) -> HostOutput:
+        get, output = self.device.get, made.output
+        rows = {name: get(self._made(tapped)) for name, tapped in output.taps.items()}
+        picked = None if made.picked is None else get(made.picked).tolist()
+        return HostOutput(get(output.logits.rows), rows, get(output.logits.maxima), picked=picked)
+
+    # rows
+
+    def embed(self, table: CudaMatrix, step: Step) -> Array:
+        there = _there(step)
+        x = self._rooms.rows(there.n_rows, table.n_in)
+        tables.embed(self.launcher, table.table, there.array("tokens"), x)
+        return x
+
+    def given_rows(self, step: Step, width: int) -> Array:
+        return _there(step).array("hidden")
+
+    def keep(self, x: Rows) -> Array:
+        return self.device.copy(self._made(x))
+
+    def out_rows(self, x: Rows, step: Step) -> Chosen:
+        return Chosen(x, _there(step).array("out_rows"))
+
+    def to_host(self, x: Rows) -> Floats:
+        found: Floats = self.device.get(x.rows if isinstance(x, Scored) else self._made(x))
+        return found
+
+    # operations
+
+    def norm(self, x: Rows, norm: Norm) -> PackedRows:
+        n_rows, width = _shape(x)
+        out = self._rooms.packed(n_rows, width)
+        self._norm(x, norm, NormOutputs(packed=out))
+        return out
+
+    def norm_rows(self, x: Rows, norm: Norm) -> Array:
+        out = self._rooms.rows(*_shape(x))
+        self._norm(x, norm, NormOutputs(rows=out))
+        return out
+
+    def _norm(self, x: Rows, norm: Norm, out: NormOutputs) -> None:
+        x, chosen = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        weights = RowNorm(norm.weight, norm.eps)
+        if not isinstance(x, Summing):
+            norm_quant(self.launcher, self._made(x), weights, out, chosen=chosen)
+            return
+        norm_quant(self.launcher, x.rows, weights, out, parts=x.parts, chosen=chosen)
+        if chosen is None:
+            x.parts = None
+
+    def _made(self, x: Rows) -> Array:
+        """Rows as an array, whatever they were to be."""
+        if isinstance(x, Product):
+            if x.rows is None:
+                x.rows = self._products.rows(x.a, x.w)
+            return x.rows
+        if not isinstance(x, Summing):
+            return x
+        if x.parts is not None:
+            weights = RowNorm(self._ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
+            out = NormOutputs(rows=self._rooms.rows(*x.rows.shape))
+            norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
+            x.parts = None
+        return x.rows
+
+    def _ones(self, width: int) -> Array:
+        return self.device.put(np.ones(width, np.float32))
+
+    def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
+        x, y = self._made(x), self._made(y)
+        out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
+        first, second = (
+            tables.Side(rows, RowNorm(norm.weight, norm.eps))
+            for rows, norm in ((x, x_norm), (y, y_norm))
+        )
+        tables.norm_pair(self.launcher, first, second, out)
+        return out
+
+    def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
+        if add_to is None:
+            return Product(a, w)
+        y = self._made(add_to)
+        self._products.add(a, w, y)
+        return y
+
+    def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
+        n_rows, width = a.q.shape[0], gate_up.n_out // 2
+        out, kind = self._rooms.packed(n_rows, width), _ACTIVATIONS[activation]
+        if gate_up.gated is None:
+            gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
+            return out
+        space = self._rooms.products(n_rows, gate_up.n_out, width)
+        qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
+        return out
+
+    def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
+        there = _there(step)
+        out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
+        cache = state.kv[attention.layer]
+        self._attender.attend(self._made(qkv), attention, cache, there, out)
+        return out
+
+    def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
+        there = _there(step)
+        out = self._rooms.packed(there.n_rows, delta.shape.value_width)
+        if not (
+            isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
+        ):
+            self._delta.run(self._made(rows), delta, state, there, out)
+        return out
+
+    def moe(self, a: PackedRows, moe: Moe, add_to: Rows) -> Summing:
+        return Summing(self._made(add_to), self._experts.run(a, moe))
+
+    def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
+        n_rows = a.q.shape[0]
+        maxima = self._rooms.rows(n_rows, -(-w.n_out // MAXIMA_BLOCK))
+        (first, *others) = w.pieces
+        if not others and isinstance(first.weights, qmm.Matrix):
+            rows = self._rooms.rows(n_rows, w.n_out)
+            space = self._rooms.products(n_rows, w.n_out)
+            qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
+        else:
+            rows = self._products.rows(a, w)
+            head_summits(self.launcher, Logits(rows, maxima))
+        return Scored(rows, maxima)
+
+    # state
+
+    def new_state(
+        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
+    ) -> CudaState:
+        return CudaState(self.device, shape, self.kv_types, (n_pages, page_len, n_slots, window))
+
+    def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
+        return count_state_bytes(shape, self.kv_types, page_len, window)
+
+    def copy_pages(self, state: CudaState, sources: Sequence[int], targets: Sequence[int]) -> None:
+        state.copy_pages(sources, targets)
+
+    def save_slot(
+        self, state: CudaState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+    ) -> SlotImage:
+        return state.save(slot, pages, n_cells, n_pending)
+
+    def load_slot(
+        self, state: CudaState, slot: int, pages: Sequence[int], image: SlotImage
+    ) -> None:
+        state.load(slot, pages, image)
+
+    def copy_slot(self, state: CudaState, source: int, target: int, n_pending: int) -> None:
+        state.copy(source, target, n_pending)
+
+
+class _Repeated:
+    """A step of one shape: done as it comes the first time, then as one repeatable piece."""
+
+    def __init__(self, there: DeviceStep, work: Callable[[], Made]) -> None:
+        self._there, self._work = there, work
+        self._is_warm = False
+        self._repeat: Callable[[], Made] | None = None
+
+    def run(self, device: Device, step: Step) -> Made:
+        if not self._is_warm:
+            self._is_warm = True
+            return self._work()
+        if self._repeat is None:
+            self._repeat = device.repeatable(self._work)
+        self._there.rewrite(device, step)
+        return self._repeat()
+
+
+def _shape(x: Rows) -> tuple[int, int]:
+    """Rows and width of what is asked for."""
+    if isinstance(x, Chosen):
+        return int(x.which.shape[0]), _shape(x.rows)[1]
+    if isinstance(x, Product):
+        return int(x.a.q.shape[0]), x.w.n_out
+    rows = x.rows if isinstance(x, Summing) else x
+    return int(rows.shape[0]), int(rows.shape[1])
+
+
+def _there(step: Step) -> DeviceStep:
+    assert isinstance(step, DeviceStep), "models pass on the step that `compile` gave them"
+    return step

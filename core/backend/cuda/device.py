@@ -1,0 +1,60 @@
+"""What the CUDA backend needs of a device: arrays, kernels on them, and runs that can be repeated.
+
+Tests put the CPU in its place, with the kernels' sources run thread by thread; so nothing else in
+this folder may know torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ....cuda_kernels.kernel import Array, Launcher
+
+T = TypeVar("T")
+Numpy = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+
+class Device(ABC):
+    """Arrays can be sliced, indexed and assigned to as numpy's can, and are contiguous."""
+
+    name: str
+    details: str = ""
+    launcher: Launcher
+
+    @abstractmethod
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        """Memory with anything in it. `dtype` by numpy's name; uint16 stands for bfloat16."""
+
+    @abstractmethod
+    def zeros(self, shape: Shape, dtype: str) -> Array:
+        """Memory that is zero."""
+
+    @abstractmethod
+    def put(self, values: Numpy) -> Array:
+        """A copy on the device."""
+
+    @abstractmethod
+    def get(self, array: Array) -> Numpy:
+        """A copy on the host, after all that was launched."""
+
+    @abstractmethod
+    def write(self, array: Array, values: Numpy) -> None:
+        """New contents of the same shape, in the order of launches."""
+
+    @abstractmethod
+    def copy(self, array: Array) -> Array:
+        """Another one on the device, in the order of launches."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """What may still be allocated."""
+
+    def repeatable(self, work: Callable[[], T]) -> Callable[[], T]:
+        """`work` as something that is quicker to do again: same launches, same arrays. What it
+        returns is overwritten the next time. It has been done once before."""
+        return work
