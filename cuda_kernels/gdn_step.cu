@@ -123,35 +123,65 @@ __device__ __forceinline__ void load_weights(Shared<ROWS>& shared, const DeltaLa
     if (threadIdx.x < T::N_ROWS) shared.norm[threadIdx.x] = weights.norm[at.first_row + threadIdx.x];
 }
 
+// p mod n for p < 2^31, quickly: the slow part is done when n is known.
+struct Modulo {
+    int n;
+    unsigned per_n;
+
+    __device__ __forceinline__ explicit Modulo(int n) : n(n), per_n(0xffffffffu / (unsigned)n + 1) {}
+    __device__ __forceinline__ int of(int p) const {
+        int rest = p - (int)__umulhi((unsigned)p, per_n) * n;
+        return rest < 0 ? rest + n : rest;
+    }
+};
+
+// Which pieces of 16 bytes a thread asks for, known before the step is: it has few warps to hide arithmetic behind.
+template <int ROWS>
+struct Errand {
+    static constexpr int PIECES = Shared<ROWS>::COLUMNS / 4, GROUPS = Tile<ROWS>::THREADS / PIECES;
+    static constexpr int Z_PIECES = Tile<ROWS>::N_ROWS / 4, Z_GROUPS = Tile<ROWS>::THREADS / Z_PIECES;
+    int first, column, channel;  // rows first, first + GROUPS, ... of the inputs
+    int z_first, z_column;       // likewise of z
+    Modulo ring_rows;
+
+    __device__ __forceinline__ Errand(const DeltaLayer& layer, const Place& at, int n) : ring_rows(n) {
+        int thread = forgotten(threadIdx.x);  // what is worked out a second time is not kept from the first
+        first = thread / PIECES;
+        column = 4 * (thread % PIECES);
+        channel = channel_of(column, layer, at);
+        z_first = thread / Z_PIECES;
+        z_column = 4 * (thread % Z_PIECES);
+    }
+};
+
 // Asks for the inputs and z of rows chunk ... chunk + n - 1. What is before position 0 is zero.
 template <int ROWS>
 __device__ __forceinline__ void fetch_rows(Shared<ROWS>& shared, const DeltaLayer& layer, const Inputs& in,
-                                           const Place& at, const Sequence& s, int chunk, int n) {
-    using T = Tile<ROWS>;
-    constexpr int PIECES = Shared<ROWS>::COLUMNS / 4, Z_PIECES = T::N_ROWS / 4;
+                                           const Errand<ROWS>& own, const Place& at, const Sequence& s, int chunk, int n) {
+    using E = Errand<ROWS>;
     int channels = (2 * layer.n_key_heads + layer.n_value_heads) * HEAD_DIM;
-    const float* ring = in.ring + (size_t)at.slot * in.ring_rows * channels;
     int before = chunk - (CONV_WIDTH - 1), first_position = s.position + before;
-    int first_place = (first_position + in.ring_rows) % in.ring_rows;  // in the ring, which has more than CONV_WIDTH rows
+    int first_place = own.ring_rows.of(first_position + own.ring_rows.n);  // the ring has more than CONV_WIDTH - 1 rows
+    const float* ring = in.ring + (size_t)at.slot * own.ring_rows.n * channels + own.channel;
+    const float* rows = in.rows + (size_t)(s.start + before) * in.stride + own.channel;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < (n + CONV_WIDTH - 1) * PIECES; i += T::THREADS) {
-        int j = i / PIECES, column = 4 * (i % PIECES), channel = channel_of(column, layer, at);
-        int row = before + j, position = first_position + j, place = first_place + j;
-        if (place >= in.ring_rows) place -= in.ring_rows;
-        float* to = &shared.in[j][column];
-        if (position < 0) {
-            *(float4*)to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        } else if (in.rows && row >= 0) {
-            cp_async_16(to, in.rows + (size_t)(s.start + row) * in.stride + channel);
+    for (int j = own.first; j < n + CONV_WIDTH - 1 && own.first < E::GROUPS; j += E::GROUPS) {
+        int place = first_place + j;
+        if (place >= own.ring_rows.n) place -= own.ring_rows.n;
+        const float* from = in.rows && before + j >= 0 ? rows + (size_t)j * in.stride : ring + (size_t)place * channels;
+        float* to = &shared.in[j][own.column];
+        if (first_position + j >= 0) {
+            cp_async_16(to, from);
         } else {
-            cp_async_16(to, ring + (size_t)place * channels + channel);
+            *(float4*)to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     }
-    const float* z = in.gates + in.z_column + at.value_head * HEAD_DIM + at.first_row;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n * Z_PIECES; i += T::THREADS) {
-        int t = i / Z_PIECES, piece = 4 * (i % Z_PIECES);
-        cp_async_16(&shared.gate[t][piece], z + (size_t)(s.start + chunk + t) * in.gates_stride + piece);
+    const float* z = in.gates + (size_t)(s.start + chunk) * in.gates_stride + in.z_column + own.z_column;
+    z += at.value_head * HEAD_DIM + at.first_row;
+#pragma unroll
+    for (int pass = 0; pass < Tile<ROWS>::CHUNK; pass += E::Z_GROUPS) {
+        int t = pass + own.z_first;
+        if (t < n) cp_async_16(&shared.gate[t][own.z_column], z + (size_t)t * in.gates_stride);
     }
     cp_async_commit();
 }
@@ -378,12 +408,16 @@ __device__ __forceinline__ void finish_group(const Outputs& out, int group, int 
     constexpr int HEAD_LANES = HEAD_DIM / 8;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, warps = blockDim.x >> 5;
     int at = group * PACK_BLOCK + 8 * lane;
+    bool is_padding = at >= value_width;
 #pragma unroll 1
     for (int t = warp; t < n; t += warps) {
-        const float* raw = out.raw + (size_t)(first + t) * 2 * value_width;
-        float o[8], y[8];
-        load_8(raw, at, value_width, o);
-        load_8(raw + value_width, at, value_width, y);
+        size_t row = first + t;
+        const float* raw = out.raw + row * 2 * value_width + at;
+        float o[8] = {}, y[8] = {};
+        if (!is_padding) {
+            load_whole_8(raw, o);
+            load_whole_8(raw + value_width, y);
+        }
         float squares = square_sum_8(o);
 #pragma unroll
         for (int offset = HEAD_LANES / 2; offset; offset >>= 1) squares += __shfl_xor_sync(ALL_LANES, squares, offset);
@@ -391,8 +425,16 @@ __device__ __forceinline__ void finish_group(const Outputs& out, int group, int 
 #pragma unroll
         for (int j = 0; j < 8; j++) y[j] *= factor;
         if (out.packed.q) pack_block(y, out.packed, first + t, group);
-        if (out.rows) store_8(out.rows + (size_t)(first + t) * value_width, at, value_width, y);
-        if (out.halves) store_8(out.halves + (size_t)(first + t) * value_width, at, value_width, y);
+        if (out.rows && !is_padding) {
+            float* to = out.rows + row * value_width + at;
+            *(float4*)to = make_float4(y[0], y[1], y[2], y[3]);
+            *(float4*)(to + 4) = make_float4(y[4], y[5], y[6], y[7]);
+        }
+        if (out.halves && !is_padding) {
+            *(uint4*)(out.halves + row * value_width + at) =
+                make_uint4(floats_to_bf162(y[0], y[1]), floats_to_bf162(y[2], y[3]), floats_to_bf162(y[4], y[5]),
+                           floats_to_bf162(y[6], y[7]));
+        }
     }
 }
 
@@ -429,6 +471,7 @@ __device__ __forceinline__ void gdn_step(const DeltaLayer& layer, const Inputs& 
     let_next_start();
     prefetch<ROWS>(layer, at, slots, replays);
     load_weights<ROWS>(shared, layer, weights, at);
+    const Errand<ROWS> own(layer, at, in.ring_rows);
     wait_for_previous();
 
     at.slot = slots[blockIdx.y];
@@ -444,7 +487,7 @@ __device__ __forceinline__ void gdn_step(const DeltaLayer& layer, const Inputs& 
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) state[r][i] = 0.0f;
     }
-    fetch_rows<ROWS>(shared, layer, in, at, s, 0, min(T::CHUNK, s.n_rows));
+    fetch_rows<ROWS>(shared, layer, in, own, at, s, 0, min(T::CHUNK, s.n_rows));
     at.half = layer.header[2 * at.slot] & 1;
     s.to_half = s.kept ? at.half : 1 - at.half;
     fetch_factors<ROWS>(shared.old, layer, at, 0, min(T::CHUNK, s.replay));
@@ -452,7 +495,8 @@ __device__ __forceinline__ void gdn_step(const DeltaLayer& layer, const Inputs& 
     for (int chunk = 0; chunk < s.n_rows; chunk += T::CHUNK) {
         int n = min(T::CHUNK, s.n_rows - chunk);
         if (chunk) {
-            fetch_rows<ROWS>(shared, layer, in, at, s, chunk, n);
+            const Errand<ROWS> again(layer, at, in.ring_rows);
+            fetch_rows<ROWS>(shared, layer, in, again, at, s, chunk, n);
             cp_async_commit();
         }
         prepare<ROWS>(shared, layer, in, weights, at, s, chunk, n);
