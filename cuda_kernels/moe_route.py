@@ -72,7 +72,7 @@ class Routes:
     starts: Array  # int32, one more
     columns: Array  # int32 (T * (n_used + has_shared),)
     tickets: Array  # int32 (1,)
-    bundle: int
+    bundle: int = 4
 
     @property
     def n_rows(self) -> int:
@@ -121,7 +121,7 @@ def max_bundles(n_rows: int, n_expert: int, n_used: int, bundle: int) -> int:
 
 
 def routes_shapes(
-    n_rows: int, n_expert: int, choice: Choice, bundle: int
+    n_rows: int, n_expert: int, choice: Choice, bundle: int = 4
 ) -> dict[str, tuple[int, ...]]:
     """Of the arrays of `Routes`."""
     per_row = choice.n_used + choice.has_shared

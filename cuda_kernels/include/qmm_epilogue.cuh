@@ -94,18 +94,18 @@ __device__ __forceinline__ void store_logits(const QmmTarget& to, int group, int
 }
 
 // True for all threads of the last of `expected` blocks to come here, which sees what the others wrote before. Resets the counter.
+// One thread fences for its block: the barriers order the others before and after it.
 __device__ __forceinline__ bool last_to_arrive(int* arrivals, int expected) {
     __shared__ bool is_last;
-    __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
+        __threadfence();
         is_last = atomicAdd(arrivals, 1) == expected - 1;
+        __threadfence();
         if (is_last) *arrivals = 0;
     }
     __syncthreads();
-    bool last = is_last;
-    if (last) __threadfence();
-    return last;
+    return is_last;
 }
 
 // Half of the rows are gates: 64 values of a token come of a group. The block that brings the last of 256 packs them.
