@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cuda_kernels.compile import Cubin
+from specdec.cuda_kernels.compile import Cubin, nvrtc_version
 from specdec.cuda_kernels.kernel import Source
 from specdec.cuda_kernels.table import BEGIN, END, rewritten, table
 
