@@ -17,9 +17,9 @@ def ring_rows(
 ) -> None:
     """Int32 `rows` (T,): where the input projection puts each row of a step, in every layer.
 
-    The ring of a layer is then (slots * ring rows, channels). `spare`: where a row goes that belongs
-    to no sequence, because a captured step is wider than what there is to do: one row more than the
-    slots have, say.
+    A ring is then (slots * ring rows, channels). `spare`: where a row goes that belongs to no
+    sequence, because a captured step is wider than what there is to do; for instance a row behind
+    those of the slots.
     """
     require_shape("rows", rows, (int(rows.shape[0]),))
     n_sequences = sequences.check()

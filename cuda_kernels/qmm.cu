@@ -104,13 +104,6 @@ __device__ __forceinline__ void qmm(const DenseWork& work, const Shares& shares,
     });
 }
 
-// Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define QMM_BLOCKS 2
-#else
-#define QMM_BLOCKS 1
-#endif
-
 #define QMM_JOINED(prefix, form, rows) prefix##form##_##rows
 #define QMM_NAME(prefix, form, rows) QMM_JOINED(prefix, form, rows)  // qmm_Q4_K_16
 

@@ -25,6 +25,13 @@
 #define QMM_PITCH 288  // bytes of a column's 256 values in shared memory: 32 beyond, so that 8 columns lie in different banks
 #define QMM_SHARED 100352  // what the ring may take: all of a block's 99 KB on the smaller GPUs, twice on the larger ones
 
+// Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define QMM_BLOCKS 2
+#else
+#define QMM_BLOCKS 1
+#endif
+
 // Sums and scales of the activations of a step.
 template <int TILES>
 struct StepNumbers {
@@ -123,7 +130,7 @@ __device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const 
 template <class Format, int TILES>
 struct IntegerSums {
     // Even sub-blocks by themselves, to be shifted in the end: cheaper than to shift their scales, unless registers are short.
-    static constexpr bool APART = Format::ODD_SHIFT != 0 && TILES < 4;
+    static constexpr bool APART = Format::ODD_SHIFT != 0 && (TILES < 4 || QMM_BLOCKS == 1);
     int sums[TILES][APART ? 2 : 1][4];
 
     __device__ __forceinline__ void clear() {
