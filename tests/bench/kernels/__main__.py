@@ -37,6 +37,7 @@ from .provenance import device, provenance
 FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "embed": row_cases.embeddings,
     "norm_quant": row_cases.norms,
+    "gate_rows": row_cases.gates,
     "dequant": dequant_cases.expansions,
     "mm_bf16_skinny": plain_cases.products,
     "qmm": product_cases.products,

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from support.blocks import random_blocks
 
 from specdec.cuda_kernels.embed import GgufTable, Side, embed, embed_concat_quant, gguf_to_bf16
+from specdec.cuda_kernels.gate_rows import gate_rows
 from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from specdec.cuda_kernels.qmm import Activation
 
 from .case import Case, Work
 from .models import Sizes
@@ -44,6 +46,25 @@ def _norm(place: Place, sizes: Sizes, rows: int, n_parts: int) -> Work:
     moved = 4 * width * (rows * (n_parts + 2) + 1) + packed_bytes(rows, width)
     launch = partial(norm_quant, place.launcher, x, norm, NormOutputs(out), parts=parts)
     return Work(launch, moved, error=error)
+
+
+def gates(sizes: Sizes) -> Iterator[Case]:
+    for rows in sizes.rows:
+        make = partial(_gate, sizes=sizes, rows=rows)
+        yield Case(f"{sizes.name} gate_rows {sizes.ffn}, {rows} rows", make)
+
+
+def _gate(place: Place, sizes: Sizes, rows: int) -> Work:
+    width = sizes.ffn
+    values = place.random.standard_normal((rows, 2 * width), np.float32)
+    out = place.packed(rows, width)
+
+    def error() -> float:
+        gate, up = np.split(values.astype(np.float64), 2, axis=1)
+        return distance(place.unpacked(out)[:, :width], gate / (1 + np.exp(-gate)) * up)
+
+    launch = partial(gate_rows, place.launcher, place.put(values), Activation.SILU, out)
+    return Work(launch, values.nbytes + packed_bytes(rows, width), error=error)
 
 
 def embeddings(sizes: Sizes) -> Iterator[Case]:
