@@ -1,13 +1,13 @@
 // Rows of convolution inputs on their way into the ring: row p mod R of a slot is that of position p.
 #include "base.cuh"
 
-// For each row of a step, which row of [slots * R] it belongs in: for a product that writes it there. -1: of no sequence.
-// One block.
+// For each row of a step, which row of [slots * R] it belongs in: for a product that writes it there. `spare`: of a row of
+// no sequence. One block.
 extern "C" __global__ void __launch_bounds__(256) gdn_ring_rows(int* rows, int n_rows, const int* starts, const int* slots,
-                                                                const int* past, int n_sequences, int ring_rows) {
+                                                                const int* past, int n_sequences, int ring_rows, int spare) {
     let_next_start();
     wait_for_previous();
-    for (int i = threadIdx.x; i < n_rows; i += 256) rows[i] = -1;
+    for (int i = threadIdx.x; i < n_rows; i += 256) rows[i] = spare;
     __syncthreads();
     for (int b = 0; b < n_sequences; b++) {
         int start = starts[b], position = past[b], first = slots[b] * ring_rows;

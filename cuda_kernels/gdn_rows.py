@@ -12,15 +12,20 @@ KEEP_ROWS = Kernel("gdn_keep_rows", SOURCE, "delta_rule: inputs", threads=256, r
 KERNELS = (RING_ROWS, KEEP_ROWS)
 
 
-def ring_rows(launcher: Launcher, shape: GdnShape, sequences: GdnSequences, rows: Array) -> None:
+def ring_rows(
+    launcher: Launcher, shape: GdnShape, sequences: GdnSequences, rows: Array, *, spare: int
+) -> None:
     """Int32 `rows` (T,): where the input projection puts each row of a step, in every layer.
 
-    The ring of a layer is then (slots * ring rows, channels). -1 for rows of no sequence.
+    A ring is then (slots * ring rows, channels). `spare`: where a row goes that belongs to no
+    sequence, because a captured step is wider than what there is to do; for instance a row behind
+    those of the slots.
     """
     require_shape("rows", rows, (int(rows.shape[0]),))
     n_sequences = sequences.check()
     arrays = (sequences.starts, sequences.slots, sequences.past)
-    launcher.launch(RING_ROWS, 1, [rows, int(rows.shape[0]), *arrays, n_sequences, shape.ring_rows])
+    sizes = (n_sequences, shape.ring_rows, spare)
+    launcher.launch(RING_ROWS, 1, [rows, int(rows.shape[0]), *arrays, *sizes])
 
 
 def keep_rows(

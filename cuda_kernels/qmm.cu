@@ -47,7 +47,6 @@ struct DenseWork {
 struct Shares {
     int each, longer;
 
-    __device__ __forceinline__ Shares(int units, int blocks) : each(units / blocks), longer(units % blocks) {}
     __device__ __forceinline__ int first(int block) const { return block * each + min(block, longer); }
     __device__ __forceinline__ int owner(int unit) const {
         int in_longer = longer * (each + 1);
@@ -89,56 +88,38 @@ __device__ __forceinline__ bool join(const Shares& shares, int group, int k_bloc
     return true;
 }
 
-// What follows from the shape of W and the grid.
-struct Plan {
-    int tiles, groups;
-    Shares shares;
-
-    __device__ __forceinline__ Plan(int tiles, int k_blocks, int blocks)
-        : tiles(tiles), groups((tiles + QMM_WARPS - 1) / QMM_WARPS), shares(groups * k_blocks, blocks) {}
-    __device__ __forceinline__ Plan(const QmmTarget& to, int rows, int k_blocks, int blocks)
-        : Plan(to.ending == QMM_GATED ? (rows / 2 + 7) / 8 : (rows + 15) / 16, k_blocks, blocks) {}
-};
-
+// `tiles` of W and `shares` follow from its shape and the number of processors; the launcher has divided.
 template <int TILES>
-__device__ __forceinline__ void qmm(const char* weights, int k_blocks, const PackedRows& x, float* partials, int* counters,
+__device__ __forceinline__ void qmm(const DenseWork& work, const Shares& shares, const PackedRows& x, float* partials, int* counters,
                                     const QmmTarget& to) {
     DYNAMIC_SHARED(char, memory);
     __shared__ float best[QMM_WARPS * 4 * TILES];
-    Plan plan(to, to.rows, k_blocks, gridDim.x);
-    int first_token = 4 * TILES * blockIdx.y;
-    DenseWork work = {weights, plan.tiles, k_blocks, first_token, to.tokens};
-    int first = plan.shares.first(blockIdx.x), steps = plan.shares.first(blockIdx.x + 1) - first;
+    int first = shares.first(blockIdx.x), steps = shares.first(blockIdx.x + 1) - first;
     walk<Format, TILES>(memory, x, work, first, steps, [&](int unit, float (&sums)[TILES][2]) {
-        int blocks_of_k = forgotten(k_blocks), group = unit / blocks_of_k, token = forgotten(4 * TILES) * blockIdx.y;
-        Plan same(to, forgotten(to.rows), blocks_of_k, gridDim.x);
-        int* joined = counters + blockIdx.y * 2 * same.groups;  // then those of packed blocks
-        if (!join<TILES>(same.shares, group, blocks_of_k, partials, joined, sums)) return;
-        finish_group<TILES>(to, group, token, joined + same.groups, sums, best);
+        int k_blocks = forgotten(work.k_blocks), group = unit / k_blocks;
+        int groups = (work.all_tiles + QMM_WARPS - 1) / QMM_WARPS;
+        int* joined = counters + blockIdx.y * 2 * groups;  // then those of packed blocks
+        if (!join<TILES>(shares, group, k_blocks, partials, joined, sums)) return;
+        finish_group<TILES>(to, group, forgotten(4 * TILES) * blockIdx.y, joined + groups, sums, best);
     });
 }
-
-// Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define QMM_BLOCKS 2
-#else
-#define QMM_BLOCKS 1
-#endif
 
 #define QMM_JOINED(prefix, form, rows) prefix##form##_##rows
 #define QMM_NAME(prefix, form, rows) QMM_JOINED(prefix, form, rows)  // qmm_Q4_K_16
 
-#define QMM_KERNEL(TILES, rows_at_most)                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) QMM_NAME(qmm_, FORMAT, rows_at_most)(                                                                    \
-        const uint4* weights, int k_blocks, const int8_t* q, const float* d, const int16_t* s, int width, float* partials,       \
-        int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias, float* y, int stride,        \
-        int column, int split, float* to, const int* to_row, int to_stride, float* maxima, int maxima_stride, int activation,    \
-        int8_t* packed_q, float* packed_d, int16_t* packed_s, int packed_width) {                                                \
+#define QMM_KERNEL(TILES, rows_at_most)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) QMM_NAME(qmm_, FORMAT, rows_at_most)(                          \
+        const uint4* weights, int k_blocks, int tiles, int each, int longer, const int8_t* q, const float* d, const int16_t* s,  \
+        int width, float* partials, int* counters, int ending, int rows, int tokens, const float* row_scale, const float* bias,  \
+        float* y, int stride, int column, int split, float* to, const int* to_row, int to_stride, float* maxima,                 \
+        int maxima_stride, int activation, int8_t* packed_q, float* packed_d, int16_t* packed_s, int packed_width) {             \
+        DenseWork work = {(const char*)weights, tiles, k_blocks, 4 * TILES * (int)blockIdx.y, tokens};                           \
+        Shares shares = {each, longer};                                                                                          \
         PackedRows x = {const_cast<int8_t*>(q), const_cast<float*>(d), const_cast<int16_t*>(s), width};                          \
-        PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                         \
-        QmmTarget target = {ending, rows, tokens, row_scale, bias, y, stride, column, split, to, to_row, to_stride, maxima,      \
-                            maxima_stride, activation, packed};                                                                  \
-        qmm<TILES>((const char*)weights, k_blocks, x, partials, counters, target);                                                \
+        PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                        \
+        QmmTarget target = {ending, rows,  tokens, row_scale, bias,   y,             stride,     column, split,                  \
+                            to,     to_row, to_stride, maxima, maxima_stride, activation, packed};                               \
+        qmm<TILES>(work, shares, x, partials, counters, target);                                                                 \
     }
 
 QMM_KERNEL(1, 4)

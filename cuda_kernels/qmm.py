@@ -221,11 +221,14 @@ def gated(
     _launch(launcher, x, matrix, target, workspace)
 
 
-def blocks(launcher: Launcher, tiles: Tiles) -> int:
-    """Blocks of a launch: from shape and device alone, so that sums are split where they always
-    are."""
+def shares(launcher: Launcher, tiles: Tiles) -> tuple[int, int, int]:
+    """Blocks of a launch, units of each, and how many have one more.
+
+    From shape and device alone, so that sums are split where they always are.
+    """
     units = -(-tiles.tiles // GROUP_TILES) * tiles.k_blocks
-    return min(BLOCKS_PER_PROCESSOR * launcher.n_processors, units)
+    blocks = min(BLOCKS_PER_PROCESSOR * launcher.n_processors, units)
+    return blocks, units // blocks, units % blocks
 
 
 def _launch(
@@ -236,10 +239,11 @@ def _launch(
         raise ValueError(f"packed rows are {x.width} wide, the weights {tiles.width}")
     _check_workspace(workspace, tokens, matrix, launcher.n_processors)
     width = next((w for w in WIDTHS if tokens <= w), WIDTHS[-1])
-    arguments = [matrix.weights, tiles.k_blocks, *x.arguments]
+    blocks, each, longer = shares(launcher, tiles)
+    arguments = [matrix.weights, tiles.k_blocks, tiles.tiles, each, longer, *x.arguments]
     arguments += [workspace.partials, workspace.counters, *target.arguments(matrix, tokens)]
     kernel = _BY_FORMAT[tiles.form.name][width]
-    grid = blocks(launcher, tiles), _chunks(tokens)
+    grid = blocks, _chunks(tokens)
     launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)
 
 

@@ -83,17 +83,34 @@ def _per_block(part: Bytes) -> Bytes:
 
 def _to_fives(codes: Words) -> Words:
     """(tiles, 16, k blocks, 64) words to (tiles, k blocks, 5, lane, 4)"""
-    lanes = _to_lanes(codes)  # (tiles, k blocks, sub-block, lane, 4)
-    shape = lanes.shape[:2]
-    f = lanes.reshape(*shape, 4, 2, 32, 4).swapaxes(3, 4).reshape(*shape, 4, 32, 8)
-    f5, f6, f7 = f[..., 5], f[..., 6], f[..., 7]
-    x = f[..., :5] << _U(3)
-    x[..., 0] |= (f5 >> _U(2)) & _U(0x07070707)
-    x[..., 1] |= (f5 & _U(0x03030303)) | ((f7 << _U(1)) & _U(0x04040404))
-    x[..., 2] |= (f6 >> _U(2)) & _U(0x07070707)
-    x[..., 3] |= (f6 & _U(0x03030303)) | ((f7 << _U(2)) & _U(0x04040404))
-    x[..., 4] |= (f7 >> _U(2)) & _U(0x07070707)
-    return x.swapaxes(2, 3).reshape(*shape, 32, 5, 4).swapaxes(2, 3)
+    f = _planes(codes, 2)
+    f5, f6, f7 = f[5:]
+    x = f[:5] << _U(3)
+    x[0] |= (f5 >> _U(2)) & _U(0x07070707)
+    x[1] |= (f5 & _U(0x03030303)) | ((f7 << _U(1)) & _U(0x04040404))
+    x[2] |= (f6 >> _U(2)) & _U(0x07070707)
+    x[3] |= (f6 & _U(0x03030303)) | ((f7 << _U(2)) & _U(0x04040404))
+    x[4] |= (f7 >> _U(2)) & _U(0x07070707)
+    return _in_fours(x)
+
+
+def _planes(codes: Words, together: int) -> Words:
+    """Words of fragments by their number in so many sub-blocks: (4 * together, tiles, k blocks,
+    pieces, lane)."""
+    tiles, _, blocks = codes.shape[:3]
+    pieces = 8 // together
+    shaped = codes.reshape(tiles, 2, 8, blocks, pieces, together, 2, 4)
+    ordered = np.ascontiguousarray(shaped.transpose(5, 6, 1, 0, 3, 4, 2, 7))
+    return ordered.reshape(4 * together, tiles, blocks, pieces, 32)
+
+
+def _in_fours(x: Words) -> Words:
+    """(n, tiles, k blocks, pieces, lane) to (tiles, k blocks, n * pieces / 4, lane, 4)"""
+    n, tiles, blocks, pieces = x.shape[:4]
+    fours = np.empty((tiles, blocks, n * pieces // 4, 32, 4), np.uint32)
+    for word in range(n * pieces):
+        fours[:, :, word // 4, :, word % 4] = x[word % n, :, :, word // n]
+    return fours
 
 
 def _from_fives(part: Bytes) -> Words:
@@ -115,13 +132,11 @@ def _from_fives(part: Bytes) -> Words:
 
 def _to_sixes(codes: Words) -> Words:
     """(tiles, 16, k blocks, 64) words to (tiles, k blocks, 6, lane, 4)"""
-    f = _to_lanes(codes)
-    last = f[..., 3]
-    x = f[..., :3] << _U(2)
+    f = _planes(codes, 1)
+    x = f[:3] << _U(2)
     for i in range(3):
-        x[..., i] |= (last >> _U(4 - 2 * i)) & _U(0x03030303)
-    shape = f.shape[:2]
-    return x.swapaxes(2, 3).reshape(*shape, 32, 6, 4).swapaxes(2, 3)
+        x[i] |= (f[3] >> _U(4 - 2 * i)) & _U(0x03030303)
+    return _in_fours(x)
 
 
 def _from_sixes(part: Bytes) -> Words:

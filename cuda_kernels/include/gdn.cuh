@@ -122,17 +122,18 @@ struct Place {
 template <int ROWS>
 __device__ __forceinline__ void fetch_factors(Factors<ROWS>& to, const DeltaLayer& layer, const Place& at, int first,
                                               int n) {
-    constexpr int KEY_PIECES = HEAD_DIM / 4, UPDATE_PIECES = Tile<ROWS>::N_ROWS / 4;
+    constexpr int KEY_PIECES = HEAD_DIM / 4, PIECES = KEY_PIECES + Tile<ROWS>::N_ROWS / 4;
+    constexpr int GROUPS = Tile<ROWS>::THREADS / PIECES;
+    int group = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
     size_t factor = layer.factor(at.slot, at.half, first);
+    bool is_key = piece < KEY_PIECES;
+    int column = 4 * (is_key ? piece : piece - KEY_PIECES), target_stride = is_key ? HEAD_DIM : Tile<ROWS>::N_ROWS;
+    int stride = (is_key ? layer.n_key_heads : layer.n_value_heads) * HEAD_DIM;
+    const float* from = is_key ? layer.key(factor, at.key_head) : layer.update(factor, at.value_head) + at.first_row;
+    float* target = is_key ? to.keys[0] : to.updates[0];
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n * KEY_PIECES; i += Tile<ROWS>::THREADS) {
-        int t = i / KEY_PIECES, piece = 4 * (i % KEY_PIECES);
-        cp_async_16(&to.keys[t][piece], layer.key(factor + t, at.key_head) + piece);
-    }
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n * UPDATE_PIECES; i += Tile<ROWS>::THREADS) {
-        int t = i / UPDATE_PIECES, piece = 4 * (i % UPDATE_PIECES);
-        cp_async_16(&to.updates[t][piece], layer.update(factor + t, at.value_head) + at.first_row + piece);
+    for (int t = group; t < n && group < GROUPS; t += GROUPS) {
+        cp_async_16(target + t * target_stride + column, from + (size_t)t * stride + column);
     }
     cp_async_commit();
     if (threadIdx.x < n) to.decays[threadIdx.x] = *layer.decay(factor + threadIdx.x, at.value_head);

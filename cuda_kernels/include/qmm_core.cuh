@@ -25,6 +25,13 @@
 #define QMM_PITCH 288  // bytes of a column's 256 values in shared memory: 32 beyond, so that 8 columns lie in different banks
 #define QMM_SHARED 100352  // what the ring may take: all of a block's 99 KB on the smaller GPUs, twice on the larger ones
 
+// Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define QMM_BLOCKS 2
+#else
+#define QMM_BLOCKS 1
+#endif
+
 // Sums and scales of the activations of a step.
 template <int TILES>
 struct StepNumbers {
@@ -48,10 +55,20 @@ struct Ring {
 };
 
 // What follows is done by one warp.
-__device__ __forceinline__ void fetch_weights(char* to, const char* from, int bytes) {
+template <class Format>
+__device__ __forceinline__ void fetch_weights(char* to, const char* from, int tiles) {
     int lane = threadIdx.x & 31;
-#pragma unroll 8
-    for (int at = 16 * lane; at < bytes; at += 512) cp_async_16(to + at, from + at);
+    to += 16 * lane;
+    from += 16 * lane;
+    if (tiles == QMM_WARPS) {
+#pragma unroll
+        for (int at = 0; at < QMM_WARPS * Format::TILE_BYTES; at += 512)
+            if (QMM_WARPS * Format::TILE_BYTES - at >= 512 || 16 * lane < QMM_WARPS * Format::TILE_BYTES - at)
+                cp_async_16(to + at, from + at);
+        return;
+    }
+#pragma unroll 1
+    for (int at = 16 * lane; at < tiles * Format::TILE_BYTES; at += 512, to += 512, from += 512) cp_async_16(to, from);
 }
 
 // The values of all columns. What no token fills stays what it was: it ends in columns that nobody reads.
@@ -67,33 +84,39 @@ __device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, con
     }
 }
 
-// Sums of 16 as halves, and scales. A lane takes sums 2 * (lane & 7) and the next one of every fourth column, and the scale of a
-// token. Loads of 16 columns are under way together.
-template <class Format, int TILES, class Cursor>
-__device__ __forceinline__ void fetch_numbers(StepNumbers<TILES>* to, const PackedRows& x, const Cursor& cursor) {
-    int lane = threadIdx.x & 31, blocks = x.width / PACK_BLOCK, pair = lane & 7;
-    int row = lane < 4 * TILES ? cursor.row(lane) : -1;
-    if (lane < 4 * TILES) to->d[lane] = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
-    if constexpr (Format::MINIMA != 0) {
-        constexpr int together = TILES > 2 ? 4 : 2 * TILES;
-#pragma unroll 1
-        for (int first = lane >> 3; first < 8 * TILES; first += 4 * together) {
-            uint32_t sums[together];
+// Sums of 16, which become halves on the way, and scales. A lane takes sums 2 * (lane & 7) and the next one of every fourth column,
+// and the scale of a token.
+template <class Format, int TILES>
+struct NumbersOnTheWay {
+    uint32_t sums[Format::MINIMA ? 2 * TILES : 1];
+    float d;
+
+    template <class Cursor>
+    __device__ __forceinline__ void load(const PackedRows& x, const Cursor& cursor) {
+        int lane = threadIdx.x & 31, blocks = x.width / PACK_BLOCK, row = lane < 4 * TILES ? cursor.row(lane) : -1;
+        d = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
+        if constexpr (Format::MINIMA != 0) {
 #pragma unroll
-            for (int i = 0; i < together; i++) {
-                int column = first + 4 * i;
+            for (int i = 0; i < 2 * TILES; i++) {
+                int column = 4 * i + (lane >> 3);
                 row = cursor.row(column >> 1);
-                uint32_t from = ((uint32_t)(2 * row + (column & 1)) * blocks + cursor.block()) * (PACK_SUMS / 2) + 4 + pair;
+                uint32_t from = ((uint32_t)(2 * row + (column & 1)) * blocks + cursor.block()) * (PACK_SUMS / 2) + 4 + (lane & 7);
                 sums[i] = row >= 0 ? ((const uint32_t*)x.s)[from] : 0;
-            }
-#pragma unroll
-            for (int i = 0; i < together; i++) {
-                float low = (float)(int16_t)(sums[i] & 0xffff), high = (float)(int16_t)(sums[i] >> 16);
-                to->sums[first + 4 * i][2 * (pair & 3) + (pair >> 2)] = floats_to_half2(low, high);
             }
         }
     }
-}
+    __device__ __forceinline__ void store(StepNumbers<TILES>* to) const {
+        int lane = threadIdx.x & 31, pair = lane & 7;
+        if (lane < 4 * TILES) to->d[lane] = d;
+        if constexpr (Format::MINIMA != 0) {
+#pragma unroll
+            for (int i = 0; i < 2 * TILES; i++) {
+                float low = (float)(int16_t)(sums[i] & 0xffff), high = (float)(int16_t)(sums[i] >> 16);
+                to->sums[4 * i + (lane >> 3)][2 * (pair & 3) + (pair >> 2)] = floats_to_half2(low, high);
+            }
+        }
+    }
+};
 
 template <class Format>
 __device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const uint2& b) {
@@ -107,7 +130,7 @@ __device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const 
 template <class Format, int TILES>
 struct IntegerSums {
     // Even sub-blocks by themselves, to be shifted in the end: cheaper than to shift their scales, unless registers are short.
-    static constexpr bool APART = Format::ODD_SHIFT != 0 && TILES < 4;
+    static constexpr bool APART = Format::ODD_SHIFT != 0 && (TILES < 4 || QMM_BLOCKS == 1);
     int sums[TILES][APART ? 2 : 1][4];
 
     __device__ __forceinline__ void clear() {
@@ -229,9 +252,11 @@ __device__ __forceinline__ void fetch_units(const Ring<Format, TILES>& ring, con
         cp_async_wait<ahead - 1>();
         next_step();
         if (unit + ahead < last) {
-            fetch_weights(ring.weights(stage), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
+            NumbersOnTheWay<Format, TILES> numbers;
+            numbers.load(x, cursor);
+            fetch_weights<Format>(ring.weights(stage), cursor.weights(), cursor.tiles());
             fetch_columns<TILES>(ring.columns(stage), x, cursor);
-            fetch_numbers<Format, TILES>(ring.numbers(stage), x, cursor);
+            numbers.store(ring.numbers(stage));
             cursor.advance();
         }
         cp_async_commit();
@@ -262,8 +287,9 @@ __device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Wo
     bool fetches = threadIdx.x >> 5 == QMM_WARPS;
     if (fetches) {
         auto cursor = work.at(first);
+#pragma unroll 1
         for (int i = 0; i < ahead && first + i < last; i++) {
-            fetch_weights(ring.weights((first + i) % (ahead + 1)), cursor.weights(), cursor.tiles() * Format::TILE_BYTES);
+            fetch_weights<Format>(ring.weights((first + i) % (ahead + 1)), cursor.weights(), cursor.tiles());
             cursor.advance();
         }
     }
@@ -271,11 +297,14 @@ __device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Wo
     wait_for_previous();
     if (fetches) {
         auto cursor = work.at(first);
+#pragma unroll 1
         for (int i = 0; i < ahead; i++) {
             if (first + i < last) {
                 int stage = (first + i) % (ahead + 1);
+                NumbersOnTheWay<Format, TILES> numbers;
+                numbers.load(x, cursor);
                 fetch_columns<TILES>(ring.columns(stage), x, cursor);
-                fetch_numbers<Format, TILES>(ring.numbers(stage), x, cursor);
+                numbers.store(ring.numbers(stage));
                 cursor.advance();
             }
             cp_async_commit();

@@ -51,6 +51,7 @@ def cases() -> list[Any]:
         ("last_arriver", 64, 5, [x, zeros(9), None, y, 640], 1, partial),
         ("last_arriver", 64, 5, [x, zeros(9), None, y, 640], 2, partial),
         ("last_arriver", 64, 5, [x, zeros(9), None, y, 640], 3, partial),
+        ("all_fence", 64, 5, [x, zeros(320), None, y], 1, partial),
         ("exchange_by_shuffle", 32, 1, [x, y], 1, shared),
         ("too_early", 32, 1, [x, y], 1, r"it writes byte 0 of argument 1 at .* before wait_for_"),
     ]

@@ -33,10 +33,10 @@ def places() -> list[int]:
 
 
 def test_places_in_the_ring(machine: Machine) -> None:
-    """Rows beyond the last sequence have none."""
+    """Rows beyond the last sequence share the spare one."""
     rows = machine.garbage(20, np.int32)
-    ring_rows(machine.launcher, SHAPE, sequences(machine), rows)
-    assert machine.get(rows).tolist() == [*places(), -1, -1, -1]
+    ring_rows(machine.launcher, SHAPE, sequences(machine), rows, spare=36)
+    assert machine.get(rows).tolist() == [*places(), 36, 36, 36]
 
 
 def test_rows_are_kept_in_their_places(machine: Machine) -> None:

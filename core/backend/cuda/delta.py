@@ -74,7 +74,8 @@ class DeltaRunner:
         found = step.made.get("ring rows")
         if found is None:
             found = step.made["ring rows"] = self._device.empty((step.n_rows,), "int32")
-            ring_rows(self._launcher, shape, step.delta, found)
+            # Every row of a step belongs to a sequence here, so that none goes to `spare`.
+            ring_rows(self._launcher, shape, step.delta, found, spare=0)
         return found
 
     def _step(

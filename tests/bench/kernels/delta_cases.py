@@ -135,7 +135,7 @@ def _one(place: Place, n_rows: int) -> GdnSequences:
 def _ring_rows(place: Place, shape: GdnShape, n_rows: int) -> Work:
     found = place.zeros(n_rows, np.int32)
     wanted = (PAST + np.arange(n_rows)) % shape.ring_rows
-    launch = partial(ring_rows, place.launcher, shape, _one(place, n_rows), found)
+    launch = partial(ring_rows, place.launcher, shape, _one(place, n_rows), found, spare=-1)
     return Work(launch, 4 * n_rows, error=lambda: float((place.get(found) != wanted).mean()))
 
 

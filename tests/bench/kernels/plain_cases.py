@@ -1,4 +1,4 @@
-"""Products with plain matrices, and routing, which is one."""
+"""Products with plain matrices."""
 
 from __future__ import annotations
 
@@ -10,21 +10,12 @@ from functools import partial
 import numpy as np
 
 from specdec.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
-from specdec.cuda_kernels.moe_route import (
-    Choice,
-    Router,
-    Routes,
-    bundle_width,
-    moe_route,
-    routes_shapes,
-)
 
 from .case import Case, Work
 from .models import Sizes
 from .place import Place, distance, packed_bytes
 
 PIECE = 16  # columns that are at random, at most; the others repeat them
-SOFTMAX = 1
 
 
 @dataclass(frozen=True)
@@ -73,39 +64,3 @@ def _product(place: Place, product: Product) -> Work:
     launch = partial(mm_skinny, place.launcher, x, matrix, y)
     moved = bits.itemsize * n_out * n_k + packed_bytes(rows, n_k) + 4 * rows * n_out
     return Work(launch, moved, 2 * rows * n_out * n_k, error)
-
-
-def routing(sizes: Sizes) -> Iterator[Case]:
-    if not sizes.n_experts:
-        return
-    for rows in (*sizes.rows, 256):
-        name = f"{sizes.name} moe_route {sizes.n_used} of {sizes.n_experts}, {rows} rows"
-        yield Case(name, partial(_route, sizes=sizes, rows=rows), tolerance=0.0)
-
-
-def _route(place: Place, sizes: Sizes, rows: int) -> Work:
-    """`error`: the part of rows that ask other experts than those of the best logits."""
-    n_k = sizes.hidden
-    given = place.random.standard_normal((rows, n_k), np.float32)
-    weights = place.random.standard_normal((sizes.n_experts, n_k), np.float32)
-    router = Router(place.put(weights), shared_gate=place.normal(n_k))
-    choice = Choice(sizes.n_used, SOFTMAX, normalise=True, has_shared=True)
-    bundle = bundle_width(rows, sizes.n_experts, sizes.n_used)
-    shapes = routes_shapes(rows, sizes.n_experts, choice, bundle)
-    floats = ("logits", "weights")
-    routes = Routes(
-        **{
-            name: place.zeros(shape, np.float32 if name in floats else np.int32)
-            for name, shape in shapes.items()
-        },
-        bundle=bundle,
-    )
-
-    def error() -> float:
-        logits = given.astype(np.float64) @ weights.astype(np.float64).T
-        best = np.argsort(-logits, axis=1)[:, : sizes.n_used]
-        return float((np.sort(best) != np.sort(place.get(routes.experts))).any(1).mean())
-
-    launch = partial(moe_route, place.launcher, place.put(given), router, choice, routes)
-    moved = weights.nbytes + given.nbytes + 4 * sum(map(math.prod, shapes.values()))
-    return Work(launch, moved, 2 * weights.size * rows, error)

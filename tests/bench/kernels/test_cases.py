@@ -15,6 +15,7 @@ import pytest
 from shim.machine import host_problem
 
 from specdec.cuda_kernels.device import unavailable_reason
+from specdec.cuda_kernels.registry import MODULES
 
 TESTS = Path(__file__).parents[2]
 
@@ -34,6 +35,10 @@ def test_every_case_runs_and_is_right(main: Any) -> None:
     assert main.measure(place, list(main.SECTIONS)) == []
     names = {launch.name for launch in place.launcher.launches}
     assert {"probe_copy", "probe_read", "probe_nothing"} <= names
+
+
+def test_every_kernel_family_has_a_section(main: Any) -> None:
+    assert set(MODULES) == set(main.FAMILIES)
 
 
 def test_a_wrong_result_is_told(main: Any) -> None:

@@ -242,3 +242,20 @@ extern "C" __global__ void __launch_bounds__(32) reads_early(const float* x, flo
     wait_for_previous();
     y[threadIdx.x] = early;
 }
+
+// The same by all threads of a block: each fences what it wrote, then one arrives. PLANT: the last of them does not fence.
+extern "C" __global__ void __launch_bounds__(64) all_fence(const float* x, float* partial, unsigned* counter, float* y) {
+    __shared__ bool last;
+    wait_for_previous();
+    int i = threadIdx.x;
+    partial[64 * blockIdx.x + i] = x[64 * blockIdx.x + i];
+    if (!PLANT || i != 63) __threadfence();
+    __syncthreads();
+    if (i == 0) last = atomicAdd(counter, 1) == gridDim.x - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    float sum = 0.0f;
+    for (int block = 0; block < (int)gridDim.x; block++) sum += partial[64 * block + i];
+    y[i] = sum;
+}

@@ -3,7 +3,8 @@
 //
 // What orders accesses, as CUDA promises it: __syncthreads within a block; __syncwarp among its lanes (shuffles and
 // votes do not); across blocks an atomic on the same word that follows a __threadfence of the writer and is followed
-// by a __threadfence of the reader. A barrier passes on what its threads know.
+// by a __threadfence of the reader. A barrier passes on what its threads know, and, where all threads have fenced what
+// they wrote, lets any of them do the atomic.
 //
 // Also noted: what is touched before wait_for_previous() although a kernel before may write it, or still read it.
 // A read of a volatile may see anything and says so: it is not looked at.
@@ -44,19 +45,20 @@ struct Release {
     uint32_t thread, block, epoch, clock;
     uint32_t lanes[32];  // clocks of its warp
 };
-typedef std::map<uint32_t, std::shared_ptr<const Release>> Known;  // by thread, the last one
+typedef std::map<uint32_t, std::shared_ptr<const Release>> Known;  // by thread (or by_block), the last one
+constexpr uint32_t by_block = 0x80000000;  // + block: of all its threads, at a barrier
 
 struct ThreadOrder {
     uint32_t clock = 1;
     uint32_t lanes[32] = {};  // what it knows of its warp
     bool waited = false;
-    bool fenced = false;
+    bool is_dirty = false;  // it wrote to global memory after its last fence
     Known published, seen, known;  // at its last fence; by atomics, before a fence; after one
 };
 struct BlockOrder {
     uint32_t epoch = 0;
     bool waited = false;
-    Known seen, known;
+    Known published, seen, known;
     std::vector<ThreadOrder> threads;
     std::vector<Cell> statics, dynamic;
 };
@@ -124,13 +126,20 @@ inline void races_start_block(Block& block) {
 inline void races_barrier(Block& block) {
     BlockOrder& order = order_of(block);
     order.epoch++;
+    bool all_fenced = true;
     for (ThreadOrder& thread : order.threads) {
+        all_fenced &= !thread.is_dirty;
         order.waited |= thread.waited;
         merge(order.seen, thread.seen);
         merge(order.known, thread.known);
         thread.seen.clear();
         thread.known.clear();
     }
+    if (!all_fenced) return;
+    auto release = std::make_shared<Release>();
+    *release = {0, static_cast<uint32_t>(block.number), order.epoch, order.epoch, {}};
+    order.published = order.known;
+    order.published[by_block + release->block] = release;
 }
 
 void order_warp(unsigned mask) {
@@ -169,15 +178,17 @@ void order_grid() {
     me.published = me.known;
     merge(me.published, block.known);
     me.published[release->thread] = release;
-    me.fenced = true;
+    me.is_dirty = false;
     me.clock++;
 }
 
 inline void order_atomic(const void* at) {
-    ThreadOrder& me = order_of(*running->block).threads[running->number];
+    BlockOrder& block = order_of(*running->block);
+    ThreadOrder& me = block.threads[running->number];
     Known& word = races->atomics[at];
     merge(me.seen, word);
     merge(word, me.published);
+    merge(word, block.published);
 }
 
 void order_launch() {
@@ -189,6 +200,8 @@ void order_launch() {
 
 inline bool knows(const Known& known, const Access& before) {
     uint32_t block = (before.thread - 1) / grid.n_threads, number = (before.thread - 1) % grid.n_threads;
+    auto whole = known.find(by_block + block);
+    if (whole != known.end() && before.epoch < whole->second->epoch) return true;
     for (auto one = known.lower_bound(block * grid.n_threads + 1); one != known.end(); ++one) {
         const Release& release = *one->second;
         if (release.block != block) break;
@@ -245,30 +258,47 @@ inline Access& slot(Cell& cell, const Access& now, uint32_t epoch) {
     return cell.last[now.thread * 7u % 4];
 }
 
-inline void touch_cell(Cell& cell, uint8_t bytes, Touch kind, const void* pc, const char* at) {
-    BlockOrder& block = order_of(*running->block);
-    ThreadOrder& me = block.threads[running->number];
-    Access now{grid_thread(*running), block.epoch, me.clock, place_of(pc), bytes, kind};
+struct Toucher {  // what is the same for all cells of an access
+    BlockOrder& block;
+    ThreadOrder& me;
+    Access now;
+    const char* at;
+    const void* pc;
+};
+
+inline void touch_cell(Cell& cell, const Toucher& by) {
+    const Access& now = by.now;
     for (Access& before : cell.last) {
-        if (!before.thread || !(before.bytes & bytes)) continue;
-        if (before.kind == Touch::read && kind == Touch::read) continue;
-        if (before.kind == Touch::atomic && kind == Touch::atomic) {
+        if (!before.thread || !(before.bytes & now.bytes)) continue;
+        if (before.kind == now.kind && before.thread == now.thread && before.bytes == now.bytes) {
+            before = now;
+            continue;
+        }
+        if (before.kind == Touch::read && now.kind == Touch::read) continue;
+        if (before.kind == Touch::atomic && now.kind == Touch::atomic) {
             before = Access();  // each of them comes after the one before
             continue;
         }
-        if (!comes_after(before, block, me)) report(at, before, kind, pc);
-        if (kind == Touch::write && (before.bytes & ~bytes) == 0) before = Access();  // nobody need look behind a write
+        if (before.thread != now.thread && !comes_after(before, by.block, by.me)) report(by.at, before, now.kind, by.pc);
+        if (now.kind == Touch::write && (before.bytes & ~now.bytes) == 0) before = Access();  // nobody need look behind it
     }
-    slot(cell, now, block.epoch) = now;
+    slot(cell, now, now.epoch) = now;
 }
 
-inline void touch_bytes(std::vector<Cell>& cells, size_t offset, size_t n, Touch kind, const void* pc,
-                        const char* at) {
-    for (size_t i = offset; i < offset + n;) {
-        size_t word = i / 4, end = (word + 1) * 4 < offset + n ? (word + 1) * 4 : offset + n;
-        uint8_t bytes = 0;
-        for (; i < end; i++) bytes |= 1 << i % 4;
-        touch_cell(cells[word], bytes, kind, pc, at);
+inline void touch_bytes(std::vector<Cell>& cells, size_t offset, size_t n, Touch kind, const void* pc, const char* at) {
+    BlockOrder& block = order_of(*running->block);
+    ThreadOrder& me = block.threads[running->number];
+    Toucher by{block, me, {grid_thread(*running), block.epoch, me.clock, place_of(pc), 15, kind}, at, pc};
+    size_t end = offset + n;
+    if (offset % 4 == 0 && n % 4 == 0) {
+        for (size_t word = offset / 4; word < end / 4; word++) touch_cell(cells[word], by);
+        return;
+    }
+    for (size_t i = offset; i < end;) {
+        size_t word = i / 4;
+        by.now.bytes = 0;
+        for (; i < end && i / 4 == word; i++) by.now.bytes |= 1 << i % 4;
+        touch_cell(cells[word], by);
     }
 }
 
@@ -279,6 +309,7 @@ inline void touch_global(const char* at, size_t n, Touch kind, const void* pc) {
         bool waited = block.waited || block.threads[running->number].waited;
         if (!waited && (kind != Touch::read || range.was_written))
             fail("it %s %s at {0x%x} before wait_for_previous()", verb(kind), described(at).c_str(), place_of(pc));
+        block.threads[running->number].is_dirty |= kind == Touch::write;
         if (n > static_cast<size_t>(range.to - at)) n = range.to - at;
         size_t offset = at - range.from + (reinterpret_cast<uintptr_t>(range.from) & 3);
         return touch_bytes(range.cells, offset, n, kind, pc, at);
