@@ -26,7 +26,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
             source,
             "moe",
             THREADS,
-            registers=128,
+            registers=168,
             shared=160,
             dynamic_shared=shared_bytes(form, columns),
         )
