@@ -69,8 +69,9 @@ struct ExpertWork {
         Item item;
         const char* tiles_at;
 
+        // Beyond the last unit it stands somewhere in the last item, and nothing is fetched.
         __device__ __forceinline__ Cursor(const Work& w, int unit)
-            : work(w), own(unit / w.n_steps), left(w.own_items - own), step(unit % w.n_steps), item(w, own) {
+            : work(w), own(min(unit / w.n_steps, w.own_items - 1)), left(w.own_items - own), step(unit % w.n_steps), item(w, own) {
             begin();
         }
         __device__ __forceinline__ void begin() {

@@ -102,7 +102,7 @@ WRONG = {
     "generate -m m.gguf -t 2 --device torch hi": "--threads is for --device cpu, not torch",
     "generate -m m.gguf -ctk q9 hi": "--cache-type-k 'q9': unknown type; choose f16 or q8_0",
     "generate -m m.gguf -ctv q8_0 --device torch hi": (
-        "--cache-type-k and --cache-type-v are for --device cpu, not torch"
+        "--cache-type-k and --cache-type-v are for --device cpu and cuda, not torch"
     ),
     "generate -m m.gguf --spec-type ngram hi": (
         "--spec-type 'ngram' is unknown; did you mean ngram-mod? (known: ngram-simple, "

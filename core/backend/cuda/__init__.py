@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....cuda_kernels.device import unavailable_reason
-from ...errors import ConfigError, MissingDependencyError
+from ...errors import ConfigError
 
 if TYPE_CHECKING:
     from ..layers import KvTypes
@@ -19,7 +19,7 @@ def create(device: str, kv_types: KvTypes) -> CudaBackend:
     if not name.isdecimal():
         raise ConfigError(f"--device {device}: unknown device; a GPU is called cuda:0, cuda:1, …")
     if reason := unavailable_reason(int(name)):
-        raise MissingDependencyError(f"--device {device}: {reason}")
+        raise ConfigError(f"--device {device}: {reason}")
     from .backend import CudaBackend
 
     return CudaBackend(open_device(int(name)), kv_types)

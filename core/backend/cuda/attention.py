@@ -11,6 +11,7 @@ from ....cuda_kernels.kv_pages import KvPages
 from ....cuda_kernels.packed import PackedRows
 from ..layers import Attention, Norm, RopePairs
 from .device import Device
+from .rooms import roomy
 from .step import DeviceStep
 
 
@@ -18,7 +19,7 @@ class Attender:
     def __init__(self, device: Device) -> None:
         self._device, self._launcher = device, device.launcher
         self._turns: dict[bytes, Array] = {}  # by frequencies
-        self._scratch: dict[tuple[object, ...], tuple[Array, Parts]] = {}
+        self._scratch: dict[tuple[object, ...], tuple[Array, Array, Array]] = {}
 
     def attend(
         self, qkv: Array, a: Attention, cache: KvPages, step: DeviceStep, out: PackedRows
@@ -32,16 +33,15 @@ class Attender:
 
     def _room(self, heads: AttentionHeads, step: DeviceStep) -> tuple[Array, Parts]:
         """Layers of one kind run one after the other in the same memory."""
-        splits = n_splits(step.shape.cells, heads.splits_per_octave)
-        key = heads.n_heads, heads.kv, step.n_rows, splits
+        splits, n_rows = n_splits(step.shape.cells, heads.splits_per_octave), roomy(step.n_rows)
+        key = heads.n_heads, heads.kv, n_rows, splits
         if key not in self._scratch:
-            sums, totals = parts_shapes(heads, step.n_rows, splits)
+            sums, totals = parts_shapes(heads, n_rows, splits)
             empty = self._device.empty
-            self._scratch[key] = (
-                empty(heads.queries_shape(step.n_rows), "uint32"),
-                Parts(empty(sums, "float32"), empty(totals, "float32")),
-            )
-        return self._scratch[key]
+            queries = empty(heads.queries_shape(n_rows), "uint32")
+            self._scratch[key] = queries, empty(sums, "float32"), empty(totals, "float32")
+        queries, sums, totals = (array[: step.n_rows] for array in self._scratch[key])
+        return queries, Parts(sums, totals)
 
     def _preparation(self, a: Attention) -> Preparation:
         rope = None

@@ -50,6 +50,8 @@ from .state import CudaState, count_state_bytes
 from .step import DeviceStep, StepKey
 from .weights import CudaMatrix, matrix_bytes
 
+_MOST_SHAPES = 512  # of steps that are remembered
+_MOST_REPEATED = 128  # rows: of longer ones launching is the least, and prompts differ in length
 _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
 
 
@@ -132,6 +134,8 @@ class CudaBackend(Backend):
             key = StepKey.of(step)
             found = made.get(key)
             if found is None:
+                if len(made) >= _MOST_SHAPES:
+                    made.clear()
                 there = DeviceStep.make(self.device, step)
                 found = made[key] = _Repeated(
                     there, lambda: self._work(forward, there, state, taps)
@@ -207,14 +211,11 @@ class CudaBackend(Backend):
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
-            weights = RowNorm(self._ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
+            weights = RowNorm(self._rooms.ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
             out = NormOutputs(rows=self._rooms.rows(*x.rows.shape))
             norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
             x.parts = None
         return x.rows
-
-    def _ones(self, width: int) -> Array:
-        return self.device.put(np.ones(width, np.float32))
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
         x, y = self._made(x), self._made(y)
@@ -314,9 +315,11 @@ class _Repeated:
         if not self._is_warm:
             self._is_warm = True
             return self._work()
+        self._there.rewrite(device, step)
+        if self._there.n_rows > _MOST_REPEATED:
+            return self._work()
         if self._repeat is None:
             self._repeat = device.repeatable(self._work)
-        self._there.rewrite(device, step)
         return self._repeat()
 
 

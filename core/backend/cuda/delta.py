@@ -6,6 +6,8 @@ than its ring, the product writes into the ring. Else the rows are kept by a lau
 
 from __future__ import annotations
 
+import math
+
 from ....cuda_kernels import qmm
 from ....cuda_kernels.gdn_layout import GdnShape
 from ....cuda_kernels.gdn_rows import keep_rows, ring_rows
@@ -22,7 +24,7 @@ from ....cuda_kernels.norm_quant import NormOutputs
 from ....cuda_kernels.packed import PackedRows
 from ..layers import DeltaRule
 from .products import Product, Products
-from .rooms import Rooms
+from .rooms import Rooms, roomy
 from .state import CudaState
 from .step import DeviceStep
 
@@ -33,7 +35,6 @@ class DeltaRunner:
     def __init__(self, rooms: Rooms, products: Products) -> None:
         self._rooms, self._products = rooms, products
         self._device, self._launcher = rooms.device, rooms.launcher
-        self._workspaces: dict[tuple[GdnShape, int, int], GdnWorkspace] = {}
 
     def run(
         self, rows: Array, delta: DeltaRule, state: CudaState, step: DeviceStep, out: PackedRows
@@ -93,10 +94,9 @@ class DeltaRunner:
         gdn_step(self._launcher, weights, layer, step.delta, rows, space, outputs)
 
     def _workspace(self, shape: GdnShape, n_rows: int, n_sequences: int) -> GdnWorkspace:
-        key = shape, n_rows, n_sequences
-        if key not in self._workspaces:
-            self._workspaces[key] = GdnWorkspace(
-                self._device.empty(raw_shape(shape, n_rows), "float32"),
-                self._device.zeros((n_arrivals(shape, n_rows, n_sequences),), "int32"),
-            )
-        return self._workspaces[key]
+        n_rows, n_sequences = roomy(n_rows), roomy(n_sequences, 1)
+        n_values = math.prod(raw_shape(shape, n_rows))
+        n_counters = n_arrivals(shape, n_rows, n_sequences)
+        return GdnWorkspace(
+            self._rooms.kept("raw", n_values, 1), self._rooms.kept("counters", n_counters, 1)
+        )

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.packed import PackedRows, packed_shapes
 from .device import Device
 
+FEWEST_ROWS = 16
+
+
+def roomy(n: int, least: int = FEWEST_ROWS) -> int:
+    """A size that is enough for n, and one of few: what was made once stays, for graphs use it."""
+    size = least
+    while size < n:
+        size *= 2
+    return size
+
 
 class Rooms:
     def __init__(self, device: Device) -> None:
         self.device, self.launcher = device, device.launcher
-        self._workspaces: dict[tuple[int, int, int], qmm.Workspace] = {}
+        self._kept: dict[tuple[str, int, int], Array] = {}
 
     def rows(self, n_rows: int, width: int) -> Array:
         return self.device.empty((n_rows, width), "float32")
@@ -22,13 +34,26 @@ class Rooms:
         return PackedRows(empty(q, "int8"), empty(d, "float32"), empty(s, "int16"))
 
     def products(self, n_rows: int, n_out: int, hidden: int = 0) -> qmm.Workspace:
-        """Shared by all products of a shape: they run one after the other."""
-        key = n_rows, n_out, hidden
-        if key not in self._workspaces:
-            n = self.launcher.n_processors
-            self._workspaces[key] = qmm.Workspace(
-                self.device.empty((qmm.Workspace.partials_size(n_rows, n),), "float32"),
-                self.device.zeros((qmm.Workspace.counters_size(n_rows, n_out),), "int32"),
-                self.rows(n_rows, hidden) if hidden else None,
-            )
-        return self._workspaces[key]
+        """Shared by all products: they run one after the other."""
+        n_rows, n_out = roomy(n_rows), roomy(n_out)
+        size = qmm.Workspace.partials_size(n_rows, self.launcher.n_processors)
+        partials = self.kept("partials", size, 1)
+        counters = self.kept("counters", qmm.Workspace.counters_size(n_rows, n_out), 1)
+        space = self.kept("hidden", n_rows, hidden) if hidden else None
+        return qmm.Workspace(partials.reshape(-1), counters.reshape(-1), space)
+
+    def kept(self, name: str, n: int, width: int) -> Array:
+        """Memory that stays; counters begin as zeros, and are zeros again after each use."""
+        key = name, n, width
+        if key not in self._kept:
+            make, kind = self.device.empty, "float32"
+            if name == "counters":
+                make, kind = self.device.zeros, "int32"
+            self._kept[key] = make((n, width), kind)
+        return self._kept[key]
+
+    def ones(self, width: int) -> Array:
+        key = "ones", width, 1
+        if key not in self._kept:
+            self._kept[key] = self.device.put(np.ones(width, np.float32))
+        return self._kept[key]

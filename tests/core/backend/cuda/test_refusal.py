@@ -6,13 +6,13 @@ import pytest
 
 from specdec.core.backend import create_backend
 from specdec.core.backend import cuda as cuda_backend
-from specdec.core.errors import ConfigError, SpecdecError
+from specdec.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_what_is_missing_is_said(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_backend, "unavailable_reason", lambda index: f"no device {index}")
-    with pytest.raises(SpecdecError) as caught:
+    with pytest.raises(ConfigError) as caught:
         create_backend(device)
     number = device.partition(":")[2] or 0
     assert str(caught.value) == f"--device {device}: no device {number}"
