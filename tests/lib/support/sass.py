@@ -220,7 +220,7 @@ def _disassembled(image: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(image)
         file.flush()
-        command = [str(disassembler()), "-c", file.name]
+        command = [str(disassembler()), "-c", "-ndf", file.name]  # labels need no data flow
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
