@@ -156,7 +156,7 @@ def attn_verify(
 ) -> None:
     """`max_rows`: of one sequence. `parts.n_splits` says how long a context may be.
 
-    `variant`: None for the best on a device with as much shared memory as an H200.
+    `variant`: None for the best that the device has the shared memory for.
     """
     require_shape("queries", queries, heads.queries_shape(step.n_rows))
     if cache.heads != heads.kv:
@@ -165,7 +165,7 @@ def attn_verify(
         raise ValueError(f"up to {max_rows} rows of a sequence, of {step.n_rows}")
     parts.require(heads, step.n_rows)
     n_columns = max_rows * heads.group
-    variant = variant or best_variant(heads.kv.of_one_head, n_columns)
+    variant = variant or best_variant(heads.kv.of_one_head, n_columns, launcher.shared_of_a_block)
     if variant.kv != heads.kv.of_one_head:
         raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
     chunks = -(-n_columns // variant.columns)

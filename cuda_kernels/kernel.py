@@ -58,6 +58,7 @@ class Launcher(ABC):
     """Starts kernels, on whatever runs them."""
 
     n_processors: int  # streaming multiprocessors
+    shared_of_a_block: int = 227 << 10  # bytes of shared memory that a block may have: of an H200
 
     @abstractmethod
     def pointer(self, array: Array) -> int:

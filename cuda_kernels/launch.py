@@ -48,6 +48,7 @@ class DeviceLauncher(Launcher):
         self._modules: dict[Source, tuple[Any, dict[str, Shape]]] = {}
         self._loaded: dict[Kernel, Loaded] = {}
         self.n_processors = self._driver.n_processors
+        self.shared_of_a_block = self._driver.shared_of_a_block
         self.early = early and self._driver.architecture >= FIRST_EARLY
 
     def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:
@@ -78,10 +79,10 @@ class DeviceLauncher(Launcher):
         if kernel.name not in found:
             raise ValueError(f"{kernel.source.label} has no kernel {kernel.name}")
         wanted = kernel.shared + kernel.dynamic_shared
-        if wanted > self._driver.shared_of_a_block:
+        if wanted > self.shared_of_a_block:
             raise ValueError(
                 f"{kernel.name} may need {wanted} bytes of shared memory; "
-                f"a block has {self._driver.shared_of_a_block} on this device"
+                f"a block has {self.shared_of_a_block} on this device"
             )
         function = self._driver.function(module, kernel.name)
         if kernel.dynamic_shared > FREELY_SHARED:

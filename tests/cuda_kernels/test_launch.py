@@ -163,10 +163,11 @@ def test_much_shared_memory_is_asked_for_when_loading(
     assert list(driver.allowed.values()) == [100 << 10]
 
 
-def test_more_shared_memory_than_there_is_is_refused(
-    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
-) -> None:
+def test_more_shared_memory_than_there_is_is_refused(fill: Kernel) -> None:
+    driver = NotingDriver()
     driver.shared_of_a_block = 99 << 10
+    launcher = DeviceLauncher(driver=driver)
+    assert launcher.shared_of_a_block == 99 << 10
     with pytest.raises(ValueError, match="fill may need 102400 bytes of shared memory"):
         launcher.warm([fill])
 

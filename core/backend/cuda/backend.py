@@ -10,11 +10,13 @@ import numpy as np
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
+from ....cuda_kernels.compile import CompileError
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
+from ...errors import ModelError
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
@@ -140,7 +142,10 @@ class CudaBackend(Backend):
                 found = made[key] = _Repeated(
                     there, lambda: self._work(forward, there, state, taps)
                 )
-            return self._on_host(found.run(self.device, step))
+            try:
+                return self._on_host(found.run(self.device, step))
+            except CompileError as error:
+                raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
 
         return run
 
