@@ -1,11 +1,5 @@
 // activation(gate) * up of rows [gates | ups], packed: a warp makes a block of 256 values.
-#include "packed.cuh"
-
-__device__ __forceinline__ float activated(float x, int activation) {
-    if (activation == 0) return silu(x);
-    float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);  // GELU, tanh form
-    return 0.5f * x * (1.0f + tanhf(inner));
-}
+#include "qmm_epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) gate_rows(
     const float* __restrict__ rows, int width, int activation, int8_t* q, float* d, int16_t* s, int packed_width) {
@@ -19,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(256) gate_rows(
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         int i = first + j;
-        v[j] = i < width ? activated(gates[i], activation) * gates[width + i] : 0.0f;
+        v[j] = i < width ? activated(activation, gates[i]) * gates[width + i] : 0.0f;
     }
     pack_block(v, PackedRows{q, d, s, packed_width}, row, block);
 }

@@ -318,8 +318,9 @@ class _Repeated:
 
     def run(self, device: Device, step: Step) -> Made:
         if not self._is_warm:
-            self._is_warm = True
-            return self._work()
+            made = self._work()
+            self._is_warm = True  # only now: what failed has not loaded all kernels
+            return made
         self._there.rewrite(device, step)
         if self._there.n_rows > _MOST_REPEATED:
             return self._work()
