@@ -35,6 +35,7 @@ from ....cuda_kernels.qmm_moe import (
 )
 from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
 from ...errors import ConfigError
+from ..cpu.threads import default_threads
 from ..layers import Activation, MatrixPart, Moe
 from .device import Device, Numpy
 from .rooms import Rooms
@@ -210,7 +211,7 @@ def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> Sta
     order = gated_order(matrix.n_out // 2) if is_gated else slice(None)
     for expert in range(n_expert):
         rows_of = np.concatenate([_rows_of(part, expert) for part in parts])
-        repack(kind, rows_of[order], matrix.n_in, packed[expert])
+        repack(kind, rows_of[order], matrix.n_in, packed[expert], default_threads())
     for part in parts:
         part.tensor.release()
     scales = _scales(parts, n_expert)

@@ -17,6 +17,7 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix
 from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
 from ...errors import ConfigError
+from ..cpu.threads import default_threads
 from ..layers import Floats, MatrixPart
 from .device import Device, Numpy
 
@@ -119,7 +120,7 @@ class CudaMatrix:
 
     def _tiles(self, kind: str, rows: Numpy, parts: list[MatrixPart]) -> qmm.Matrix:
         """`parts`: of whose rows these are; scales and biases stay in the order of the file."""
-        weights = self._put(repack(kind, rows, self.n_in))
+        weights = self._put(repack(kind, rows, self.n_in, threads=default_threads()))
         beside = (
             None if values is None else self._put(values)
             for values in (joined_scales(parts), joined_biases(parts))
