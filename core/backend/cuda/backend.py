@@ -50,6 +50,7 @@ from .products import Product, Products
 from .rooms import Rooms
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep, StepKey
+from .uploads import Uploads
 from .weights import CudaMatrix, matrix_bytes
 
 _MOST_SHAPES = 512  # of steps that are remembered
@@ -96,6 +97,7 @@ class CudaBackend(Backend):
         self.details = device.details
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
+        self.uploads = Uploads(device)
         self._rooms = Rooms(device)
         self._products = Products(self._rooms)
         self._attender = Attender(device)
@@ -113,7 +115,7 @@ class CudaBackend(Backend):
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
         self.prepared_bytes += self.matrix_bytes(parts)
-        made = CudaMatrix(self.device, parts)
+        made = CudaMatrix(self.uploads, parts)
         made.prepare()
         return made
 
