@@ -26,6 +26,7 @@ MODULES: tuple[str, ...] = (
     "page_copy",
     "qmm",
     "qmm_moe",
+    "round_times",
     "spec_accept",
 )
 
