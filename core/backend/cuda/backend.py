@@ -40,6 +40,7 @@ from ..layers import (
     Norm,
     StateShape,
 )
+from ..rounds import RoundsPlan
 from ..step import Step
 from .attention import Attender
 from .delta import DeltaRunner
@@ -48,6 +49,7 @@ from .experts import ExpertRunner
 from .picks import pick
 from .products import Product, Products
 from .rooms import Rooms
+from .rounds import CudaRounds, can_run
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep, StepKey
 from .uploads import Uploads
@@ -151,6 +153,9 @@ class CudaBackend(Backend):
 
         return run
 
+    def compile_rounds(self, plan: RoundsPlan) -> CudaRounds | None:
+        return CudaRounds(self, plan) if can_run(plan) else None
+
     def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
         step.made.clear()
         output = forward(self, step, state, taps)
@@ -173,8 +178,10 @@ class CudaBackend(Backend):
         tables.embed(self.launcher, table.table, there.array("tokens"), x)
         return x
 
-    def given_rows(self, step: Step, width: int) -> Array:
-        return _there(step).array("hidden")
+    def given_rows(self, step: Step, width: int) -> Array | Chosen:
+        there = _there(step)
+        which = there.arrays.get("hidden_rows")
+        return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
     def keep(self, x: Rows) -> Array:
         return self.device.copy(self._made(x))
@@ -225,14 +232,15 @@ class CudaBackend(Backend):
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
-        x, y = self._made(x), self._made(y)
-        out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
-        first, second = (
-            tables.Side(rows, RowNorm(norm.weight, norm.eps))
-            for rows, norm in ((x, x_norm), (y, y_norm))
-        )
+        first, second = self._side(x, x_norm), self._side(y, y_norm)
+        n_rows = (x.which if isinstance(x, Chosen) else first.rows).shape[0]
+        out = self._rooms.packed(n_rows, first.rows.shape[1] + second.rows.shape[1])
         tables.norm_pair(self.launcher, first, second, out)
         return out
+
+    def _side(self, x: Rows, norm: Norm) -> tables.Side:
+        rows, taken = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), taken)
 
     def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
         if add_to is None:

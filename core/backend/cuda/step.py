@@ -16,6 +16,14 @@ from .picks import requests_of
 SHORTEST_CONTEXT = 1024  # cells that the launches of a step are made for, at least
 
 
+def context_bucket(n_cells: int) -> int:
+    """The context that launches are made for, if there are so many cells."""
+    cells = SHORTEST_CONTEXT
+    while cells < n_cells:
+        cells *= 2
+    return cells
+
+
 @dataclass(frozen=True, slots=True)
 class StepKey:
     """What launches depend on: steps with one key differ in the contents of arrays alone."""
@@ -32,10 +40,7 @@ class StepKey:
     @classmethod
     def of(cls, step: Step) -> StepKey:
         lengths = np.diff(step.starts)
-        longest = int((step.past + lengths).max(initial=1))
-        cells = SHORTEST_CONTEXT
-        while cells < longest:
-            cells *= 2
+        cells = context_bucket(int((step.past + lengths).max(initial=1)))
         return cls(
             step.n_rows,
             step.n_sequences,
@@ -55,6 +60,7 @@ class DeviceStep(Step):
     key: StepKey | None = None
     arrays: dict[str, Array] = field(default_factory=dict)
     made: dict[str, Array] = field(default_factory=dict)  # by launches, once for all layers
+    is_padded: bool = False  # there may be rows, the last ones, that belong to no sequence
 
     @classmethod
     def make(cls, device: Device, step: Step) -> DeviceStep:

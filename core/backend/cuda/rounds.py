@@ -1,0 +1,327 @@
+"""Rounds of speculation on the device: its launches, and what the host reads of them.
+
+A round is one repeatable piece of work for each number of lines, longest draft and context; all
+else lies in arrays that its own kernels change (`cuda_kernels/spec_accept.py`). The host polls a
+counter in memory that both see, so that it waits for a record and never for the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ....cuda_kernels.compile import CompileError
+from ....cuda_kernels.draft_pick import DraftHead, draft_pick
+from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summits
+from ....cuda_kernels.round_times import note_time
+from ....cuda_kernels.spec_accept import (
+    MAX_LINES,
+    Coins,
+    Field,
+    State,
+    draft_begin,
+    line_words,
+    read_record,
+    spec_accept,
+    verify_begin,
+)
+from ...errors import ModelError
+from ..interface import Taps
+from ..layers import Floats
+from ..rounds import (
+    LineEnd,
+    LineLimit,
+    LineResult,
+    RoundResult,
+    Rounds,
+    RoundsPlan,
+    RoundText,
+)
+from ..step import Ints
+from .device import Numpy
+from .picks import request_row
+from .round_room import KEPT_ROUNDS, RoomSize, RoundRoom
+from .step import context_bucket
+
+if TYPE_CHECKING:
+    from .backend import CudaBackend, Scored
+
+_MOST_ROOMS: Final = 16  # that are kept, with what is repeatable in them
+_MOST_REPEATED: Final = 64  # pieces of work of one room
+_AT_ONCE: Final = 200  # looks at the counter before the thread sleeps between them
+_NAP: Final = 20e-6  # seconds
+_ASK_AFTER: Final = 2000  # naps, after which the device is asked whether it still works
+_DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
+
+Work = Callable[[], None]
+_Shape = tuple[int, int, bool]  # the longest draft, cells, and whether the drafter runs
+
+
+@dataclass(slots=True)
+class _Session:
+    room: RoundRoom
+    drafts: bool
+    limits: list[LineLimit] = field(default_factory=list)
+    n_enqueued: int = 0
+    n_collected: int = 0
+
+
+class CudaRounds(Rounds):
+    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
+        self._backend, self._device, self._plan = backend, backend.device, plan
+        self._launches = RoundLaunches(backend, plan)
+        self._rooms: dict[RoomSize, tuple[RoundRoom, dict[_Shape, Work | None]]] = {}
+        self._session: _Session | None = None
+
+    @property
+    def n_under_way(self) -> int:
+        session = self._session
+        return 0 if session is None else session.n_enqueued - session.n_collected
+
+    def begin(self, texts: Sequence[RoundText], max_draft: int, *, drafts: bool) -> None:
+        width = 0
+        if drafts:
+            assert texts[0].hidden is not None, "a drafter reads hidden rows"
+            width = texts[0].hidden.shape[1]
+        size = RoomSize(len(texts), max_draft, len(texts[0].pages), width)
+        room = self._room(size)
+        self._device.get(room.records.counter)  # whatever was abandoned has ended
+        room.reset(self._device)
+        self._session = _Session(room, drafts, [LineLimit(0, 0.0)] * len(texts))
+        self._write(room, texts)
+
+    def set_pages(self, line: int, pages: Ints) -> None:
+        session = self._current
+        self._device.post(session.room.pages[line], np.array(pages))
+        if session.drafts:
+            first = self._first_pages[line]
+            self._device.post(session.room.draft_pages[line], _shifted(pages, first))
+
+    def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:
+        session = self._current
+        assert self.n_under_way < KEPT_ROUNDS, "its record would overwrite one that nobody read"
+        self._limit(session, list(limits))
+        most = min(max(limit.length for limit in limits), session.room.size.max_draft)
+        shape = most, context_bucket(n_cells), session.drafts
+        try:
+            self._run(session.room, shape)
+        except CompileError as error:
+            raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
+        session.n_enqueued += 1
+
+    def collect(self) -> RoundResult:
+        session = self._current
+        number, room = session.n_collected, session.room
+        self._wait(room, number + 1)
+        session.n_collected += 1
+        begun, drafted, ended = room.marks(number)
+        lines = [_result(words) for words in room.record(number)]
+        draft_ms = (drafted - begun) / 1e6 if session.drafts else 0.0
+        return RoundResult(lines, draft_ms, (ended - drafted) / 1e6)
+
+    def end(self) -> list[LineEnd]:
+        assert not self.n_under_way, "rounds are under way"
+        session, get = self._current, self._device.get
+        self._session = None
+        table, fresh = get(session.room.lines.table), get(session.room.lines.fresh)
+        ends = []
+        for line in range(session.room.size.n_lines):
+            n, first = (int(table[which, line]) for which in (Field.FRESH, Field.FRESH_ROW))
+            hidden: Floats | None = None
+            if session.drafts:
+                hidden = get(session.room.taps[first : first + n])
+            ends.append(LineEnd(int(table[Field.PAST, line]), fresh[line, :n].tolist(), hidden))
+        return ends
+
+    def abandon(self) -> None:
+        if self._session is not None:
+            self._device.get(self._session.room.records.counter)  # until nothing is under way
+        self._session = None
+
+    # the parts of a session
+
+    @property
+    def _current(self) -> _Session:
+        assert self._session is not None, "between `begin` and `end`"
+        return self._session
+
+    def _room(self, size: RoomSize) -> RoundRoom:
+        if size not in self._rooms:
+            if len(self._rooms) >= _MOST_ROOMS:
+                self._rooms.clear()
+            self._rooms[size] = RoundRoom(self._device, size), {}
+        return self._rooms[size][0]
+
+    def _write(self, room: RoundRoom, texts: Sequence[RoundText]) -> None:
+        """All that texts bring along; the device has nothing to do meanwhile."""
+        write, lines, k = self._device.write, room.lines, room.size.max_draft
+        table = np.stack([self._words(room, line, text) for line, text in enumerate(texts)], 1)
+        write(lines.table, np.ascontiguousarray(table))
+        fresh = np.zeros((len(texts), k + 1), np.int32)
+        for row, text in zip(fresh, texts, strict=True):
+            row[: len(text.fresh)] = text.fresh
+        write(lines.fresh, fresh)
+        write(room.requests, np.stack([request_row(text.request) for text in texts]))
+        write(room.pages, np.stack([text.pages for text in texts]))
+        page_len = self._plan.state.page_len
+        self._first_pages = [text.draft_first // page_len for text in texts]
+        if not room.size.width:
+            return
+        shifted = zip(texts, self._first_pages, strict=True)
+        write(room.draft_pages, np.stack([_shifted(text.pages, first) for text, first in shifted]))
+        hidden = np.zeros((room.n_rows, room.size.width), np.float32)
+        for line, text in enumerate(texts):
+            assert text.hidden is not None
+            hidden[line * (k + 1) :][: len(text.fresh)] = text.hidden
+        write(room.taps[room.n_rows :], hidden)
+
+    def _words(self, room: RoundRoom, line: int, text: RoundText) -> Ints:
+        return line_words(
+            state=State.RUNS,
+            slot=text.slot,
+            request=line,
+            past=text.past,
+            replay=text.replay,
+            token=text.fresh[-1],
+            end=text.end,
+            draft_first=text.draft_first,
+            fresh=len(text.fresh),
+            fresh_row=room.n_rows + line * (room.size.max_draft + 1),
+            text=line,
+        )
+
+    def _limit(self, session: _Session, limits: list[LineLimit]) -> None:
+        """Only what has changed is written: in most rounds nothing."""
+        before, session.limits = session.limits, limits
+        table, post = session.room.lines.table, self._device.post
+        if [limit.length for limit in limits] != [limit.length for limit in before]:
+            lengths = np.array([limit.length for limit in limits], np.int32)
+            post(table[int(Field.MAX_DRAFT)], lengths)
+        if [limit.p_min for limit in limits] != [limit.p_min for limit in before]:
+            least = np.array([limit.p_min for limit in limits], np.float32)
+            post(table[int(Field.P_MIN)], least.view(np.int32))
+
+    def _run(self, room: RoundRoom, shape: _Shape) -> None:
+        """The first time as it comes, then as one repeatable piece."""
+        works = self._rooms[room.size][1]
+        work = self._launches.of(room, shape)
+        if shape not in works:
+            if len(works) >= _MOST_REPEATED:
+                works.clear()
+            work()
+            works[shape] = None  # only now: what failed has not loaded all kernels
+            return
+        repeat = works[shape]
+        if repeat is None:
+            repeat = works[shape] = self._device.repeatable(work)
+        repeat()
+
+    def _wait(self, room: RoundRoom, n_rounds: int) -> None:
+        looks = 0
+        while room.n_published < n_rounds:
+            looks += 1
+            if looks > _AT_ONCE:
+                time.sleep(_NAP)
+            if looks % _ASK_AFTER == 0 and self._device.is_idle() and room.n_published < n_rounds:
+                raise ModelError("--device cuda: a round has ended without leaving a record")
+
+
+class RoundLaunches:
+    """What a round consists of."""
+
+    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
+        self._backend, self._device, self._plan = backend, backend.device, plan
+        self._launcher = backend.launcher
+        put = self._device.put
+        self._stops = put(np.array(sorted(plan.stops), np.int32))
+        self._rates = put(np.array(plan.chances, np.float64)) if plan.chances else None
+        taken = None if plan.drafter is None else plan.drafter.taken
+        self._taken = None if taken is None else put(np.array(taken, np.int32))
+        self._taps: Taps = frozenset() if plan.drafter is None else frozenset({plan.drafter.tap})
+
+    def of(self, room: RoundRoom, shape: _Shape) -> Work:
+        most, cells, drafts = shape
+
+        def work() -> None:
+            if drafts:
+                self._mark(room, _DRAFTS)
+                self._draft(room, most, cells)
+            self._mark(room, _VERIFIES)
+            self._verify(room, most, cells, drafts=drafts)
+
+        return work
+
+    def _mark(self, room: RoundRoom, mark: int) -> None:
+        note_time(self._launcher, room.times, room.records.counter, mark)
+
+    def _draft(self, room: RoundRoom, most: int, cells: int) -> None:
+        first, following, drafter = room.first, room.following, self._plan.drafter
+        assert first is not None
+        assert following is not None
+        assert drafter is not None
+        draft_begin(self._launcher, room.lines, most, first, following)
+        rows, hidden = first, room.taps
+        for step in range(max(most, 1)):
+            # With nothing to draft, the head still reads what has come out.
+            there = room.draft_step(rows, hidden, cells, n_out=min(most, 1))
+            output = drafter.forward(self._backend, there, self._plan.state, self._taps)
+            if not most:
+                return
+            head = DraftHead(
+                self._draft_logits(output.logits), room.requests, self._stops, self._taken
+            )
+            draft_pick(self._launcher, room.lines, head, step, rows, following)
+            rows, hidden = following, output.taps[drafter.tap]
+
+    def _draft_logits(self, scored: Scored) -> Logits:
+        rows, maxima = scored
+        n = int(rows.shape[1])
+        if self._taken is None:
+            n = min(n, self._plan.n_vocab)
+        sums = self._device.empty(tuple(maxima.shape), "float32")
+        logits = Logits(rows, maxima, sums, n)
+        head_summits(self._launcher, logits)
+        return logits
+
+    def _verify(self, room: RoundRoom, most: int, cells: int, *, drafts: bool) -> None:
+        launcher, lines, rows = self._launcher, room.lines, room.verify_rows(most)
+        verify_begin(launcher, lines, most, rows)
+        there = room.verify_step(most, cells)
+        taps = self._taps if drafts else frozenset()
+        output = self._plan.forward(self._backend, there, self._plan.state, taps)
+        picked = room.picked[: there.n_rows]
+        places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
+        head_pick(launcher, Logits(*output.logits), room.requests, places, picked)
+        for tapped in output.taps.values():
+            room.taps[: there.n_rows] = tapped
+        coins = None if self._rates is None else Coins(self._rates, room.requests)
+        self._mark(room, _ENDS)
+        window = self._plan.state.window
+        spec_accept(launcher, lines, rows, picked, self._stops, window, room.records, coins)
+
+
+def can_run(plan: RoundsPlan) -> bool:
+    return 1 <= plan.max_lines <= MAX_LINES
+
+
+def _shifted(pages: Ints, first: int) -> Ints:
+    """The table from its page `first` on: a drafter counts cells from there."""
+    row = np.zeros_like(pages)
+    row[: len(pages) - first] = pages[first:]
+    return row
+
+
+def _result(words: Numpy) -> LineResult:
+    record = read_record(words)
+    return LineResult(
+        record.tokens,
+        record.drafted,
+        record.chances,
+        record.n_accepted,
+        record.state is not State.RUNS,
+        record.state is State.UNSURE,
+    )
