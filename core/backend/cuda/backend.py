@@ -46,6 +46,7 @@ from .rooms import Outputs, Rooms
 from .runner import Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
+from .uploads import Uploads
 from .weights import CudaMatrix, matrix_bytes
 
 _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
@@ -83,6 +84,7 @@ class CudaBackend(Backend):
         self.details = device.details
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
+        self.uploads = Uploads(device)
         self._rooms = Rooms(device)
         self._outputs = Outputs(device)
         self._products = Products(self._rooms)
@@ -101,7 +103,7 @@ class CudaBackend(Backend):
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
         self.prepared_bytes += self.matrix_bytes(parts)
-        made = CudaMatrix(self.device, parts)
+        made = CudaMatrix(self.uploads, parts)
         made.prepare()
         return made
 

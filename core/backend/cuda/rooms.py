@@ -10,6 +10,9 @@ from ....cuda_kernels.packed import PackedRows, packed_shapes
 from .device import Device
 
 FEWEST_ROWS = 16
+# Rows of a step that becomes a graph. Of longer ones launching is the least, and prompts differ in
+# length; what they leave, logits of all rows perhaps, is not worth keeping room for.
+MOST_REPEATED = 128
 
 
 def roomy(n: int, least: int = FEWEST_ROWS) -> int:
@@ -73,6 +76,8 @@ class Outputs:
         self._n_taps = 0
 
     def rows(self, name: str, n_rows: int, width: int, dtype: str = "float32") -> Array:
+        if n_rows > MOST_REPEATED:
+            return self._device.empty((n_rows, width), dtype)
         key = name, roomy(n_rows), width
         if key not in self._kept:
             self._kept[key] = self._device.empty(key[1:], dtype)

@@ -13,7 +13,7 @@ from ..step import Step
 from .device import Device
 from .output import DeviceOutput, Made
 from .picks import pick
-from .rooms import Outputs
+from .rooms import MOST_REPEATED, Outputs
 from .step import DeviceStep, StepKey
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from .state import CudaState
 
 _MOST_SHAPES = 128  # of steps that are remembered: a graph takes megabytes of the device
-_MOST_REPEATED = 128  # rows: of longer ones launching is the least, and prompts differ in length
 
 
 class Runner:
@@ -87,7 +86,7 @@ class _Repeated:
             self._is_warm = True  # only now: what failed has not loaded all kernels
             return made
         self._there.rewrite(device, step)
-        if self._there.n_rows > _MOST_REPEATED:
+        if self._there.n_rows > MOST_REPEATED:
             return self._work()
         if self._repeat is None:
             self._repeat = device.repeatable(self._work)
