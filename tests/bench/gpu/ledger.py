@@ -106,10 +106,11 @@ class Ledger:
         """All that `work` launches and copies."""
         made = self._account = Account()
         device = self.device
-        before = device.sent, device.fetched, device.n_sent + device.n_fetched
+        before = device.bytes_sent, device.bytes_fetched, device.n_copies
         work()
-        made.sent, made.fetched = device.sent - before[0], device.fetched - before[1]
-        made.copies = device.n_sent + device.n_fetched - before[2]
+        made.sent = device.bytes_sent - before[0]
+        made.fetched = device.bytes_fetched - before[1]
+        made.copies = device.n_copies - before[2]
         self._account = None
         return made
 

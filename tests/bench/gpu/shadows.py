@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from support.host_device import HostDevice
 
-from specdec.core.backend.cuda.device import Device, Numpy, Shape
+from specdec.core.backend.cuda.device import Mirror, Numpy, Shape
 from specdec.core.backend.cuda.uploads import Uploads, height, n_stacked
 from specdec.core.backend.layers import MatrixPart
 from specdec.cuda_kernels.embed import GgufTable
@@ -88,15 +89,16 @@ class ShadowLauncher(Launcher):
             self.note(kernel, (x, y, z), arguments)
 
 
-class ShadowDevice(Device):
-    name = "cuda"
+class ShadowDevice(HostDevice):
+    """What a device needs beside arrays is the CPU's."""
+
     details = "shapes only"
 
     def __init__(self, n_processors: int = H200_PROCESSORS) -> None:
-        self.launcher: ShadowLauncher = ShadowLauncher(n_processors)
+        self.launcher: ShadowLauncher = ShadowLauncher(n_processors)  # type: ignore[assignment]
         self.holds = WEIGHTS  # what is put here now
-        self.sent = self.fetched = 0  # bytes to the device and from it
-        self.n_sent = self.n_fetched = 0
+        self.bytes_sent = self.bytes_fetched = 0  # to the device and from it
+        self.n_copies = 0
 
     def empty(self, shape: Shape, dtype: str) -> Shadow:
         return shadow(shape, dtype, self.holds)
@@ -110,21 +112,47 @@ class ShadowDevice(Device):
         return made
 
     def get(self, array: Any) -> Numpy:
-        self.fetched, self.n_fetched = self.fetched + array.nbytes, self.n_fetched + 1
+        self.bytes_fetched, self.n_copies = self.bytes_fetched + array.nbytes, self.n_copies + 1
         return np.zeros(array.shape, array.dtype) if not array.is_real else np.array(array)
 
     def write(self, array: Any, values: Numpy) -> None:
         array[...] = values
         self._count_sent(array)
 
-    def copy(self, array: Any) -> Shadow:
-        return shadow(array.shape, array.dtype.name, array.holds)
+    def copy(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def mirror(self, n_bytes: int) -> Mirror:
+        return ShadowMirror(self, n_bytes)
 
     def free_bytes(self) -> int:
         return 1 << 46
 
     def _count_sent(self, array: Shadow) -> None:
-        self.sent, self.n_sent = self.sent + array.nbytes, self.n_sent + 1
+        self.count_sent(array.nbytes)
+
+    def count_sent(self, n_bytes: int) -> None:
+        self.bytes_sent, self.n_copies = self.bytes_sent + n_bytes, self.n_copies + 1
+
+
+class ShadowMirror(Mirror):
+    """What a step says of itself is real, as long as it may be."""
+
+    def __init__(self, device: ShadowDevice, n_bytes: int) -> None:
+        self._device = device
+        self.host = np.zeros(n_bytes, np.uint8)
+
+    def ready(self) -> None:
+        pass
+
+    def send(self, n_bytes: int) -> None:
+        self._device.count_sent(n_bytes)
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Shadow:
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found = self.host[start : start + n_bytes].view(dtype).reshape(shape).view(Shadow)
+        found.holds = ROWS
+        return found
 
 
 class ShadowUploads(Uploads):
