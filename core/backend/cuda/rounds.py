@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ....cuda_kernels.compile import CompileError
 from ....cuda_kernels.draft_pick import DraftHead, draft_pick
 from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summits
+from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.round_times import note_time
 from ....cuda_kernels.spec_accept import (
     MAX_LINES,
@@ -42,16 +42,17 @@ from ..rounds import (
     RoundText,
 )
 from ..step import Ints
-from .device import Numpy
+from .device import Device, Numpy
+from .graphs import Graphs, Repeated
 from .picks import request_row
+from .rooms import Outputs
 from .round_room import KEPT_ROUNDS, RoomSize, RoundRoom
 from .step import context_bucket
 
 if TYPE_CHECKING:
     from .backend import CudaBackend, Scored
 
-_MOST_ROOMS: Final = 16  # that are kept, with what is repeatable in them
-_MOST_REPEATED: Final = 64  # pieces of work of one room
+_MOST_ROOMS: Final = 16  # that are kept
 _AT_ONCE: Final = 200  # looks at the counter before the thread sleeps between them
 _NAP: Final = 20e-6  # seconds
 _ASK_AFTER: Final = 2000  # naps, after which the device is asked whether it still works
@@ -74,7 +75,8 @@ class CudaRounds(Rounds):
     def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._launches = RoundLaunches(backend, plan)
-        self._rooms: dict[RoomSize, tuple[RoundRoom, dict[_Shape, Work | None]]] = {}
+        self._rooms: dict[RoomSize, RoundRoom] = {}
+        self._graphs: Graphs[RoundRoom, None] = Graphs(self._device)
         self._session: _Session | None = None
 
     @property
@@ -89,7 +91,7 @@ class CudaRounds(Rounds):
             width = texts[0].hidden.shape[1]
         size = RoomSize(len(texts), max_draft, len(texts[0].pages), width)
         room = self._room(size)
-        self._device.get(room.records.counter)  # whatever was abandoned has ended
+        self._device.wait()  # whatever was abandoned has ended
         room.reset(self._device)
         self._session = _Session(room, drafts, [LineLimit(0, 0.0)] * len(texts))
         self._write(room, texts)
@@ -107,10 +109,7 @@ class CudaRounds(Rounds):
         self._limit(session, list(limits))
         most = min(max(limit.length for limit in limits), session.room.size.max_draft)
         shape = most, context_bucket(n_cells), session.drafts
-        try:
-            self._run(session.room, shape)
-        except CompileError as error:
-            raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
+        self._work(session.room, shape).run()
         session.n_enqueued += 1
 
     def collect(self) -> RoundResult:
@@ -139,7 +138,7 @@ class CudaRounds(Rounds):
 
     def abandon(self) -> None:
         if self._session is not None:
-            self._device.get(self._session.room.records.counter)  # until nothing is under way
+            self._device.wait()  # its memory may be given away
         self._session = None
 
     # the parts of a session
@@ -153,8 +152,8 @@ class CudaRounds(Rounds):
         if size not in self._rooms:
             if len(self._rooms) >= _MOST_ROOMS:
                 self._rooms.clear()
-            self._rooms[size] = RoundRoom(self._device, size), {}
-        return self._rooms[size][0]
+            self._rooms[size] = RoundRoom(self._device, size)
+        return self._rooms[size]
 
     def _write(self, room: RoundRoom, texts: Sequence[RoundText]) -> None:
         """All that texts bring along; the device has nothing to do meanwhile."""
@@ -205,20 +204,12 @@ class CudaRounds(Rounds):
             least = np.array([limit.p_min for limit in limits], np.float32)
             post(table[int(Field.P_MIN)], least.view(np.int32))
 
-    def _run(self, room: RoundRoom, shape: _Shape) -> None:
-        """The first time as it comes, then as one repeatable piece."""
-        works = self._rooms[room.size][1]
+    def _work(self, room: RoundRoom, shape: _Shape) -> Repeated[RoundRoom, None]:
+        """Long rounds, too, are one piece: they come again and again."""
         work = self._launches.of(room, shape)
-        if shape not in works:
-            if len(works) >= _MOST_REPEATED:
-                works.clear()
-            work()
-            works[shape] = None  # only now: what failed has not loaded all kernels
-            return
-        repeat = works[shape]
-        if repeat is None:
-            repeat = works[shape] = self._device.repeatable(work)
-        repeat()
+        return self._graphs.of(
+            (room, shape), lambda: Repeated(self._device, room, work, repeats=True)
+        )
 
     def _wait(self, room: RoundRoom, n_rounds: int) -> None:
         looks = 0
@@ -292,16 +283,26 @@ class RoundLaunches:
         verify_begin(launcher, lines, most, rows)
         there = room.verify_step(most, cells)
         taps = self._taps if drafts else frozenset()
-        output = self._plan.forward(self._backend, there, self._plan.state, taps)
+        with self._backend.leaving_in(TapsOnly(self._device, room.taps)):
+            output = self._plan.forward(self._backend, there, self._plan.state, taps)
         picked = room.picked[: there.n_rows]
         places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
         head_pick(launcher, Logits(*output.logits), room.requests, places, picked)
-        for tapped in output.taps.values():
-            room.taps[: there.n_rows] = tapped
         coins = None if self._rates is None else Coins(self._rates, room.requests)
         self._mark(room, _ENDS)
         window = self._plan.state.window
         spec_accept(launcher, lines, rows, picked, self._stops, window, room.records, coins)
+
+
+class TapsOnly(Outputs):
+    """Taps go where the next round finds them, logits anywhere."""
+
+    def __init__(self, device: Device, taps: Array) -> None:
+        super().__init__(device, most_kept=0)
+        self._taps = taps
+
+    def tap(self, n_rows: int, width: int) -> Array:
+        return self._taps[:n_rows]
 
 
 def can_run(plan: RoundsPlan) -> bool:
