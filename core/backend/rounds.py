@@ -105,11 +105,16 @@ class Rounds(ABC):
     @abstractmethod
     def begin(self, texts: Sequence[RoundText], max_draft: int, *, drafts: bool) -> None:
         """These are the lines from now on. `max_draft`: tokens that `fresh` and drafts have room
-        for. `drafts`: the drafter runs, and reads what comes out even where it drafts nothing."""
+        for. `drafts`: the drafter takes part, and what it has not read is there at the end."""
 
     @abstractmethod
     def set_pages(self, line: int, pages: Ints) -> None:
         """Its page table has grown; for the rounds that are enqueued from now on."""
+
+    @abstractmethod
+    def takes(self, longest: int) -> bool:
+        """Whether the next round may have drafts of so many tokens; else the session has to end
+        first. Not if they are longer than there is room for, nor after some rounds without any."""
 
     @abstractmethod
     def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:

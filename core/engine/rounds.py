@@ -47,6 +47,7 @@ class Line:
     n_changes: int = -1  # of the page table that the device has
     n_fresh: int = 1  # tokens that the drafter reads in the next round that is read here
     is_over: bool = False  # nothing more comes
+    is_unsure: bool = False  # the definition has to pick its next token
     is_late: bool = False  # the device went on beyond the text's end
 
 
@@ -86,11 +87,15 @@ class RoundRunner:
         self._store, self._close, self._chances = store, close, chances
         self._keeps_states = keeps_states
         self._session: Session | None = None
+        self._owes_step = False  # an ordinary one, before rounds go on
         self._room = ROOMS[0]
 
     def step(self) -> list[Event] | None:
         """What comes out of the oldest round; None: there is none, an ordinary step is due."""
         if self._rounds is None:
+            return None
+        if self._owes_step:
+            self._owes_step = False
             return None
         texts, session = self._scheduler.all_writing(), self._session
         if session is None:
@@ -116,6 +121,7 @@ class RoundRunner:
         while rounds.n_under_way:
             events += self._read_round(session)
         self._session = None
+        self._owes_step = any(line.is_unsure for line in session.lines)
         for line, end in zip(session.lines, rounds.end(), strict=True):
             if session.drafts:
                 self._give_back(line, end)
@@ -234,12 +240,13 @@ class RoundRunner:
     def _fits(self, session: Session, choice: RoundChoice) -> bool:
         """Room for the draft; and not much more than drafts have needed lately, since a drafter's
         first rows are as many."""
+        assert self._rounds is not None, "asked before"
         if not session.drafts:
             return True
         longest, smaller = choice.longest, session.room // 2
         session.n_idle = session.n_idle + 1 if longest <= smaller else 0
         may_shrink = session.room > ROOMS[0] and session.n_idle > SHRINKS_AFTER
-        return longest <= session.room and not may_shrink
+        return self._rounds.takes(longest) and not may_shrink
 
     def _enqueue(self, session: Session, choice: RoundChoice) -> None:
         assert self._rounds is not None, "asked before"
@@ -317,7 +324,7 @@ class RoundRunner:
         state.advance(len(part.tokens), n_made)
         if n_made:  # else the same row runs again
             sequence.count(ran_at, n_made, draft, part.n_accepted)
-        line.n_fresh = n_made
+        line.n_fresh, line.is_unsure = n_made, found.is_unsure
         line.is_over = found.is_over or sequence.stop_reason is not None
         assert self._rounds is not None, "asked before"
         line.is_late = line.is_over and not found.is_over and self._rounds.n_under_way > 0

@@ -37,6 +37,7 @@ class RoundRoom:
     def __init__(self, device: Device, size: RoomSize) -> None:
         zeros, n, k = device.zeros, size.n_lines, size.max_draft
         self.size, self.n_rows = size, n * (k + 1)
+        self._device, self._history = device, None
         self.lines = Lines(
             zeros((len(Field), n), "int32"),
             zeros((n, k + 1), "int32"),
@@ -63,6 +64,13 @@ class RoundRoom:
         published, self._published = device.shared((1,), "int32")
         self.records = Records(rows, zeros((1,), "int32"), published)
         self.times, self._times = device.shared((KEPT_ROUNDS, MARKS), "int64")
+
+    def history(self, n_rounds: int) -> Array:
+        """Room for a hidden row of each line in so many rounds."""
+        if self._history is None:
+            sizes = n_rounds, self.size.n_lines, self.size.width
+            self._history = self._device.empty(sizes, "float32")
+        return self._history
 
     # what the host reads while the device runs
 

@@ -8,29 +8,21 @@ counter in memory that both see, so that it waits for a record and never for the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ....cuda_kernels.draft_pick import DraftHead, draft_pick
-from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summits
-from ....cuda_kernels.kernel import Array
-from ....cuda_kernels.round_times import note_time
 from ....cuda_kernels.spec_accept import (
     MAX_LINES,
-    Coins,
     Field,
     State,
-    draft_begin,
     line_words,
     read_record,
-    spec_accept,
-    verify_begin,
 )
 from ...errors import ModelError
-from ..interface import Taps
 from ..layers import Floats
 from ..rounds import (
     LineEnd,
@@ -42,31 +34,30 @@ from ..rounds import (
     RoundText,
 )
 from ..step import Ints
-from .device import Device, Numpy
+from .device import Numpy
 from .graphs import Graphs, Repeated
 from .picks import request_row
-from .rooms import Outputs
+from .quiet import Quiet
+from .round_launches import RoundLaunches, Shape
 from .round_room import KEPT_ROUNDS, RoomSize, RoundRoom
 from .step import context_bucket
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend, Scored
+    from .backend import CudaBackend
 
 _MOST_ROOMS: Final = 16  # that are kept
 _AT_ONCE: Final = 200  # looks at the counter before the thread sleeps between them
 _NAP: Final = 20e-6  # seconds
 _ASK_AFTER: Final = 2000  # naps, after which the device is asked whether it still works
-_DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
-
-Work = Callable[[], None]
-_Shape = tuple[int, int, bool]  # the longest draft, cells, and whether the drafter runs
 
 
 @dataclass(slots=True)
 class _Session:
     room: RoundRoom
     drafts: bool
+    quiet: Quiet
     limits: list[LineLimit] = field(default_factory=list)
+    drafted: deque[bool] = field(default_factory=deque)  # of rounds under way: with the drafter?
     n_enqueued: int = 0
     n_collected: int = 0
 
@@ -93,7 +84,8 @@ class CudaRounds(Rounds):
         room = self._room(size)
         self._device.wait()  # whatever was abandoned has ended
         room.reset(self._device)
-        self._session = _Session(room, drafts, [LineLimit(0, 0.0)] * len(texts))
+        limits = [LineLimit()] * len(texts)
+        self._session = _Session(room, drafts, Quiet(self._device, room), limits)
         self._write(room, texts)
 
     def set_pages(self, line: int, pages: Ints) -> None:
@@ -103,13 +95,27 @@ class CudaRounds(Rounds):
             first = self._first_pages[line]
             self._device.post(session.room.draft_pages[line], _shifted(pages, first))
 
+    def takes(self, longest: int) -> bool:
+        session = self._current
+        return not session.drafts or (
+            longest <= session.room.size.max_draft
+            and (session.quiet.may_end if longest else session.quiet.may_go_on)
+        )
+
     def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:
         session = self._current
         assert self.n_under_way < KEPT_ROUNDS, "its record would overwrite one that nobody read"
         self._limit(session, list(limits))
         most = min(max(limit.length for limit in limits), session.room.size.max_draft)
-        shape = most, context_bucket(n_cells), session.drafts
-        self._work(session.room, shape).run()
+        assert self.takes(most), "somebody has to ask before"
+        quiet = session.quiet
+        if most:
+            quiet.end()
+        drafts = session.drafts and not quiet.n
+        session.drafted.append(drafts)
+        self._work(session.room, (most, context_bucket(n_cells), drafts)).run()
+        if session.drafts and not most:
+            quiet.keep(session.n_enqueued)
         session.n_enqueued += 1
 
     def collect(self) -> RoundResult:
@@ -119,7 +125,8 @@ class CudaRounds(Rounds):
         session.n_collected += 1
         begun, drafted, ended = room.marks(number)
         lines = [_result(words) for words in room.record(number)]
-        draft_ms = (drafted - begun) / 1e6 if session.drafts else 0.0
+        session.quiet.read(number, lines)
+        draft_ms = (drafted - begun) / 1e6 if session.drafted.popleft() else 0.0
         return RoundResult(lines, draft_ms, (ended - drafted) / 1e6)
 
     def end(self) -> list[LineEnd]:
@@ -127,13 +134,17 @@ class CudaRounds(Rounds):
         session, get = self._current, self._device.get
         self._session = None
         table, fresh = get(session.room.lines.table), get(session.room.lines.fresh)
+        past = table[Field.PAST].tolist()
+        if session.drafts and not session.quiet.may_end:
+            unread = session.quiet.unread()
+            return [LineEnd(n, *left) for n, left in zip(past, unread, strict=True)]
         ends = []
-        for line in range(session.room.size.n_lines):
+        for line, n_cells in enumerate(past):
             n, first = (int(table[which, line]) for which in (Field.FRESH, Field.FRESH_ROW))
             hidden: Floats | None = None
             if session.drafts:
                 hidden = get(session.room.taps[first : first + n])
-            ends.append(LineEnd(int(table[Field.PAST, line]), fresh[line, :n].tolist(), hidden))
+            ends.append(LineEnd(n_cells, fresh[line, :n].tolist(), hidden))
         return ends
 
     def abandon(self) -> None:
@@ -204,7 +215,7 @@ class CudaRounds(Rounds):
             least = np.array([limit.p_min for limit in limits], np.float32)
             post(table[int(Field.P_MIN)], least.view(np.int32))
 
-    def _work(self, room: RoundRoom, shape: _Shape) -> Repeated[RoundRoom, None]:
+    def _work(self, room: RoundRoom, shape: Shape) -> Repeated[RoundRoom, None]:
         """Long rounds, too, are one piece: they come again and again."""
         work = self._launches.of(room, shape)
         return self._graphs.of(
@@ -219,90 +230,6 @@ class CudaRounds(Rounds):
                 time.sleep(_NAP)
             if looks % _ASK_AFTER == 0 and self._device.is_idle() and room.n_published < n_rounds:
                 raise ModelError("--device cuda: a round has ended without leaving a record")
-
-
-class RoundLaunches:
-    """What a round consists of."""
-
-    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
-        self._backend, self._device, self._plan = backend, backend.device, plan
-        self._launcher = backend.launcher
-        put = self._device.put
-        self._stops = put(np.array(sorted(plan.stops), np.int32))
-        self._rates = put(np.array(plan.chances, np.float64)) if plan.chances else None
-        taken = None if plan.drafter is None else plan.drafter.taken
-        self._taken = None if taken is None else put(np.array(taken, np.int32))
-        self._taps: Taps = frozenset() if plan.drafter is None else frozenset({plan.drafter.tap})
-
-    def of(self, room: RoundRoom, shape: _Shape) -> Work:
-        most, cells, drafts = shape
-
-        def work() -> None:
-            if drafts:
-                self._mark(room, _DRAFTS)
-                self._draft(room, most, cells)
-            self._mark(room, _VERIFIES)
-            self._verify(room, most, cells, drafts=drafts)
-
-        return work
-
-    def _mark(self, room: RoundRoom, mark: int) -> None:
-        note_time(self._launcher, room.times, room.records.counter, mark)
-
-    def _draft(self, room: RoundRoom, most: int, cells: int) -> None:
-        first, following, drafter = room.first, room.following, self._plan.drafter
-        assert first is not None
-        assert following is not None
-        assert drafter is not None
-        draft_begin(self._launcher, room.lines, most, first, following)
-        rows, hidden = first, room.taps
-        for step in range(max(most, 1)):
-            # With nothing to draft, the head still reads what has come out.
-            there = room.draft_step(rows, hidden, cells, n_out=min(most, 1))
-            output = drafter.forward(self._backend, there, self._plan.state, self._taps)
-            if not most:
-                return
-            head = DraftHead(
-                self._draft_logits(output.logits), room.requests, self._stops, self._taken
-            )
-            draft_pick(self._launcher, room.lines, head, step, rows, following)
-            rows, hidden = following, output.taps[drafter.tap]
-
-    def _draft_logits(self, scored: Scored) -> Logits:
-        rows, maxima = scored
-        n = int(rows.shape[1])
-        if self._taken is None:
-            n = min(n, self._plan.n_vocab)
-        sums = self._device.empty(tuple(maxima.shape), "float32")
-        logits = Logits(rows, maxima, sums, n)
-        head_summits(self._launcher, logits)
-        return logits
-
-    def _verify(self, room: RoundRoom, most: int, cells: int, *, drafts: bool) -> None:
-        launcher, lines, rows = self._launcher, room.lines, room.verify_rows(most)
-        verify_begin(launcher, lines, most, rows)
-        there = room.verify_step(most, cells)
-        taps = self._taps if drafts else frozenset()
-        with self._backend.leaving_in(TapsOnly(self._device, room.taps)):
-            output = self._plan.forward(self._backend, there, self._plan.state, taps)
-        picked = room.picked[: there.n_rows]
-        places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
-        head_pick(launcher, Logits(*output.logits), room.requests, places, picked)
-        coins = None if self._rates is None else Coins(self._rates, room.requests)
-        self._mark(room, _ENDS)
-        window = self._plan.state.window
-        spec_accept(launcher, lines, rows, picked, self._stops, window, room.records, coins)
-
-
-class TapsOnly(Outputs):
-    """Taps go where the next round finds them, logits anywhere."""
-
-    def __init__(self, device: Device, taps: Array) -> None:
-        super().__init__(device, most_kept=0)
-        self._taps = taps
-
-    def tap(self, n_rows: int, width: int) -> Array:
-        return self._taps[:n_rows]
 
 
 def can_run(plan: RoundsPlan) -> bool:

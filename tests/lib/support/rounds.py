@@ -107,7 +107,7 @@ def draft_the_truth(patch: pytest.MonkeyPatch, truth: list[int], wrong: int | No
             lines.chances[0, step] = 1.0
             lines.table[Field.DRAFTED, 0] = step + 1
 
-    patch.setattr("specdec.core.backend.cuda.rounds.draft_pick", knowing)
+    patch.setattr("specdec.core.backend.cuda.round_launches.draft_pick", knowing)
 
 
 def synthetic(length: float) -> SpecOptions:

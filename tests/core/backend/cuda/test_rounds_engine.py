@@ -24,6 +24,7 @@ from support.rounds import (
 )
 from support.tiny_models import TinyModel
 
+from specdec.core.backend.cuda import round_launches
 from specdec.core.backend.cuda import rounds as cuda_rounds
 from specdec.core.errors import ModelError
 from specdec.core.generation import CANCELLED
@@ -100,22 +101,25 @@ def test_what_the_device_cannot_pick_the_definition_picks(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any row of a round: the text leaves, and comes back."""
-    calls: list[int] = []
+    found: list[int] = []
+    unclear = {len(PROMPTS[0]) + i for i in (1, 2, 5, 9, 10)}
 
     def unsure(launcher: Any, logits: Any, requests: Any, places: Any, picked: Any) -> None:
         head_pick(launcher, logits, requests, places, picked)
-        calls.append(len(calls))
-        if len(calls) % 2:
-            picked[len(calls) // 2 % len(picked)] = -1
+        for row, position in enumerate(places.positions.tolist()):
+            if places.sequence_of[row] == 0 and position in unclear:
+                picked[row] = -1
+                found.append(position)
 
     how = [replace(DRAWN, max_tokens=16)]
     with runtime(path) as loaded:
         plain = without_rounds(monkeypatch, lambda: written(loaded, how)[1])
         truth = plain.texts[0].tokens
-        monkeypatch.setattr("specdec.core.backend.cuda.rounds.head_pick", unsure)
+        monkeypatch.setattr("specdec.core.backend.cuda.round_launches.head_pick", unsure)
         draft_the_truth(monkeypatch, truth)
         made = written(loaded, how)[1]
-    assert len(calls) >= 4
+    assert set(found) == unclear
+    assert len(found) < 2 * len(unclear)  # in a draft, then first in a row; never again
     assert made.texts[0].stats.draft_n_accepted >= 4
     assert all_tokens(made) == [truth]
 
@@ -222,6 +226,6 @@ def test_a_round_without_a_record_is_one_line(path: Path, monkeypatch: pytest.Mo
         made.add(0, GREEDY)
         made.step(2)
         monkeypatch.setattr(cuda_rounds, "_NAP", 0.0)
-        monkeypatch.setattr(cuda_rounds, "spec_accept", lambda *_: None)
+        monkeypatch.setattr(round_launches, "spec_accept", lambda *_: None)
         with pytest.raises(ModelError, match=r"^--device cuda: a round has ended without leaving"):
             made.step(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.host_device import use_for_cuda
 from support.rounds import (
     DRAWN,
     GREEDY,
+    MTP,
     Writing,
     draft_the_truth,
     runtime,
@@ -24,6 +26,7 @@ from support.tiny_models import TinyModel
 
 from specdec.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
 from specdec.core.runtime import Runtime
+from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan
 
 Tiny = Callable[..., TinyModel]
 
@@ -149,6 +152,53 @@ def test_amid_a_text_all_is_as_after_ordinary_steps(
         for text, restored, n in zip(made.texts, again.texts, n_made, strict=True):
             assert restored.tokens == text.tokens
             assert again.of(restored) == made.of(text)[n - text.n_prompt :]
+
+
+def test_where_nothing_is_drafted_the_head_can_go_on_later(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has to read what came out meanwhile, of the text that is left when another one ended."""
+    how = [replace(GREEDY, max_tokens=5), replace(DRAWN, max_tokens=26)]
+    monkeypatch.setattr(FixedPolicy, "_plan", lambda *_: Plan())
+    with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path) as loaded:
+
+        def begun(n: int | None = None) -> Writing:
+            made = writing(loaded, 2)
+            for i, each in enumerate(how):
+                made.add(i, each)
+            while made.texts[0].stop_reason is None or (n and len(made.texts[1].tokens) < n):
+                made.step()
+            made.texts = made.texts[1:]
+            return made
+
+        made = begun()
+        names = [launch.name for launch in made.device.launcher.launches]
+        assert names.count("draft_begin") == 1 < names.count("verify_begin")
+        (found,) = images(made)
+        other = without_rounds(monkeypatch, lambda: begun(len(made.texts[0].tokens)))
+        (expected,) = images(other)
+        assert found.keys() == expected.keys()
+        for name, part in expected.items():
+            assert np.array_equal(found[name], part), name
+
+
+def test_drafts_that_come_and_go(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds with drafts of any length, and none, as they are chosen."""
+    lengths = cycle([2, 0, 1, 0, 0, 0, 2, 5, 0, 0, 3])
+
+    def plan(self: FixedPolicy, ask: AskInfo) -> Plan:
+        n = min(next(lengths), ask.max_draft)
+        return Plan(model="mtp" if n and ask.models else "", n_model=n)
+
+    how = [replace(GREEDY, max_tokens=22), replace(DRAWN, max_tokens=18)]
+    spec = replace(MTP, draft_n_max=5)
+    with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path, spec) as loaded:
+        plain = without_rounds(monkeypatch, partial(written_by, loaded, how, drafts=False))
+        monkeypatch.setattr(FixedPolicy, "_plan", plan)
+        events, made = written(loaded, how)
+    assert no_sources(events) == [plain.of(text, sources=False) for text in plain.texts]
+    assert made.n_rounds > 4
+    assert len(made.texts[0].stats.draft_per_pos) > 3  # more than there was room for at first
 
 
 def last_events(
