@@ -35,8 +35,8 @@ class Scale:
 
 
 DRY = Scale(
-    rounds=1, tokens=3, repeats=1, widths=(1, 4), long_drafts=(6,), matched=4, mtp=(2,), prompts=(20,),
-    sequences=(1, 2), contexts=(64,), n_prompt=3, n_ctx=256, profiled=1,
+    rounds=1, tokens=3, repeats=1, widths=(1, 4), long_drafts=(6,), matched=4, mtp=(2,),
+    prompts=(20,), sequences=(1, 2), contexts=(64,), n_prompt=3, n_ctx=256, profiled=1,
 )  # fmt: skip
 
 
