@@ -48,7 +48,7 @@ class RoundLaunches:
                 self._mark(room, _DRAFTS)
                 self._draft(room, most, cells)
             self._mark(room, _VERIFIES)
-            self._verify(room, most, cells, drafts=drafts)
+            self._verify(room, most, cells)
 
         return work
 
@@ -84,11 +84,11 @@ class RoundLaunches:
         head_summits(self._launcher, logits)
         return logits
 
-    def _verify(self, room: RoundRoom, most: int, cells: int, *, drafts: bool) -> None:
+    def _verify(self, room: RoundRoom, most: int, cells: int) -> None:
         launcher, lines, rows = self._launcher, room.lines, room.verify_rows(most)
         verify_begin(launcher, lines, most, rows)
         there = room.verify_step(most, cells)
-        taps = self._taps if drafts else frozenset()
+        taps = self._taps if room.size.width else frozenset()  # for the drafter, now or later
         with self._backend.leaving_in(TapsOnly(self._device, room.taps)):
             output = self._plan.forward(self._backend, there, self._plan.state, taps)
         picked = room.picked[: there.n_rows]

@@ -28,6 +28,7 @@ from specdec.core.backend.cuda import round_launches
 from specdec.core.backend.cuda import rounds as cuda_rounds
 from specdec.core.errors import ModelError
 from specdec.core.generation import CANCELLED
+from specdec.core.speculation.costs import FORMAT
 from specdec.core.speculation.options import NgramSizes, SpecOptions
 from specdec.cuda_kernels.head_pick import head_pick
 
@@ -174,8 +175,12 @@ def test_what_an_ngram_knows_is_drafted_in_ordinary_steps(
 
 def test_the_controller_hears_of_every_round(path: Path, tmp_path: Path) -> None:
     """What was chosen, what it took, what was taken: a line of the trace each."""
-    trace = tmp_path / "trace.jsonl"
-    spec = SpecOptions(types=("mtp",), trace=str(trace), synth_len=3.0)
+    trace, costs = tmp_path / "trace.jsonl", tmp_path / "costs.json"
+    rows = {str(n): {"ms": 5.0 + 0.1 * n} for n in (1, 2, 4, 8)}
+    drafts = {"mtp": {"2": {str(n): 0.2 * n for n in (1, 2, 4)}}}
+    content = {"format": FORMAT, "step": {"rows": rows}, "draft": drafts}
+    costs.write_text(json.dumps(content), encoding="utf-8")
+    spec = SpecOptions(types=("mtp",), trace=str(trace), costs=str(costs), synth_len=3.0)
     with runtime(path, spec) as loaded:
         made = writing(loaded, 2)
         texts = [made.add(i, replace(GREEDY, max_tokens=30)) for i in (0, 1)]

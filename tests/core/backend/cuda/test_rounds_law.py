@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
 
 import numpy as np
 import pytest
@@ -184,10 +183,10 @@ def test_where_nothing_is_drafted_the_head_can_go_on_later(
 
 def test_drafts_that_come_and_go(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds with drafts of any length, and none, as they are chosen."""
-    lengths = cycle([2, 0, 1, 0, 0, 0, 2, 5, 0, 0, 3])
+    lengths = [2, 0, 1, 0, 0, 0, 2, 5, 5, 0, 3]
 
     def plan(self: FixedPolicy, ask: AskInfo) -> Plan:
-        n = min(next(lengths), ask.max_draft)
+        n = min(lengths[len(ask.tokens) % len(lengths)], ask.max_draft)
         return Plan(model="mtp" if n and ask.models else "", n_model=n)
 
     how = [replace(GREEDY, max_tokens=22), replace(DRAWN, max_tokens=18)]
