@@ -27,6 +27,7 @@ MODULES: tuple[str, ...] = (
     "qmm",
     "qmm_moe",
     "spec_accept",
+    "wide_rows",
 )
 
 
