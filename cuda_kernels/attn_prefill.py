@@ -70,25 +70,32 @@ def best_variant(kv: KvHeads, shared_of_a_block: int) -> Variant:
     raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillRows:
+    """What of a launch has a row for each row of the step."""
+
+    queries: Array  # as attn_prep leaves them
+    qkv: Array  # float32 (T, heads.width) that attn_prep read, for the gates of gated heads
+    out: Array  # bfloat16 as uint16 (T, heads.out_width)
+
+    def check(self, heads: AttentionHeads, n_rows: int) -> None:
+        require_shape("queries", self.queries, heads.queries_shape(n_rows))
+        require_shape("qkv", self.qkv, (n_rows, heads.width))
+        require_shape("out", self.out, (n_rows, heads.out_width))
+
+
 def attn_prefill(
     launcher: Launcher,
     heads: AttentionHeads,
     step: AttentionStep,
     cells: KvPages,
-    queries: Array,
-    qkv: Array,
-    out: Array,
+    rows: PrefillRows,
     *,
     sinks: Array | None = None,
     variant: Variant | None = None,
 ) -> None:
-    """To bfloat16 `out` (T, heads.out_width), as uint16; `queries` as attn_prep leaves them.
-
-    `qkv`: the rows that attn_prep read, for the gates of gated heads. `sinks`: float32 (heads,).
-    """
-    require_shape("queries", queries, heads.queries_shape(step.n_rows))
-    require_shape("qkv", qkv, (step.n_rows, heads.width))
-    require_shape("out", out, (step.n_rows, heads.out_width))
+    """Of each row all that it sees, to `rows.out`. `sinks`: float32 (heads,)."""
+    rows.check(heads, step.n_rows)
     if sinks is not None:
         require_shape("sinks", sinks, (heads.n_heads,))
     if cells.heads != heads.kv:
@@ -96,10 +103,10 @@ def attn_prefill(
     variant = variant or best_variant(heads.kv.of_one_head, launcher.shared_of_a_block)
     if variant.kv != heads.kv.of_one_head:
         raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
-    arguments = [queries, cells.keys, cells.key_scales, cells.values, cells.value_scales]
+    arguments = [rows.queries, cells.keys, cells.key_scales, cells.values, cells.value_scales]
     arguments += [step.pages, step.page_stride, cells.page_len, step.starts, step.past]
     arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.window, sinks]
-    arguments += [qkv if heads.gated else None, heads.width, out]
+    arguments += [rows.qkv if heads.gated else None, heads.width, rows.out]
     tiles = -(-step.n_rows // variant.rows)
     launcher.launch(
         variant.kernel,

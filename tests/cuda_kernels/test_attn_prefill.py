@@ -15,7 +15,7 @@ from support.attention_case import Cache, Case, Layer, Numpy, preparation, rando
 
 from specdec.core.backend.layers import RopePairs
 from specdec.cuda_kernels.attention import AttentionStep
-from specdec.cuda_kernels.attn_prefill import Variant, attn_prefill, best_variant
+from specdec.cuda_kernels.attn_prefill import PrefillRows, Variant, attn_prefill, best_variant
 from specdec.cuda_kernels.attn_prep import attn_prep
 from specdec.cuda_kernels.compile import Compiler
 from specdec.cuda_kernels.kv_pages import KvHeads, KvPages
@@ -52,11 +52,10 @@ def run(machine: Machine, case: Case, variant: Variant | None = None) -> tuple[N
     queries = machine.garbage(heads.queries_shape(step.n_rows), np.uint32)
     attn_prep(launcher, heads, preparation(machine, layer), qkv, there, pages, queries)
     out, sinks = machine.garbage((step.n_rows, heads.out_width), np.uint16), None
-    if layer.has_sinks:
-        sinks = machine.put(layer.attention().sinks.float().numpy())
-    attn_prefill(
-        launcher, heads, there, pages, queries, qkv, out, sinks=sinks, variant=variant
-    )
+    if (of_heads := layer.attention().sinks) is not None:
+        sinks = machine.put(of_heads.float().numpy())
+    rows = PrefillRows(queries, qkv, out)
+    attn_prefill(launcher, heads, there, pages, rows, sinks=sinks, variant=variant)
     after = Cache(layer, {})
     after.arrays = {name: machine.get(array) for name, array in cells.items()}
     return machine.get(out), after

@@ -51,6 +51,16 @@ class Device(ABC):
         """Another one on the device, in the order of launches."""
 
     @abstractmethod
+    def as_bytes(self, array: Array) -> Array:
+        """The same memory as uint8, (rows, bytes of a row)."""
+
+    @abstractmethod
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        """out (M, N) = a (M, K) @ w (N, K).T: bfloat16, summed and left in float32. Rows of each may
+        lie farther apart than they are long. How a number is summed follows from the shapes and
+        its place in `out` alone, whatever the others are."""
+
+    @abstractmethod
     def free_bytes(self) -> int:
         """What may still be allocated."""
 

@@ -8,7 +8,9 @@ from shim.launcher import HostLauncher
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
+from specdec.core.backend.cuda.backend import CudaBackend
 from specdec.core.backend.cuda.device import Device, Numpy, Shape
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -40,13 +42,28 @@ class HostDevice(Device):
     def copy(self, array: Array) -> Array:
         return np.array(array)
 
+    def as_bytes(self, array: Array) -> Array:
+        return array.view(np.uint8)
+
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):  # rows that are nobody's hold anything
+            out[...] = _floats(a) @ _floats(w).T
+
     def free_bytes(self) -> int:
         return 1 << 40
 
 
-def use_for_cuda(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-    """`--device cuda` is the CPU from here on."""
+def _floats(bfloat16: Numpy) -> Numpy:
+    return (bfloat16.astype(np.uint32) << 16).view(np.float32)
+
+
+def use_for_cuda(
+    monkeypatch: pytest.MonkeyPatch, seed: int = 0, prompts: PromptSizes | None = None
+) -> None:
+    """`--device cuda` is the CPU from here on. `prompts`: others than for real models."""
     if reason := host_problem():
         pytest.skip(reason)
     monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
     monkeypatch.setattr(cuda, "open_device", lambda index: HostDevice(seed))
+    if prompts is not None:
+        monkeypatch.setattr(CudaBackend, "prompts", prompts)
