@@ -47,8 +47,12 @@ class Device(ABC):
         """New contents of the same shape, in the order of launches."""
 
     @abstractmethod
-    def copy(self, array: Array) -> Array:
-        """Another one on the device, in the order of launches."""
+    def copy(self, target: Array, source: Array) -> None:
+        """To an array of the same shape on the device, in the order of launches."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until all that was launched has been done."""
 
     @abstractmethod
     def as_bytes(self, array: Array) -> Array:
@@ -56,7 +60,7 @@ class Device(ABC):
 
     @abstractmethod
     def matmul(self, a: Array, w: Array, out: Array) -> None:
-        """out (M, N) = a (M, K) @ w (N, K).T: bfloat16, summed and left in float32. Rows of each may
+        """out (M, N) = a (M, K) @ w (N, K).T: bfloat16, summed and left in float32. Rows may
         lie farther apart than they are long. How a number is summed follows from the shapes and
         its place in `out` alone, whatever the others are."""
 

@@ -21,7 +21,9 @@ from ..interface import Forward, HostOutput, Run, Taps
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
+from .output import DeviceOutput, Made
 from .picks import pick
+from .rooms import Outputs
 from .step import DeviceStep
 
 if TYPE_CHECKING:
@@ -97,12 +99,15 @@ class PromptRunner:
     ) -> None:
         """`rows` runs steps without prompts."""
         self._backend, self._forward, self._state, self._taps = backend, forward, state, taps
-        self._rows = rows
+        self._rows, self._outputs = rows, Outputs(backend.device)
+        self._latest: DeviceOutput | None = None
 
     def __call__(self, step: Step) -> HostOutput:
         parts = parts_of(step, self._backend.prompts.few)
         if len(parts) == 1 and not parts[0].is_prompt:
             return self._rows(step)
+        if len(parts) == 1:
+            return self._run(parts[0].step)
         joined = _Joined(step)
         for part in parts:
             joined.put(part, (self._run if part.is_prompt else self._rows)(part.step))
@@ -110,18 +115,23 @@ class PromptRunner:
 
     def _run(self, step: Step) -> HostOutput:
         device = self._backend.device
+        if self._latest is not None:
+            self._latest.expire()
         there = DeviceStep.make(device, step)
+        self._outputs.begin()
+        self._backend.leave_in(self._outputs)
         ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
         try:
             output = self._forward(ops, there, self._state, self._taps)
         except CompileError as error:
             raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
         logits, maxima = output.logits
-        tokens = None
+        picked = None
         if there.shape.has_requests:
-            tokens = device.get(pick(device, logits, maxima, there.arrays)).tolist()
-        taps = {name: ops.to_host(tapped) for name, tapped in output.taps.items()}
-        return HostOutput(device.get(logits), taps, device.get(maxima), picked=tokens)
+            picked = self._outputs.rows("picked", there.shape.n_out, 1, "int32").reshape(-1)
+            pick(device.launcher, logits, maxima, there.arrays, picked)
+        self._latest = DeviceOutput(device, Made(logits, maxima, output.taps, picked))
+        return self._latest
 
 
 class _Joined:

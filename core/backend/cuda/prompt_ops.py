@@ -29,8 +29,13 @@ class PromptOps(CudaBackend):
         n_rows, width = shape_of(x)
         halves = self._halves(width)
         self._norm(x, norm, NormOutputs(halves=halves[:n_rows]))
-        # x is the same until the products of this norm have been made.
-        return WideRows(halves, n_rows, lambda: self.norm_rows(x, norm))
+
+        def floats() -> Array:  # x is the same until the products of this norm have been made
+            rows = self._rooms.rows(n_rows, width)
+            self._norm(x, norm, NormOutputs(rows=rows))
+            return rows
+
+        return WideRows(halves, n_rows, floats)
 
     def matmul(
         self, a: Packed, w: CudaMatrix, add_to: Rows | None = None
