@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....cuda_kernels.kernel import Launcher
 from ....cuda_kernels.launch import DeviceLauncher
 from .device import Device, Mirror, Numpy, Shape
 
@@ -33,12 +34,17 @@ class TorchDevice(Device):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self._where)
 
     def zeros(self, shape: Shape, dtype: str) -> Tensor:
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self._where)
+        made = torch.zeros(shape, dtype=getattr(torch, dtype), device=self._where)
+        self.launcher.begin_after_all()
+        return made
 
     def put(self, values: Numpy) -> Tensor:
-        return torch.from_numpy(np.array(values, order="C")).to(self._where)
+        there = torch.from_numpy(np.array(values, order="C")).to(self._where)
+        self.launcher.begin_after_all()
+        return there
 
     def get(self, array: Tensor) -> Numpy:
+        self.launcher.begin_after_all()
         if array.nbytes > _MOST_PINNED:
             return _numpy(array.cpu())
         # Into memory that the device writes to by itself; torch gives it out again afterwards.
@@ -49,9 +55,11 @@ class TorchDevice(Device):
 
     def write(self, array: Tensor, values: Numpy) -> None:
         array.copy_(torch.from_numpy(np.array(values, order="C")))
+        self.launcher.begin_after_all()
 
     def copy(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
+        self.launcher.begin_after_all()
 
     def wait(self) -> None:
         torch.cuda.current_stream(self._where).synchronize()
@@ -65,7 +73,7 @@ class TorchDevice(Device):
         torch.mm(left, right, torch.float32, out=out)
 
     def mirror(self, n_bytes: int) -> Mirror:
-        return TorchMirror(self._where, n_bytes)
+        return TorchMirror(self._where, n_bytes, self.launcher)
 
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self._where)
@@ -77,13 +85,16 @@ class TorchDevice(Device):
         # Not by `torch.cuda.graph`: it gives all spare memory back to the driver, each time.
         with torch.cuda.stream(self._capturing):
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            self.launcher.begin_after_all()
             try:
                 made = work()
             finally:
                 graph.capture_end()
+                self.launcher.begin_after_all()
 
         def repeat() -> T:
             graph.replay()
+            self.launcher.begin_after_all()
             return made
 
         return repeat
@@ -95,7 +106,8 @@ def _numpy(tensor: Tensor) -> Numpy:
 
 
 class TorchMirror(Mirror):
-    def __init__(self, where: torch.device, n_bytes: int) -> None:
+    def __init__(self, where: torch.device, n_bytes: int, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._pinned = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
         self._there = torch.empty(n_bytes, dtype=torch.uint8, device=where)
         self._where, self._has_left = where, torch.cuda.Event()
@@ -107,6 +119,7 @@ class TorchMirror(Mirror):
     def send(self, n_bytes: int) -> None:
         self._there[:n_bytes].copy_(self._pinned[:n_bytes], non_blocking=True)
         self._has_left.record(torch.cuda.current_stream(self._where))
+        self._launcher.begin_after_all()
 
     def view(self, start: int, shape: Shape, dtype: str) -> Tensor:
         kind = getattr(torch, dtype)
