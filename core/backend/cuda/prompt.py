@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ....cuda_kernels.compile import CompileError
-from ...errors import ModelError
 from ..interface import Forward, HostOutput, Run, Taps
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
+from .graphs import Repeated
 from .output import DeviceOutput, Made
 from .picks import pick
 from .rooms import Outputs
@@ -118,20 +117,20 @@ class PromptRunner:
         if self._latest is not None:
             self._latest.expire()
         there = DeviceStep.make(device, step)
-        self._outputs.begin()
-        self._backend.leave_in(self._outputs)
-        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
-        try:
+        made = Repeated(device, there, lambda: self._work(there), repeats=False).run()
+        self._latest = DeviceOutput(device, made)
+        return self._latest
+
+    def _work(self, there: DeviceStep) -> Made:
+        with self._backend.leaving_in(self._outputs):
+            ops = self._backend.prompt_ops(self._backend.prompts.call(there.n_rows))
             output = self._forward(ops, there, self._state, self._taps)
-        except CompileError as error:
-            raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
-        logits, maxima = output.logits
+        rows, maxima = output.logits
         picked = None
         if there.shape.has_requests:
             picked = self._outputs.rows("picked", there.shape.n_out, 1, "int32").reshape(-1)
-            pick(device.launcher, logits, maxima, there.arrays, picked)
-        self._latest = DeviceOutput(device, Made(logits, maxima, output.taps, picked))
-        return self._latest
+            pick(self._backend.launcher, rows, maxima, there.arrays, picked)
+        return Made(rows, maxima, output.taps, picked)
 
 
 class _Joined:

@@ -71,6 +71,7 @@ class TorchDevice(Device):
         # One stream, and a shape always gets the same algorithm: cuBLAS then repeats every bit.
         left, right = a.view(torch.bfloat16), w.view(torch.bfloat16).t()
         torch.mm(left, right, torch.float32, out=out)
+        self.launcher.begin_after_all()
 
     def mirror(self, n_bytes: int) -> Mirror:
         return TorchMirror(self._where, n_bytes, self.launcher)
