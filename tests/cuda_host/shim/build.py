@@ -39,11 +39,11 @@ CHECKS = "-fsanitize=alignment,bounds,null,shift-exponent,integer-divide-by-zero
 # a library, -fsanitize=thread calls what races.h defines.
 Mode = Literal["plain", "addresses", "races"]
 ADDRESS = ("-fsanitize=address", "-fsanitize-recover=address")
-SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
+SLOW = ("-O1", "-g1", "-fno-omit-frame-pointer")
 SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
     "addresses": (*SLOW, *ADDRESS),
-    "races": ("-O2", "-g", "-fsanitize=thread"),
+    "races": ("-O1", "-g1", "-fsanitize=thread"),
 }
 RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
