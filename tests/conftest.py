@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
@@ -17,6 +18,10 @@ MOST_WORKERS = 8  # each needs a gigabyte or so
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
 # torch's threads wait for each other in circles, for models as small as these longer than they work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Other processes may stop ours for longer than any example takes.
+settings.register_profile("shared processors", deadline=None)
+settings.load_profile("shared processors")
 
 
 @pytest.hookimpl(optionalhook=True)
