@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
-from ....cuda_kernels.compile import CompileError
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
-from ...errors import ModelError
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
     Forward,
-    HostOutput,
-    Output,
     Rows,
     Run,
     SlotImage,
@@ -45,17 +42,20 @@ from .attention import Attender
 from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
-from .picks import pick
 from .products import Product, Products
-from .rooms import Rooms
+from .prompt import PromptRunner, PromptSizes
+from .rooms import Outputs, Rooms
+from .runner import Runner
 from .state import CudaState, count_state_bytes
-from .step import DeviceStep, StepKey
+from .step import DeviceStep
 from .uploads import Uploads
 from .weights import CudaMatrix, matrix_bytes
+from .wide import WideProducts
 
-_MOST_SHAPES = 512  # of steps that are remembered
-_MOST_REPEATED = 128  # rows: of longer ones launching is the least, and prompts differ in length
-_ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
+if TYPE_CHECKING:
+    from .prompt_ops import PromptOps
+
+ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
 
 
 class Chosen(NamedTuple):
@@ -72,13 +72,6 @@ class Scored(NamedTuple):
     maxima: Array
 
 
-class Made(NamedTuple):
-    """What a step leaves on the device."""
-
-    output: Output
-    picked: Array | None
-
-
 @dataclass(slots=True)
 class Summing:
     """Rows to which parts (T, n, width) are still to be added: whoever norms them does it."""
@@ -91,6 +84,9 @@ class CudaBackend(Backend):
     """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
     when it is known what for; Packed is `PackedRows`."""
 
+    any_cut = False  # prompts and single rows come from different kernels
+    prompts = PromptSizes()
+
     def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
         self.device, self.launcher = device, device.launcher
         self.name, self.kv_types = device.name, kv_types
@@ -99,10 +95,13 @@ class CudaBackend(Backend):
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self.uploads = Uploads(device)
         self._rooms = Rooms(device)
+        self._passing = self._outputs = Outputs(device, most_kept=0)
         self._products = Products(self._rooms)
         self._attender = Attender(device)
         self._delta = DeltaRunner(self._rooms, self._products)
         self._experts = ExpertRunner(self._rooms)
+        self._wide = WideProducts(device)
+        self.prompt_chunk = self.prompts.chunk
 
     @property
     def state_format(self) -> str:
@@ -131,56 +130,44 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        """Launches are repeated as one piece from the second step of a shape on."""
-        made: dict[StepKey, _Repeated] = {}
+        rows = Runner(self, forward, state, taps)
+        return PromptRunner(self, forward, state, taps, rows)
 
-        def run(step: Step) -> HostOutput:
-            key = StepKey.of(step)
-            found = made.get(key)
-            if found is None:
-                if len(made) >= _MOST_SHAPES:
-                    made.clear()
-                there = DeviceStep.make(self.device, step)
-                found = made[key] = _Repeated(
-                    there, lambda: self._work(forward, there, state, taps)
-                )
-            try:
-                return self._on_host(found.run(self.device, step))
-            except CompileError as error:
-                raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
+    def prompt_ops(self, call: int) -> PromptOps:
+        """The same operations for the rows of one prompt, in products of `call` rows."""
+        from .prompt_ops import PromptOps  # which is a backend like this one
 
-        return run
+        return PromptOps(self, call)
 
-    def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
-        step.made.clear()
-        output = forward(self, step, state, taps)
-        if not step.shape.has_requests:
-            return Made(output, None)
-        logits: Scored = output.logits
-        return Made(output, pick(self.device, *logits, step.arrays))
-
-    def _on_host(self, made: Made) -> HostOutput:
-        get, output = self.device.get, made.output
-        rows = {name: get(self._made(tapped)) for name, tapped in output.taps.items()}
-        picked = None if made.picked is None else get(made.picked).tolist()
-        return HostOutput(get(output.logits.rows), rows, get(output.logits.maxima), picked=picked)
+    @contextmanager
+    def leaving_in(self, outputs: Outputs) -> Iterator[None]:
+        """Where logits and taps go, meanwhile; else they go wherever there is room."""
+        outputs.begin()
+        self._outputs = outputs
+        try:
+            yield
+        finally:
+            self._outputs = self._passing
 
     # rows
 
     def embed(self, table: CudaMatrix, step: Step) -> Array:
-        there = _there(step)
+        there = there_of(step)
         x = self._rooms.rows(there.n_rows, table.n_in)
         tables.embed(self.launcher, table.table, there.array("tokens"), x)
         return x
 
     def given_rows(self, step: Step, width: int) -> Array:
-        return _there(step).array("hidden")
+        return there_of(step).array("hidden")
 
     def keep(self, x: Rows) -> Array:
-        return self.device.copy(self._made(x))
+        rows = self._made(x)
+        kept = self._outputs.tap(*rows.shape)
+        self.device.copy(kept, rows)
+        return kept
 
     def out_rows(self, x: Rows, step: Step) -> Chosen:
-        return Chosen(x, _there(step).array("out_rows"))
+        return Chosen(x, there_of(step).array("out_rows"))
 
     def to_host(self, x: Rows) -> Floats:
         found: Floats = self.device.get(x.rows if isinstance(x, Scored) else self._made(x))
@@ -189,13 +176,13 @@ class CudaBackend(Backend):
     # operations
 
     def norm(self, x: Rows, norm: Norm) -> PackedRows:
-        n_rows, width = _shape(x)
+        n_rows, width = shape_of(x)
         out = self._rooms.packed(n_rows, width)
         self._norm(x, norm, NormOutputs(packed=out))
         return out
 
     def norm_rows(self, x: Rows, norm: Norm) -> Array:
-        out = self._rooms.rows(*_shape(x))
+        out = self._outputs.tap(*shape_of(x))
         self._norm(x, norm, NormOutputs(rows=out))
         return out
 
@@ -243,7 +230,7 @@ class CudaBackend(Backend):
 
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
-        out, kind = self._rooms.packed(n_rows, width), _ACTIVATIONS[activation]
+        out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
         if gate_up.gated is None:
             gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
             return out
@@ -252,19 +239,20 @@ class CudaBackend(Backend):
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
-        there = _there(step)
+        there = there_of(step)
         out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         self._attender.attend(self._made(qkv), attention, cache, there, out)
         return out
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
-        there = _there(step)
+        there = there_of(step)
         out = self._rooms.packed(there.n_rows, delta.shape.value_width)
         if not (
             isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
         ):
-            self._delta.run(self._made(rows), delta, state, there, out)
+            inputs = self._made(rows)
+            self._delta.run(inputs, delta, state, there, NormOutputs(packed=out))
         return out
 
     def moe(self, a: PackedRows, moe: Moe, add_to: Rows) -> Summing:
@@ -272,14 +260,14 @@ class CudaBackend(Backend):
 
     def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
         n_rows = a.q.shape[0]
-        maxima = self._rooms.rows(n_rows, -(-w.n_out // MAXIMA_BLOCK))
+        rows = self._outputs.rows("logits", n_rows, w.n_out)
+        maxima = self._outputs.rows("maxima", n_rows, -(-w.n_out // MAXIMA_BLOCK))
         (first, *others) = w.pieces
         if not others and isinstance(first.weights, qmm.Matrix):
-            rows = self._rooms.rows(n_rows, w.n_out)
             space = self._rooms.products(n_rows, w.n_out)
             qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
         else:
-            rows = self._products.rows(a, w)
+            self._products.write(a, w, rows)
             head_summits(self.launcher, Logits(rows, maxima))
         return Scored(rows, maxima)
 
@@ -310,37 +298,16 @@ class CudaBackend(Backend):
         state.copy(source, target, n_pending)
 
 
-class _Repeated:
-    """A step of one shape: done as it comes the first time, then as one repeatable piece."""
-
-    def __init__(self, there: DeviceStep, work: Callable[[], Made]) -> None:
-        self._there, self._work = there, work
-        self._is_warm = False
-        self._repeat: Callable[[], Made] | None = None
-
-    def run(self, device: Device, step: Step) -> Made:
-        if not self._is_warm:
-            made = self._work()
-            self._is_warm = True  # only now: what failed has not loaded all kernels
-            return made
-        self._there.rewrite(device, step)
-        if self._there.n_rows > _MOST_REPEATED:
-            return self._work()
-        if self._repeat is None:
-            self._repeat = device.repeatable(self._work)
-        return self._repeat()
-
-
-def _shape(x: Rows) -> tuple[int, int]:
+def shape_of(x: Rows) -> tuple[int, int]:
     """Rows and width of what is asked for."""
     if isinstance(x, Chosen):
-        return int(x.which.shape[0]), _shape(x.rows)[1]
+        return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 
 
-def _there(step: Step) -> DeviceStep:
+def there_of(step: Step) -> DeviceStep:
     assert isinstance(step, DeviceStep), "models pass on the step that `compile` gave them"
     return step

@@ -19,6 +19,24 @@ Numpy = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 
+class Mirror(ABC):
+    """Memory of the host, and as much on the device."""
+
+    host: Numpy  # bytes
+
+    @abstractmethod
+    def ready(self) -> None:
+        """Waits until what was sent last has left: the host's may then be written to again."""
+
+    @abstractmethod
+    def send(self, n_bytes: int) -> None:
+        """The first so many bytes, in the order of launches. Nobody waits."""
+
+    @abstractmethod
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        """An array on the device that begins at this byte, a multiple of its elements' size."""
+
+
 class Device(ABC):
     """Arrays can be sliced, indexed and assigned to as numpy's can, and are contiguous."""
 
@@ -47,8 +65,26 @@ class Device(ABC):
         """New contents of the same shape, in the order of launches."""
 
     @abstractmethod
-    def copy(self, array: Array) -> Array:
-        """Another one on the device, in the order of launches."""
+    def copy(self, target: Array, source: Array) -> None:
+        """To an array of the same shape on the device, in the order of launches."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until all that was launched has been done."""
+
+    @abstractmethod
+    def as_bytes(self, array: Array) -> Array:
+        """The same memory as uint8, (rows, bytes of a row)."""
+
+    @abstractmethod
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        """out (M, N) = a (M, K) @ w (N, K).T: bfloat16, summed and left in float32. Rows may
+        lie farther apart than they are long. How a number is summed follows from the shapes and
+        its place in `out` alone, whatever the others are."""
+
+    @abstractmethod
+    def mirror(self, n_bytes: int) -> Mirror:
+        """Memory of the host and of the device."""
 
     @abstractmethod
     def free_bytes(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shim.launcher import HostLauncher
+from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
-from specdec.core.backend.cuda.device import Device, Numpy, Shape
+from specdec.core.backend.cuda.backend import CudaBackend
+from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -19,6 +21,8 @@ class HostDevice(Device):
 
     def __init__(self, seed: int = 0) -> None:
         self.launcher = HostLauncher(seed)
+        self.fetched: list[Shape] = []  # of each copy to the host
+        self.sent: list[int] = []  # bytes of each copy from a mirror
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """Numbers that nobody expects."""
@@ -32,21 +36,67 @@ class HostDevice(Device):
         return np.array(values, order="C")
 
     def get(self, array: Array) -> Numpy:
+        self.fetched.append(array.shape)
         return np.array(array)
 
     def write(self, array: Array, values: Numpy) -> None:
         array[...] = values
 
-    def copy(self, array: Array) -> Array:
-        return np.array(array)
+    def copy(self, target: Array, source: Array) -> None:
+        target[...] = source
+
+    def wait(self) -> None:
+        pass
+
+    def as_bytes(self, array: Array) -> Array:
+        return array.view(np.uint8)
+
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):  # rows that are nobody's hold anything
+            out[...] = _floats(a) @ _floats(w).T
+
+    def mirror(self, n_bytes: int) -> Mirror:
+        return HostMirror(self, n_bytes)
 
     def free_bytes(self) -> int:
         return 1 << 40
 
 
-def use_for_cuda(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-    """`--device cuda` is the CPU from here on."""
+def _floats(bfloat16: Numpy) -> Numpy:
+    return (bfloat16.astype(np.uint32) << 16).view(np.float32)
+
+
+class HostMirror(Mirror):
+    """Sees when the host writes to what may not have left yet."""
+
+    def __init__(self, device: HostDevice, n_bytes: int) -> None:
+        self._device = device
+        self.host, self._there = np.zeros(n_bytes, np.uint8), aligned(n_bytes, np.uint8)
+        self._leaving: Numpy | None = None
+
+    def ready(self) -> None:
+        if self._leaving is not None:
+            assert np.array_equal(self.host[: len(self._leaving)], self._leaving)
+        self._leaving = None
+
+    def send(self, n_bytes: int) -> None:
+        assert self._leaving is None, "sent again before it was ready"
+        self._leaving = self.host[:n_bytes].copy()
+        self._there[:n_bytes] = self._leaving
+        self._device.sent.append(n_bytes)
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self._there[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+def use_for_cuda(
+    monkeypatch: pytest.MonkeyPatch, seed: int = 0, prompts: PromptSizes | None = None
+) -> None:
+    """`--device cuda` is the CPU from here on. `prompts`: others than for real models."""
     if reason := host_problem():
         pytest.skip(reason)
     monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
     monkeypatch.setattr(cuda, "open_device", lambda index: HostDevice(seed))
+    if prompts is not None:
+        monkeypatch.setattr(CudaBackend, "prompts", prompts)
