@@ -9,6 +9,7 @@ from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
     "attn_combine",
+    "attn_prefill",
     "attn_prep",
     "attn_verify",
     "dequant",
@@ -28,6 +29,7 @@ MODULES: tuple[str, ...] = (
     "qmm_moe",
     "round_times",
     "spec_accept",
+    "wide_rows",
 )
 
 
