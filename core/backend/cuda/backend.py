@@ -45,7 +45,6 @@ from .experts import ExpertRunner
 from .products import Product, Products
 from .prompt import PromptRunner, PromptSizes
 from .rooms import Outputs, Rooms
-from .runner import Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
@@ -130,8 +129,7 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        rows = Runner(self, forward, state, taps)
-        return PromptRunner(self, forward, state, taps, rows)
+        return PromptRunner(self, forward, state, taps)
 
     def prompt_ops(self, call: int) -> PromptOps:
         """The same operations for the rows of one prompt, in products of `call` rows."""
