@@ -86,6 +86,7 @@ class Steps:
         for i, kv in enumerate(self.state.kv):
             for array in (kv.keys, kv.values):
                 fill_with_normal(array, i)
+        loaded.place.device.launcher.begin_after_all()
         rows = n_slots * window
         run = backend.compile(model.forward, self.state, max_rows=rows)
         assert isinstance(run, Runner)
