@@ -134,7 +134,7 @@ class Ledger:
         for replay in cycle:
             step = _step(n_rows, context, n_sequences, replay, width)
             run(step)  # what is made at first use is not part of a step
-            self._tell_scratch()
+            self.tell_scratch()
             mean.add(self.counted(partial(run, step)), 1 / len(cycle))
         return mean
 
@@ -158,7 +158,7 @@ class Ledger:
         self.model.blk = blocks
         return made[-len(blocks) :]
 
-    def _tell_scratch(self) -> None:
+    def tell_scratch(self) -> None:
         """What only one launch writes and reads."""
         for array in self.backend._rooms._kept.values():
             array.holds = SCRATCH

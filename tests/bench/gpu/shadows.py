@@ -122,6 +122,13 @@ class ShadowDevice(HostDevice):
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
 
+    def post(self, array: Any, values: Numpy) -> None:
+        self.write(array, values)
+
+    def shared(self, shape: Shape, dtype: str) -> tuple[Shadow, Numpy]:
+        made = shadow(shape, dtype, self.holds)
+        return made, made.view(np.ndarray)
+
     def mirror(self, n_bytes: int) -> Mirror:
         return ShadowMirror(self, n_bytes)
 
