@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
+from ..chain import ChainPlan, DraftRun, HostChain
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
@@ -37,8 +38,9 @@ from ..layers import (
     Norm,
     StateShape,
 )
-from ..step import Step
+from ..step import Ints, Step
 from .attention import Attender
+from .chain import CudaChain, keeps_rows_only
 from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
@@ -122,6 +124,24 @@ class CudaBackend(Backend):
     ) -> Run:
         return Runner(self, forward, state, taps)
 
+    def compile_chain(
+        self,
+        forward: Forward,
+        state: CudaState,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        taken: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftRun:
+        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        if keeps_rows_only(state, plan):
+            return CudaChain(self, forward, state, plan)
+        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        return HostChain(run, plan, state.window)
+
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:
         """Where logits and taps go, meanwhile; else they go wherever there is room."""
@@ -140,8 +160,10 @@ class CudaBackend(Backend):
         tables.embed(self.launcher, table.table, there.array("tokens"), x)
         return x
 
-    def given_rows(self, step: Step, width: int) -> Array:
-        return _there(step).array("hidden")
+    def given_rows(self, step: Step, width: int) -> Array | Chosen:
+        there = _there(step)
+        which = there.arrays.get("hidden_rows")
+        return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
     def keep(self, x: Rows) -> Array:
         rows = self._made(x)
@@ -195,14 +217,15 @@ class CudaBackend(Backend):
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
-        x, y = self._made(x), self._made(y)
-        out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
-        first, second = (
-            tables.Side(rows, RowNorm(norm.weight, norm.eps))
-            for rows, norm in ((x, x_norm), (y, y_norm))
-        )
+        first, second = self._side(x, x_norm), self._side(y, y_norm)
+        n_rows = (x.which if isinstance(x, Chosen) else first.rows).shape[0]
+        out = self._rooms.packed(n_rows, first.rows.shape[1] + second.rows.shape[1])
         tables.norm_pair(self.launcher, first, second, out)
         return out
+
+    def _side(self, x: Rows, norm: Norm) -> tables.Side:
+        rows, taken = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), taken)
 
     def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
         if add_to is None:
