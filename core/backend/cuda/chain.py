@@ -26,7 +26,6 @@ from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
 from .picks import NOBODY, request_row
 from .rooms import MOST_REPEATED, Outputs
-from .runner import Runner
 from .step import DeviceStep, StepKey, contents_of, context_bucket
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 
 class CudaChain:
-    """What `compile_chain` returns. Choosers without a request are for the host loop."""
+    """What `compile_chain` returns. The host loop is for choosers without a request, and for rows
+    that are as many as those of a prompt."""
 
     def __init__(
         self, backend: CudaBackend, forward: Forward, state: CudaState, plan: ChainPlan
@@ -50,8 +50,9 @@ class CudaChain:
 
     @cached_property
     def _by_host(self) -> HostChain:
-        run = Runner(self._backend, self._forward, self._state, self._plan.taps)
-        return HostChain(run, self._plan, self._state.window)
+        plan, compile_ = self._plan, self._backend.compile
+        run = compile_(self._forward, self._state, max_rows=plan.max_rows, taps=plan.taps)
+        return HostChain(run, plan, self._state.window)
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         n = step.n_sequences
@@ -59,6 +60,8 @@ class CudaChain:
             raise ValueError(f"{len(asks)} asks for a step of {n} sequences")
         if n > MAX_LINES or any(ask.length > 0 and not ask.chooser.request for ask in asks):
             return self._by_host(step, asks)
+        if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
+            return self._by_host(step, asks)  # much to catch up on is read as a prompt is
         round_ = _Round.of(step, asks, self._plan)
         if (round_.ends > step.pages.shape[1] * self._state.page_len).any():
             raise ValueError("a page table is too short for the rows of the step and the draft")
