@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,8 +14,10 @@ from ....cuda_kernels import qmm
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.mm_bf16_skinny import mm_gated
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
+from ..chain import ChainPlan, DraftRun, HostChain
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
@@ -38,8 +40,9 @@ from ..layers import (
     StateShape,
 )
 from ..rounds import RoundsPlan
-from ..step import Step
+from ..step import Ints, Step
 from .attention import Attender
+from .chain import CudaChain, keeps_rows_only
 from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
@@ -47,7 +50,6 @@ from .products import Product, Products
 from .prompt import PromptRunner, PromptSizes
 from .rooms import Outputs, Rooms
 from .rounds import CudaRounds, can_run
-from .runner import Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
@@ -67,6 +69,15 @@ class Chosen(NamedTuple):
     which: Array  # int32
 
 
+@dataclass(slots=True)
+class Looked:
+    """Rows of a table, which are made unless whoever norms them looks them up."""
+
+    table: tables.GgufTable
+    ids: Array
+    rows: Array | None = None
+
+
 class Scored(NamedTuple):
     """Logits, and the largest of each 64."""
 
@@ -83,8 +94,8 @@ class Summing:
 
 
 class CudaBackend(Backend):
-    """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
-    when it is known what for; Packed is `PackedRows`."""
+    """Rows are float32 arrays (T, width), or one of `Looked`, `Product`, `Summing`, `Chosen`, which
+    are made when it is known what for; Packed is `PackedRows`."""
 
     any_cut = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()
@@ -132,8 +143,7 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        rows = Runner(self, forward, state, taps)
-        return PromptRunner(self, forward, state, taps, rows)
+        return PromptRunner(self, forward, state, taps)
 
     def prompt_ops(self, call: int) -> PromptOps:
         """The same operations for the rows of one prompt, in products of `call` rows."""
@@ -143,6 +153,24 @@ class CudaBackend(Backend):
 
     def compile_rounds(self, plan: RoundsPlan) -> CudaRounds | None:
         return CudaRounds(self, plan) if can_run(plan) else None
+
+    def compile_chain(
+        self,
+        forward: Forward,
+        state: CudaState,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        taken: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftRun:
+        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        if keeps_rows_only(state, plan):
+            return CudaChain(self, forward, state, plan)
+        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        return HostChain(run, plan, state.window)
 
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:
@@ -156,11 +184,8 @@ class CudaBackend(Backend):
 
     # rows
 
-    def embed(self, table: CudaMatrix, step: Step) -> Array:
-        there = there_of(step)
-        x = self._rooms.rows(there.n_rows, table.n_in)
-        tables.embed(self.launcher, table.table, there.array("tokens"), x)
-        return x
+    def embed(self, table: CudaMatrix, step: Step) -> Looked:
+        return Looked(table.table, there_of(step).array("tokens"))
 
     def given_rows(self, step: Step, width: int) -> Array | Chosen:
         there = there_of(step)
@@ -209,6 +234,11 @@ class CudaBackend(Backend):
             if x.rows is None:
                 x.rows = self._products.rows(x.a, x.w)
             return x.rows
+        if isinstance(x, Looked):
+            if x.rows is None:
+                x.rows = self._rooms.rows(*shape_of(x))
+                tables.embed(self.launcher, x.table, x.ids, x.rows)
+            return x.rows
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
@@ -219,10 +249,13 @@ class CudaBackend(Backend):
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
-        first, second = self._side(x, x_norm), self._side(y, y_norm)
-        n_rows = (x.which if isinstance(x, Chosen) else first.rows).shape[0]
-        out = self._rooms.packed(n_rows, first.rows.shape[1] + second.rows.shape[1])
-        tables.norm_pair(self.launcher, first, second, out)
+        (n_rows, width), second = shape_of(x), self._side(y, y_norm)
+        out = self._rooms.packed(n_rows, width + second.rows.shape[1])
+        if isinstance(x, Looked) and x.rows is None:
+            norm = RowNorm(x_norm.weight, x_norm.eps)
+            tables.embed_concat_quant(self.launcher, x.table, x.ids, norm, second, out)
+        else:
+            tables.norm_pair(self.launcher, self._side(x, x_norm), second, out)
         return out
 
     def _side(self, x: Rows, norm: Norm) -> tables.Side:
@@ -239,11 +272,14 @@ class CudaBackend(Backend):
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
         out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
-        if gate_up.gated is None:
+        if gate_up.gated is not None:
+            space = self._rooms.products(n_rows, gate_up.n_out, width)
+            qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
+        elif gate_up.plain is not None:
+            room = self._rooms.gated(n_rows, width)
+            mm_gated(self.launcher, a, gate_up.plain, out, room, activation=kind)
+        else:
             gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
-            return out
-        space = self._rooms.products(n_rows, gate_up.n_out, width)
-        qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
@@ -312,6 +348,8 @@ def shape_of(x: Rows) -> tuple[int, int]:
         return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
+    if isinstance(x, Looked):
+        return int(x.ids.shape[0]), x.table.width
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 

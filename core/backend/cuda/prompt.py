@@ -11,23 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..interface import Forward, HostOutput, Run, Taps
+from ..interface import HostOutput
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
 from .graphs import Repeated
-from .output import DeviceOutput, Made
-from .picks import pick
-from .rooms import Outputs
+from .output import DeviceOutput
+from .runner import Runner
 from .step import DeviceStep
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
-    from .state import CudaState
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,47 +85,31 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
     return Part(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
 
 
-class PromptRunner:
+class PromptRunner(Runner):
     """A forward pass whose prompts run apart from the rest."""
-
-    def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps, rows: Run
-    ) -> None:
-        """`rows` runs steps without prompts."""
-        self._backend, self._forward, self._state, self._taps = backend, forward, state, taps
-        self._rows, self._outputs = rows, Outputs(backend.device)
-        self._latest: DeviceOutput | None = None
 
     def __call__(self, step: Step) -> HostOutput:
         parts = parts_of(step, self._backend.prompts.few)
         if len(parts) == 1 and not parts[0].is_prompt:
-            return self._rows(step)
+            return super().__call__(step)
         if len(parts) == 1:
-            return self._run(parts[0].step)
+            return self._run_prompt(parts[0].step)
         joined = _Joined(step)
         for part in parts:
-            joined.put(part, (self._run if part.is_prompt else self._rows)(part.step))
+            output = self._run_prompt(part.step) if part.is_prompt else super().__call__(part.step)
+            joined.put(part, output)
         return joined.output()
 
-    def _run(self, step: Step) -> HostOutput:
-        device = self._backend.device
+    def _run_prompt(self, step: Step) -> HostOutput:
+        """As it comes: prompts differ in length, and launching is the least of them."""
         if self._latest is not None:
             self._latest.expire()
-        there = DeviceStep.make(device, step)
-        made = Repeated(device, there, lambda: self._work(there), repeats=False).run()
-        self._latest = DeviceOutput(device, made)
+        there = DeviceStep.place(step, self._mirrors)
+        there.rewrite(step)
+        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
+        made = Repeated(self._device, there, lambda: self._work(there, ops), repeats=False).run()
+        self._latest = DeviceOutput(self._device, made)
         return self._latest
-
-    def _work(self, there: DeviceStep) -> Made:
-        with self._backend.leaving_in(self._outputs):
-            ops = self._backend.prompt_ops(self._backend.prompts.call(there.n_rows))
-            output = self._forward(ops, there, self._state, self._taps)
-        rows, maxima = output.logits
-        picked = None
-        if there.shape.has_requests:
-            picked = self._outputs.rows("picked", there.shape.n_out, 1, "int32").reshape(-1)
-            pick(self._backend.launcher, rows, maxima, there.arrays, picked)
-        return Made(rows, maxima, output.taps, picked)
 
 
 class _Joined:
