@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,9 @@ class Step:
     replay: Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
     out_rows: Ints  # (R,) rows whose logits are wanted
-    hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
+    # (T, D) rows from outside: those that a drafter continues from, in host memory, or rows of the
+    # backend's own that another rank has sent.
+    hidden: Any = None
     # (B,) addresses, see `picking.py`: a backend that can picks the token after each row with
     # logits, which has the row's position + 1. 0, or no array: nothing is picked.
     requests: NDArray[np.int64] | None = None

@@ -25,6 +25,7 @@ from ..interface import (
     Output,
     Rows,
     Run,
+    RunRows,
     SlotImage,
     Taps,
 )
@@ -131,10 +132,26 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
+        made = self._compiled(forward, state, taps)
+        return lambda step: self._on_host(made(step))
+
+    def compile_rows(
+        self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> RunRows:
+        def settled(ops: Backend, step: Step, state: CudaState, wanted: Taps) -> Output:
+            """Rows that are only promised would be made by who is not here."""
+            output = forward(ops, step, state, wanted)
+            tapped = {name: self._made(rows) for name, rows in output.taps.items()}
+            return Output(self._made(output.logits), tapped)
+
+        made = self._compiled(settled, state, taps)
+        return lambda step: made(step).output
+
+    def _compiled(self, forward: Forward, state: CudaState, taps: Taps) -> Callable[[Step], Made]:
         """Launches are repeated as one piece from the second step of a shape on."""
         made: dict[StepKey, _Repeated] = {}
 
-        def run(step: Step) -> HostOutput:
+        def run(step: Step) -> Made:
             key = StepKey.of(step)
             found = made.get(key)
             if found is None:
@@ -145,7 +162,7 @@ class CudaBackend(Backend):
                     there, lambda: self._work(forward, there, state, taps)
                 )
             try:
-                return self._on_host(found.run(self.device, step))
+                return found.run(self.device, step)
             except CompileError as error:
                 raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
 
@@ -175,6 +192,9 @@ class CudaBackend(Backend):
 
     def given_rows(self, step: Step, width: int) -> Array:
         return _there(step).array("hidden")
+
+    def new_rows(self, n_rows: int, width: int) -> Array:
+        return self._rooms.rows(n_rows, width)
 
     def keep(self, x: Rows) -> Array:
         return self.device.copy(self._made(x))

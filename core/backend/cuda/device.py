@@ -35,16 +35,16 @@ class Device(ABC):
         """Memory that is zero."""
 
     @abstractmethod
-    def put(self, values: Numpy) -> Array:
-        """A copy on the device."""
+    def put(self, values: Numpy | Array) -> Array:
+        """A copy on the device, of numbers of the host or of an array that is there already."""
 
     @abstractmethod
     def get(self, array: Array) -> Numpy:
         """A copy on the host, after all that was launched."""
 
     @abstractmethod
-    def write(self, array: Array, values: Numpy) -> None:
-        """New contents of the same shape, in the order of launches."""
+    def write(self, array: Array, values: Numpy | Array) -> None:
+        """New contents of the same shape, from either side, in the order of launches."""
 
     @abstractmethod
     def copy(self, array: Array) -> Array:

@@ -59,6 +59,8 @@ class DeviceStep(Step):
     @classmethod
     def make(cls, device: Device, step: Step) -> DeviceStep:
         arrays = {name: device.put(values) for name, values in _contents(step).items()}
+        if step.hidden is not None:
+            arrays["hidden"] = device.put(step.hidden)
         return cls(
             step.tokens,
             step.positions,
@@ -78,6 +80,8 @@ class DeviceStep(Step):
         """Another step of the same key, in the same arrays."""
         for name, values in _contents(step).items():
             device.write(self.array(name), values)
+        if step.hidden is not None:
+            device.write(self.array("hidden"), step.hidden)
 
     def array(self, name: str) -> Array:
         return self.arrays[name]
@@ -103,8 +107,6 @@ def _contents(step: Step) -> dict[str, Numpy]:
     found: dict[str, Numpy] = {name: getattr(step, name) for name in _ARRAYS}
     # Where a recurrence begins is told by the position of a sequence's first row.
     found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
-    if step.hidden is not None:
-        found["hidden"] = step.hidden
     if step.requests is not None and step.requests.any():
         found |= requests_of(step)
     return {name: np.ascontiguousarray(values) for name, values in found.items()}

@@ -30,15 +30,19 @@ class TorchDevice(Device):
     def zeros(self, shape: Shape, dtype: str) -> Tensor:
         return torch.zeros(shape, dtype=getattr(torch, dtype), device=self._where)
 
-    def put(self, values: Numpy) -> Tensor:
+    def put(self, values: Numpy | Tensor) -> Tensor:
+        if isinstance(values, Tensor):
+            return values.clone()
         return torch.from_numpy(np.array(values, order="C")).to(self._where)
 
     def get(self, array: Tensor) -> Numpy:
         found: Numpy = array.cpu().numpy()
         return found
 
-    def write(self, array: Tensor, values: Numpy) -> None:
-        array.copy_(torch.from_numpy(np.array(values, order="C")))
+    def write(self, array: Tensor, values: Numpy | Tensor) -> None:
+        if not isinstance(values, Tensor):
+            values = torch.from_numpy(np.array(values, order="C"))
+        array.copy_(values)
 
     def copy(self, array: Tensor) -> Tensor:
         return array.clone()
