@@ -97,7 +97,7 @@ class RankedBackend(Backend):
         whole = self._sizes(shape)
         parts = [self._sizes(shape.of_rank(rank)) for rank in range(self.ring.n_ranks)]
         return [
-            max(part / all_ for part, all_ in zip(sizes, whole, strict=True) if all_)
+            max((part / all_ for part, all_ in zip(sizes, whole, strict=True) if all_), default=0)
             for sizes in parts
         ]
 
@@ -215,4 +215,9 @@ class _Relaying:
             group.receive(rows)
             output = self._after(replace(step, hidden=rows))
             taps = {name: self._inner.to_host(tapped) for name, tapped in left.taps.items()}
-            return replace(output, taps=taps | self._relay.taps() | output.taps)
+            taps |= self._relay.taps()
+        if not taps:
+            return output
+        return HostOutput(
+            output.logits, taps | output.taps, output.maxima, output.pick, output.picked
+        )

@@ -44,8 +44,11 @@ class TorchDevice(Device):
             values = torch.from_numpy(np.array(values, order="C"))
         array.copy_(values)
 
-    def copy(self, array: Tensor) -> Tensor:
-        return array.clone()
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source)
+
+    def wait(self) -> None:
+        torch.cuda.current_stream(self._where).synchronize()
 
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self._where)
