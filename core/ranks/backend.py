@@ -155,7 +155,7 @@ class RankedBackend(Backend):
     def new_state(
         self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
     ) -> State:
-        sizes = dict(n_pages=n_pages, page_len=page_len, n_slots=n_slots, window=window)
+        sizes = {"n_pages": n_pages, "page_len": page_len, "n_slots": n_slots, "window": window}
         if not isinstance(shape, SplitShape):
             return self.inner.new_state(shape, **sizes)
         number = self.ring.new_state(shape, sizes)

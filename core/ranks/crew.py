@@ -169,7 +169,9 @@ class Crew:
         if group is not None:
             group.abort()
         # Who waits for the CPU notices by itself; who waits on a GPU may not come back.
-        while self.is_busy and not self._is_ending and (self.is_joining or group and group.is_gpu):
+        while (
+            self.is_busy and not self._is_ending and (self.is_joining or (group and group.is_gpu))
+        ):
             if time.monotonic() > deadline:
                 logger.critical(self.reason() or "a rank is gone")
                 for other in self.members:

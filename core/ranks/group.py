@@ -94,7 +94,7 @@ def _nccl(store: dist.Store, rank: int, n_ranks: int, where: torch.device) -> An
     return _in_a_group(store, rank, n_ranks, where, made, dist.ProcessGroup.BackendType.NCCL)
 
 
-def _in_a_group(  # noqa: PLR0913 - what torch wants
+def _in_a_group(
     store: dist.Store, rank: int, n_ranks: int, where: torch.device, made: Any, kind: Any
 ) -> Any:
     group: Any = dist.ProcessGroup(store, rank, n_ranks)

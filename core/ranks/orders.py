@@ -12,7 +12,12 @@ from ..backend.layers import KvTypes
 from ..backend.step import Step
 
 PEER_LOST: Final = 75  # exit code: not at fault itself
-READY, DONE, FAULT, PROGRESS, WARNING, TAPS = "ready", "done", "fault", "progress", "warning", "taps"
+READY: Final = "ready"
+DONE: Final = "done"
+FAULT: Final = "fault"
+PROGRESS: Final = "progress"
+WARNING: Final = "warning"
+TAPS: Final = "taps"
 END: Final = "end"
 NO_ROWS: Final = np.zeros(0, np.int32)
 

@@ -5,6 +5,7 @@ It ends with the process that started it, whose end closes its stdin.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -46,10 +47,8 @@ def main(descriptor: int) -> NoReturn:
         code = 1
     except BaseException as error:  # noqa: BLE001 - rank 0 tells it
         code = 1
-        try:
+        with contextlib.suppress(OSError):
             pipe.send(Message(FAULT, (_said(error),)))
-        except OSError:
-            pass
     os._exit(code)  # nothing here is worth waiting for others
 
 

@@ -96,7 +96,7 @@ class Ring:
         """May be called at any time, by whoever collects garbage."""
         self._dropped.append(number)
 
-    def compile(self, state: int, max_rows: int, taps: Taps, tapping: Sequence[Taps]) -> Relay:
+    def compile(self, state: int, max_rows: int, tapping: Sequence[Taps]) -> Relay:
         """`tapping`: which of the taps ranks 1 … have."""
         number = next(self._numbers)
         with self.exchange():

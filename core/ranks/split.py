@@ -62,7 +62,9 @@ def fill(ends: int, blocks: Sequence[int], ranges: Sequence[range]) -> list[int]
     ]
 
 
-def split_shape(ends: StateShape, blocks: Sequence[StateShape], ranges: Sequence[range]) -> SplitShape:
+def split_shape(
+    ends: StateShape, blocks: Sequence[StateShape], ranges: Sequence[range]
+) -> SplitShape:
     """Of the whole model; MTP heads lie behind all blocks."""
     ranks = [rank for rank, each in enumerate(ranges) for _ in each]
     kv = [(s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.kv]

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 def create(device: str, kv_types: KvTypes) -> CudaBackend:
     """For `--device cuda` or `cuda:1`; refused in one line where that is not to be had."""
+    index = index_of(device)
+    from .backend import CudaBackend
+
+    return CudaBackend(open_device(index), kv_types)
+
+
+def index_of(device: str) -> int:
+    """Of a GPU that is there and can be used."""
     name = device.partition(":")[2] or "0"
     if not name.isdecimal():
         raise ConfigError(f"--device {device}: unknown device; a GPU is called cuda:0, cuda:1, …")
     if reason := unavailable_reason(int(name)):
         raise ConfigError(f"--device {device}: {reason}")
-    from .backend import CudaBackend
-
-    return CudaBackend(open_device(int(name)), kv_types)
+    return int(name)
 
 
 def open_device(index: int) -> Device:
