@@ -90,7 +90,9 @@ class Backend(ABC):
 
     name: str
     details: str = ""  # instruction set, threads: what a person may want to know
+    n_ranks: int = 1  # that hold a model's layers, see `core/ranks`
     holdings: Sequence[str] = ()  # of several ranks: a line each about what it holds
+    reserved: int = 0  # bytes of the first rank's device that a draft model's state will take
     prepared_bytes: int = 0
     mapped_bytes: int = 0  # of these, in files that are mapped and not copied
     repacked_path: Path | None = None  # the file that keeps them as this backend wants them
@@ -124,6 +126,10 @@ class Backend(ABC):
     def free_device_bytes(self) -> int | None:
         """Memory of its own that is left; None: its arrays are the host's, or it cannot tell."""
         return None
+
+    def left_beside(self, state_bytes: int, available: int) -> int:
+        """For another model, of what is `available` in all."""
+        return max(0, available - state_bytes)
 
     def weight_bytes(self) -> int:
         """What all matrices and vectors prepared so far take in memory."""

@@ -52,7 +52,7 @@ class RankedBackend(Backend):
         self.inner, self.ring, self.name = inner, ring, name
         self.details = ", ".join(filter(None, ring.join(inner)))
         self.blocks: Sequence[range] = ()  # of each rank
-        self.reserved = 0  # bytes of rank 0's device that the state of another model will take
+        self.n_ranks = ring.n_ranks
         self.rank_bytes: Sequence[int] = ()  # of the weights of ranks 1 …
         self.trunk = StateShape(())
 
@@ -88,6 +88,13 @@ class RankedBackend(Backend):
             if share:
                 room.append(left / share)
         return int(min(room, default=0.0)) + self.reserved
+
+    def left_beside(self, state_bytes: int, available: int) -> int:
+        """Other models are rank 0's, beside its share of the state."""
+        left = self.inner.free_device_bytes()
+        if left is None:
+            return super().left_beside(state_bytes, available)
+        return max(0, left - int(self._shares()[0] * state_bytes))
 
     def _shares(self) -> list[float]:
         """Of a model's state, by rank: of its pages or its slots, whichever is more."""

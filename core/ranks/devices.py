@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import ConfigError
+from collections.abc import Sequence
+
+from ..errors import ConfigError, SpecdecError
 
 _MOST = 64
 
@@ -26,3 +28,28 @@ def each_device(device: str) -> list[str]:
     if len(set(numbers)) < len(numbers):
         raise ConfigError(f"--device {device}: a GPU is named twice")
     return [f"cuda:{number}" for number in numbers]
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Said in one line before anything is loaded, or a process started."""
+    from ..backend.cuda import index_of
+
+    for device in devices:
+        index_of(device)
+
+
+class OneIsTooSmallError(Exception):
+    """A model does not fit its GPU, and there are others."""
+
+    def __init__(self, reason: SpecdecError, n_devices: int) -> None:
+        super().__init__(str(reason))
+        self.reason, self.n_devices = reason, n_devices
+
+
+def n_others(device: str) -> int:
+    """GPUs that may help out the first; none if a certain one was asked for by its number."""
+    if device != "cuda":
+        return 0
+    from ..backend.cuda import count_devices
+
+    return max(0, count_devices() - 1)

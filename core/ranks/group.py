@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import torch.distributed as dist
+import torch.distributed as dist  # there, if empty, where torch is built without it
 from torch import Tensor
 
 from ..backend.interface import Backend, Rows
@@ -35,7 +35,9 @@ class Group:
         self.rank, self.n_ranks = rank, n_ranks
         where = _tensor(backend.new_rows(1, 1)).device
         self.is_gpu = where.type == "cuda"
-        shared = dist.FileStore(str(store), n_ranks)
+        from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+        shared = FileStore(str(store), n_ranks)
         shared.set_timeout(_JOIN_TIMEOUT)
         make = _nccl if self.is_gpu else _gloo
         self._group: Any = make(shared, rank, n_ranks, where)
@@ -63,17 +65,17 @@ class Group:
                 self._group.abort()
 
 
-def check_distributed(*, on_gpus: bool) -> None:
-    """Refused where torch cannot do this."""
+def check_distributed(backend: Backend) -> None:
+    """Refused where torch cannot do this. `backend`: rank 0's."""
     if not dist.is_available() or not dist.is_gloo_available():
         raise ConfigError("several devices need torch.distributed, which this torch is without")
-    if on_gpus and not dist.is_nccl_available():
+    if _tensor(backend.new_rows(1, 1)).is_cuda and not dist.is_nccl_available():
         raise ConfigError("several GPUs need NCCL, which this torch is built without")
     if os.name != "posix":
         raise ConfigError("several devices need Linux or macOS")
 
 
-def _gloo(store: dist.Store, rank: int, n_ranks: int, where: torch.device) -> Any:
+def _gloo(store: Any, rank: int, n_ranks: int, where: torch.device) -> Any:
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()  # the only way to say which interface
     options._timeout = STEP_TIMEOUT
@@ -82,7 +84,7 @@ def _gloo(store: dist.Store, rank: int, n_ranks: int, where: torch.device) -> An
     return _in_a_group(store, rank, n_ranks, where, made, dist.ProcessGroup.BackendType.GLOO)
 
 
-def _nccl(store: dist.Store, rank: int, n_ranks: int, where: torch.device) -> Any:
+def _nccl(store: Any, rank: int, n_ranks: int, where: torch.device) -> Any:
     # GPUs of one machine find each other through sockets before they talk through memory.
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     kind: Any = dist.ProcessGroupNCCL
@@ -95,7 +97,7 @@ def _nccl(store: dist.Store, rank: int, n_ranks: int, where: torch.device) -> An
 
 
 def _in_a_group(
-    store: dist.Store, rank: int, n_ranks: int, where: torch.device, made: Any, kind: Any
+    store: Any, rank: int, n_ranks: int, where: torch.device, made: Any, kind: Any
 ) -> Any:
     group: Any = dist.ProcessGroup(store, rank, n_ranks)
     group._set_default_backend(kind)

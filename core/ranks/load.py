@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from ..backend import create_backend
 from ..backend.layers import KvTypes
-from ..errors import ModelError
+from ..errors import ConfigError, ModelError
 from ..gguf.reader import GgufFile
 from ..models import prepare_model, survey_model
 from ..models.base import Model, Share
 from ..state.sizes import StateSizes
 from .backend import RankedBackend
+from .devices import OneIsTooSmallError, check_devices, each_device
 from .group import check_distributed
 from .ring import Ring
 from .split import Weighed, divide, fill, split_shape, weigh
 
+_MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 LOADING: Final = "loading weights"
+Loaded = TypeVar("Loaded")
 SizesOf = Callable[[Model], StateSizes]  # of the state that there has to be room for
+
+logger = logging.getLogger(__name__)
+
+
+class DoesNotFitError(ModelError):
+    """Not on these devices."""
 
 
 def open_ranks(
@@ -27,25 +37,34 @@ def open_ranks(
 ) -> RankedBackend:
     """A backend over all of them; the first is driven by this process. `prepare`: what processes
     of the others call first, "module:function"."""
-    name = name or ",".join(devices)
-    check_distributed(on_gpus=False)
     first = create_backend(devices[0], None, kv_types)
-    for device in dict.fromkeys(devices[1:]):
-        check_device(device)
+    check_distributed(first)
     ring = Ring(devices, kv_types, prepare)
     try:
-        return RankedBackend(first, ring, name)
+        return RankedBackend(first, ring, name or ",".join(devices))
     except BaseException:
         ring.close()
         raise
 
 
-def check_device(device: str) -> None:
-    """Said here, in one line, before a process is started for it."""
-    if device.startswith("cuda"):
-        from ..backend.cuda import index_of
-
-        index_of(device)
+def on_several(
+    error: OneIsTooSmallError, kv_types: KvTypes, load: Callable[[RankedBackend], Loaded]
+) -> Loaded:
+    """As many of the devices as are needed, the first ones."""
+    for n in range(2, error.n_devices + 1):
+        name = f"cuda:0-{n - 1}"
+        try:
+            check_devices(each_device(name))
+            made = load(open_ranks(each_device(name), kv_types, name))
+        except DoesNotFitError as last:
+            if n == error.n_devices:
+                raise ModelError(str(last)) from None
+        except ConfigError as other:
+            raise type(error.reason)(f"{error.reason}; nor can several share it: {other}") from None
+        else:
+            logger.info("one GPU is too small: the layers are on %s", name)
+            return made
+    raise error.reason
 
 
 def load_ranked(
@@ -94,10 +113,10 @@ def _divide(
     if all(n <= left for n, left in zip(needed, known, strict=True)):
         return ranges
     each = "; ".join(
-        f"{device} would hold {_gib(n)}, {_gib(left)} are free"
+        f"{device} would hold {_size(n)}, {_size(left)} are free"
         for device, n, left in zip(backend.ring.devices, needed, known, strict=True)
     )
-    raise ModelError(
+    raise DoesNotFitError(
         f"{file.label}: does not fit {len(free)} devices with its state: {each}; take more "
         "devices, a smaller -c, or a file with fewer bits per weight"
     )
@@ -112,9 +131,9 @@ def _holdings(
         weights, state = sum(w.weights for w in own), sum(w.state for w in own)
         layers = f"layers {each.start} to {each.stop - 1}" if len(each) > 1 else f"layer {each[0]}"
         what = f"embedding, {layers}, head" if rank == 0 else layers
-        lines.append(f"{device}: {what}: {_gib(weights)} of weights, {_gib(state)} of state")
+        lines.append(f"{device}: {what}: {_size(weights)} of weights, {_size(state)} of state")
     return lines
 
 
-def _gib(n_bytes: float) -> str:
-    return f"{n_bytes / _GIB:.2f} GiB"
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / _GIB:.2f} GiB" if n_bytes > _GIB / 10 else f"{n_bytes / _MIB:.1f} MiB"

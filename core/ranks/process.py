@@ -76,7 +76,8 @@ def _serve(pipe: Connection) -> None:
 
 def _said(error: BaseException) -> str:
     """One line."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    is_torchs = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    if isinstance(error, MemoryError) or is_torchs or type(error).__name__ == "OutOfMemoryError":
         return "ran out of memory"
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
     return text if isinstance(error, SpecdecError) else f"failed, {type(error).__name__}: {text}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....cuda_kernels.device import unavailable_reason
+from ....cuda_kernels.device import count_devices, unavailable_reason
 from ...errors import ConfigError
+
+__all__ = ["count_devices", "create", "index_of", "open_device"]
 
 if TYPE_CHECKING:
     from ..layers import KvTypes
