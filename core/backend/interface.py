@@ -72,7 +72,7 @@ RunRows = Callable[[Step], Output]
 @dataclass(frozen=True, slots=True)
 class Relayed:
     """A forward pass around layers that other ranks hold. Only a backend that has these compiles
-    it; `after` gets the rows that come back as `Step.hidden`."""
+    it; `after` gets the rows that come back as `Step.received`."""
 
     before: Forward  # its logits are the rows that leave
     after: Forward
@@ -198,7 +198,7 @@ class Backend(ABC):
 
     @abstractmethod
     def given_rows(self, step: Step, width: int) -> Rows:
-        """`step.hidden`, wherever that is."""
+        """`step.received` if there are any, else `step.hidden`: rows that come from outside."""
 
     @abstractmethod
     def keep(self, x: Rows) -> Rows:

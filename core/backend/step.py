@@ -30,12 +30,11 @@ class Step:
     replay: Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
     out_rows: Ints  # (R,) rows whose logits are wanted
-    # (T, D) rows from outside: those that a drafter continues from, in host memory, or rows of the
-    # backend's own that another rank has sent.
-    hidden: Any = None
+    hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
     # (B,) addresses, see `picking.py`: a backend that can picks the token after each row with
     # logits, which has the row's position + 1. 0, or no array: nothing is picked.
     requests: NDArray[np.int64] | None = None
+    received: Any = None  # (T, D) rows of the backend's own, which another rank has sent
 
     @property
     def n_rows(self) -> int:

@@ -105,7 +105,7 @@ class Model(ABC):
         return self._through(ops, ops.embed(self.token_embd, step), step, state, wanted)
 
     def pass_on(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
-        """The blocks of another rank: `step.hidden` comes in, rows go out."""
+        """The blocks of another rank: `step.received` comes in, rows go out."""
         x = ops.given_rows(step, self.hparams.n_embd)
         return self._through(ops, x, step, state, wanted)
 

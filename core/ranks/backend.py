@@ -220,7 +220,7 @@ class _Relaying:
             group.send(left.logits)
             rows = self._inner.new_rows(*left.logits.shape)
             group.receive(rows)
-            output = self._after(replace(step, hidden=rows))
+            output = self._after(replace(step, received=rows))
             taps = {name: self._inner.to_host(tapped) for name, tapped in left.taps.items()}
             taps |= self._relay.taps()
         if not taps:

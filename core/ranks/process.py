@@ -156,7 +156,7 @@ class Worker:
         run, taps = self._states[state].runs[number]
         rows = self.backend.new_rows(step.n_rows, self.model.hparams.n_embd)
         self.group.receive(rows)
-        output = run(replace(step, hidden=rows))
+        output = run(replace(step, received=rows))
         self.group.send(output.logits)
         if taps:
             self._tell(TAPS, {name: self.backend.to_host(x) for name, x in output.taps.items()})

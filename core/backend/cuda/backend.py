@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -87,7 +88,7 @@ class CudaBackend(Backend):
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self.uploads = Uploads(device)
         self._rooms = Rooms(device)
-        self._outputs = Outputs(device)
+        self._passing = self._outputs = Outputs(device, most_kept=0)
         self._products = Products(self._rooms)
         self._attender = Attender(device)
         self._delta = DeltaRunner(self._rooms, self._products)
@@ -127,9 +128,15 @@ class CudaBackend(Backend):
     ) -> RunRows:
         return RowsRunner(self, forward, state, taps)
 
-    def leave_in(self, outputs: Outputs) -> None:
-        """Where logits and taps go from here on."""
+    @contextmanager
+    def leaving_in(self, outputs: Outputs) -> Iterator[None]:
+        """Where logits and taps go, meanwhile; else they go wherever there is room."""
+        outputs.begin()
         self._outputs = outputs
+        try:
+            yield
+        finally:
+            self._outputs = self._passing
 
     # rows
 
@@ -140,7 +147,8 @@ class CudaBackend(Backend):
         return x
 
     def given_rows(self, step: Step, width: int) -> Array:
-        return _there(step).array("hidden")
+        there = _there(step)
+        return there.array("received" if "received" in there.arrays else "hidden")
 
     def new_rows(self, n_rows: int, width: int) -> Array:
         return self._rooms.rows(n_rows, width)

@@ -19,6 +19,24 @@ Numpy = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 
+class Mirror(ABC):
+    """Memory of the host, and as much on the device."""
+
+    host: Numpy  # bytes
+
+    @abstractmethod
+    def ready(self) -> None:
+        """Waits until what was sent last has left: the host's may then be written to again."""
+
+    @abstractmethod
+    def send(self, n_bytes: int) -> None:
+        """The first so many bytes, in the order of launches. Nobody waits."""
+
+    @abstractmethod
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        """An array on the device that begins at this byte, a multiple of its elements' size."""
+
+
 class Device(ABC):
     """Arrays can be sliced, indexed and assigned to as numpy's can, and are contiguous."""
 
@@ -35,16 +53,16 @@ class Device(ABC):
         """Memory that is zero."""
 
     @abstractmethod
-    def put(self, values: Numpy | Array) -> Array:
-        """A copy on the device, of numbers of the host or of an array that is there already."""
+    def put(self, values: Numpy) -> Array:
+        """A copy on the device."""
 
     @abstractmethod
     def get(self, array: Array) -> Numpy:
         """A copy on the host, after all that was launched."""
 
     @abstractmethod
-    def write(self, array: Array, values: Numpy | Array) -> None:
-        """New contents of the same shape, from either side, in the order of launches."""
+    def write(self, array: Array, values: Numpy) -> None:
+        """New contents of the same shape, in the order of launches."""
 
     @abstractmethod
     def copy(self, target: Array, source: Array) -> None:
@@ -53,6 +71,10 @@ class Device(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Until all that was launched has been done."""
+
+    @abstractmethod
+    def mirror(self, n_bytes: int) -> Mirror:
+        """Memory of the host and of the device."""
 
     @abstractmethod
     def free_bytes(self) -> int:

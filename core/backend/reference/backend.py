@@ -51,8 +51,9 @@ class ReferenceBackend(Backend):
         return made
 
     def given_rows(self, step: Step, width: int) -> Tensor:
-        if isinstance(step.hidden, Tensor):
-            return step.hidden
+        if step.received is not None:
+            received: Tensor = step.received
+            return received
         return torch.tensor(step.hidden, device=self.device, dtype=self.dtype)
 
     def new_rows(self, n_rows: int, width: int) -> Tensor:

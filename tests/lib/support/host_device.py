@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shim.launcher import HostLauncher
+from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
-from specdec.core.backend.cuda.device import Device, Numpy, Shape
+from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -20,6 +20,7 @@ class HostDevice(Device):
     def __init__(self, seed: int = 0) -> None:
         self.launcher = HostLauncher(seed)
         self.fetched: list[Shape] = []  # of each copy to the host
+        self.sent: list[int] = []  # bytes of each copy from a mirror
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """Numbers that nobody expects."""
@@ -45,8 +46,35 @@ class HostDevice(Device):
     def wait(self) -> None:
         pass
 
+    def mirror(self, n_bytes: int) -> Mirror:
+        return HostMirror(self, n_bytes)
+
     def free_bytes(self) -> int:
         return 1 << 40
+
+
+class HostMirror(Mirror):
+    """Sees when the host writes to what may not have left yet."""
+
+    def __init__(self, device: HostDevice, n_bytes: int) -> None:
+        self._device = device
+        self.host, self._there = np.zeros(n_bytes, np.uint8), aligned(n_bytes, np.uint8)
+        self._leaving: Numpy | None = None
+
+    def ready(self) -> None:
+        if self._leaving is not None:
+            assert np.array_equal(self.host[: len(self._leaving)], self._leaving)
+        self._leaving = None
+
+    def send(self, n_bytes: int) -> None:
+        assert self._leaving is None, "sent again before it was ready"
+        self._leaving = self.host[:n_bytes].copy()
+        self._there[:n_bytes] = self._leaving
+        self._device.sent.append(n_bytes)
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self._there[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def use_for_cuda(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:

@@ -250,6 +250,6 @@ def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
         alone.native(replace(alone.step(), past=np.array([91], np.int32)), [alone.ask(MAX_DRAFT)])
     wrong = np.zeros((1, alone.made.model.hparams.n_embd))
     with pytest.raises(ValueError, match="float32"):
-        alone.native(replace(alone.step(), hidden=wrong), [alone.ask()])
+        alone.native(replace(alone.step(), hidden=wrong), [alone.ask()])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ascend"):
         replace(alone.made, taken=np.array([4, 4], np.int32)).run(alone.made.new_state())
