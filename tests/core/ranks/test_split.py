@@ -97,7 +97,8 @@ def test_images_are_taken_apart_as_they_were_put_together() -> None:
     named = {f"kv.{i}.{what}": rng.random((2, 3)) for i in range(3) for what in ("keys", "values")}
     layered = named | {f"delta.{i}.S": rng.random(5) for i in range(6)}
     stacked = named | {"delta.header": np.arange(4.0), "delta.S": rng.random((6, 5))}
-    for whole in (layered, stacked):
+    wholes: list[dict[str, Any]] = [layered, stacked]
+    for whole in wholes:
         images = split_image(whole, shape, 3)
         assert sorted(images[2]) != sorted(whole)
         joined = join_images(images, shape)
