@@ -50,7 +50,8 @@ class DeviceLauncher(Launcher):
         self._loaded: dict[Kernel, Loaded] = {}
         self.n_processors = self._driver.n_processors
         self.shared_of_a_block = self._driver.shared_of_a_block
-        self.early = early and self._driver.architecture >= FIRST_EARLY
+        self.can_start_early = self._driver.architecture >= FIRST_EARLY
+        self.early = early and self.can_start_early
         self._follows_a_kernel = False
 
     def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:

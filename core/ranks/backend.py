@@ -53,6 +53,7 @@ class RankedBackend(Backend):
         self.details = ", ".join(filter(None, ring.join(inner)))
         self.blocks: Sequence[range] = ()  # of each rank
         self.n_ranks = ring.n_ranks
+        self.prompt_chunk, self.any_cut = inner.prompt_chunk, inner.any_cut
         self.rank_bytes: Sequence[int] = ()  # of the weights of ranks 1 …
         self.trunk = StateShape(())
 

@@ -16,7 +16,7 @@ from specdec.cuda_kernels.device import unavailable_reason
 from ..figures import Figure, summary, table
 from ..kernels.provenance import device, provenance
 from ..record import Record
-from . import decoding, exact, kernels_of_step, ledger_report, reading, speculating
+from . import decoding, exact, kernels_of_step, ledger_report, reading, speculating, starting
 from .ledger import Ledger
 from .loaded import Loaded
 from .place import Place, scratch_folder
@@ -30,6 +30,7 @@ Section = Callable[[Loaded, float], list[Figure]]
 SECTIONS: dict[str, tuple[Section, float, float]] = {
     "exact": (exact.bits, 20, 10),
     "plain": (decoding.plain, 25, 15),
+    "starts": (starting.starts, 10, 10),
     "widths": (decoding.widths, 15, 10),
     "mtp": (speculating.mtp, 60, 30),
     "prompts": (reading.prompts, 60, 30),

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 
 from specdec.core.backend.cuda.backend import CudaBackend
 from specdec.core.backend.cuda.runner import Runner
+from specdec.core.backend.cuda.step import StepKey
 from specdec.core.backend.interface import HostOutput
 from specdec.core.backend.step import Piece, Step, build_step
 from specdec.core.gguf.reader import open_gguf
@@ -108,8 +109,7 @@ class Steps:
         """The step alone, as a graph if it is one: nothing is sent, and nobody waits."""
         for _ in range(2):  # as it comes, then repeatable
             self.run(step)
-        made = self._run._repeated(step)
-        return made._repeat or made._work
+        return self._run._graphs.of(StepKey.of(step), _never).run
 
     def ms(self, step: Step) -> float:
         """Of one, of several that follow each other without waiting for the host."""
@@ -120,3 +120,7 @@ class Steps:
                 one()
 
         return 1e3 * self.loaded.place.seconds(many) / times
+
+
+def _never() -> NoReturn:
+    raise AssertionError("a step that has just been run is known")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +14,7 @@ from support.random_shapes import Sizes, tiny
 
 from specdec.core.backend.cuda import open_device
 from specdec.core.backend.cuda.device import Device
+from specdec.cuda_kernels.launch import DeviceLauncher
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,19 @@ class Place:
                 if i:
                     found[name].append(value)
         return found
+
+    @contextmanager
+    def starting(self, *, early: bool) -> Iterator[None]:
+        """What is captured meanwhile starts its kernels early, where the device can, or in turn."""
+        launcher = self.device.launcher
+        if not isinstance(launcher, DeviceLauncher):
+            yield
+            return
+        before, launcher.early = launcher.early, early and launcher.can_start_early
+        try:
+            yield
+        finally:
+            launcher.early = before
 
     def tidy(self) -> None:
         """Memory that nobody has any more goes back."""

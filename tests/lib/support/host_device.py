@@ -8,7 +8,9 @@ from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
+from specdec.core.backend.cuda.backend import CudaBackend
 from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -46,11 +48,22 @@ class HostDevice(Device):
     def wait(self) -> None:
         pass
 
+    def as_bytes(self, array: Array) -> Array:
+        return array.view(np.uint8)
+
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):  # rows that are nobody's hold anything
+            out[...] = _floats(a) @ _floats(w).T
+
     def mirror(self, n_bytes: int) -> Mirror:
         return HostMirror(self, n_bytes)
 
     def free_bytes(self) -> int:
         return 1 << 40
+
+
+def _floats(bfloat16: Numpy) -> Numpy:
+    return (bfloat16.astype(np.uint32) << 16).view(np.float32)
 
 
 class HostMirror(Mirror):
@@ -77,9 +90,13 @@ class HostMirror(Mirror):
         return self._there[start : start + n_bytes].view(dtype).reshape(shape)
 
 
-def use_for_cuda(monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
-    """`--device cuda` is the CPU from here on."""
+def use_for_cuda(
+    monkeypatch: pytest.MonkeyPatch, seed: int = 0, prompts: PromptSizes | None = None
+) -> None:
+    """`--device cuda` is the CPU from here on. `prompts`: others than for real models."""
     if reason := host_problem():
         pytest.skip(reason)
     monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
     monkeypatch.setattr(cuda, "open_device", lambda index: HostDevice(seed))
+    if prompts is not None:
+        monkeypatch.setattr(CudaBackend, "prompts", prompts)

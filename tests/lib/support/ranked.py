@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.host_device import use_for_cuda
 
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.core.backend.layers import HALF_FLOATS
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models.base import Model
@@ -21,13 +22,18 @@ from specdec.core.state.sizes import StateSizes
 from specdec.core.tokenizer import load_tokenizer
 
 N_CTX = 128
+SHORT_PROMPTS = PromptSizes(few=8, calls=(16, 32), chunk=64)
 SIZES = StateSizes(N_CTX)
 
 
 def as_here() -> None:
     """What the process of a rank calls first: it computes as the tests' does."""
     torch.set_num_threads(1)
-    use_for_cuda(pytest.MonkeyPatch())
+    patch(pytest.MonkeyPatch())
+
+
+def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_for_cuda(monkeypatch, prompts=SHORT_PROMPTS)
 
 
 def open_here(devices: list[str]) -> RankedBackend:
