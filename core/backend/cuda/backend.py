@@ -44,9 +44,8 @@ from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
 from .products import Product, Products
-from .prompt import PromptRows, PromptRunner, PromptSizes
+from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .rooms import Outputs, Rooms
-from .runner import RowsRunner, Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
@@ -131,8 +130,7 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        rows = Runner(self, forward, state, taps)
-        return PromptRunner(self, forward, state, taps, rows)
+        return PromptRunner(self, forward, state, taps)
 
     def prompt_ops(self, call: int) -> PromptOps:
         """The same operations for the rows of one prompt, in products of `call` rows."""
@@ -140,10 +138,17 @@ class CudaBackend(Backend):
 
         return PromptOps(self, call)
 
+    def parts_of(self, step: Step) -> list[Part]:
+        """Its prompts and the rest of it, with the rows that another rank has sent."""
+        parts = parts_of(step, self.prompts.few)
+        if step.received is None or not any(part.is_prompt for part in parts):
+            return parts
+        return with_received(self.device, step.received, parts)
+
     def compile_rows(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> RunRows:
-        return PromptRows(self, forward, state, taps, RowsRunner(self, forward, state, taps))
+        return PromptRows(self, forward, state, taps)
 
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:

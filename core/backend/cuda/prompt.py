@@ -12,25 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ....cuda_kernels.kernel import Array
-from ..interface import Forward, HostOutput, Output, Run, RunRows, Taps
+from ..interface import HostOutput, Output
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
 from .device import Device
-from .graphs import Repeated
-from .output import DeviceOutput, Made
-from .picks import pick
-from .rooms import Outputs
-from .step import DeviceStep
-
-if TYPE_CHECKING:
-    from .backend import CudaBackend
-    from .state import CudaState
+from .runner import RowsRunner, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,109 +85,65 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
     return Part(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
 
 
-class _Prompts:
-    """A forward pass over one prompt at a time."""
-
-    def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps
-    ) -> None:
-        self._backend, self._device = backend, backend.device
-        self._forward, self._state, self._taps = forward, state, taps
-        self._outputs = Outputs(self._device)
-
-    def _parts(self, step: Step) -> list[Part]:
-        parts = parts_of(step, self._backend.prompts.few)
-        if step.received is None or not any(part.is_prompt for part in parts):
-            return parts
-        return [
-            part._replace(
-                step=replace(part.step, received=gather(self._device, step.received, part.rows))
-            )
-            for part in parts
-        ]
-
-    def _make(self, step: Step) -> Made:
-        there = DeviceStep.make(self._device, step)
-        if step.received is not None:
-            there.arrays["received"] = step.received
-        return Repeated(self._device, there, lambda: self._work(there), repeats=False).run()
-
-    def _work(self, there: DeviceStep) -> Made:
-        with self._backend.leaving_in(self._outputs):
-            ops = self._backend.prompt_ops(self._backend.prompts.call(there.n_rows))
-            output = self._forward(ops, there, self._state, self._taps)
-            return self._left(there, output)
-
-    def _left(self, there: DeviceStep, output: Output) -> Made:
-        raise NotImplementedError
+def with_received(device: Device, rows: Array, parts: Sequence[Part]) -> list[Part]:
+    """Rows of another rank, which are on the device, for those of its sequences that each has."""
+    found = []
+    for part in parts:
+        runs = runs_of(part.rows)
+        first, place, n = runs[0]
+        own = rows[place : place + n]
+        if len(runs) > 1:
+            own = device.empty((len(part.rows), int(rows.shape[1])), "float32")
+            for first, place, n in runs:
+                device.copy(own[first : first + n], rows[place : place + n])
+        found.append(part._replace(step=replace(part.step, received=own)))
+    return found
 
 
-class PromptRunner(_Prompts):
+def runs_of(at: Ints) -> list[tuple[int, int, int]]:
+    """Ascending numbers as runs without a gap: the place among them of its first, that number, and
+    how many."""
+    starts = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
+    return [(a, int(at[a]), b - a) for a, b in pairwise(starts) if b > a]
+
+
+class PromptRunner(Runner):
     """A forward pass whose prompts run apart from the rest."""
 
-    _latest: DeviceOutput | None = None
-
-    def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps, rows: Run
-    ) -> None:
-        """`rows` runs steps without prompts."""
-        super().__init__(backend, forward, state, taps)
-        self._rows = rows
-
     def __call__(self, step: Step) -> HostOutput:
-        parts = self._parts(step)
+        parts = self._backend.parts_of(step)
         if len(parts) == 1 and not parts[0].is_prompt:
-            return self._rows(step)
+            return super().__call__(step)
         if len(parts) == 1:
-            return self._run(parts[0].step)
+            return self._run_prompt(parts[0].step)
         joined = _Joined(step)
         for part in parts:
-            joined.put(part, (self._run if part.is_prompt else self._rows)(part.step))
+            output = self._run_prompt(part.step) if part.is_prompt else super().__call__(part.step)
+            joined.put(part, output)
         return joined.output()
 
-    def _run(self, step: Step) -> HostOutput:
-        if self._latest is not None:
-            self._latest.expire()
-        self._latest = DeviceOutput(self._device, self._make(step))
-        return self._latest
-
-    def _left(self, there: DeviceStep, output: Output) -> Made:
-        rows, maxima = output.logits
-        picked = None
-        if there.shape.has_requests:
-            picked = self._outputs.rows("picked", there.shape.n_out, 1, "int32").reshape(-1)
-            pick(self._backend.launcher, rows, maxima, there.arrays, picked)
-        return Made(rows, maxima, output.taps, picked)
+    def _run_prompt(self, step: Step) -> HostOutput:
+        self._expire()
+        return self._shown(self.make_prompt(step))
 
 
-class PromptRows(_Prompts):
+class PromptRows(RowsRunner):
     """The same for part of a model, whose rows go on to another rank."""
 
-    def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps, rows: RunRows
-    ) -> None:
-        super().__init__(backend, forward, state, taps)
-        self._rows = rows
-
     def __call__(self, step: Step) -> Output:
-        parts = self._parts(step)
+        parts = self._backend.parts_of(step)
+        if len(parts) == 1 and not parts[0].is_prompt:
+            return super().__call__(step)
         if len(parts) == 1:
-            return self._run(parts[0].step) if parts[0].is_prompt else self._rows(step)
-        rows: Array | None = None
-        taps: dict[str, Array] = {}
+            return self._shown(self.make_prompt(parts[0].step))
+        whole = Output(None)
         for part in parts:
-            output = (self._run if part.is_prompt else self._rows)(part.step)
-            rows = self._put(rows, step, part, output.logits)
-            for name, tapped in output.taps.items():
-                taps[name] = self._put(taps.get(name), step, part, tapped)
-        return Output(rows, taps)
-
-    def _run(self, step: Step) -> Output:
-        made = self._make(step)
-        return Output(made.logits, dict(made.taps))
-
-    def _left(self, there: DeviceStep, output: Output) -> Made:
-        return Made(self._backend.leave(output.logits), None, output.taps, None)
+            make = self.make_prompt if part.is_prompt else self.make
+            output = self._shown(make(part.step))
+            whole.logits = self._put(whole.logits, step, part, output.logits)
+            for name, rows in output.taps.items():
+                whole.taps[name] = self._put(whole.taps.get(name), step, part, rows)
+        return whole
 
     def _put(self, found: Array | None, step: Step, part: Part, rows: Array) -> Array:
         """Where they were in the whole step."""
@@ -204,25 +152,6 @@ class PromptRows(_Prompts):
         for first, place, n in runs_of(part.rows):
             self._device.copy(found[place : place + n], rows[first : first + n])
         return found
-
-
-def gather(device: Device, rows: Array, at: Ints) -> Array:
-    """Some rows, which are on the device."""
-    runs = runs_of(at)
-    if len(runs) == 1:
-        ((_, place, n),) = runs
-        return rows[place : place + n]
-    found = device.empty((len(at), int(rows.shape[1])), "float32")
-    for first, place, n in runs:
-        device.copy(found[first : first + n], rows[place : place + n])
-    return found
-
-
-def runs_of(at: Ints) -> list[tuple[int, int, int]]:
-    """Of ascending numbers, those that follow each other: the first one's place, itself, how
-    many."""
-    starts = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
-    return [(a, int(at[a]), b - a) for a, b in pairwise(starts) if b > a]
 
 
 class _Joined:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .state import CudaState
 
 
-class _Launches:
-    """A forward pass, launched step after step."""
+class Launches:
+    """A forward pass; what comes out of it stays on the device."""
 
     def __init__(
         self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps
@@ -29,16 +29,24 @@ class _Launches:
         self._graphs: Graphs[DeviceStep, Made] = Graphs(self._device)
         self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
 
-    def _run(self, step: Step) -> Made:
+    def make(self, step: Step) -> Made:
         repeated = self._graphs.of(StepKey.of(step), lambda: self._repeated(step))
         repeated.there.rewrite(step)
-        self._take_received(repeated.there, step)
+        if step.received is not None:
+            self._receive(repeated.there, step)
         return repeated.run()
 
-    def _take_received(self, there: DeviceStep, step: Step) -> None:
-        """Rows that another rank sent: a graph reads them always from the same memory."""
-        if step.received is None:
-            return
+    def make_prompt(self, step: Step) -> Made:
+        """As it comes: prompts differ in length, and launching is the least of them."""
+        there = DeviceStep.place(step, self._mirrors)
+        there.rewrite(step)
+        if step.received is not None:
+            there.arrays["received"] = step.received
+        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
+        return Repeated(self._device, there, lambda: self._work(there, ops), repeats=False).run()
+
+    def _receive(self, there: DeviceStep, step: Step) -> None:
+        """A graph reads rows of another rank always from the same memory."""
         if step.n_rows > MOST_REPEATED:
             there.arrays["received"] = step.received
             return
@@ -51,28 +59,36 @@ class _Launches:
         is_short = step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
-    def _work(self, step: DeviceStep) -> Made:
+    def _work(self, step: DeviceStep, ops: CudaBackend | None = None) -> Made:
+        """`ops`: others than the backend's own."""
+        ops = ops or self._backend
         step.made.clear()
-        with self._backend.leaving_in(self._outputs):
-            output = self._forward(self._backend, step, self._state, self._taps)
-            return self._left(step, output)
+        with ops.leaving_in(self._outputs):
+            output = self._forward(ops, step, self._state, self._taps)
+            return self._left(ops, step, output)
 
-    def _left(self, step: DeviceStep, output: Output) -> Made:
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
         raise NotImplementedError
 
 
-class Runner(_Launches):
-    """What `CudaBackend.compile` returns."""
+class Runner(Launches):
+    """What `CudaBackend.compile` returns, for steps without prompts."""
 
     _latest: DeviceOutput | None = None
 
     def __call__(self, step: Step) -> HostOutput:
+        self._expire()
+        return self._shown(self.make(step))
+
+    def _expire(self) -> None:
         if self._latest is not None:
             self._latest.expire()
-        self._latest = DeviceOutput(self._device, self._run(step))
+
+    def _shown(self, made: Made) -> HostOutput:
+        self._latest = DeviceOutput(self._device, made)
         return self._latest
 
-    def _left(self, step: DeviceStep, output: Output) -> Made:
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
         rows, maxima = output.logits
         picked = None
         if step.shape.has_requests:
@@ -81,12 +97,14 @@ class Runner(_Launches):
         return Made(rows, maxima, output.taps, picked)
 
 
-class RowsRunner(_Launches):
-    """What `CudaBackend.compile_rows` returns."""
+class RowsRunner(Launches):
+    """What `CudaBackend.compile_rows` returns, likewise."""
 
     def __call__(self, step: Step) -> Output:
-        made = self._run(step)
+        return self._shown(self.make(step))
+
+    def _shown(self, made: Made) -> Output:
         return Output(made.logits, dict(made.taps))
 
-    def _left(self, step: DeviceStep, output: Output) -> Made:
-        return Made(self._backend.leave(output.logits), None, output.taps, None)
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+        return Made(ops.leave(output.logits), None, output.taps, None)
