@@ -12,7 +12,7 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
-    from .base import Model
+    from .base import Model, Share
     from .hparams import Hparams
     from .weights import Demand, Inventory, Weights
 
@@ -38,16 +38,23 @@ def build_model(
 
     `check` is told in between what the model will take, and may refuse it.
     """
-    from .weights import Reporting, Weights
-
     survey = survey_model(file, with_nextn=with_nextn)
-    empty, inventory = survey.model, survey.inventory
     survey.weights.check()
     if check is not None:
-        check(inventory.demand(empty, backend))
-    backend.expect(file, inventory.matrices)
-    reporting = Weights(file, Reporting(file, backend))
-    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn)
+        check(survey.inventory.demand(survey.model, backend))
+    return prepare_model(survey, file, backend, with_nextn=with_nextn)
+
+
+def prepare_model(
+    survey: Survey, file: GgufFile, backend: Backend, *, with_nextn: bool = True
+) -> Model:
+    """What was surveyed, with its weights."""
+    from .weights import Reporting, Weights
+
+    empty, matrices = survey.model, survey.inventory.matrices
+    backend.expect(file, matrices)
+    reporting = Weights(file, Reporting(backend, matrices))
+    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn, share=empty.share)
     backend.weights_ready(file)
     return model
 
@@ -61,7 +68,8 @@ class Survey:
     weights: Weights  # `findings` has every fault, `check` raises them
 
 
-def survey_model(file: GgufFile, *, with_nextn: bool = True) -> Survey:
+def survey_model(file: GgufFile, *, with_nextn: bool = True, share: Share | None = None) -> Survey:
+    """`share`: of one rank only; what is not in it counts as missing nowhere."""
     from .hparams import Hparams
     from .weights import Inventory, Weights
 
@@ -69,7 +77,7 @@ def survey_model(file: GgufFile, *, with_nextn: bool = True) -> Survey:
     _refuse_head_only(file)
     inventory = Inventory()
     weights = Weights(file, inventory)
-    model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn)
+    model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn, share=share)
     return Survey(model, inventory, weights)
 
 
@@ -105,8 +113,8 @@ def add_heads(
     if check is not None:
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
-    reporting = Weights(file, Reporting(file, backend))
-    model.nextn, model.state_shape = model_class.heads_over(model, hparams, reporting)
+    reporting = Weights(file, Reporting(backend, inventory.matrices))
+    model.add_heads(*model_class.heads_over(model, hparams, reporting))
     backend.weights_ready(file)
 
 

@@ -84,6 +84,12 @@ class CudaMatrix:
             return None
         return self._tiles(kinds.pop(), self.parts, gated=True)
 
+    @property
+    def plain(self) -> PlainMatrix | None:
+        """If all of it is one matrix that is not quantised."""
+        (first, *others) = self.pieces
+        return first.weights if not others and isinstance(first.weights, PlainMatrix) else None
+
     @cached_property
     def floats(self) -> Array:
         """For a router: float32 rows, padded to whole 16 bytes."""
