@@ -2,17 +2,16 @@
 // dequantisation to float32 rounds them, to the same bits, and then to the nearest bfloat16.
 //   grid: (k blocks, groups of 8 tiles); a warp takes a tile of 16 rows x 256 values
 #include "mma.cuh"
-#include "qmm_formats.cuh"
+#include "qmm_formats_16.cuh"
 #include "qmm_formats_32.cuh"
 
 typedef FORMAT Format;
 #define DEQUANT_NAME_OF(format) dequant_##format##_bf16
 #define DEQUANT_NAME(format) DEQUANT_NAME_OF(format)
 
-// What codes of sub-block j are multiplied by, in half `h` of it. Powers of two change no rounding.
+// What codes of sub-block j are multiplied by, of which `group` is in it. Powers of two change no rounding.
 template <class F>
-__device__ __forceinline__ float factor(const F& tile, int r, int j, int h) {
-    int group = F::GROUP == 16 ? 2 * j + h : j;
+__device__ __forceinline__ float factor(const F& tile, int r, int j, int group) {
     if constexpr (F::INTEGER) {
         float even = j & 1 ? 1.0f : (float)(1 << F::ODD_SHIFT);
         return tile.unit(r) * even * (float)tile.scale(r, group);
@@ -41,12 +40,13 @@ struct Piece {
 // Four codes as values, two in a word.
 template <class F>
 __device__ __forceinline__ uint2 decode_4(const F& tile, uint32_t codes, int r, int j, int h, float scale) {
-    float by = factor(tile, r, j, h), v[4];
+    int group = F::GROUP == 16 ? 2 * j + h : j;
+    float by = factor(tile, r, j, group), v[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         v[i] = by * (float)(F::UNSIGNED ? byte_of(codes, i) : signed_byte_of(codes, i));
         if constexpr (F::MINIMA != 0) {
-            float offset = tile.minimum(r) * (float)tile.offset(r, j);
+            float offset = tile.minimum(r) * (float)tile.offset(r, group);
             v[i] = F::MINIMA < 0 ? v[i] - offset : v[i] + offset;
         }
         v[i] *= scale;

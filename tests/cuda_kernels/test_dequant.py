@@ -10,16 +10,18 @@ import torch
 from numpy.typing import NDArray
 from shim import sanitizer
 from shim.machine import Machine
+from support.blocks import random_blocks
 from support.quantised import Stored, stored
 from support.sass import whole
 
+from specdec.core.gguf.quants import find_format
 from specdec.cuda_kernels.compile import Compiler
 from specdec.cuda_kernels.dequant import KERNELS, dequant_bf16
 from specdec.cuda_kernels.qmm import Matrix
 from specdec.cuda_kernels.repack import FORMATS, gated_order
 
 # Watched, one of each way to decode and to scale.
-FORMS = ("Q4_K", "Q6_K", "Q5_1", "MXFP4") if sanitizer.is_wanted() else tuple(FORMATS)
+FORMS = ("Q4_K", "Q6_K", "Q5_1", "MXFP4", "Q2_K", "NVFP4") if sanitizer.is_wanted() else tuple(FORMATS)
 
 
 def expanded(machine: Machine, matrix: Matrix, n_rows: int, **more: Any) -> torch.Tensor:
@@ -37,7 +39,7 @@ def rounded(weights: Stored, scale: NDArray[np.float32] | None = None) -> torch.
 
 def width_of(form: str) -> int:
     """Two blocks of 256, the last one not full where a format allows that."""
-    return 512 if FORMATS[form].block_size == 256 else 416
+    return {32: 416, 64: 448, 256: 512}[FORMATS[form].block_size]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -46,6 +48,20 @@ def test_has_the_files_bits(machine: Machine, form: str) -> None:
     weights = stored(form, 165, width_of(form))
     made = expanded(machine, weights.matrix(machine), 165)
     assert torch.equal(made, rounded(weights))
+
+
+@pytest.mark.parametrize("form", ["MXFP4", "NVFP4"])
+def test_every_scale(machine: Machine, form: str) -> None:
+    """All bytes that a scale may be, the smallest, the largest and those that are no number too."""
+    stored_form = find_format(form)
+    per_row = 512 // stored_form.block_size
+    n_scales = {"MXFP4": 1, "NVFP4": 4}[form]
+    rows = random_blocks(form, 32, 512)
+    scales = np.arange(32 * per_row * n_scales) % 256
+    rows[..., :n_scales] = scales.reshape(32, per_row, n_scales)
+    assert len(set(rows[..., :n_scales].reshape(-1).tolist())) == 256
+    weights = Stored(form, 512, rows.reshape(32, -1))
+    assert torch.equal(expanded(machine, weights.matrix(machine), 32), rounded(weights))
 
 
 @pytest.mark.parametrize("form", ["Q6_K", "Q5_1"])
