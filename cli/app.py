@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from itertools import takewhile
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from ..core.errors import SpecdecError
-from . import interrupts
 from .bench_compare import bench_compare
 from .bench_spec import bench_spec
 from .convert.app import app as convert
@@ -24,7 +22,6 @@ from .output import (
     print_error,
     print_help,
     print_version,
-    replace_closed_streams,
 )
 from .serve import serve
 from .speculative_simple import speculative_simple
@@ -116,9 +113,3 @@ def failure_line(error: Exception) -> str:
         case MemoryError():
             return "out of memory"
     return f"internal error, {type(error).__name__}: {error} (--debug shows where)"
-
-
-def main() -> NoReturn:
-    replace_closed_streams()
-    interrupts.arm()
-    sys.exit(run(sys.argv[1:]))

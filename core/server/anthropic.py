@@ -17,6 +17,7 @@ from .chat import bind
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .errors import not_supported
 from .fields import Fields
+from .final_message import FIELD as CONTINUES
 from .generation import start
 from .guard import owner_of
 from .json_body import aside, read_object
@@ -70,6 +71,9 @@ def as_chat(fields: Fields) -> dict[str, Any]:
         for i, value in enumerate(fields.items("messages"))
         for each in _message(fields, i, value)
     ]
+    last = told["messages"][-1]
+    if last["role"] == "assistant" and not last.get("tool_calls"):
+        told[CONTINUES] = True
     if "stop_sequences" in fields:
         told["stop"] = fields.get("stop_sequences")
     if "tools" in fields:

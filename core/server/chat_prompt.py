@@ -12,6 +12,7 @@ from ..tokenizer import ChatTemplate, Tokenizer
 from ..tokenizer.chat import prompt_tokens, spelling
 from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
+from . import final_message
 from .errors import api_error
 from .fields import Fields
 from .json_body import aside
@@ -40,7 +41,9 @@ async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
     messages, tools = read_messages(fields), read_tools(fields)
     switches = dict(service.settings.template_kwargs)
     switches |= fields.inner("chat_template_kwargs").values
-    add_prompt = fields.flag("add_generation_prompt", True)
+    goes_on = fields.flag("continue_final_message")
+    add_prompt = fields.flag("add_generation_prompt", not goes_on)
+    mark = final_message.marked(fields, messages) if goes_on else None
     template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     if style is not None and not style.is_native:
@@ -50,6 +53,8 @@ async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
     text = await asyncio.to_thread(
         _render, service.tokenizer, template, messages, shown, switches, add_prompt
     )
+    if mark is not None:
+        text = final_message.cut(fields, text, mark)
     refuse_endless(text, service.tokenizer, service.n_ctx)
     tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
     return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)

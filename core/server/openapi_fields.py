@@ -178,6 +178,7 @@ CHAT: Final[Schema] = COMMON | {
     },
     "chat_template_kwargs": of("object", "switches of the model's template"),
     "add_generation_prompt": of("boolean"),
+    "continue_final_message": of("boolean", "go on with the assistant's message that is last"),
     "reasoning_format": one_of(*REASONING_FORMATS),
 }  # fmt: skip
 COMPLETIONS: Final[Schema] = COMMON | {"prompt": PROMPT, "logprobs": integer(0, MAX_LOGPROBS)}

@@ -33,7 +33,7 @@ from .setup import Setup
 MOST_ERROR = 1.02  # of llama.cpp's
 RATES = {"Q8_0": 300.0, "Q4_K": 50.0, "Q6_K": None, "IQ4_XS": None}  # MB/s of F16
 ROUNDS = 3
-SPEC = "from specdec.cli.app import main; main()"
+SPEC = "from specdec.cli.start import main; main()"
 # Qwen3.5-27B as it is, but for the vocabulary: 15 GB in Q4_0.
 LARGE = Sizes(
     n_layers=64, n_embd=5120, n_ff=17408, n_vocab=65536, n_heads=24, n_kv_heads=4,

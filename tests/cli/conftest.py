@@ -15,7 +15,7 @@ import pytest
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_spec.py"))]
-REAL = [sys.executable, "-c", "from specdec.cli.app import main; main()"]
+REAL = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
 
 
 def environment(script: dict[str, Any], extra: dict[str, str]) -> dict[str, str]:

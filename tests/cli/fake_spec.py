@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import specdec.core
-from specdec.cli import app
+from specdec.cli import start
 from specdec.core import errors
 from specdec.core.generation import NO_TOKEN, Event, GenerateParams, SourceStats, Stats
 from specdec.core.speculation.options import SpecOptions
@@ -183,4 +183,4 @@ if __name__ == "__main__":
     # The test run itself may be a background job, whose children ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     specdec.core.__dict__["load"] = fake_load
-    app.main()
+    start.main()

@@ -143,7 +143,7 @@ def slowly(*where):
     time.sleep(0.05)
     return copy(*where)
 ranges._copy_in_kernel = slowly
-from specdec.cli.app import main
+from specdec.cli.start import main
 main()
 """
 

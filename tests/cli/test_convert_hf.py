@@ -17,7 +17,7 @@ from specdec.cli.app import run
 from specdec.core.gguf.reader import open_gguf
 
 Capture = pytest.CaptureFixture[str]
-COMMAND = [sys.executable, "-c", "from specdec.cli.app import main; main()", "convert", "hf"]
+COMMAND = [sys.executable, "-c", "from specdec.cli.start import main; main()", "convert", "hf"]
 
 
 @pytest.fixture(scope="module")

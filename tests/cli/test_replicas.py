@@ -24,7 +24,7 @@ from specdec.cli.options import PlaceOptions
 from specdec.cli.scale_options import place_of, place_on_ray, read_ray
 from specdec.core.server.replicas.ray_fleet import RayPlan
 
-REAL = [sys.executable, "-c", "from specdec.cli.app import main; main()"]
+REAL = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 LONG: dict[str, object] = {"prompt": "a = ", "ignore_eos": True, "n_predict": 1200}
 

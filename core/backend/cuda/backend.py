@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,19 +10,15 @@ import numpy as np
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
-from ....cuda_kernels.compile import CompileError
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
-from ...errors import ModelError
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
     Forward,
-    HostOutput,
-    Output,
     Rows,
     Run,
     SlotImage,
@@ -45,15 +41,14 @@ from .attention import Attender
 from .delta import DeltaRunner
 from .device import Device
 from .experts import ExpertRunner
-from .picks import pick
 from .products import Product, Products
-from .rooms import Rooms
+from .rooms import Outputs, Rooms
+from .runner import Runner
 from .state import CudaState, count_state_bytes
-from .step import DeviceStep, StepKey
+from .step import DeviceStep
+from .uploads import Uploads
 from .weights import CudaMatrix, matrix_bytes
 
-_MOST_SHAPES = 512  # of steps that are remembered
-_MOST_REPEATED = 128  # rows: of longer ones launching is the least, and prompts differ in length
 _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
 
 
@@ -69,13 +64,6 @@ class Scored(NamedTuple):
 
     rows: Array
     maxima: Array
-
-
-class Made(NamedTuple):
-    """What a step leaves on the device."""
-
-    output: Output
-    picked: Array | None
 
 
 @dataclass(slots=True)
@@ -96,7 +84,9 @@ class CudaBackend(Backend):
         self.details = device.details
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
+        self.uploads = Uploads(device)
         self._rooms = Rooms(device)
+        self._outputs = Outputs(device)
         self._products = Products(self._rooms)
         self._attender = Attender(device)
         self._delta = DeltaRunner(self._rooms, self._products)
@@ -113,7 +103,7 @@ class CudaBackend(Backend):
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
         self.prepared_bytes += self.matrix_bytes(parts)
-        made = CudaMatrix(self.device, parts)
+        made = CudaMatrix(self.uploads, parts)
         made.prepare()
         return made
 
@@ -129,39 +119,11 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        """Launches are repeated as one piece from the second step of a shape on."""
-        made: dict[StepKey, _Repeated] = {}
+        return Runner(self, forward, state, taps)
 
-        def run(step: Step) -> HostOutput:
-            key = StepKey.of(step)
-            found = made.get(key)
-            if found is None:
-                if len(made) >= _MOST_SHAPES:
-                    made.clear()
-                there = DeviceStep.make(self.device, step)
-                found = made[key] = _Repeated(
-                    there, lambda: self._work(forward, there, state, taps)
-                )
-            try:
-                return self._on_host(found.run(self.device, step))
-            except CompileError as error:
-                raise ModelError(f"--device cuda: a kernel cannot be compiled: {error}") from None
-
-        return run
-
-    def _work(self, forward: Forward, step: DeviceStep, state: CudaState, taps: Taps) -> Made:
-        step.made.clear()
-        output = forward(self, step, state, taps)
-        if not step.shape.has_requests:
-            return Made(output, None)
-        logits: Scored = output.logits
-        return Made(output, pick(self.device, *logits, step.arrays))
-
-    def _on_host(self, made: Made) -> HostOutput:
-        get, output = self.device.get, made.output
-        rows = {name: get(self._made(tapped)) for name, tapped in output.taps.items()}
-        picked = None if made.picked is None else get(made.picked).tolist()
-        return HostOutput(get(output.logits.rows), rows, get(output.logits.maxima), picked=picked)
+    def leave_in(self, outputs: Outputs) -> None:
+        """Where logits and taps go from here on."""
+        self._outputs = outputs
 
     # rows
 
@@ -175,7 +137,10 @@ class CudaBackend(Backend):
         return _there(step).array("hidden")
 
     def keep(self, x: Rows) -> Array:
-        return self.device.copy(self._made(x))
+        rows = self._made(x)
+        kept = self._outputs.tap(*rows.shape)
+        self.device.copy(kept, rows)
+        return kept
 
     def out_rows(self, x: Rows, step: Step) -> Chosen:
         return Chosen(x, _there(step).array("out_rows"))
@@ -193,7 +158,7 @@ class CudaBackend(Backend):
         return out
 
     def norm_rows(self, x: Rows, norm: Norm) -> Array:
-        out = self._rooms.rows(*_shape(x))
+        out = self._outputs.tap(*_shape(x))
         self._norm(x, norm, NormOutputs(rows=out))
         return out
 
@@ -270,14 +235,14 @@ class CudaBackend(Backend):
 
     def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
         n_rows = a.q.shape[0]
-        maxima = self._rooms.rows(n_rows, -(-w.n_out // MAXIMA_BLOCK))
+        rows = self._outputs.rows("logits", n_rows, w.n_out)
+        maxima = self._outputs.rows("maxima", n_rows, -(-w.n_out // MAXIMA_BLOCK))
         (first, *others) = w.pieces
         if not others and isinstance(first.weights, qmm.Matrix):
-            rows = self._rooms.rows(n_rows, w.n_out)
             space = self._rooms.products(n_rows, w.n_out)
             qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
         else:
-            rows = self._products.rows(a, w)
+            self._products.write(a, w, rows)
             head_summits(self.launcher, Logits(rows, maxima))
         return Scored(rows, maxima)
 
@@ -306,27 +271,6 @@ class CudaBackend(Backend):
 
     def copy_slot(self, state: CudaState, source: int, target: int, n_pending: int) -> None:
         state.copy(source, target, n_pending)
-
-
-class _Repeated:
-    """A step of one shape: done as it comes the first time, then as one repeatable piece."""
-
-    def __init__(self, there: DeviceStep, work: Callable[[], Made]) -> None:
-        self._there, self._work = there, work
-        self._is_warm = False
-        self._repeat: Callable[[], Made] | None = None
-
-    def run(self, device: Device, step: Step) -> Made:
-        if not self._is_warm:
-            made = self._work()
-            self._is_warm = True  # only now: what failed has not loaded all kernels
-            return made
-        self._there.rewrite(device, step)
-        if self._there.n_rows > _MOST_REPEATED:
-            return self._work()
-        if self._repeat is None:
-            self._repeat = device.repeatable(self._work)
-        return self._repeat()
 
 
 def _shape(x: Rows) -> tuple[int, int]:

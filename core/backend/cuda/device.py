@@ -47,8 +47,12 @@ class Device(ABC):
         """New contents of the same shape, in the order of launches."""
 
     @abstractmethod
-    def copy(self, array: Array) -> Array:
-        """Another one on the device, in the order of launches."""
+    def copy(self, target: Array, source: Array) -> None:
+        """To an array of the same shape on the device, in the order of launches."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Until all that was launched has been done."""
 
     @abstractmethod
     def free_bytes(self) -> int:

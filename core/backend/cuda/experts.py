@@ -33,12 +33,12 @@ from ....cuda_kernels.qmm_moe import (
     experts_gate_up,
     workspace_sizes,
 )
-from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
+from ....cuda_kernels.repack import FORMATS, tiles_of
 from ...errors import ConfigError
-from ..cpu.threads import default_threads
 from ..layers import Activation, MatrixPart, Moe
 from .device import Device, Numpy
 from .rooms import Rooms
+from .uploads import n_stacked, stored_rows
 from .weights import CudaMatrix
 
 Stack = ExpertStack | PlainStack
@@ -193,7 +193,7 @@ def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> Sta
     parts = matrix.parts
     kinds = {part.tensor.format.name for part in parts}
     kind = min(kinds)
-    n_expert = _stacked(parts[0])
+    n_expert = n_stacked(parts[0])
     if len(kinds) > 1 or (
         kind not in FORMATS and (kind not in _PLAIN or any(p.scale is not None for p in parts))
     ):
@@ -204,30 +204,15 @@ def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> Sta
     biases = _biases(parts, n_expert)
     bias = None if biases is None else device.put(biases)
     if kind in _PLAIN:
-        rows = [np.concatenate([_rows_of(p, e) for p in parts]) for e in range(n_expert)]
+        rows = [np.concatenate([stored_rows(p, e) for p in parts]) for e in range(n_expert)]
         return PlainStack(device.put(np.stack(rows).view(np.uint16)), _PLAIN[kind], bias)
-    tiles = tiles_of(kind, matrix.n_out, matrix.n_in)
-    packed = np.empty((n_expert, tiles.n_bytes), np.uint8)
-    order = gated_order(matrix.n_out // 2) if is_gated else slice(None)
-    for expert in range(n_expert):
-        rows_of = np.concatenate([_rows_of(part, expert) for part in parts])
-        repack(kind, rows_of[order], matrix.n_in, packed[expert], default_threads())
+    weights = matrix.uploads.tiles(kind, parts, gated=is_gated)
     for part in parts:
         part.tensor.release()
     scales = _scales(parts, n_expert)
     scale = None if scales is None else device.put(scales)
-    return ExpertStack(tiles, n_expert, device.put(packed.reshape(-1)), scale, bias)
-
-
-def _rows_of(part: MatrixPart, expert: int) -> Numpy:
-    n_out = part.tensor.shape[-2]
-    rows = part.tensor.data.reshape(-1, n_out, part.tensor.data.size // _stacked(part) // n_out)
-    own: Numpy = rows[expert]
-    return own if part.row_order is None else own[part.row_order]
-
-
-def _stacked(part: MatrixPart) -> int:
-    return part.tensor.shape[0] if len(part.tensor.shape) > 2 else 1
+    tiles = tiles_of(kind, matrix.n_out, matrix.n_in)
+    return ExpertStack(tiles, n_expert, weights, scale, bias)
 
 
 def _scales(parts: list[MatrixPart], n_expert: int) -> Numpy | None:

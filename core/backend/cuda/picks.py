@@ -14,10 +14,10 @@ from ....cuda_kernels.head_pick import (
     device_request,
     head_pick,
 )
-from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.kernel import Array, Launcher
 from .. import picking
 from ..step import Ints, Step
-from .device import Device, Numpy
+from .device import Numpy
 
 NOBODY = -1
 
@@ -53,11 +53,11 @@ def _words(address: int, n: int) -> NDArray[np.int64]:
     return np.ctypeslib.as_array((ctypes.c_int64 * n).from_address(address))
 
 
-def pick(device: Device, rows: Array, maxima: Array, arrays: dict[str, Array]) -> Array:
+def pick(
+    launcher: Launcher, rows: Array, maxima: Array, arrays: dict[str, Array], picked: Array
+) -> None:
     """The token after each row of logits, or -1 where the definition has to be asked."""
-    picked = device.empty((int(rows.shape[0]),), "int32")
     places = RowPlaces(
         arrays["sequence_of"], arrays["positions"], arrays["request_of"], arrays["out_rows"]
     )
-    head_pick(device.launcher, Logits(rows, maxima), arrays["requests"], places, picked)
-    return picked
+    head_pick(launcher, Logits(rows, maxima), arrays["requests"], places, picked)

@@ -27,9 +27,12 @@ class Products:
 
     def rows(self, a: PackedRows, w: CudaMatrix) -> Array:
         y = self._rooms.rows(a.q.shape[0], w.n_out)
+        self.write(a, w, y)
+        return y
+
+    def write(self, a: PackedRows, w: CudaMatrix, y: Array) -> None:
         for piece in w.pieces:
             self.put(a, piece, y, piece.column)
-        return y
 
     def add(self, a: PackedRows, w: CudaMatrix, y: Array) -> None:
         for piece in w.pieces:

@@ -10,6 +10,9 @@ from ....cuda_kernels.packed import PackedRows, packed_shapes
 from .device import Device
 
 FEWEST_ROWS = 16
+# Rows of a step that becomes a graph. Of longer ones launching is the least, and prompts differ in
+# length; what they leave, logits of all rows perhaps, is not worth keeping room for.
+MOST_REPEATED = 128
 
 
 def roomy(n: int, least: int = FEWEST_ROWS) -> int:
@@ -57,3 +60,29 @@ class Rooms:
         if key not in self._kept:
             self._kept[key] = self.device.put(np.ones(width, np.float32))
         return self._kept[key]
+
+
+class Outputs:
+    """What the runs of one forward pass leave: always in the same memory, which nobody else writes
+    to. What is made for a graph in passing may be overwritten by any other graph."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._kept: dict[tuple[str, int, int], Array] = {}
+        self._n_taps = 0
+
+    def begin(self) -> None:
+        """A run, or what will be one."""
+        self._n_taps = 0
+
+    def rows(self, name: str, n_rows: int, width: int, dtype: str = "float32") -> Array:
+        if n_rows > MOST_REPEATED:
+            return self._device.empty((n_rows, width), dtype)
+        key = name, roomy(n_rows), width
+        if key not in self._kept:
+            self._kept[key] = self._device.empty(key[1:], dtype)
+        return self._kept[key][:n_rows]
+
+    def tap(self, n_rows: int, width: int) -> Array:
+        self._n_taps += 1
+        return self.rows(f"tap {self._n_taps}", n_rows, width)

@@ -40,8 +40,11 @@ class TorchDevice(Device):
     def write(self, array: Tensor, values: Numpy) -> None:
         array.copy_(torch.from_numpy(np.array(values, order="C")))
 
-    def copy(self, array: Tensor) -> Tensor:
-        return array.clone()
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source)
+
+    def wait(self) -> None:
+        torch.cuda.current_stream(self._where).synchronize()
 
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self._where)

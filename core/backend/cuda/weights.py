@@ -12,14 +12,13 @@ import numpy as np
 
 from ....cuda_kernels import qmm
 from ....cuda_kernels.embed import GgufTable
-from ....cuda_kernels.gguf_types import GGUF_TYPES
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix
-from ....cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
+from ....cuda_kernels.repack import FORMATS, tiles_of
 from ...errors import ConfigError
-from ..cpu.threads import default_threads
 from ..layers import Floats, MatrixPart
-from .device import Device, Numpy
+from .device import Numpy
+from .uploads import Uploads, float_rows, height, stored_rows
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +36,8 @@ class Piece(NamedTuple):
 class CudaMatrix:
     """Parts whose outputs lie side by side. Each use has a layout of its own, made at first use."""
 
-    def __init__(self, device: Device, parts: Sequence[MatrixPart]) -> None:
-        self._device, self.parts = device, list(parts)
+    def __init__(self, uploads: Uploads, parts: Sequence[MatrixPart]) -> None:
+        self.uploads, self.parts = uploads, list(parts)
 
     def prepare(self) -> None:
         """Lay it out for what its tensors' names say that it is for."""
@@ -54,7 +53,7 @@ class CudaMatrix:
 
     @property
     def n_out(self) -> int:
-        return _height(self.parts)
+        return height(self.parts)
 
     @property
     def n_in(self) -> int:
@@ -65,11 +64,7 @@ class CudaMatrix:
         """For `embed`: rows as in the file."""
         if len(self.parts) > 1:
             raise ConfigError("an embedding of several tensors cannot be looked up on CUDA")
-        part = self.parts[0]
-        kind, data = part.tensor.format.name, stored_rows(part)
-        if kind not in GGUF_TYPES or part.scale is not None:
-            kind, data = "F32", float_rows(part).view(np.uint8)
-        return GgufTable(self._device.put(data), kind, self.n_in)
+        return self.uploads.table(self.parts[0])
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -78,7 +73,7 @@ class CudaMatrix:
         for _, group in groupby(self.parts, lambda part: part.tensor.format.name):
             parts = list(group)
             made.append(Piece(column, self._product(parts)))
-            column += _height(parts)
+            column += height(parts)
         return made
 
     @cached_property
@@ -87,25 +82,24 @@ class CudaMatrix:
         kinds = {part.tensor.format.name for part in self.parts}
         if len(kinds) > 1 or kinds.isdisjoint(FORMATS) or self.n_out % 16:
             return None
-        rows = np.concatenate([stored_rows(part) for part in self.parts])
-        return self._tiles(kinds.pop(), rows[gated_order(self.n_out // 2)], self.parts)
+        return self._tiles(kinds.pop(), self.parts, gated=True)
 
     @cached_property
     def floats(self) -> Array:
         """For a router: float32 rows, padded to whole 16 bytes."""
         rows = np.concatenate([float_rows(part) for part in self.parts])
         missing = -rows.shape[1] % _WHOLE
-        return self._put(np.pad(rows, ((0, 0), (0, missing))))
+        return self.uploads.put(np.pad(rows, ((0, 0), (0, missing))))
 
     @cached_property
     def bias(self) -> Array | None:
         biases = joined_biases(self.parts)
-        return None if biases is None else self._put(biases)
+        return None if biases is None else self.uploads.put(biases)
 
     def _product(self, parts: list[MatrixPart]) -> qmm.Matrix | PlainMatrix:
         kind = parts[0].tensor.format.name
         if kind in FORMATS:
-            return self._tiles(kind, np.concatenate([stored_rows(part) for part in parts]), parts)
+            return self._tiles(kind, parts)
         keep = kind in _PLAIN and all(part.scale is None for part in parts)
         if kind not in _PLAIN:
             logger.warning("%s has no kernel on CUDA: kept as float32", kind)
@@ -113,35 +107,19 @@ class CudaMatrix:
         missing = -rows.shape[1] % _WHOLE
         biases = joined_biases(parts)
         return PlainMatrix(
-            self._put(np.pad(rows, ((0, 0), (0, missing)))),
+            self.uploads.put(np.pad(rows, ((0, 0), (0, missing)))),
             _PLAIN[kind] if keep else Plain.F32,
-            None if biases is None else self._put(biases),
+            None if biases is None else self.uploads.put(biases),
         )
 
-    def _tiles(self, kind: str, rows: Numpy, parts: list[MatrixPart]) -> qmm.Matrix:
-        """`parts`: of whose rows these are; scales and biases stay in the order of the file."""
-        weights = self._put(repack(kind, rows, self.n_in, threads=default_threads()))
+    def _tiles(self, kind: str, parts: list[MatrixPart], *, gated: bool = False) -> qmm.Matrix:
+        """Scales and biases stay in the order of the file."""
+        weights = self.uploads.tiles(kind, parts, gated=gated)
         beside = (
-            None if values is None else self._put(values)
+            None if values is None else self.uploads.put(values)
             for values in (joined_scales(parts), joined_biases(parts))
         )
-        return qmm.Matrix(tiles_of(kind, len(rows), self.n_in), weights, *beside)
-
-    def _put(self, values: Numpy) -> Array:
-        return self._device.put(np.ascontiguousarray(values))
-
-
-def stored_rows(part: MatrixPart) -> Numpy:
-    """The file's bytes, (rows, bytes of a row), in the part's order."""
-    rows = part.tensor.data.reshape(part.tensor.shape[-2], -1)
-    return rows if part.row_order is None else rows[part.row_order]
-
-
-def float_rows(part: MatrixPart) -> Floats:
-    values = part.tensor.floats()
-    if part.row_order is not None:
-        values = values[part.row_order]
-    return values if part.scale is None else values * part.scale[0]
+        return qmm.Matrix(tiles_of(kind, height(parts), self.n_in), weights, *beside)
 
 
 def plain_rows(part: MatrixPart) -> Numpy:
@@ -174,10 +152,6 @@ def joined_biases(parts: Sequence[MatrixPart]) -> Floats | None:
             for part, bias in zip(parts, found, strict=True)
         ]
     )
-
-
-def _height(parts: Sequence[MatrixPart]) -> int:
-    return sum(part.tensor.shape[-2] for part in parts)
 
 
 def matrix_bytes(part: MatrixPart) -> int:

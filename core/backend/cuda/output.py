@@ -1,0 +1,75 @@
+"""What a step left on the device, copied to the host when somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....cuda_kernels.kernel import Array
+from ..interface import HostOutput
+from ..layers import Floats
+from .device import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """In memory that nothing but the next run of the same forward pass writes to."""
+
+    logits: Array
+    maxima: Array
+    taps: Mapping[str, Array]
+    picked: Array | None
+
+
+class DeviceOutput(HostOutput):
+    """Rows of logits are a megabyte each: where tokens are picked on the device, nobody needs
+    them. Only the picks are fetched at once, which waits for the step as well."""
+
+    __slots__ = ("_rows",)
+    _rows: _Rows
+
+    def __init__(self, device: Device, made: Made) -> None:
+        rows = _Rows(device, made)
+        for name, value in (("_rows", rows), ("pick", None), ("picked", rows.picked())):
+            object.__setattr__(self, name, value)  # of a frozen class
+
+    @property
+    def logits(self) -> Floats:
+        return self._rows.get("logits", self._rows.made.logits)
+
+    @property
+    def maxima(self) -> Floats:
+        return self._rows.get("maxima", self._rows.made.maxima)
+
+    @property
+    def taps(self) -> dict[str, Floats]:
+        return {name: self._rows.get(name, tapped) for name, tapped in self._rows.made.taps.items()}
+
+    def expire(self) -> None:
+        """The next run has begun."""
+        self._rows.is_over = True
+
+
+class _Rows:
+    """What was fetched stays."""
+
+    def __init__(self, device: Device, made: Made) -> None:
+        self._device, self.made = device, made
+        self._fetched: dict[str, Floats] = {}
+        self.is_over = False
+
+    def get(self, name: str, array: Array) -> Floats:
+        found = self._fetched.get(name)
+        if found is None:
+            if self.is_over:
+                raise RuntimeError(f"the {name} of a step were asked for after the next had run")
+            found = self._fetched[name] = self._device.get(array)
+        return found
+
+    def picked(self) -> list[int] | None:
+        """Then or in any other case the step is over: who asked for it knows how long it took."""
+        if self.made.picked is not None and self.made.picked.shape[0]:
+            tokens: list[int] = self._device.get(self.made.picked).tolist()
+            return tokens
+        self._device.wait()
+        return None if self.made.picked is None else []

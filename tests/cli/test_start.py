@@ -1,0 +1,31 @@
+"""Ctrl-C while `spec` is still importing itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Whoever imports the named module gets an interrupt, as from a terminal.
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from specdec.cli.start import main
+sys.argv = ["spec", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "specdec.cli.generate", "specdec.cli.warmup"])
+def test_an_interrupted_import_leaves_no_traceback(name: str) -> None:
+    program = INTERRUPTED.format(name=name)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -1,0 +1,82 @@
+"""What travels between host and device: little, and no logits unless somebody looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.host_device import HostDevice, use_for_cuda
+from support.running import Running, random_tokens, start
+from support.scripted import Oracle, drain
+from support.tiny_models import TinyModel
+from support.vocab import N_VOCAB
+
+from specdec.core.backend.cuda.backend import CudaBackend
+from specdec.core.backend.step import build_step
+from specdec.core.generation import GenerateParams
+from specdec.core.runtime import Runtime, load_runtime
+from specdec.core.sampling.params import SamplingParams
+
+Tiny = Callable[..., TinyModel]
+GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=8)
+SAMPLED = GenerateParams(SamplingParams(temperature=0.8, seed=3), max_tokens=8)
+
+
+@pytest.fixture(autouse=True)
+def shim(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_for_cuda(monkeypatch)
+
+
+def device_of(of: Runtime | Running) -> HostDevice:
+    backend = of.machine.backend if isinstance(of, Running) else of.backend
+    assert isinstance(backend, CudaBackend)
+    assert isinstance(backend.device, HostDevice)
+    return backend.device
+
+
+@pytest.mark.parametrize("how", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_tokens_come_back_and_nothing_else(how: GenerateParams, tiny: Tiny) -> None:
+    """Plain, then with drafts to verify, of which every other one is wrong at its second token."""
+    path = tiny("qwen35", quantise="Q8_0").path
+    prompt = random_tokens(9, n_vocab=256)
+    with load_runtime(path, "cuda", n_ctx=128) as runtime:
+        fetched = device_of(runtime).fetched
+        engine = runtime.new_engine(runtime.plan(1))
+        engine.add(prompt, how)
+        plain = drain(engine)
+        assert fetched == [(1,)] * len(plain)
+        oracle = Oracle(lambda n, place: int(n % 2 == 0 and place == 1), length=3)
+        oracle.n_vocab = runtime.n_vocab
+        engine = runtime.new_engine(runtime.plan(1), oracle)
+        text = engine.add(prompt, how)
+        oracle.texts[text.id] = [*prompt, *(event.token for event in plain)]
+        fetched.clear()
+        assert [e.token for e in drain(engine)] == [e.token for e in plain]
+    assert max(fetched) > (1,)
+    assert all(len(shape) == 1 for shape in fetched)
+
+
+def test_logits_come_when_somebody_looks(tiny: Tiny) -> None:
+    path = tiny("qwen35", quantise="Q8_0").path
+    with load_runtime(path, "cuda", n_ctx=128) as runtime:
+        fetched = device_of(runtime).fetched
+        engine = runtime.new_engine(runtime.plan(1))
+        engine.add(random_tokens(9, n_vocab=256), replace(GREEDY, logprobs=2))
+        events = drain(engine)
+    assert [shape for shape in fetched if len(shape) > 1] == [(1, N_VOCAB)] * len(events)
+
+
+def test_what_is_looked_at_too_late_is_refused(tiny: Tiny) -> None:
+    text = start(tiny("qwen3", quantise="Q8_0").path, "cuda")
+    step = build_step([text.piece(random_tokens(3))])
+    run = text.machine.run
+    early = run(step)
+    kept = early.logits
+    late = run(step)
+    assert np.array_equal(early.logits, kept)
+    assert late.maxima is not None
+    run(step)
+    with pytest.raises(RuntimeError, match="the logits of a step were asked for after"):
+        _ = late.logits

@@ -1,0 +1,65 @@
+"""Replies that go on with a message which the client began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.serving import Server
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Write a loop."}]
+BEGUN = [*ASK, {"role": "assistant", "content": "for i in "}]
+
+
+def prompt_of(server: Server, **body: Any) -> str:
+    return str(server.post("/apply-template", **body)["prompt"])
+
+
+def test_the_prompt_ends_where_the_message_does(server: Server) -> None:
+    begun = prompt_of(server, messages=BEGUN, continue_final_message=True)
+    asked = prompt_of(server, messages=ASK)
+    assert begun == asked + "for i in "
+    closed = prompt_of(server, messages=BEGUN, add_generation_prompt=False)
+    assert closed.startswith(begun)
+    assert len(closed) > len(begun)
+
+
+def test_the_reply_is_what_comes_after_it(server: Server) -> None:
+    asked = {"temperature": 0.0, "max_tokens": 12}
+    prompt = prompt_of(server, messages=BEGUN, continue_final_message=True)
+    plain = server.post("/v1/completions", prompt=prompt, **asked)["choices"][0]["text"]
+    chat = server.post("/v1/chat/completions", messages=BEGUN, continue_final_message=True, **asked)
+    assert chat["choices"][0]["message"]["content"] == plain
+    other = server.post("/v1/messages", messages=BEGUN, **asked)
+    assert other["content"][0]["text"] == plain
+
+
+def test_parts_and_many_replies(server: Server) -> None:
+    parts = [*ASK, {"role": "assistant", "content": [{"type": "text", "text": "for i in "}]}]
+    same = prompt_of(server, messages=parts, continue_final_message=True)
+    assert same == prompt_of(server, messages=BEGUN, continue_final_message=True)
+    empty = [*ASK, {"role": "assistant", "content": ""}]
+    assert prompt_of(server, messages=empty, continue_final_message=True) == prompt_of(
+        server, messages=ASK
+    )
+
+
+CALLED = {
+    "role": "assistant", "content": "",
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({"messages": ASK}, "'user'"),
+        ({"messages": BEGUN, "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": [*ASK, CALLED]}, "tools"),
+    ],
+)
+def test_what_cannot_be_gone_on_with(server: Server, body: dict[str, Any], word: str) -> None:
+    status, error = server.refused("/v1/chat/completions", {**body, "continue_final_message": True})
+    assert status == 400
+    assert "continue_final_message" in error["message"]
+    assert word in error["message"]
