@@ -95,7 +95,8 @@ def unpack_q3_k(tiles: Bytes) -> Bytes:
     return np.concatenate(parts, axis=-1)
 
 
-# NVFP4: in each 8 bytes of the file the low nibbles are 8 values, and the high ones the next 8.
+# NVFP4: in each 8 bytes of the file the low nibbles are 8 values, and the high ones the next 8. Of
+# a scale the sign means nothing, and 0x7f is 0.
 
 
 def pack_nvfp4(blocks: Bytes) -> Bytes:
@@ -104,7 +105,9 @@ def pack_nvfp4(blocks: Bytes) -> Bytes:
     packed = fours[..., 4:].reshape(*shape, 8, 2, 8)
     codes = np.concatenate([packed & 15, packed >> 4], axis=-1)  # (..., 8, 2, 16) in order
     words = _halves(_words(codes[..., 0, :] | codes[..., 1, :] << 4))
-    return _joined(_to_lanes(words), _to_rows(fours[..., :4].reshape(*shape, 16)))
+    stored = fours[..., :4].reshape(*shape, 16)
+    scales = np.where(stored == 0x7F, 0, stored & 0x7F).astype(np.uint8)
+    return _joined(_to_lanes(words), _to_rows(scales))
 
 
 def unpack_nvfp4(tiles: Bytes) -> Bytes:

@@ -91,8 +91,8 @@ struct Q3_K {
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.0078125f; }
 };
 
-// Tile: nibbles that choose; 16 x 16 scales, E4M3 without sign: as the upper half of a half float they are 2^8 too small, and the
-// table is twice E2M1. 0x7f counts as 0.
+// Tile: nibbles that choose; 16 x 16 scales, E4M3 without sign: as bits 7 ... 13 of a half float they are 2^8 too small, and the
+// table is twice E2M1. (What the file's 0x7f and 0x80 mean, which is 0, stands there as 0.)
 struct NVFP4 {
     static constexpr int TILE_BYTES = 2304, GROUP = 16, ODD_SHIFT = 0, MINIMA = 0;
     static constexpr bool INTEGER = false, UNSIGNED = false;
@@ -111,7 +111,7 @@ struct NVFP4 {
     }
     __device__ __forceinline__ float scale(int r, int i) const {
         int code = byte_of(word_of(scales[r], i >> 2), i & 3);
-        return code == 0x7f ? 0.0f : half_to_float((uint16_t)((code & 0x7f) << 7));
+        return half_to_float((uint16_t)(code << 7));
     }
 };
 

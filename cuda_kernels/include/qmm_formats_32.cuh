@@ -164,6 +164,8 @@ struct IQ4_NL {
     __device__ __forceinline__ float scale(int r, int j) const { return d.of(r, j); }
 };
 
+__device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+
 // Tile: nibbles that choose; 16 x 8 exponents e. The scale is 2^(e - 128), as the table is twice E2M1: with e = 0 and 1 subnormal.
 struct MXFP4 {
     static constexpr int TILE_BYTES = 2176, GROUP = 32, ODD_SHIFT = 0, MINIMA = 0;
@@ -184,6 +186,6 @@ struct MXFP4 {
     __device__ __forceinline__ float scale(int r, int j) const {
         uint32_t word = j < 4 ? exponents[r].x : exponents[r].y;
         int e = byte_of(word, j & 3);
-        return __int_as_float(e < 2 ? 0x00200000 << e : (e - 1) << 23);
+        return power_of_two((e >> 1) - 64) * power_of_two(((e + 1) >> 1) - 64);  // of which neither is subnormal
     }
 };
