@@ -3,7 +3,7 @@ BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all test-gpu bench bench-kernels bench-profile soak
+.PHONY: help check fix test test-all test-gpu bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY
 
 bench-kernels: ## every CUDA kernel on this machine's GPU; ONLY=qmm OUT=record.json, or DRY=1 to try it on the CPU
 	$(BENCH) bench.kernels $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
+
+bench-gpu: ## whole steps on this machine's GPU; LEDGER=1 counts their bytes and launches without one
+	$(BENCH) bench.gpu $(if $(LEDGER),--ledger) $(if $(OUT),--out $(OUT))
 
 bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4
 	$(BENCH) bench.profile_step $(FILE) --rows $(ROWS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,26 @@ class Sizes:
     n_kv_heads: int = 2
     head_dim: int = 256
     n_delta_heads: int = 16  # hybrids only
+    n_key_heads: int = 0  # of their queries and keys; 0: as many
     delta_dim: int = 128
     architecture: str = "qwen35"
     n_experts: int = 0
     n_experts_used: int = 0
     n_nextn: int = 0  # MTP blocks behind the layers
     tied: bool = True  # output and embedding are one matrix
+    n_ctx: int = 32768  # that it was made for
 
     @property
     def is_hybrid(self) -> bool:
         return self.architecture in HYBRIDS
+
+    @property
+    def key_width(self) -> int:
+        return (self.n_key_heads or self.n_delta_heads) * self.delta_dim
+
+    @property
+    def value_width(self) -> int:
+        return self.n_delta_heads * self.delta_dim
 
     def is_recurrent(self, layer: int) -> bool:
         return self.is_hybrid and layer < self.n_layers and layer % 4 != 3
@@ -55,6 +65,25 @@ QWEN3_600M = Sizes(
 QWEN35_MOE_2B = Sizes(
     architecture="qwen35moe", n_layers=16, n_ff=512, n_experts=64, n_experts_used=8
 )
+# Qwen3.6's, with their MTP blocks: what a large GPU is measured with.
+QWEN36_27B = Sizes(
+    n_layers=64, n_embd=5120, n_ff=17408, n_vocab=248320, n_heads=24, n_kv_heads=4,
+    n_delta_heads=48, n_key_heads=16, n_nextn=1, tied=False, n_ctx=262144,
+)  # fmt: skip
+QWEN36_35B_A3B = Sizes(
+    architecture="qwen35moe", n_layers=40, n_embd=2048, n_ff=512, n_vocab=248320, n_heads=16,
+    n_kv_heads=2, n_delta_heads=32, n_key_heads=16, n_nextn=1, tied=False, n_ctx=262144,
+    n_experts=256, n_experts_used=8,
+)  # fmt: skip
+
+
+def tiny(sizes: Sizes) -> Sizes:
+    """A large hybrid with all its kinds of layers and little of each."""
+    return replace(
+        sizes, n_layers=4, n_embd=256, n_ff=256, n_vocab=512, n_heads=4, n_kv_heads=2,
+        head_dim=64, n_delta_heads=8, n_key_heads=4, delta_dim=32,
+        n_experts=min(sizes.n_experts, 8), n_experts_used=min(sizes.n_experts_used, 2),
+    )  # fmt: skip
 
 
 def tensor_shapes(s: Sizes) -> Shapes:
@@ -88,7 +117,7 @@ def count_parameters(s: Sizes) -> tuple[int, int]:
 def model_keys(s: Sizes) -> dict[str, Any]:
     """Metadata under the architecture's prefix, and the two general keys."""
     keys: dict[str, Any] = {
-        "context_length": 32768,
+        "context_length": s.n_ctx,
         "embedding_length": s.n_embd,
         "block_count": s.n_layers + s.n_nextn,
         "feed_forward_length": s.n_ff,
@@ -106,9 +135,9 @@ def model_keys(s: Sizes) -> dict[str, Any]:
             "full_attention_interval": 4,
             "ssm.conv_kernel": 4,
             "ssm.state_size": s.delta_dim,
-            "ssm.group_count": s.n_delta_heads,
+            "ssm.group_count": s.key_width // s.delta_dim,
             "ssm.time_step_rank": s.n_delta_heads,
-            "ssm.inner_size": s.n_delta_heads * s.delta_dim,
+            "ssm.inner_size": s.value_width,
         }
     if s.n_nextn:
         keys["nextn_predict_layers"] = s.n_nextn
@@ -141,17 +170,17 @@ def _attention(s: Sizes) -> Shapes:
 
 
 def _delta_net(s: Sizes) -> Shapes:
-    value = s.n_delta_heads * s.delta_dim
+    channels = 2 * s.key_width + s.value_width
     return {
-        "attn_qkv.weight": (3 * value, s.n_embd),
-        "attn_gate.weight": (value, s.n_embd),
+        "attn_qkv.weight": (channels, s.n_embd),
+        "attn_gate.weight": (s.value_width, s.n_embd),
         "ssm_beta.weight": (s.n_delta_heads, s.n_embd),
         "ssm_alpha.weight": (s.n_delta_heads, s.n_embd),
-        "ssm_conv1d.weight": (3 * value, 4),
+        "ssm_conv1d.weight": (channels, 4),
         "ssm_dt.bias": (s.n_delta_heads,),
         "ssm_a": (s.n_delta_heads,),
         "ssm_norm.weight": (s.delta_dim,),
-        "ssm_out.weight": (s.n_embd, value),
+        "ssm_out.weight": (s.n_embd, s.value_width),
     }
 
 

@@ -1,0 +1,214 @@
+"""What a step launches and moves, counted without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from support.llama_quantize import mixture_types
+from support.random_shapes import Sizes, tensor_shapes
+from support.sparse_file import write_sparse
+
+from specdec.core.backend.cuda.backend import CudaBackend
+from specdec.core.backend.cuda.state import CudaState
+from specdec.core.backend.interface import Backend, Forward, Rows, State
+from specdec.core.backend.layers import KvTypes
+from specdec.core.backend.step import Piece, Step, build_step, replay_after
+from specdec.core.gguf.reader import open_gguf
+from specdec.core.models import build_model
+from specdec.core.models.base import Block, Model
+from specdec.core.state.sizes import PAGE_LEN, WINDOW
+from specdec.cuda_kernels.kernel import Argument, Dim, Kernel
+
+from .counting import FACTORS, HEADER, KEYS_VALUES, RING, SCRATCH, STATE, Bytes, Routing, count
+from .shadows import ROWS, ShadowDevice, ShadowUploads
+
+COPIED = 4.3e12  # bytes in a second of a large copy on an H200, which floors are reckoned with
+_STATE_ARRAYS = {
+    "state": STATE, "ring": RING, "header": HEADER,
+    "keys": FACTORS, "updates": FACTORS, "decays": FACTORS,
+}  # fmt: skip
+
+
+@dataclass
+class Line:
+    """All launches of one kernel."""
+
+    launches: float = 0.0
+    bytes: Bytes = field(default_factory=Bytes)
+
+
+@dataclass
+class Account:
+    """Of a step; averages where steps differ that follow each other."""
+
+    lines: dict[str, Line] = field(default_factory=dict)
+    sent: float = 0.0  # bytes from the host to the device within the step
+    fetched: float = 0.0
+    copies: float = 0.0  # of both kinds
+
+    @property
+    def launches(self) -> float:
+        return sum(line.launches for line in self.lines.values())
+
+    @property
+    def total(self) -> Bytes:
+        found = Bytes()
+        for line in self.lines.values():
+            found += line.bytes
+        return found
+
+    @property
+    def floor_s(self) -> float:
+        return self.total.from_memory / COPIED
+
+    def add(self, other: Account, share: float) -> None:
+        for name, line in other.lines.items():
+            own = self.lines.setdefault(name, Line())
+            own.launches += share * line.launches
+            own.bytes += line.bytes * share
+        self.sent += share * other.sent
+        self.fetched += share * other.fetched
+        self.copies += share * other.copies
+
+
+class Ledger:
+    """A model in its real size, without numbers."""
+
+    def __init__(self, sizes: Sizes, mixture: str = "Q4_K_M", kv_types: str = "f16") -> None:
+        self.device = ShadowDevice()
+        self.backend = CudaBackend(self.device, KvTypes.parse(kv_types, kv_types))
+        self.backend.uploads = ShadowUploads(self.device)
+        self.routing = Routing(max(1, sizes.n_experts), max(1, sizes.n_experts_used))
+        self.sizes = sizes
+        self.model = _model(sizes, mixture, self.backend)
+        self.device.holds = ROWS
+        self._account: Account | None = None
+        self.device.launcher.note = self._note
+
+    def new_state(self, n_ctx: int, n_slots: int, window: int = WINDOW) -> CudaState:
+        state = self.backend.new_state(
+            self.model.state_shape,
+            n_pages=n_slots * (-(-n_ctx // PAGE_LEN)),
+            page_len=PAGE_LEN,
+            n_slots=n_slots,
+            window=window,
+        )
+        tell_apart(state)
+        return state
+
+    def counted(self, work: Callable[[], Any]) -> Account:
+        """All that `work` launches and copies."""
+        made = self._account = Account()
+        device = self.device
+        before = device.bytes_sent, device.bytes_fetched, device.n_copies
+        work()
+        made.sent = device.bytes_sent - before[0]
+        made.fetched = device.bytes_fetched - before[1]
+        made.copies = device.n_copies - before[2]
+        self._account = None
+        return made
+
+    def step(self, n_rows: int, context: int = 1024, n_sequences: int = 1) -> Account:
+        """Of the target, each row with logits, every draft accepted: the average over steps that
+        follow each other, since not all of them store the recurrent states."""
+        return self._steps(self.model.forward, n_rows, context, n_sequences)
+
+    def draft_step(self, context: int = 1024, n_sequences: int = 1) -> Account:
+        """Of the MTP head: one row of each sequence."""
+        (head,) = self.model.nextn
+        return self._steps(head.forward, 1, context, n_sequences, width=self.sizes.n_embd)
+
+    def _steps(
+        self, forward: Forward, n_rows: int, context: int, n_sequences: int, width: int = 0
+    ) -> Account:
+        state = self.new_state(context + n_rows, n_sequences)
+        run = self.backend.compile(forward, state, max_rows=n_rows * n_sequences)
+        cycle = replays(n_rows, state.window)
+        mean = Account()
+        for replay in cycle:
+            step = _step(n_rows, context, n_sequences, replay, width)
+            run(step)  # what is made at first use is not part of a step
+            self._tell_scratch()
+            mean.add(self.counted(partial(run, step)), 1 / len(cycle))
+        return mean
+
+    def layers(self, n_rows: int = 1) -> list[Account]:
+        """Of each layer of the trunk by itself."""
+        made: list[Account] = []
+        blocks = self.model.blk
+
+        def apart(block: Block) -> Block:
+            def call(ops: Backend, x: Rows, step: Step, state: State) -> Rows:
+                before = self._account
+                made.append(self.counted(lambda: found.append(block(ops, x, step, state))))
+                self._account = before
+                return found.pop()
+
+            return call
+
+        found: list[Rows] = []
+        self.model.blk = [apart(block) for block in blocks]
+        self.step(n_rows)
+        self.model.blk = blocks
+        return made[-len(blocks) :]
+
+    def _tell_scratch(self) -> None:
+        """What only one launch writes and reads."""
+        for array in self.backend._rooms._kept.values():
+            array.holds = SCRATCH
+        for space in self.backend._experts._spaces.values():
+            space.sums.holds = space.arrivals.holds = SCRATCH
+
+    def _note(self, kernel: Kernel, grid: Dim, arguments: Sequence[Argument]) -> None:
+        if self._account is None:
+            return
+        line = self._account.lines.setdefault(kernel.name, Line())
+        line.launches += 1
+        try:
+            line.bytes += count(kernel.name, arguments, grid, self.routing)
+        except ValueError as error:
+            raise ValueError(f"{kernel.name}: {error}; give it one in counting.py") from None
+
+
+def tell_apart(state: CudaState) -> None:
+    """Which arrays of a state are what."""
+    for kv in state.kv:
+        for array in (kv.keys, kv.values, kv.key_scales, kv.value_scales):
+            if array is not None:
+                array.holds = KEYS_VALUES
+    if state._delta is not None:
+        for name, holds in _STATE_ARRAYS.items():
+            getattr(state._delta, name).holds = holds
+
+
+def replays(n_rows: int, window: int) -> list[int]:
+    """Factors that are pending before each of the steps that repeat, if all rows hold."""
+    replay, seen = n_rows, list[int]()
+    while replay not in seen:
+        seen.append(replay)
+        replay = replay_after(replay, n_rows, n_rows, window)
+    return seen[seen.index(replay) :]
+
+
+def _step(n_rows: int, context: int, n_sequences: int, replay: int, width: int) -> Step:
+    pages = -(-(context + n_rows) // PAGE_LEN)
+    pieces = [
+        Piece([0] * n_rows, context, range(b * pages, (b + 1) * pages), b, replay, n_out=n_rows)
+        for b in range(n_sequences)
+    ]
+    hidden = np.zeros((n_rows * n_sequences, width), np.float32) if width else None
+    return build_step(pieces, hidden)
+
+
+def _model(sizes: Sizes, mixture: str, backend: CudaBackend) -> Model:
+    with TemporaryDirectory() as folder:
+        kinds = mixture_types(tensor_shapes(sizes), mixture)
+        path = write_sparse(Path(folder) / "shapes.gguf", sizes, kinds, {})
+        with open_gguf(path) as file:
+            return build_model(file, backend)
