@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Final, Self
 import numpy as np
 
 from .backend import create_backend
-from .backend.interface import Backend
+from .backend.interface import Backend, Working
 from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
@@ -35,16 +36,19 @@ from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting, resolve_types
 from .speculation.token_counts import TokenCounts
-from .state.budget import Budget, check_weights, make_budget
+from .state.budget import Budget, TooLargeError, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
 from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
 from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
+LEAST_CONTEXT: Final = 512  # below which a context that nobody asked for is no help
 PROMPT_ROWS = 512  # rows of one step of `logits`
 CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
 _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
@@ -74,17 +78,22 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     tokenizer = load_tokenizer(file.metadata)
     draft_file = None if draft is None else open_draft(draft, spec)
 
+    demands: list[Demand] = []
+    length = 0
+
     def check(demand: Demand) -> None:
-        _refuse_what_does_not_fit(file, demand, backend, _context_length(demand.model, n_ctx))
+        nonlocal length
+        demands.append(demand)
+        length = _fitting_context(file, demand, backend, n_ctx)
 
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= draft_file is None or not draft_file.is_head
     model = build_model(file, backend, check, with_nextn=with_nextn)
-    target, length = LoadedModel(file, model, tokenizer), _context_length(model, n_ctx)
+    target = LoadedModel(file, model, tokenizer)
     drafter = None
     if draft_file is not None:
-        drafter = _load_draft(draft_file, target, backend, spec, length)
-    runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter)
+        drafter = _load_draft(draft_file, target, backend, spec, length, demands)
+    runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
 
@@ -99,10 +108,14 @@ class Runtime:
         n_ctx: int,
         spec: SpecOptions = NO_SPECULATION,
         draft: LoadedModel | None = None,
+        demands: Sequence[Demand] = (),
     ) -> None:
-        """Refused with a ConfigError if the state of one sequence does not fit into memory."""
+        """`demands`: of the model, and of what was loaded beside it.
+
+        Refused with a ConfigError if the state of one sequence does not fit into memory.
+        """
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
-        self.draft = draft
+        self.draft, self._demands = draft, demands
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
@@ -175,7 +188,8 @@ class Runtime:
             target = LoadedModel(self.file, self.model, self.tokenizer)
             state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
             n_draft = state.kv + state.recurrent
-        return make_budget(self.backend, shape, sizes, available, draft=n_draft)
+        working = _working(self._demands, sizes)
+        return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
@@ -323,18 +337,29 @@ def _available_beside(backend: Backend) -> int | None:
 
 
 def _load_draft(
-    draft: DraftFile, target: LoadedModel, backend: Backend, spec: SpecOptions, n_ctx: int
+    draft: DraftFile,
+    target: LoadedModel,
+    backend: Backend,
+    spec: SpecOptions,
+    n_ctx: int,
+    demands: list[Demand],
 ) -> LoadedModel | None:
-    """Refused if it does not fit beside the target and the state of one sequence."""
+    """Refused if it does not fit beside the target and the state of one sequence.
+
+    What it takes comes to the `demands` that there are.
+    """
     sizes = _sizes(n_ctx, 1)
 
     def check(demand: Demand) -> None:
+        demands.append(demand)
         available = _available_beside(backend)
         if available is None:
             return
-        state = make_budget(backend, target.model.state_shape, sizes, available)
+        working = _working(demands, sizes)
+        shape = target.model.state_shape
+        state = make_budget(backend, shape, sizes, available, working=working)
         own = draft_sizes(sizes, n_ctx, spec.n_max)
-        left = max(0, available - state.kv - state.recurrent)
+        left = max(0, available - state.needed)
         # A head's keys and values belong to the state of the target, which is checked afterwards.
         shape = StateShape(()) if draft.is_head else demand.model.state_shape
         weights = demand.weight_bytes
@@ -347,17 +372,64 @@ def _load_draft(
     return load_draft(draft, target, backend, check)
 
 
-def _refuse_what_does_not_fit(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int) -> None:
-    """Before the weights are read: a machine that swaps, or kills, says less than one line."""
+def _fitting_context(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int | None) -> int:
+    """The context that was asked for, or if none was, as much of the usual one as fits.
+
+    What does not fit is refused before the weights are read: a machine that swaps, or kills, says
+    less than one line.
+    """
+    length = _context_length(demand.model, n_ctx)
     available, shape = _available_for(backend), demand.model.state_shape
     if available is None:
-        return
+        return length
+    sizes, weights = _sizes(length, 1), demand.weight_bytes
+    least = _working([demand], _sizes(min(length, PAGE_LEN), 1))
     try:
-        check_weights(backend, shape, demand.weight_bytes, demand.stored_bytes, available)
+        check_weights(backend, shape, weights, demand.stored_bytes, available, least)
     except ModelError as error:
         raise ModelError(f"{file.label}: {error}") from None
-    left = available - demand.weight_bytes
-    make_budget(backend, shape, _sizes(n_ctx, 1), left, demand.weight_bytes)
+    left, working = available - weights, _working([demand], sizes)
+    try:
+        make_budget(backend, shape, sizes, left, weights, working=working)
+    except TooLargeError as error:
+        longest = error.longest
+        if working.total:  # which is less in a shorter context
+            longest = _longest(demand, backend, length, left)
+        if n_ctx is not None or longest < LEAST_CONTEXT:
+            raise TooLargeError(error.budget, longest) from None
+        logger.warning(
+            "the context has %d tokens: %d do not fit into memory (-c says how many)",
+            longest,
+            length,
+        )
+        return longest
+    return length
+
+
+def _longest(demand: Demand, backend: Backend, length: int, left: int) -> int:
+    """The longest context below this one that fits, in whole pages; 0: none."""
+    fitting, too_many = 0, -(-length // PAGE_LEN)
+    while too_many - fitting > 1:
+        n_pages = (fitting + too_many) // 2
+        sizes = _sizes(n_pages * PAGE_LEN, 1)
+        working = _working([demand], sizes)
+        try:
+            make_budget(backend, demand.model.state_shape, sizes, left, 0, working=working)
+            fitting = n_pages
+        except TooLargeError:
+            too_many = n_pages
+    return fitting * PAGE_LEN
+
+
+def _working(demands: Sequence[Demand], sizes: StateSizes) -> Working:
+    """Of models that run one after the other, each with memory of its own."""
+    each = [demand.working(sizes, PREFILL_CHUNK) for demand in demands]
+    return Working(
+        sum(one.scratch for one in each),
+        sum(one.graphs for one in each),
+        sum(one.n_graphs for one in each),
+        max((one.reserve for one in each), default=0),
+    )
 
 
 def _context_length(model: Model, n_ctx: int | None) -> int:

@@ -40,7 +40,9 @@ def build_model(
     """
     from .weights import Reporting, Weights
 
-    survey = survey_model(file, with_nextn=with_nextn)
+    backend.look_at(file)
+    planner = backend.planner() if check is not None else None
+    survey = survey_model(file, with_nextn=with_nextn, planner=planner)
     empty, inventory = survey.model, survey.inventory
     survey.weights.check()
     if check is not None:
@@ -61,13 +63,15 @@ class Survey:
     weights: Weights  # `findings` has every fault, `check` raises them
 
 
-def survey_model(file: GgufFile, *, with_nextn: bool = True) -> Survey:
+def survey_model(
+    file: GgufFile, *, with_nextn: bool = True, planner: Backend | None = None
+) -> Survey:
     from .hparams import Hparams
     from .weights import Inventory, Weights
 
     model_class = _find_class(file)
     _refuse_head_only(file)
-    inventory = Inventory()
+    inventory = Inventory(planner)
     weights = Weights(file, inventory)
     model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn)
     return Survey(model, inventory, weights)
@@ -98,6 +102,7 @@ def add_heads(
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
     _check_heads(file, hparams, model.hparams)
+    backend.look_at(file)
     inventory = Inventory()
     weights = Weights(file, inventory)
     model_class.heads_over(model, hparams, weights)

@@ -15,14 +15,17 @@ from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
+from ...gguf.reader import GgufFile
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
     Forward,
+    Rehearsal,
     Rows,
     Run,
     SlotImage,
     Taps,
+    Working,
 )
 from ..layers import (
     HALF_FLOATS,
@@ -40,14 +43,17 @@ from ..step import Step
 from .attention import Attender
 from .delta import DeltaRunner
 from .device import Device
+from .expanded import say_if_expanded
 from .experts import ExpertRunner
+from .plan import rehearsed
+from .planned import PlannedDevice
 from .products import Product, Products
 from .rooms import Outputs, Rooms
 from .runner import Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
-from .weights import CudaMatrix, matrix_bytes
+from .weights import CudaMatrix, use_of
 
 _ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
 
@@ -85,6 +91,8 @@ class CudaBackend(Backend):
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self.uploads = Uploads(device)
+        self._tied: frozenset[str] = frozenset()
+        self._said: set[str] = set()  # types that were spoken of
         self._rooms = Rooms(device)
         self._outputs = Outputs(device)
         self._products = Products(self._rooms)
@@ -98,12 +106,47 @@ class CudaBackend(Backend):
 
     # weights
 
+    def look_at(self, file: GgufFile) -> None:
+        is_tied = "output.weight" not in file.tensors
+        self._tied = frozenset({"token_embd.weight"} if is_tied else ())
+
+    def planner(self) -> CudaBackend:
+        twin = CudaBackend(PlannedDevice(self.device), self.kv_types)
+        twin._tied, twin._said = self._tied, self._said
+        return twin
+
+    def working(self, rehearsal: Rehearsal) -> Working:
+        assert isinstance(self.device, PlannedDevice), "asked of a `planner`"
+        return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
+
+    @property
+    def savings(self) -> tuple[str, ...]:  # type: ignore[override]
+        halved = ("--cache-type-k q8_0 with --cache-type-v q8_0",)
+        return (*(halved if self.kv_types == HALF_FLOATS else ()), "a smaller file", "--device cpu")
+
+    def weight_bytes(self) -> int:
+        found = self.device.live_bytes if isinstance(self.device, PlannedDevice) else None
+        return self.prepared_bytes if found is None else found
+
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
-        return sum(map(matrix_bytes, parts))
+        device = PlannedDevice(self.device)
+        made = CudaMatrix(Uploads(device), parts, use_of(parts, self._tied))
+        made.prepare()
+        return device.live_bytes
+
+    def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        self.uploads.is_loading = True
+
+    def weights_ready(self, file: GgufFile) -> None:
+        self.uploads.is_loading = False
+        self.uploads.finish()
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
+        if self.device.has_memory:
+            for part in parts:
+                say_if_expanded(part.tensor.format.name, self._said)
         self.prepared_bytes += self.matrix_bytes(parts)
-        made = CudaMatrix(self.uploads, parts)
+        made = CudaMatrix(self.uploads, parts, use_of(parts, self._tied))
         made.prepare()
         return made
 
@@ -111,7 +154,7 @@ class CudaBackend(Backend):
         return self.device.free_bytes()
 
     def vector(self, values: Floats) -> Array:
-        self.prepared_bytes += values.nbytes
+        self.prepared_bytes += self.device.taken_bytes(values.nbytes)
         return self.device.put(np.ascontiguousarray(values))
 
     # running
@@ -130,7 +173,7 @@ class CudaBackend(Backend):
     def embed(self, table: CudaMatrix, step: Step) -> Array:
         there = _there(step)
         x = self._rooms.rows(there.n_rows, table.n_in)
-        tables.embed(self.launcher, table.table, there.array("tokens"), x)
+        table.look_up(self.launcher, there.array("tokens"), x)
         return x
 
     def given_rows(self, step: Step, width: int) -> Array:

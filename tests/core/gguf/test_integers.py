@@ -134,6 +134,4 @@ def test_levels_times_one_number_are_the_scales(name: str) -> None:
         scales = unit[:, None] * levels.astype(np.float32)
         product = codes.reshape(700, 16, RUN).astype(np.float32) * scales[..., None]
     fmt = find_format(name)
-    assert_same_bits(
-        product.reshape(700, 256), dequantize(blocks.reshape(-1), fmt, (700, 256))
-    )
+    assert_same_bits(product.reshape(700, 256), dequantize(blocks.reshape(-1), fmt, (700, 256)))
