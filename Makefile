@@ -34,8 +34,8 @@ bench: ## CPU and speculation figures beside llama.cpp, on an idle machine; ONLY
 bench-kernels: ## every CUDA kernel on this machine's GPU; ONLY=qmm OUT=record.json, or DRY=1 to try it on the CPU
 	$(BENCH) bench.kernels $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
-bench-gpu: ## whole steps on this machine's GPU; LEDGER=1 counts their bytes and launches without one
-	$(BENCH) bench.gpu $(if $(LEDGER),--ledger) $(if $(OUT),--out $(OUT))
+bench-gpu: ## whole steps on this machine's GPU; ONLY=27B:mtp OUT=record.json, DRY=1 on the CPU, LEDGER=1 counts bytes and launches
+	$(BENCH) bench.gpu $(if $(LEDGER),--ledger) $(if $(DRY),--dry) $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT))
 
 bench-profile: ## time of every kernel within a step; FILE=model.gguf ROWS=1,4
 	$(BENCH) bench.profile_step $(FILE) --rows $(ROWS)

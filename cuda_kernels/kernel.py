@@ -70,6 +70,10 @@ class Launcher(ABC):
     ) -> None:
         """Put it on the stream; `shared`: bytes of dynamic shared memory."""
 
+    def begin_after_all(self) -> None:
+        """What is launched next begins when all before it has ended, whatever that was. To be said
+        after a copy: only of kernels is it known how they wait for each other."""
+
     def launch(
         self,
         kernel: Kernel,

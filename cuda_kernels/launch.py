@@ -32,14 +32,15 @@ class DeviceLauncher(Launcher):
     """`early`: kernels may start before the one before them on the stream has ended.
 
     That is so where the device can do it (from compute capability 9.0 on). All that is launched
-    early has to say `wait_for_previous()` before it reads what others wrote; ours does.
+    early has to say `wait_for_previous()` before it reads what others wrote, before it writes and
+    before it ends; ours does.
     """
 
     def __init__(
         self,
         index: int = 0,
         *,
-        early: bool = False,
+        early: bool = True,
         compiler: Compiler | None = None,
         driver: Driver | None = None,
     ) -> None:
@@ -49,7 +50,9 @@ class DeviceLauncher(Launcher):
         self._loaded: dict[Kernel, Loaded] = {}
         self.n_processors = self._driver.n_processors
         self.shared_of_a_block = self._driver.shared_of_a_block
-        self.early = early and self._driver.architecture >= FIRST_EARLY
+        self.can_start_early = self._driver.architecture >= FIRST_EARLY
+        self.early = early and self.can_start_early
+        self._follows_a_kernel = False
 
     def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:
         """Compile and load; nothing is launched."""
@@ -64,6 +67,9 @@ class DeviceLauncher(Launcher):
     def pointer(self, array: Array) -> int:
         return self._driver.check(array)
 
+    def begin_after_all(self) -> None:
+        self._follows_a_kernel = False
+
     def start(
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
     ) -> None:
@@ -72,7 +78,9 @@ class DeviceLauncher(Launcher):
         loaded = self._loaded[kernel]
         check_arguments(kernel, loaded.shape, arguments)
         packed = Packed(arguments)
-        self._driver.start(loaded.function, grid, block, shared, packed.address, early=self.early)
+        early = self.early and self._follows_a_kernel
+        self._driver.start(loaded.function, grid, block, shared, packed.address, early=early)
+        self._follows_a_kernel = True
 
     def _load(self, kernel: Kernel) -> Loaded:
         module, found = self._modules[kernel.source]

@@ -1,9 +1,9 @@
 """Weights in the order in which `qmm.cu` reads them: the file's bits, permuted, and nothing else.
 
 A tile is 16 rows x 256 values (`include/qmm_formats*.cuh` have each format's); 8 tiles that lie
-below each other are a group. Repacked weights are `[group][256 of k][tile of the group][tile's bytes]`,
-so that the units which a block of the kernel takes one after the other are one piece of memory.
-Rows are padded to 16, values to 256, with blocks of zeros.
+below each other are a group. Repacked weights are `[group][256 of k][tile of the group][bytes]`, so
+that the units which a block of the kernel takes one after the other are one piece of memory. Rows
+are padded to 16, values to 256, with blocks of zeros.
 """
 
 from __future__ import annotations

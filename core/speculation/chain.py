@@ -14,6 +14,7 @@ from ..state.store import StateStore
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .plans import AskInfo, ModelOffer, Plan, Policy
 from .rehearsal import OWNER, Go, Rehearsal
+from .run import Run
 from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
@@ -45,6 +46,7 @@ class Chain(Speculator):
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
         self._glance = GLANCE_EVERY  # rounds of a rest, between two looks at n-grams
+        self._run: Run | None = None  # of the text that is alone, while its n-grams are right
         self._profit = 0.0  # ms that n-grams have saved lately, less what it took to ask
         self._step_ms = 0.0  # what the latest step took
 
@@ -54,6 +56,7 @@ class Chain(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = 0
+        self._run = None
         self._glance = GLANCE_EVERY  # another text may repeat what the last one did not
         sequence = opening.sequence
         self._policy.begin(sequence)
@@ -70,6 +73,7 @@ class Chain(Speculator):
             self._hear(sequence, each)
 
     def limit(self, sequence: int, sources: frozenset[str]) -> None:
+        self._run = None
         if sources:
             self._limited[sequence] = sources
         else:
@@ -114,6 +118,8 @@ class Chain(Speculator):
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         if self._rehearsal is not None:
             return self._practise(self._rehearsal, asks)
+        if self._run is not None and (draft := self._go_on(self._run, asks)) is not None:
+            return [draft]
         was_resting = self._to_rest > 0
         if was_resting:
             if not self._is_known(asks):
@@ -132,6 +138,21 @@ class Chain(Speculator):
             self._rest_on()
             return [Draft() for _ in asks]
         return self._question(asks)
+
+    def _begin_run(self, ask: Ask, whole: Draft, n: int) -> None:
+        if not self._policy.repeats and self._policy.quick_ms():
+            self._run = Run(ask, whole, n)
+
+    def _go_on(self, run: Run, asks: Sequence[Ask]) -> Draft | None:
+        """With what is left of a draft that was right."""
+        ask = asks[0]
+        draft = run.next(ask) if len(asks) == 1 and ask.sequence == run.sequence else None
+        if draft is None:
+            self._run = None
+        else:
+            self._policy.go_on(ask, draft)
+            self._drafts[ask.sequence] = draft
+        return draft
 
     def _question(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         began = perf_counter()
@@ -197,6 +218,8 @@ class Chain(Speculator):
         drafts = [self._cheap_part(cheap, i, plan) for i, plan in enumerate(plans)]
         for each in self._models:
             self._ask_model(each, asks, plans, drafts)
+        if len(plans) == 1 and plans[0].n_cheap and not plans[0].model:
+            self._begin_run(asks[0], cheap[plans[0].cheap][0], plans[0].n_cheap)
         for i, n in enumerate(self._policy.cut(drafts)):
             drafts[i] = shortened(drafts[i], n)
             self._drafts[asks[i].sequence] = drafts[i]
@@ -238,7 +261,7 @@ class Chain(Speculator):
             self._rest_on()
 
     def end(self, sequence: int) -> None:
-        self._rehearsal = self._go = None
+        self._rehearsal = self._go = self._run = None
         self._policy.end(sequence)
         self._drafts.pop(sequence, None)
         self._limited.pop(sequence, None)

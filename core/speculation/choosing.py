@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _LONGEST_CHECK: Final = 3  # model tokens before the tail of a cheap draft
 _HARDLY: Final = 0.05  # the chance of a token: later ones pay for nothing
+_ROUND: Final = 0.25  # plain steps: what a quick round with a draft takes beside its step
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
 Gains = dict[str, list[float]]  # by model: what each token of its draft is expected to gain
@@ -73,13 +74,17 @@ class Chooser:
             )
         return plan, best
 
-    def cheap(self, ask: AskInfo, text: Text, draft: Draft) -> tuple[int, float]:
-        """How much of an n-gram draft to verify, for one text alone, and what it is worth."""
-        steps, rate, track = self.prices.steps, self.rate, text.cheap_track(draft)
+    def cheap(self, ask: AskInfo, text: Text, draft: Draft, least: float) -> tuple[int, float]:
+        """How much of an n-gram draft to verify, for one text alone, and the tokens per ms of
+        that; (0, `least`) if no part of it reaches more.
+
+        Not what other drafts have reached lately, but what this one can: the tokens of a run have
+        to be written in any case, and while it lasts, there is another draft after this one."""
+        steps, track = self.prices.steps, text.cheap_track(draft)
         n = min(len(draft.tokens), ask.max_draft, text.cheap_reach(draft.sources[0]))
         chances = draft.chances if track.trusts_chances() else ()
         places = () if chances else track.places(n)
-        n_best, best, tokens, gain, start = 0, 0.0, 0.0, 1.0, steps[1]
+        n_best, best, tokens, gain, round_ms = 0, least, 1.0, 1.0, _ROUND * steps[1]
         chance = own = -1.0
         for i in range(n):
             if places:
@@ -91,9 +96,9 @@ class Chooser:
             if gain < _HARDLY:
                 break
             tokens += gain
-            value = tokens - rate * (steps[2 + i] - start)
-            if value > best:
-                n_best, best = i + 1, value
+            rate = tokens / (steps[2 + i] + round_ms)
+            if rate > best:
+                n_best, best = i + 1, rate
         return n_best, best
 
     def option(self, ask: AskInfo, text: Text, plan: Plan, gains: Gains) -> Option:

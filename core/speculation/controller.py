@@ -22,7 +22,7 @@ from .thrift import Thrift
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .interface import Draft
+    from .interface import Ask, Draft
     from .trace import Trace
 
 _FORGET: Final = 0.95  # per round: of the speed that was reached
@@ -127,11 +127,10 @@ class Controller(Policy):
         steps = prices.steps
         if self._explorer.lacks_plain(1, self._n_rounds - 1):
             return self._keep(ask, text, Plan(is_probe=True))
-        reached = self._tokens / self._time / steps[1]
         if prices.are_quick:
-            return self._keep(ask, text, self._thrift.plan(ask, text, reached))
+            return self._keep(ask, text, self._thrift.plan(ask, text))
         gains = chooser.gains(ask, text)
-        chooser.rate = reached
+        chooser.rate = self._tokens / self._time / steps[1]  # reached lately
         for source, found in gains.items():
             possible = best_rate(found, steps, prices.drafts(source, 1))
             chooser.rate = max(chooser.rate, possible)
@@ -196,6 +195,16 @@ class Controller(Policy):
         for text, plan in zip(texts, plans, strict=True):
             text.plan = plan
         return plans
+
+    def go_on(self, ask: Ask, draft: Draft) -> None:
+        steps = self._chooser.prices.steps
+        n = len(draft.tokens)
+        self._n_rounds += 1
+        self._pass(1.0, steps[min(1 + n, len(steps) - 1)] / steps[1])
+        if self._trace is not None:
+            self._asks = [AskInfo(ask.sequence, ask.tokens, ask.max_draft, [draft])]
+            self._plans = [Plan(cheap=0, n_cheap=n)]
+            self._begin_entry()
 
     # After drafting
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from .interface import Draft
+    from .interface import Ask, Draft
 
 NOTHING: Final = -1
 
@@ -78,6 +78,9 @@ class Policy(ABC):
 
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""
+
+    def go_on(self, ask: Ask, draft: Draft) -> None:
+        """A round without `plan` and `cut`: this draft is what was left of one that was right."""
 
     @abstractmethod
     def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:

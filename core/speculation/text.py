@@ -41,7 +41,6 @@ class Text:
         "runs",
         "shared",
         "tracks",
-        "value",
         "verdict",
         "waits",
     )  # fmt: skip
@@ -62,9 +61,9 @@ class Text:
         self.plans = [self.plan]
         self.cost = 1.0  # of a round with this plan, in plain steps
         self.fresh = 0  # rounds that the plan may still be kept
-        # Of models alone, as it was thought last, see `Thrift`: the best plan, what it is worth in
-        # tokens, and the rate that they could reach.
-        self.verdict, self.value, self.possible = self.plan, 0.0, 0.0
+        # Of models alone, as it was thought last, see `Thrift`: the best plan, and the rate that
+        # they could reach.
+        self.verdict, self.possible = self.plan, 0.0
         self.n_trials = 0
         self.cheap: Sequence[Draft] = ()  # of the last round: what is written now shows their worth
         self.n_tokens = 0  # of the text, then

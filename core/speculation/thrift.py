@@ -43,23 +43,24 @@ class Thrift:
     def is_wanted(self, source: str) -> bool:
         return self._explorer.budget.total >= self._sleep(source).until
 
-    def plan(self, ask: AskInfo, text: Text, reached: float) -> Plan:
-        """`reached`: the rate of the last rounds."""
+    def plan(self, ask: AskInfo, text: Text) -> Plan:
         chooser = self._chooser
-        chooser.rate = reached
+        plain = 1.0 / chooser.prices.steps[1]
         if not ask.models:
-            text.verdict, text.value = _NOTHING, 0.0
+            text.verdict = _NOTHING
         elif text.fresh > 0:
             text.fresh -= 1
-            chooser.rate = max(reached, text.possible)
         else:
+            chooser.rate = plain
             self._judge(ask, text)
-        plan, best = text.verdict, text.value
+        plan = text.verdict
+        best = max(plain, text.possible) if plan.model else plain
+        chooser.rate = best
         for i, draft in enumerate(ask.cheap):
             if draft.tokens:
-                n, value = chooser.cheap(ask, text, draft)
-                if value > best:
-                    plan, best = Plan(cheap=i, n_cheap=n), value
+                n, rate = chooser.cheap(ask, text, draft, best)
+                if n:
+                    plan, best = Plan(cheap=i, n_cheap=n), rate
         return plan
 
     def _judge(self, ask: AskInfo, text: Text) -> None:
@@ -69,7 +70,7 @@ class Thrift:
         for offer in ask.models:
             if text.n_trials < _TRIED:
                 text.n_trials += 1
-                text.fresh, text.value = 0, 0.0
+                text.fresh = 0
                 text.verdict = Plan(model=offer.source, is_probe=True)
                 text.verdict.n_model = min(_TRIED_TOKENS, offer.max_draft, ask.max_draft)
                 return
@@ -79,9 +80,9 @@ class Thrift:
             text.possible = max(text.possible, possible)
         chooser.rate = max(chooser.rate, text.possible)
         alone = ask._replace(cheap=())
-        plan, text.value = chooser.best(alone, text, gains, Rows(prices.steps, 1, 1))
+        plan, value = chooser.best(alone, text, gains, Rows(prices.steps, 1, 1))
         if plan.model:
-            plan = self._explorer.instead(alone, text, gains, plan, text.value)
+            plan = self._explorer.instead(alone, text, gains, plan, value)
         text.verdict, text.fresh = plan, self._kept_for(text, plan)
         for offer in ask.models:
             sleep = self._sleep(offer.source)

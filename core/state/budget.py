@@ -144,10 +144,8 @@ def _refusal(budget: Budget, longest: int) -> str:
         parts.append(f"{_gib(budget.draft)} for the draft model")
     if work := budget.working.total:
         parts.append(f"{_gib(work)} to work with")
-    if longest:
-        advice = f"give a smaller -c (up to {longest} would fit)"
-    else:
-        advice = "give a smaller model"
+    smaller = f"-c (up to {longest} would fit)" if longest else "model"
+    advice = f"give a smaller {smaller}"
     if sizes.n_slots > 1:
         advice += " or fewer parallel sequences"
     if budget.savings:

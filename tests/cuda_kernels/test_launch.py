@@ -203,9 +203,18 @@ def test_kernels_start_early_where_the_device_can(
     architecture: int, early: bool, fill: Kernel, compiler: Compiler
 ) -> None:
     driver = NotingDriver((8, 4, 4, 8), architecture)
-    launcher = DeviceLauncher(driver=driver, compiler=compiler, early=True)
-    launcher.launch(fill, 1, [ARRAY, 1, 1.0, None])
-    assert driver.starts[0].early is early
+    launcher = DeviceLauncher(driver=driver, compiler=compiler)
+    arguments = [ARRAY, 1, 1.0, None]
+    for copies in (True, False, False, True, False):
+        if copies:
+            launcher.begin_after_all()
+        launcher.launch(fill, 1, arguments)
+    assert [start.early for start in driver.starts] == [False, early, early, False, early]
+    driver.starts.clear()
+    launcher = DeviceLauncher(driver=driver, compiler=compiler, early=False)
+    for _ in range(2):
+        launcher.launch(fill, 1, arguments)
+    assert not any(start.early for start in driver.starts)
 
 
 def test_what_a_cubin_says_of_its_kernels(fill: Kernel, compiler: Compiler) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ class CudaBackend(Backend):
         self._tied: frozenset[str] = frozenset()
         self._said: set[str] = set()  # types that were spoken of
         self._rooms = Rooms(device)
-        self._outputs = Outputs(device)
+        self._passing = self._outputs = Outputs(device, most_kept=0)
         self._products = Products(self._rooms)
         self._attender = Attender(device)
         self._delta = DeltaRunner(self._rooms, self._products)
@@ -164,9 +165,15 @@ class CudaBackend(Backend):
     ) -> Run:
         return Runner(self, forward, state, taps)
 
-    def leave_in(self, outputs: Outputs) -> None:
-        """Where logits and taps go from here on."""
+    @contextmanager
+    def leaving_in(self, outputs: Outputs) -> Iterator[None]:
+        """Where logits and taps go, meanwhile; else they go wherever there is room."""
+        outputs.begin()
         self._outputs = outputs
+        try:
+            yield
+        finally:
+            self._outputs = self._passing
 
     # rows
 

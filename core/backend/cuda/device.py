@@ -19,6 +19,24 @@ Numpy = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 
+class Mirror(ABC):
+    """Memory of the host, and as much on the device."""
+
+    host: Numpy  # bytes
+
+    @abstractmethod
+    def ready(self) -> None:
+        """Waits until what was sent last has left: the host's may then be written to again."""
+
+    @abstractmethod
+    def send(self, n_bytes: int) -> None:
+        """The first so many bytes, in the order of launches. Nobody waits."""
+
+    @abstractmethod
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        """An array on the device that begins at this byte, a multiple of its elements' size."""
+
+
 class Device(ABC):
     """Arrays can be sliced, indexed and assigned to as numpy's can, and are contiguous."""
 
@@ -68,6 +86,10 @@ class Device(ABC):
 
     def arrive(self) -> None:
         """What was sent is there for all that is launched from here on; staging ends."""
+
+    @abstractmethod
+    def mirror(self, n_bytes: int) -> Mirror:
+        """Memory of the host and of the device."""
 
     @abstractmethod
     def free_bytes(self) -> int:

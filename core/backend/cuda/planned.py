@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ....cuda_kernels.kernel import Array, Dim, Kernel, Launcher
-from .device import Device, Numpy, Shape
+from .device import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
 
@@ -109,6 +109,9 @@ class PlannedDevice(Device):
     def wait(self) -> None:
         pass
 
+    def mirror(self, n_bytes: int) -> Mirror:
+        return PlannedMirror(self, n_bytes)
+
     def free_bytes(self) -> int:
         return self._like.free_bytes()
 
@@ -123,3 +126,21 @@ class PlannedDevice(Device):
         finally:
             self.pool = outside
         return lambda: made
+
+
+class PlannedMirror(Mirror):
+    def __init__(self, device: PlannedDevice, n_bytes: int) -> None:
+        self.host = np.zeros(n_bytes, np.uint8)
+        self._there = device.empty((n_bytes,), "uint8")
+
+    def ready(self) -> None:
+        pass
+
+    def send(self, n_bytes: int) -> None:
+        pass
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        """On the lease of the whole."""
+        made = np.broadcast_to(np.zeros((), dtype), shape).view(PlannedArray)
+        made.lease = self._there.lease
+        return made

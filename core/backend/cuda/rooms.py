@@ -66,8 +66,9 @@ class Outputs:
     """What the runs of one forward pass leave: always in the same memory, which nobody else writes
     to. What is made for a graph in passing may be overwritten by any other graph."""
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, device: Device, most_kept: int = MOST_REPEATED) -> None:
+        """`most_kept`: rows; more of them are in memory of their own each time."""
+        self._device, self._most_kept = device, most_kept
         self._kept: dict[tuple[str, int, int], Array] = {}
         self._n_taps = 0
 
@@ -76,7 +77,7 @@ class Outputs:
         self._n_taps = 0
 
     def rows(self, name: str, n_rows: int, width: int, dtype: str = "float32") -> Array:
-        if n_rows > MOST_REPEATED:
+        if n_rows > self._most_kept:
             return self._device.empty((n_rows, width), dtype)
         key = name, roomy(n_rows), width
         if key not in self._kept:

@@ -11,9 +11,21 @@ from ....cuda_kernels.gdn_layout import GdnSequences
 from ....cuda_kernels.kernel import Array
 from ..step import Step
 from .device import Device, Numpy
+from .packets import Mirrors, Packet
 from .picks import requests_of
 
-SHORTEST_CONTEXT = 1024  # cells that the launches of a step are made for, at least
+# Cells that the launches of a step are made for: 1k, 4k, 16k, 64k, 256k. Blocks beyond the context
+# end at once: some 100 of them for each layer of attention cost less than to capture all widths
+# again when a text has doubled.
+SHORTEST_CONTEXT, LONGER = 1024, 4
+
+
+def context_bucket(n_cells: int) -> int:
+    """The context that launches are made for, if there are so many cells."""
+    cells = SHORTEST_CONTEXT
+    while cells < n_cells:
+        cells *= LONGER
+    return cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +44,7 @@ class StepKey:
     @classmethod
     def of(cls, step: Step) -> StepKey:
         lengths = np.diff(step.starts)
-        longest = int((step.past + lengths).max(initial=1))
-        cells = SHORTEST_CONTEXT
-        while cells < longest:
-            cells *= 2
+        cells = context_bucket(int((step.past + lengths).max(initial=1)))
         return cls(
             step.n_rows,
             step.n_sequences,
@@ -55,10 +64,19 @@ class DeviceStep(Step):
     key: StepKey | None = None
     arrays: dict[str, Array] = field(default_factory=dict)
     made: dict[str, Array] = field(default_factory=dict)  # by launches, once for all layers
+    packet: Packet | None = None
 
     @classmethod
     def make(cls, device: Device, step: Step) -> DeviceStep:
-        arrays = {name: device.put(values) for name, values in _contents(step).items()}
+        """For once."""
+        there = cls.place(step, Mirrors(device))
+        there.rewrite(step)
+        return there
+
+    @classmethod
+    def place(cls, step: Step, mirrors: Mirrors) -> DeviceStep:
+        """Of its shape; what it holds comes with `rewrite`."""
+        packet = Packet(mirrors, contents_of(step))
         return cls(
             step.tokens,
             step.positions,
@@ -71,13 +89,14 @@ class DeviceStep(Step):
             step.hidden,
             step.requests,
             key=StepKey.of(step),
-            arrays=arrays,
+            arrays=packet.arrays,
+            packet=packet,
         )
 
-    def rewrite(self, device: Device, step: Step) -> None:
+    def rewrite(self, step: Step) -> None:
         """Another step of the same key, in the same arrays."""
-        for name, values in _contents(step).items():
-            device.write(self.array(name), values)
+        assert self.packet is not None, "made by `place`"
+        self.packet.send(contents_of(step))
 
     def array(self, name: str) -> Array:
         return self.arrays[name]
@@ -99,7 +118,7 @@ class DeviceStep(Step):
 _ARRAYS = ("tokens", "positions", "starts", "slots", "past", "replay", "pages", "out_rows")
 
 
-def _contents(step: Step) -> dict[str, Numpy]:
+def contents_of(step: Step) -> dict[str, Numpy]:
     found: dict[str, Numpy] = {name: getattr(step, name) for name in _ARRAYS}
     # Where a recurrence begins is told by the position of a sequence's first row.
     found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
@@ -107,4 +126,4 @@ def _contents(step: Step) -> dict[str, Numpy]:
         found["hidden"] = step.hidden
     if step.requests is not None and step.requests.any():
         found |= requests_of(step)
-    return {name: np.ascontiguousarray(values) for name, values in found.items()}
+    return found

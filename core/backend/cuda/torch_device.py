@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -9,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ....cuda_kernels.kernel import Launcher
 from ....cuda_kernels.launch import DeviceLauncher
-from .device import Device, Numpy, Shape
+from .device import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
 _WHOLE, _ALONE, _ALONE_WHOLE = 512, 10 << 20, 2 << 20  # bytes
+_MOST_PINNED = 16 << 20  # bytes of a copy to the host
 
 
 class TorchDevice(Device):
@@ -29,25 +32,38 @@ class TorchDevice(Device):
         self.launcher = DeviceLauncher(index)
         self._staging: _Staging | None = None
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other
+        self._capturing = torch.cuda.Stream(self._where)  # the default one cannot
 
     def empty(self, shape: Shape, dtype: str) -> Tensor:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self._where)
 
     def zeros(self, shape: Shape, dtype: str) -> Tensor:
-        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self._where)
+        made = torch.zeros(shape, dtype=getattr(torch, dtype), device=self._where)
+        self.launcher.begin_after_all()
+        return made
 
     def put(self, values: Numpy) -> Tensor:
-        return torch.from_numpy(np.array(values, order="C")).to(self._where)
+        there = torch.from_numpy(np.array(values, order="C")).to(self._where)
+        self.launcher.begin_after_all()
+        return there
 
     def get(self, array: Tensor) -> Numpy:
-        found: Numpy = array.cpu().numpy()
-        return found
+        self.launcher.begin_after_all()
+        if array.nbytes > _MOST_PINNED:
+            return _numpy(array.cpu())
+        # Into memory that the device writes to by itself; torch gives it out again afterwards.
+        there = torch.empty(array.shape, dtype=array.dtype, pin_memory=True)
+        there.copy_(array, non_blocking=True)
+        self.wait()
+        return _numpy(there)
 
     def write(self, array: Tensor, values: Numpy) -> None:
         array.copy_(torch.from_numpy(np.array(values, order="C")))
+        self.launcher.begin_after_all()
 
     def copy(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
+        self.launcher.begin_after_all()
 
     def wait(self) -> None:
         torch.cuda.current_stream(self._where).synchronize()
@@ -71,17 +87,29 @@ class TorchDevice(Device):
         whole = _ALONE_WHOLE if n_bytes >= _ALONE else _WHOLE
         return -(-n_bytes // whole) * whole
 
+    def mirror(self, n_bytes: int) -> Mirror:
+        return TorchMirror(self._where, n_bytes, self.launcher)
+
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self._where)
         return int(free)
 
     def repeatable(self, work: Callable[[], T]) -> Callable[[], T]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            made = work()
+        self.wait()
+        # Not by `torch.cuda.graph`: it gives all spare memory back to the driver, each time.
+        with torch.cuda.stream(self._capturing):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            self.launcher.begin_after_all()
+            try:
+                made = work()
+            finally:
+                graph.capture_end()
+                self.launcher.begin_after_all()
 
         def repeat() -> T:
             graph.replay()
+            self.launcher.begin_after_all()
             return made
 
         return repeat
@@ -111,3 +139,30 @@ class _Staging:
 
     def close(self) -> None:
         self._stream.synchronize()
+
+
+def _numpy(tensor: Tensor) -> Numpy:
+    found: Numpy = tensor.numpy()
+    return found
+
+
+class TorchMirror(Mirror):
+    def __init__(self, where: torch.device, n_bytes: int, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._pinned = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        self._there = torch.empty(n_bytes, dtype=torch.uint8, device=where)
+        self._where, self._has_left = where, torch.cuda.Event()
+        self.host = self._pinned.numpy()
+
+    def ready(self) -> None:
+        self._has_left.synchronize()  # at once, if nothing has been sent
+
+    def send(self, n_bytes: int) -> None:
+        self._there[:n_bytes].copy_(self._pinned[:n_bytes], non_blocking=True)
+        self._has_left.record(torch.cuda.current_stream(self._where))
+        self._launcher.begin_after_all()
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Tensor:
+        kind = getattr(torch, dtype)
+        n_bytes = math.prod(shape) * kind.itemsize
+        return self._there[start : start + n_bytes].view(kind).reshape(shape)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from support.host_device import HostDevice
 
-from specdec.core.backend.cuda.device import Numpy, Shape
+from specdec.core.backend.cuda.device import Mirror, Numpy, Shape
 from specdec.core.backend.cuda.sources import height, n_stacked
 from specdec.core.backend.cuda.uploads import Uploads
 from specdec.core.backend.layers import MatrixPart
@@ -124,11 +124,37 @@ class ShadowDevice(HostDevice):
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
 
+    def mirror(self, n_bytes: int) -> Mirror:
+        return ShadowMirror(self, n_bytes)
+
     def free_bytes(self) -> int:
         return 1 << 46
 
     def _count_sent(self, array: Shadow) -> None:
-        self.bytes_sent, self.n_copies = self.bytes_sent + array.nbytes, self.n_copies + 1
+        self.count_sent(array.nbytes)
+
+    def count_sent(self, n_bytes: int) -> None:
+        self.bytes_sent, self.n_copies = self.bytes_sent + n_bytes, self.n_copies + 1
+
+
+class ShadowMirror(Mirror):
+    """What a step says of itself is real, as long as it may be."""
+
+    def __init__(self, device: ShadowDevice, n_bytes: int) -> None:
+        self._device = device
+        self.host = np.zeros(n_bytes, np.uint8)
+
+    def ready(self) -> None:
+        pass
+
+    def send(self, n_bytes: int) -> None:
+        self._device.count_sent(n_bytes)
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Shadow:
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found = self.host[start : start + n_bytes].view(dtype).reshape(shape).view(Shadow)
+        found.holds = ROWS
+        return found
 
 
 class ShadowUploads(Uploads):

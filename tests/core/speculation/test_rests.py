@@ -12,7 +12,7 @@ from support.ngrams import ANY
 from specdec.core.speculation.chain import GLANCE_EVERY, LONGEST_REST, Chain
 from specdec.core.speculation.interface import Ask, Draft, Opening, Speculator
 from specdec.core.speculation.per_text import TextSpec
-from specdec.core.speculation.plans import FixedPolicy
+from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan
 from specdec.core.state.store import SequenceState
 
 FRESH = cast(SequenceState, SimpleNamespace(n_cells=0))
@@ -104,3 +104,51 @@ def test_a_new_text_is_glanced_at_early_again() -> None:
     ngrams.has_news = True
     waited = next(i for i in range(LONGEST_REST) if one_round(chain).tokens)
     assert waited == GLANCE_EVERY
+
+
+class Knowing(Told):
+    """Says what comes next of a text that counts upwards."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        self.n_asked += 1
+        first = asks[0].tokens[-1] + 1
+        return [Draft(list(range(first, first + 64)), [self.name] * 64, chances=[0.9] * 64)]
+
+
+class Short(Quick):
+    """Takes three tokens of what n-grams propose."""
+
+    def plan(self, asks: Sequence[AskInfo]) -> list[Plan]:
+        return [Plan(cheap=0, n_cheap=3) for _ in asks]
+
+
+def test_nobody_is_asked_while_a_run_is_right() -> None:
+    ngrams, policy = Knowing("ngram"), Short()
+    ngrams.has_news = True
+    chain, text, lengths = begun(policy, ngrams), [1, 2], []
+    for _ in range(4):
+        (draft,) = chain.propose([Ask(0, text, 64, ANY)])
+        lengths.append(len(draft.tokens))
+        text = list(range(1, len(text) + len(draft.tokens) + 2))
+        chain.settle(0, len(draft.tokens), mine=True)
+    assert (lengths, ngrams.n_asked) == ([3, 7, 15, 31], 1)
+    (draft,) = chain.propose([Ask(0, [*text[:-1], 0], 64, ANY)])  # another token than foreseen
+    assert ngrams.n_asked == 2
+
+
+@pytest.mark.parametrize("how", ["limit", "text", "two texts"])
+def test_what_ends_a_run(how: str) -> None:
+    ngrams = Knowing("ngram")
+    ngrams.has_news = True
+    chain = begun(Short(), ngrams)
+    chain.propose([Ask(0, [1, 2], 64, ANY)])
+    asks = [Ask(0, [1, 2, 3, 4, 5, 6], 64, ANY)]
+    if how == "limit":
+        chain.limit(0, frozenset({"ngram"}))
+    elif how == "text":
+        chain.begin(Opening(0, [1, 2], FRESH, spec=TextSpec()))
+    else:
+        asks.append(Ask(1, [1, 2, 3], 64, ANY))
+        ngrams.propose = lambda asks: [Draft() for _ in asks]  # type: ignore[method-assign]
+    drafts = chain.propose(asks)
+    assert [len(draft.tokens) for draft in drafts] == ([0, 0] if how == "two texts" else [3])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from shim.launcher import HostLauncher
+from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
-from specdec.core.backend.cuda.device import Device, Numpy, Shape
+from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -25,6 +25,7 @@ class HostDevice(Device):
         self._staged = [np.empty(0, np.uint8) for _ in "12"]
         self._on_the_way: list[tuple[Numpy, Array] | None] = [None, None]
         self._turn = 0
+        self.sent: list[int] = []  # bytes of each copy from a mirror
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """Numbers that nobody expects."""
@@ -77,9 +78,36 @@ class HostDevice(Device):
             staged, target = found
             target[...] = staged
 
+    def mirror(self, n_bytes: int) -> Mirror:
+        return HostMirror(self, n_bytes)
+
     def free_bytes(self) -> int:
         """Before anything is taken."""
         return self.free
+
+
+class HostMirror(Mirror):
+    """Sees when the host writes to what may not have left yet."""
+
+    def __init__(self, device: HostDevice, n_bytes: int) -> None:
+        self._device = device
+        self.host, self._there = np.zeros(n_bytes, np.uint8), aligned(n_bytes, np.uint8)
+        self._leaving: Numpy | None = None
+
+    def ready(self) -> None:
+        if self._leaving is not None:
+            assert np.array_equal(self.host[: len(self._leaving)], self._leaving)
+        self._leaving = None
+
+    def send(self, n_bytes: int) -> None:
+        assert self._leaving is None, "sent again before it was ready"
+        self._leaving = self.host[:n_bytes].copy()
+        self._there[:n_bytes] = self._leaving
+        self._device.sent.append(n_bytes)
+
+    def view(self, start: int, shape: Shape, dtype: str) -> Array:
+        n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self._there[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def use_for_cuda(

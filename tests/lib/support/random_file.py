@@ -56,29 +56,36 @@ def _write(path: Path, sizes: Sizes, shapes: Shapes, kinds: dict[str, str], seed
 def _tensor(rng: np.random.Generator, name: str, shape: tuple[int, ...], kind: str) -> TensorData:
     form = find_format(kind)
     if kind == "F32":
-        values = _small_tensor(rng, name, shape)
+        values = small_tensor(rng, name, shape)
         return TensorData(name, shape, form, values.tobytes())
     n_in = shape[-1]
-    # A step of the quants worth about 1 / sqrt(n_in): logits stay of ordinary size.
-    span = {"Q8_0": 73, "Q6_K": 18 * 64, "Q4_K": 4.6 * 36, "Q5_K": 9 * 36, "Q2_K": 1.1 * 9}
-    scale = n_in**-0.5 / span.get(kind, 4.6)
+    scales = block_scales(kind, n_in)
     n_rows, n_blocks = int(np.prod(shape[:-1])), n_in // form.block_size
 
     def pieces() -> Iterator[bytes]:
         for first in range(0, n_rows, ROWS_AT_ONCE):
             rows = min(ROWS_AT_ONCE, n_rows - first)
             data = rng.integers(0, 256, (rows, n_blocks, form.block_bytes), dtype=np.uint8)
-            for at in SCALES_AT[kind]:
-                half = np.float16(scale * (1.0 if at == SCALES_AT[kind][0] else 0.3))
-                data[..., at : at + 2] = np.frombuffer(half.tobytes(), np.uint8)
+            for at, half in scales.items():
+                data[..., at : at + 2] = half
             yield data.tobytes()
 
     return TensorData(name, shape, form, pieces)
 
 
-def _small_tensor(
+def block_scales(kind: str, n_in: int) -> dict[int, NDArray[np.uint8]]:
+    """The half floats of a block, by where they are: a step of the quants is worth about
+    1 / sqrt(n_in), so that logits stay of ordinary size."""
+    span = {"Q8_0": 73, "Q6_K": 18 * 64, "Q4_K": 4.6 * 36, "Q5_K": 9 * 36, "Q2_K": 1.1 * 9}
+    scale, first = n_in**-0.5 / span.get(kind, 4.6), SCALES_AT[kind][0]
+    halves = {at: np.float16(scale * (1.0 if at == first else 0.3)) for at in SCALES_AT[kind]}
+    return {at: np.frombuffer(half.tobytes(), np.uint8) for at, half in halves.items()}
+
+
+def small_tensor(
     rng: np.random.Generator, name: str, shape: tuple[int, ...]
 ) -> NDArray[np.float32]:
+    """One that is kept as floats."""
     if name.endswith("ssm_a"):
         return -np.exp(rng.uniform(-2, 1, shape)).astype(np.float32)
     if "ffn_gate_inp" in name:

@@ -112,8 +112,9 @@ def test_the_refusal_names_what_helps(tiny: Tiny, device: Counting) -> None:
     with pytest.raises(ConfigError) as caught:
         specdec.core.load(path, "cuda", n_ctx=4096)
     assert re.search(
-        r"GiB to work with\) beside .* are free; give a smaller -c \(up to 64 would fit\); --cache-type-k q8_0 with "
-        r"--cache-type-v q8_0, a smaller file or --device cpu may help, too$",
+        r"GiB to work with\) beside .* are free; give a smaller -c \(up to 64 would fit\); "
+        r"--cache-type-k q8_0 with --cache-type-v q8_0, a smaller file or --device cpu may help"
+        r", too$",
         str(caught.value),
     )
 

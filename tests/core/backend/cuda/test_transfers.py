@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shim.launcher import HostLauncher
 from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.scripted import Oracle, drain
@@ -15,9 +16,11 @@ from support.vocab import N_VOCAB
 
 from specdec.core.backend.cuda.backend import CudaBackend
 from specdec.core.backend.step import build_step
+from specdec.core.errors import ModelError
 from specdec.core.generation import GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
+from specdec.cuda_kernels.compile import CompileError
 
 Tiny = Callable[..., TinyModel]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=8)
@@ -80,3 +83,30 @@ def test_what_is_looked_at_too_late_is_refused(tiny: Tiny) -> None:
     run(step)
     with pytest.raises(RuntimeError, match="the logits of a step were asked for after"):
         _ = late.logits
+
+
+def test_a_step_is_one_copy_to_the_device(tiny: Tiny) -> None:
+    """Of all that describes it, whatever its shape; and it is not touched while it leaves."""
+    text = start(tiny("qwen35", quantise="Q8_0").path, "cuda")
+    device, lengths = device_of(text), [3, 1, 1, 3, 40, 1, 3]
+    device.sent.clear()
+    whole = start(tiny("qwen35", quantise="Q8_0").path, "cuda").append(random_tokens(52))
+    assert np.array_equal(text.append_cut(random_tokens(52), lengths), whole)
+    assert len(device.sent) == len(lengths)
+
+
+def test_what_failed_the_first_time_takes_nothing_along(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next step of that shape has numbers of its own."""
+    path = tiny("qwen3", quantise="Q8_0").path
+    text, tokens = start(path, "cuda"), random_tokens(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(HostLauncher, "start", refuse)
+        with pytest.raises(ModelError):
+            text.forward(random_tokens(3, seed=9))
+    assert np.array_equal(text.append(tokens), start(path, "cuda").append(tokens))
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise CompileError("no such thing")
