@@ -73,16 +73,13 @@ class PlannedDevice(Device):
 
     def __init__(self, like: Device) -> None:
         self._like, self.name, self.details = like, like.name, like.details
+        self.reserved_bytes = like.reserved_bytes
         self.launcher = PlannedLauncher(like.launcher)
         self.pool, self.of_graphs = Pool(), Pool()
 
     @property
     def live_bytes(self) -> int:
         return self.pool.live
-
-    @property
-    def reserved_bytes(self) -> int:
-        return self._like.reserved_bytes
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         kind = np.dtype(dtype)

@@ -12,6 +12,7 @@ from support.tiny_models import TinyModel
 
 from specdec.core.backend.cuda import uploads as uploads_module
 from specdec.core.backend.cuda.backend import CudaBackend
+from specdec.core.backend.cuda.device import Numpy
 from specdec.core.backend.cuda.uploads import Uploads
 from specdec.core.backend.cuda.weights import CudaMatrix, Use, use_of
 from specdec.core.backend.layers import MatrixPart
@@ -38,9 +39,10 @@ def part(kind: str, *shape: int, name: str = "blk.0.x.weight", seed: int = 0) ->
     return MatrixPart(Tensor(name, shape, find_format(kind), data))
 
 
-def rows_of(part: MatrixPart, expert: int = 0) -> np.ndarray:
+def rows_of(part: MatrixPart, expert: int = 0) -> Numpy:
     *_, n_out, _ = part.tensor.shape
-    return part.tensor.data.reshape(-1, n_out, part.tensor.format.n_bytes(N_IN))[expert]
+    rows: Numpy = part.tensor.data.reshape(-1, n_out, part.tensor.format.n_bytes(N_IN))[expert]
+    return rows
 
 
 def test_pieces_make_the_whole(device: HostDevice) -> None:
