@@ -127,6 +127,9 @@ class ShadowDevice(HostDevice):
     def mirror(self, n_bytes: int) -> Mirror:
         return ShadowMirror(self, n_bytes)
 
+    def arrive(self) -> None:
+        """Nothing was sent."""
+
     def free_bytes(self) -> int:
         return 1 << 46
 
