@@ -199,7 +199,9 @@ class Runtime:
             self.tokenizer,
             EngineConfig(
                 budget.sizes,
+                chunk=self.backend.prompt_chunk or PREFILL_CHUNK,
                 reuse=budget.sizes.max_idle != 0,
+                any_cut=self.backend.any_cut,
                 acceptance=self.spec.acceptance(self.spec_types),
             ),
             drafter=drafter,
@@ -307,7 +309,9 @@ class Runtime:
             self.token_counts.save()
 
     def _report_prompt(self, sequence: Text) -> None:
-        if sequence.state is not None and sequence.n_prompt > PREFILL_CHUNK:
+        if sequence.state is not None and sequence.n_prompt > (
+            self.backend.prompt_chunk or PREFILL_CHUNK
+        ):
             fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
             self.backend.report("reading the prompt", fraction)
 

@@ -9,6 +9,7 @@ from .kernel import Kernel, Source
 
 MODULES: tuple[str, ...] = (
     "attn_combine",
+    "attn_prefill",
     "attn_prep",
     "attn_verify",
     "dequant",
@@ -27,6 +28,7 @@ MODULES: tuple[str, ...] = (
     "qmm",
     "qmm_moe",
     "spec_accept",
+    "wide_rows",
 )
 
 

@@ -8,11 +8,31 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
 
+MOST_WORKERS = 8  # each needs a gigabyte or so
+
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
+# torch's threads wait for each other in circles, for models as small as these longer than they work
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Other processes may stop ours for longer than any example takes.
+settings.register_profile("shared processors", deadline=None)
+settings.load_profile("shared processors")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """As many processes as processors. One where there is but one device, where output is to be
+    seen at once (-s), and for a file or two, which have ended before others could have begun."""
+    is_few = len(config.args) < 3 and all(".py" in argument for argument in config.args)
+    if is_few or config.option.markexpr == "gpu" or config.option.capture == "no":
+        return 0
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n, MOST_WORKERS) if n > 1 else 0
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,10 @@ class Backend(ABC):
     mapped_bytes: int = 0  # of these, in files that are mapped and not copied
     repacked_path: Path | None = None  # the file that keeps them as this backend wants them
     report: Report = staticmethod(_silent)
+    # Rows of a prompt that are run at once, at absolute multiples of it; None: as the engine likes.
+    prompt_chunk: int | None = None
+    # Whether a row's numbers are the same whatever rows run with it, those of prompts included.
+    any_cut: bool = True
 
     @property
     def state_format(self) -> str:

@@ -68,7 +68,8 @@ class Demand:
     planner: Backend | None = None  # on which the model can be run all the same
 
     def working(self, sizes: StateSizes, prompt_rows: int) -> Working:
-        """What its steps take beside weights and state."""
+        """What its steps take beside weights and state. `prompt_rows`: at once, of a backend that
+        does not say."""
         if self.planner is None:
             return Working()
         model = self.model
@@ -82,7 +83,7 @@ class Demand:
                 sizes.n_slots,
                 sizes.page_len,
                 sizes.window,
-                prompt_rows,
+                self.planner.prompt_chunk or prompt_rows,
             )
         )
 

@@ -137,6 +137,8 @@ class Controller(Policy):
         plan, value = chooser.best(ask, text, gains, Rows(steps, 1, 1))
         if not plan.n_cheap:
             plan = self._explorer.instead(ask, text, gains, plan, value)
+        if plan.model and self._explorer.lacks_news_of_plain(1, chooser.rate * steps[1]):
+            plan = Plan(is_probe=True)
         return self._keep(ask, text, plan)
 
     def _keep(self, ask: AskInfo, text: Text, plan: Plan) -> Plan:
@@ -185,9 +187,15 @@ class Controller(Policy):
             options.append(chooser.option(ask, text, plan, gains))
         allocation, possible = self._explorer.allocate(options)
         chooser.rate = max(chooser.rate, possible)
+        if any(allocation.lengths) and self._explorer.lacks_news_of_plain(
+            n, possible * prices.steps[n] / n
+        ):
+            self._pass(n, n)
+            return self._give(texts, [Plan(is_probe=True) for _ in asks])
+        n_rows = n + sum(allocation.lengths)
         for ask, text, plan, length in zip(asks, texts, plans, allocation.lengths, strict=True):
             _shorten(plan, length)
-            self._explorer.probe_among(ask, text, plan, n)
+            n_rows += self._explorer.probe_among(ask, text, plan, n, n_rows)
         self._pass(n, allocation.ms / prices.steps[n] * n)
         return self._give(texts, plans)
 

@@ -75,6 +75,11 @@ class CostModel:
         cell = self._steps.cells.get(n_rows)
         return _MAX_COUNT if self.is_frozen else len(cell.samples) if cell is not None else 0
 
+    def age(self, n_rows: int) -> int:
+        """Steps since one of so many rows; 0 if nothing is learned."""
+        cell = self._steps.cells.get(n_rows)
+        return 0 if self.is_frozen or cell is None else self._steps.now - cell.last
+
     def steps(self, n_max: int, n_ctx_total: int) -> tuple[list[float], list[float]]:
         """(believed, hoped) ms of a step with 0 … `n_max` rows, see `Curve.tables`."""
         return self._steps.tables(n_max, float(max(n_ctx_total, 1)))

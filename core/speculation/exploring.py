@@ -13,6 +13,8 @@ from .probing import Budget, Patience
 from .text import Text
 
 _PLAIN_ROUNDS: Final = (0, 10, 30)  # in which it is measured what a step without a draft takes
+_CLOSE: Final = 1.2  # times as fast as plain: a plain round now and then costs next to nothing
+_OLD: Final = 30  # steps
 _HOPEFUL_EVERY: Final = 6  # rounds between two looks at places that were hardly seen
 _WORTH_A_TRY: Final = 0.02  # tokens that the unknown must promise
 _LIKELY: Final = 1.3  # times what is hoped: what a doubtful cost is reckoned to be
@@ -28,6 +30,15 @@ class Explorer:
         """A step without any draft is to be measured."""
         timings = self._chooser.costs.n_timings(n_sequences)
         return timings < len(_PLAIN_ROUNDS) and now >= _PLAIN_ROUNDS[timings]
+
+    def lacks_news_of_plain(self, n_sequences: int, gain: float) -> bool:
+        """The same of one that was measured long ago, if so little depends on it: speculation
+        that gains less than the machine's moods may well lose. `gain`: the believed rate with
+        drafts, in that of plain rounds."""
+        lacks = gain < _CLOSE and self._chooser.costs.age(n_sequences) > _OLD
+        if lacks:
+            self._chooser.prices.expire()  # what it takes counts as soon as it is known
+        return lacks
 
     def instead(self, ask: AskInfo, text: Text, gains: Gains, plan: Plan, value: float) -> Plan:
         """For one text alone: the plan, or a source that is not used, or another length whose
@@ -94,8 +105,9 @@ class Explorer:
 
     # Among many
 
-    def probe_among(self, ask: AskInfo, text: Text, plan: Plan, n: int) -> None:
-        """One of `n` texts that is to have no draft may have a token of a model."""
+    def probe_among(self, ask: AskInfo, text: Text, plan: Plan, n: int, n_rows: int) -> bool:
+        """One of `n` texts that is to have no draft may have a token of a model, beside so many
+        rows; whether it has."""
         prices = self._chooser.prices
         for offer in ask.models:
             patience = self._patience(text, offer.source)
@@ -103,14 +115,17 @@ class Explorer:
                 patience.used(text.n_rounds)
             elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
                 once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
-                ms = prices.row(n) + prices.drafts(offer.source, n)[1] / n + once
+                row = min(prices.steps[n_rows + 1], _LIKELY * prices.hoped[n_rows + 1])
+                row = max(row - prices.steps[n_rows], prices.row(n))
+                ms = row + prices.drafts(offer.source, n)[1] / n + once
                 loss = ms - text.track(offer.source).places(1)[0] / self._chooser.rate
                 scale = n / prices.steps[n]
-                if self.budget.spend(loss * scale, once * scale):
+                if self.budget.spend(loss * scale, once * scale, n):
                     patience.loss = self.budget.last
                     plan.model, plan.n_model, plan.is_probe = offer.source, 1, True
-                else:
-                    patience.due = text.n_rounds + _AGAIN
+                    return True
+                patience.due = text.n_rounds + _AGAIN
+        return False
 
     def allocate(self, options: Sequence[Option]) -> tuple[Allocation, float]:
         """Lengths for many texts, and the rate that is possible; of lengths whose cost is hardly

@@ -26,6 +26,10 @@ class Prices:
         self.are_quick = False  # steps are: a decision is not to take long beside one
         self._n_sequences = self._n_ctx = self._version = self._n_left = 0
 
+    def expire(self) -> None:
+        """The tables are read anew the next time."""
+        self._n_left = 0
+
     def read(self, n_sequences: int, n_ctx: int) -> None:
         """Make the tables fit a step of so many sequences with so much context together."""
         self._n_left -= 1

@@ -20,9 +20,10 @@ class Budget:
     def __init__(self) -> None:
         self.spent = self.total = self.last = 0.0
 
-    def spend(self, loss: float, once: float = 0.0) -> bool:
-        """If there is so much. `once`: a part of the loss that would be paid later as well."""
-        if loss - once > _AT_ONCE or self.spent + loss > _CREDIT + _SHARE * self.total:
+    def spend(self, loss: float, once: float = 0.0, n: int = 1) -> bool:
+        """If there is so much. `once`: a part of the loss that would be paid later as well. `n`
+        texts share the step: a round of them is worth so many plain steps."""
+        if loss - once > n * _AT_ONCE or self.spent + loss > _CREDIT + _SHARE * self.total:
             return False
         self.last = loss if loss > 0.0 else 0.0
         self.spent += self.last

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from specdec.cuda_kernels.kernel import Kernel, Source
 if reason := unavailable_reason():
     pytest.skip(reason, allow_module_level=True)
 
-ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "kernels" / "faults.cu"
 F32 = np.float32
 SEEDS = [0, 1, 2]
@@ -81,16 +78,8 @@ def test_what_a_launch_before_wrote_is_read_after_the_wait() -> None:
 
 
 @pytest.mark.slow
-def test_kernels_have_no_races() -> None:
-    """All tests of kernels, once more."""
-    command = ("-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", "tests/cuda_kernels")
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env={**os.environ, sanitizer.MODE: "races"},
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
+@pytest.mark.parametrize("part", range(sanitizer.N_PARTS))
+def test_kernels_have_no_races(part: int) -> None:
+    """All tests that run kernels, once more."""
+    done = sanitizer.run_tests(part, {**os.environ, sanitizer.MODE: "races"})
     assert done.returncode == 0, done.stdout[-8000:]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from shim import sanitizer
-
-ROOT = Path(__file__).parents[2]
 
 if reason := sanitizer.unavailable_reason():
     pytest.skip(reason, allow_module_level=True)
@@ -62,22 +58,11 @@ WANTED = (
 )
 
 
-def sanitized(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=sanitizer.environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("seed", [0, 3])
 def test_one_element_too_far_is_seen(seed: int) -> None:
     source = Path(__file__).parent / "kernels" / "faults.cu"
-    done = sanitized("-c", CHILD, str(seed), str(source), timeout=120)
+    arguments = ["-c", CHILD, str(seed), str(source)]
+    done = sanitizer.run(arguments, sanitizer.environment(), timeout=300)
     lines = done.stdout.splitlines()
     assert len(lines) == len(WANTED), done.stderr[-3000:]
     for line, wanted in zip(lines, WANTED, strict=True):
@@ -85,8 +70,8 @@ def test_one_element_too_far_is_seen(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_kernels_stay_within_their_arrays() -> None:
-    """All tests of kernels, once more."""
-    command = ("-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "tests/cuda_kernels")
-    done = sanitized(*command, timeout=1500)
+@pytest.mark.parametrize("part", range(sanitizer.N_PARTS))
+def test_kernels_stay_within_their_arrays(part: int) -> None:
+    """All tests that run kernels, once more."""
+    done = sanitizer.run_tests(part, sanitizer.environment())
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-8000:]}"

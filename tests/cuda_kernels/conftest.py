@@ -2,57 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from shim import sanitizer
+from shim.alone import alone
 from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
 from support.sass import disassembler
 
 from specdec.cuda_kernels.cache import CubinCache, default_folder
-from specdec.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin, nvrtc_problem
+from specdec.cuda_kernels.compile import Compiler, Cubin, nvrtc_problem
 from specdec.cuda_kernels.kernel import Source
 from specdec.cuda_kernels.registry import all_sources
 
 HERE = Path(__file__).parent
 
 
+class SharedCompiler(Compiler):
+    """Whatever several threads or processes want at the same time is compiled once."""
+
+    def __init__(self) -> None:
+        super().__init__(CubinCache(default_folder()))
+
+    def compile(self, source: Source, arch: int) -> Cubin:
+        with alone(f"{source} {arch}"):
+            return super().compile(source, arch)
+
+
+class Cubins(dict[tuple[Source, int], Cubin]):
+    """What nobody announced is compiled when it is asked for."""
+
+    def __missing__(self, pair: tuple[Source, int]) -> Cubin:
+        return self.setdefault(pair, SharedCompiler().compile(*pair))
+
+
 @pytest.fixture(scope="session")
 def compiler() -> Compiler:
     if reason := nvrtc_problem():
         pytest.skip(reason)
-    return Compiler(CubinCache(default_folder()))
+    return SharedCompiler()
 
 
-Cubins = Mapping[tuple[Source, int], Cubin]
+Compiled = dict[tuple[Source, int], Cubin]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiling(request: pytest.FixtureRequest) -> Iterator[Future[Cubins] | None]:
-    """Compiles every source for every architecture beside the other tests, which come first.
+def compiling(request: pytest.FixtureRequest) -> Iterator[Future[Compiled] | None]:
+    """Compiles every source beside the other tests, which come first: for sm_90, and for each
+    architecture that a test of this run names.
 
     It takes minutes where nothing is in the cache, and most tests keep one processor busy.
     """
-    if nvrtc_problem() or not any(map(wants_cubins, request.session.items)):
+    waiting = [item for item in request.session.items if wants_cubins(item)]
+    if nvrtc_problem() or not waiting:
         yield None
         return
-    pairs = [(source, arch) for source in all_sources() for arch in ARCHITECTURES]
+    archs = dict.fromkeys(map(architecture, waiting))
+    pairs = [(source, arch) for arch in archs for source in all_sources()]
     with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(Compiler(CubinCache(default_folder())).compile_all, pairs)
+        yield pool.submit(SharedCompiler().compile_all, pairs)
 
 
 def wants_cubins(item: pytest.Item) -> bool:
     return "cubins" in getattr(item, "fixturenames", ())
 
 
+def architecture(item: pytest.Item) -> int:
+    call = getattr(item, "callspec", None)
+    arch: int = call.params.get("arch", 90) if call else 90
+    return arch
+
+
 @pytest.fixture(scope="session")
-def cubins(compiling: Future[Cubins] | None) -> Cubins:
-    """Of every source and architecture."""
+def cubins(compiling: Future[Compiled] | None) -> Cubins:
+    """By source and architecture."""
     if compiling is None:
         pytest.skip(nvrtc_problem() or "nothing was compiled")
-    return compiling.result()
+    return Cubins(compiling.result())
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +119,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def runs_kernels(item: pytest.Item) -> bool:
+    if {"cubins", "compiler", "sass"} & {*getattr(item, "fixturenames", ())}:
+        return False
     names = vars(getattr(item, "module", None) or object).values()
     uses_shim = any(str(getattr(name, "__module__", "")).startswith("shim.") for name in names)
     return uses_shim or "machine" in getattr(item, "fixturenames", ())

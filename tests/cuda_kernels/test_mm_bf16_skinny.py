@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from shim import sanitizer
 from shim.machine import HostMachine, Machine
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
@@ -166,10 +167,13 @@ def gate(machine: Machine, x: Floats, w: PlainMatrix, activation: Activation) ->
     return PackedRows(*(machine.get(array) for array in (made.q, made.d, made.s)))
 
 
+GATED_SHAPES = [(3, 300, 136), (18, 272, 72), (1, 256, 64), (9, 40, 520)]
+if sanitizer.is_wanted():
+    GATED_SHAPES = GATED_SHAPES[:2]
+
+
 @pytest.mark.parametrize("activation", Activation)
-@pytest.mark.parametrize(
-    "shape", [(1, 256, 64), (3, 300, 136), (9, 40, 520), (18, 272, 72)], ids=str
-)
+@pytest.mark.parametrize("shape", GATED_SHAPES, ids=str)
 @pytest.mark.parametrize("kind", Plain)
 def test_gated_columns_equal_the_reference(
     machine: Machine, kind: Plain, shape: tuple[int, int, int], activation: Activation

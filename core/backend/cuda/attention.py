@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ....cuda_kernels.attention import AttentionHeads, Parts, n_splits, parts_shapes
 from ....cuda_kernels.attn_combine import attn_combine
+from ....cuda_kernels.attn_prefill import PrefillRows, attn_prefill
 from ....cuda_kernels.attn_prep import HeadNorm, Preparation, Rope, attn_prep, turns
 from ....cuda_kernels.attn_verify import attn_verify
 from ....cuda_kernels.kernel import Array
@@ -30,6 +31,17 @@ class Attender:
         attn_prep(launcher, heads, self._preparation(a), qkv, arrays, cache, queries)
         attn_verify(launcher, heads, step.shape.max_rows, arrays, cache, queries, parts)
         attn_combine(launcher, heads, arrays, parts, qkv, sinks=a.sinks, packed=out)
+
+    def attend_prompt(
+        self, qkv: Array, a: Attention, cache: KvPages, step: DeviceStep, out: Array
+    ) -> None:
+        """Rows of one prompt, to bfloat16 `out`."""
+        heads = AttentionHeads(a.n_heads, cache.heads, a.gated, a.window)
+        queries = self._device.empty(heads.queries_shape(step.n_rows), "uint32")
+        launcher, arrays = self._launcher, step.attention
+        attn_prep(launcher, heads, self._preparation(a), qkv, arrays, cache, queries)
+        rows = PrefillRows(queries, qkv, out)
+        attn_prefill(launcher, heads, arrays, cache, rows, sinks=a.sinks)
 
     def _room(self, heads: AttentionHeads, step: DeviceStep) -> tuple[Array, Parts]:
         """Layers of one kind run one after the other in the same memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -49,14 +49,18 @@ from .experts import ExpertRunner
 from .plan import rehearsed
 from .planned import PlannedDevice
 from .products import Product, Products
+from .prompt import PromptRunner, PromptSizes
 from .rooms import Outputs, Rooms
-from .runner import Runner
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
 from .weights import CudaMatrix, use_of
+from .wide import WideProducts
 
-_ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
+if TYPE_CHECKING:
+    from .prompt_ops import PromptOps
+
+ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
 
 
 class Chosen(NamedTuple):
@@ -85,6 +89,9 @@ class CudaBackend(Backend):
     """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
     when it is known what for; Packed is `PackedRows`."""
 
+    any_cut = False  # prompts and single rows come from different kernels
+    prompts = PromptSizes()
+
     def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
         self.device, self.launcher = device, device.launcher
         self.name, self.kv_types = device.name, kv_types
@@ -100,6 +107,8 @@ class CudaBackend(Backend):
         self._attender = Attender(device)
         self._delta = DeltaRunner(self._rooms, self._products)
         self._experts = ExpertRunner(self._rooms)
+        self._wide = WideProducts(device)
+        self.prompt_chunk = self.prompts.chunk
 
     @property
     def state_format(self) -> str:
@@ -163,7 +172,13 @@ class CudaBackend(Backend):
     def compile(
         self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
-        return Runner(self, forward, state, taps)
+        return PromptRunner(self, forward, state, taps)
+
+    def prompt_ops(self, call: int) -> PromptOps:
+        """The same operations for the rows of one prompt, in products of `call` rows."""
+        from .prompt_ops import PromptOps  # which is a backend like this one
+
+        return PromptOps(self, call)
 
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:
@@ -178,13 +193,13 @@ class CudaBackend(Backend):
     # rows
 
     def embed(self, table: CudaMatrix, step: Step) -> Array:
-        there = _there(step)
+        there = there_of(step)
         x = self._rooms.rows(there.n_rows, table.n_in)
         table.look_up(self.launcher, there.array("tokens"), x)
         return x
 
     def given_rows(self, step: Step, width: int) -> Array:
-        return _there(step).array("hidden")
+        return there_of(step).array("hidden")
 
     def keep(self, x: Rows) -> Array:
         rows = self._made(x)
@@ -193,7 +208,7 @@ class CudaBackend(Backend):
         return kept
 
     def out_rows(self, x: Rows, step: Step) -> Chosen:
-        return Chosen(x, _there(step).array("out_rows"))
+        return Chosen(x, there_of(step).array("out_rows"))
 
     def to_host(self, x: Rows) -> Floats:
         found: Floats = self.device.get(x.rows if isinstance(x, Scored) else self._made(x))
@@ -202,13 +217,13 @@ class CudaBackend(Backend):
     # operations
 
     def norm(self, x: Rows, norm: Norm) -> PackedRows:
-        n_rows, width = _shape(x)
+        n_rows, width = shape_of(x)
         out = self._rooms.packed(n_rows, width)
         self._norm(x, norm, NormOutputs(packed=out))
         return out
 
     def norm_rows(self, x: Rows, norm: Norm) -> Array:
-        out = self._outputs.tap(*_shape(x))
+        out = self._outputs.tap(*shape_of(x))
         self._norm(x, norm, NormOutputs(rows=out))
         return out
 
@@ -256,7 +271,7 @@ class CudaBackend(Backend):
 
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
-        out, kind = self._rooms.packed(n_rows, width), _ACTIVATIONS[activation]
+        out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
         if gate_up.gated is None:
             gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
             return out
@@ -265,19 +280,20 @@ class CudaBackend(Backend):
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
-        there = _there(step)
+        there = there_of(step)
         out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         self._attender.attend(self._made(qkv), attention, cache, there, out)
         return out
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
-        there = _there(step)
+        there = there_of(step)
         out = self._rooms.packed(there.n_rows, delta.shape.value_width)
         if not (
             isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
         ):
-            self._delta.run(self._made(rows), delta, state, there, out)
+            inputs = self._made(rows)
+            self._delta.run(inputs, delta, state, there, NormOutputs(packed=out))
         return out
 
     def moe(self, a: PackedRows, moe: Moe, add_to: Rows) -> Summing:
@@ -323,16 +339,16 @@ class CudaBackend(Backend):
         state.copy(source, target, n_pending)
 
 
-def _shape(x: Rows) -> tuple[int, int]:
+def shape_of(x: Rows) -> tuple[int, int]:
     """Rows and width of what is asked for."""
     if isinstance(x, Chosen):
-        return int(x.which.shape[0]), _shape(x.rows)[1]
+        return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 
 
-def _there(step: Step) -> DeviceStep:
+def there_of(step: Step) -> DeviceStep:
     assert isinstance(step, DeviceStep), "models pass on the step that `compile` gave them"
     return step

@@ -37,7 +37,7 @@ class DeltaRunner:
         self._device, self._launcher = rooms.device, rooms.launcher
 
     def run(
-        self, rows: Array, delta: DeltaRule, state: CudaState, step: DeviceStep, out: PackedRows
+        self, rows: Array, delta: DeltaRule, state: CudaState, step: DeviceStep, out: NormOutputs
     ) -> None:
         """Of rows [q | k | v | z | beta | alpha]."""
         shape = state.gdn_shape(delta)
@@ -67,7 +67,8 @@ class DeltaRunner:
         self._products.put_split(product.a, first.weights, split, gates)
         for piece in others:
             self._products.put(product.a, piece, gates, piece.column - shape.channels)
-        self._step(GdnRows(gates, 0, None, step.shape.max_rows), delta, state, step, out)
+        inputs = GdnRows(gates, 0, None, step.shape.max_rows)
+        self._step(inputs, delta, state, step, NormOutputs(packed=out))
         return True
 
     def _ring_rows(self, shape: GdnShape, step: DeviceStep) -> Array:
@@ -85,13 +86,12 @@ class DeltaRunner:
         delta: DeltaRule,
         state: CudaState,
         step: DeviceStep,
-        out: PackedRows,
+        out: NormOutputs,
     ) -> None:
         shape, layer, norm = state.gdn_shape(delta), state.delta_layer(delta.layer), delta.norm
         weights = GdnWeights(shape, delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
         space = self._workspace(shape, step.n_rows, step.n_sequences)
-        outputs = NormOutputs(packed=out)
-        gdn_step(self._launcher, weights, layer, step.delta, rows, space, outputs)
+        gdn_step(self._launcher, weights, layer, step.delta, rows, space, out)
 
     def _workspace(self, shape: GdnShape, n_rows: int, n_sequences: int) -> GdnWorkspace:
         n_rows, n_sequences = roomy(n_rows), roomy(n_sequences, 1)

@@ -88,6 +88,16 @@ class Device(ABC):
         """What was sent is there for all that is launched from here on; staging ends."""
 
     @abstractmethod
+    def as_bytes(self, array: Array) -> Array:
+        """The same memory as uint8, (rows, bytes of a row)."""
+
+    @abstractmethod
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        """out (M, N) = a (M, K) @ w (N, K).T: bfloat16, summed and left in float32. Rows may
+        lie farther apart than they are long. How a number is summed follows from the shapes and
+        its place in `out` alone, whatever the others are."""
+
+    @abstractmethod
     def mirror(self, n_bytes: int) -> Mirror:
         """Memory of the host and of the device."""
 

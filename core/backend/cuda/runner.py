@@ -43,10 +43,12 @@ class Runner:
         is_short = step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
-    def _work(self, step: DeviceStep) -> Made:
+    def _work(self, step: DeviceStep, ops: CudaBackend | None = None) -> Made:
+        """`ops`: others than the backend's own."""
+        ops = ops or self._backend
         step.made.clear()
-        with self._backend.leaving_in(self._outputs):
-            output = self._forward(self._backend, step, self._state, self._taps)
+        with ops.leaving_in(self._outputs):
+            output = self._forward(ops, step, self._state, self._taps)
         rows, maxima = output.logits
         picked = None
         if step.shape.has_requests:

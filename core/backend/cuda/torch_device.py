@@ -31,6 +31,8 @@ class TorchDevice(Device):
         self.details = torch.cuda.get_device_name(self._where)
         self.launcher = DeviceLauncher(index)
         self._staging: _Staging | None = None
+        # Parts of a long sum stay float32 on their way, too.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other
         self._capturing = torch.cuda.Stream(self._where)  # the default one cannot
 
@@ -86,6 +88,15 @@ class TorchDevice(Device):
         # As torch's allocator rounds: large blocks are pieces of memory of their own.
         whole = _ALONE_WHOLE if n_bytes >= _ALONE else _WHOLE
         return -(-n_bytes // whole) * whole
+
+    def as_bytes(self, array: Tensor) -> Tensor:
+        return array.view(torch.uint8)
+
+    def matmul(self, a: Tensor, w: Tensor, out: Tensor) -> None:
+        # One stream, and a shape always gets the same algorithm: cuBLAS then repeats every bit.
+        left, right = a.view(torch.bfloat16), w.view(torch.bfloat16).t()
+        torch.mm(left, right, torch.float32, out=out)
+        self.launcher.begin_after_all()
 
     def mirror(self, n_bytes: int) -> Mirror:
         return TorchMirror(self._where, n_bytes, self.launcher)

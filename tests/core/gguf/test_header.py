@@ -197,14 +197,14 @@ def test_bad_file_is_refused(content: bytes, message: str, mmap: bool, tmp_path:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
     tracemalloc.start()
-    started = time.perf_counter()
+    started = time.thread_time()
     try:
         with pytest.raises(FileFormatError, match=message) as caught:
             open_gguf(path, mmap=mmap)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
     assert peak < 2_000_000
     line = str(caught.value)
     assert line.startswith(str(path))

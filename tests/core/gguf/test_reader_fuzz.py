@@ -134,9 +134,9 @@ def fuzz_files(count: int, folder: Path) -> tuple[int, float]:
     for seed in range(count):
         path.unlink(missing_ok=True)  # an old mapping keeps its old file
         path.write_bytes(mutate(random.Random(seed)))
-        started = time.perf_counter()
+        started = time.thread_time()
         refusal = refusal_of(open_and_use, seed)
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.thread_time() - started)
         n_read += refusal is None
         assert refusal is None or refusal.isprintable(), f"seed {seed}"
     return n_read, slowest

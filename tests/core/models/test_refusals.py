@@ -92,10 +92,10 @@ def logits(path: Path) -> Floats:
 
 def refusal(path: Path) -> str:
     """The one line."""
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(SpecdecError) as caught:
         load(path)
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
     line = str(caught.value)
     assert line.isprintable()  # no line break either
     assert str(path) in line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,11 +21,12 @@ from specdec.core.server.worker import DEAD, MAX_FAILURES, Loaded
 BODY: dict[str, Any] = {"prompt": "a = ", "n_predict": 30, "ignore_eos": True}
 
 
-def break_at(engine: Engine, n: int) -> None:
-    """The n-th pass of the model from now on fails; all of them for 0."""
+def break_at(engine: Engine, n: int, first: Callable[[], None] = lambda: None) -> None:
+    """The n-th pass of the model from now on fails; all of them for 0. `first` before each."""
     run, left = engine._run, [n]
 
     def fail(step: Step) -> HostOutput:
+        first()
         left[0] -= 1
         if left[0] == 0 or n == 0:
             raise RuntimeError("secret details")
@@ -82,12 +84,13 @@ def test_a_dead_engine_ends_the_server() -> None:
     server = nano_server(n=1)
     server.start()
 
-    break_at(server.engine, 0)
+    # Who came later would find nobody there any more.
+    break_at(server.engine, 0, first=lambda: wait_until(lambda: server.worker._n_submitted == 8))
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: server.request("POST", "/completion", BODY)[0], range(8)))
     assert set(found) <= {500, 503}
     assert found.count(500) >= MAX_FAILURES
-    server.thread.join(10)
+    server.thread.join(60)
     assert (server.worker.state, server.code) == (DEAD, 1)
     server.stop()
 
@@ -128,6 +131,7 @@ def test_a_burst(streams: bool) -> None:
                 began = time.perf_counter()
                 server.get("/health")
                 slowest[0] = max(slowest[0], time.perf_counter() - began)
+                is_over.wait(0.005)  # the others want this interpreter, too
 
         watcher = threading.Thread(target=watch)
         watcher.start()

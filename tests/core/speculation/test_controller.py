@@ -238,3 +238,28 @@ def test_expensive_rows_are_not_bought() -> None:
     text = iid(0.5)(random.Random(1), 700)
     run = Simulation(MOE, [text]).run(Controller(), 600)
     assert run.drafted < 40
+
+
+@pytest.mark.parametrize("n_texts", [1, 4])
+def test_a_plain_step_that_was_disturbed_when_it_was_measured(n_texts: int) -> None:
+    """It seemed to take 14 ms, beside which drafts gain; it takes 10, and they lose."""
+    controller, drafted, text = Controller(), [], list(range(50))
+    for sequence in range(n_texts):
+        controller.begin(sequence)
+    for n_round in range(300):
+        offers = [ModelOffer("mtp", 3)]
+        plans = controller.plan([AskInfo(b, text, 3, (), offers) for b in range(n_texts)])
+        drafts = [Draft([1] * plan.n_model, ["mtp"] * plan.n_model) for plan in plans]
+        n_rows = n_texts + sum(plan.n_model for plan in plans)
+        if n_rows > n_texts:
+            n = sum(plan.n_model > 0 for plan in plans)
+            controller.observe_draft("mtp", max(plan.n_model for plan in plans), n, 0.1)
+        controller.cut(drafts)
+        plain = 14.0 if n_round < 60 else 10.0
+        controller.observe_step(n_rows, 50 * n_texts, plain if n_rows == n_texts else 14.6)
+        for b, draft in enumerate(drafts):
+            if draft.tokens:
+                controller.settle(b, draft, int((n_round + b) % 4 == 0))
+        drafted.append(n_rows > n_texts)
+    assert sum(drafted[20:60]) > 30
+    assert sum(drafted[-60:]) < 20

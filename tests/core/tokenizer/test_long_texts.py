@@ -27,9 +27,9 @@ LIMIT_S = 12.0  # about a second when nothing else runs; a quadratic step takes 
 
 
 def check(tokenizer: Tokenizer, text: str) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     ids = tokenizer.encode(text, add_special=False)
-    assert time.perf_counter() - start < LIMIT_S
+    assert time.thread_time() - start < LIMIT_S
     assert tokenizer.decode(ids) == text
 
 

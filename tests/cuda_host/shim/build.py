@@ -25,6 +25,8 @@ from typing import Literal
 
 from specdec.cuda_kernels.kernel import FOLDER, Source
 
+from .alone import alone
+
 HERE = Path(__file__).parent
 INCLUDE = FOLDER / "include"
 FLAGS = (
@@ -37,11 +39,11 @@ CHECKS = "-fsanitize=alignment,bounds,null,shift-exponent,integer-divide-by-zero
 # a library, -fsanitize=thread calls what races.h defines.
 Mode = Literal["plain", "addresses", "races"]
 ADDRESS = ("-fsanitize=address", "-fsanitize-recover=address")
-SLOW = ("-O1", "-g", "-fno-omit-frame-pointer")
+SLOW = ("-O1", "-g1", "-fno-omit-frame-pointer")
 SOURCE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
     "addresses": (*SLOW, *ADDRESS),
-    "races": ("-O2", "-g", "-fsanitize=thread"),
+    "races": ("-O1", "-g1", "-fsanitize=thread"),
 }
 RUNTIME_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
@@ -107,7 +109,9 @@ def library(source: Source, mode: Mode) -> Path:
         flags += ["-mllvm", VOLATILE] if "clang" in _version() else [f"--param={VOLATILE[1:]}"]
     path = _cache_folder() / f"{source.path.stem}-{_digest(flags, source)}.so"
     if not path.exists():
-        _compile(source, flags, path, [str(_runtime(mode)), *LINK_FLAGS[mode]])
+        with alone(str(path)):
+            if not path.exists():
+                _compile(source, flags, path, [str(_runtime(mode)), *LINK_FLAGS[mode]])
     for used in (path, _listing(path)):
         used.touch()
     return path
@@ -118,8 +122,8 @@ def _runtime(mode: Mode) -> Path:
     """What all sources are linked with."""
     flags = [*FLAGS, *_machine_flags(), *RUNTIME_FLAGS[mode]]
     path = _cache_folder() / f"runtime-{_digest(flags)}.o"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=path.parent) as name:
+    with alone(str(path)), tempfile.TemporaryDirectory(dir=path.parent) as name:
+        if not path.exists():
             built = Path(name) / "runtime.o"
             _run([*flags, "-c", str(HERE / "runtime.cpp"), "-o", str(built)], "runtime.cpp")
             os.replace(built, path)
@@ -141,7 +145,7 @@ def _compile(source: Source, flags: list[str], path: Path, link: list[str]) -> N
         _run(["-shared", half, *link, "-o", str(built)], source.label)
         listing = folder / "kernels"
         listing.write_text("".join(f"{name}\t{bounds}\n" for name, bounds in kernels.items()))
-        # Another process may do the same: each file appears whole, the library last.
+        # Others look without waiting: each file appears whole, the library last.
         os.replace(listing, _listing(path))
         os.replace(built, path)
 

@@ -7,12 +7,16 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from . import build
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+N_PARTS = 3  # of the tests of kernels: each is run by a process of its own
 MODE = "SHIM_MODE"  # in the environment: `addresses` or `races`, for all launchers
 OPTIONS = (
     "detect_leaks=0:"  # Python leaves much behind at its end
@@ -49,6 +53,27 @@ def environment() -> dict[str, str]:
         "LD_PRELOAD": str(_library()),
         "ASAN_OPTIONS": OPTIONS,
     }
+
+
+def run_tests(part: int, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Every N_PARTS-th file of kernel tests, in a process with this environment."""
+    files = sorted(str(path) for path in (ROOT / "tests" / "cuda_kernels").glob("test_*.py"))
+    options = ("-m", "pytest", "-n", "0", "-q", "--tb=short", "-p", "no:cacheprovider")
+    return run([*options, *files[part::N_PARTS]], env, timeout=1500)
+
+
+def run(
+    arguments: Sequence[str], env: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 @cache

@@ -8,7 +8,9 @@ from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
 from specdec.core.backend import cuda
+from specdec.core.backend.cuda.backend import CudaBackend
 from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.cuda_kernels.kernel import Array
 
 
@@ -78,12 +80,23 @@ class HostDevice(Device):
             staged, target = found
             target[...] = staged
 
+    def as_bytes(self, array: Array) -> Array:
+        return array.view(np.uint8)
+
+    def matmul(self, a: Array, w: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):  # rows that are nobody's hold anything
+            out[...] = _floats(a) @ _floats(w).T
+
     def mirror(self, n_bytes: int) -> Mirror:
         return HostMirror(self, n_bytes)
 
     def free_bytes(self) -> int:
         """Before anything is taken."""
         return self.free
+
+
+def _floats(bfloat16: Numpy) -> Numpy:
+    return (bfloat16.astype(np.uint32) << 16).view(np.float32)
 
 
 class HostMirror(Mirror):
@@ -111,10 +124,16 @@ class HostMirror(Mirror):
 
 
 def use_for_cuda(
-    monkeypatch: pytest.MonkeyPatch, seed: int = 0, device: HostDevice | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int = 0,
+    prompts: PromptSizes | None = None,
+    device: HostDevice | None = None,
 ) -> None:
-    """`--device cuda` is the CPU from here on, or this device."""
+    """`--device cuda` is the CPU from here on, or this device. `prompts`: others than for real
+    models."""
     if reason := host_problem():
         pytest.skip(reason)
     monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
     monkeypatch.setattr(cuda, "open_device", lambda index: device or HostDevice(seed))
+    if prompts is not None:
+        monkeypatch.setattr(CudaBackend, "prompts", prompts)

@@ -96,9 +96,9 @@ class Server(Client):
         loop = self.worker.loop
         if self.thread.is_alive() and loop is not None:
             loop.call_soon_threadsafe(self.serving.stop)
-        self.thread.join(20)
+        self.thread.join(60)
         assert not self.thread.is_alive()
-        assert self.worker.join(10)
+        assert self.worker.join(60)
 
     @property
     def engine(self) -> Engine:
@@ -137,7 +137,7 @@ def running(server: Server) -> Iterator[Server]:
         server.stop()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.perf_counter() + seconds
     while not condition():
         assert time.perf_counter() < end, "waited in vain"

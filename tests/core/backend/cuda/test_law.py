@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from support.host_device import use_for_cuda
 from support.running import random_tokens
 from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.core.engine.engine import Engine
 from specdec.core.generation import Event, GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
@@ -57,6 +59,19 @@ def test_the_text_is_that_of_plain_decoding(family: str, tiny: Tiny, shim: None)
                     assert got == plain
                     drafted += n_drafted
     assert drafted
+
+
+def test_the_text_is_that_of_plain_decoding_behind_long_prompts(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts that are run by themselves, of the model and of its MTP head."""
+    use_for_cuda(monkeypatch, prompts=PromptSizes(few=10, calls=(64,), chunk=64))
+    path = tiny("qwen35", mtp=True, quantise="Q8_0").path
+    with load_runtime(path, "cuda", n_ctx=128, spec=OPTIONS) as runtime:
+        plain, _ = write(runtime.new_engine(runtime.plan(2)), HOW[1], 2)
+        got, n_drafted = write(drafting(runtime, ("mtp",), 2), HOW[1], 2)
+    assert got == plain
+    assert n_drafted
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 2, None])

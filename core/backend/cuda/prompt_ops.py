@@ -1,0 +1,79 @@
+"""The operations of a model for the rows of one prompt: products of many rows through bfloat16."""
+
+from __future__ import annotations
+
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.norm_quant import NormOutputs, pack_rows
+from ....cuda_kernels.packed import PackedRows
+from ..interface import Packed, Rows
+from ..layers import Activation, Attention, DeltaRule, Moe, Norm
+from ..step import Step
+from .backend import ACTIVATIONS, Chosen, CudaBackend, Summing, shape_of, there_of
+from .products import Product
+from .state import CudaState
+from .weights import CudaMatrix
+from .wide import WideRows
+
+
+class PromptOps(CudaBackend):
+    """Another view of a backend, with all that it has. Packed is `WideRows`, or `PackedRows` of the
+    few rows with logits, whose products are those of any other step."""
+
+    def __init__(self, backend: CudaBackend, call: int) -> None:
+        vars(self).update(vars(backend))
+        self._call = call
+
+    def norm(self, x: Rows, norm: Norm) -> Packed:
+        if isinstance(x, Chosen):
+            return super().norm(x, norm)
+        n_rows, width = shape_of(x)
+        halves = self._halves(width)
+        self._norm(x, norm, NormOutputs(halves=halves[:n_rows]))
+
+        def floats() -> Array:  # x is the same until the products of this norm have been made
+            rows = self._rooms.rows(n_rows, width)
+            self._norm(x, norm, NormOutputs(rows=rows))
+            return rows
+
+        return WideRows(halves, n_rows, floats)
+
+    def matmul(
+        self, a: Packed, w: CudaMatrix, add_to: Rows | None = None
+    ) -> Array | Product | Summing:
+        if isinstance(a, PackedRows):
+            return super().matmul(a, w, add_to)
+        y = self._wide.rows(a, w)
+        if add_to is None:
+            return y
+        x = self._made(add_to)
+        return Summing(x, y.reshape(a.n_rows, 1, w.n_out))
+
+    def gated_ffn(self, a: Packed, gate_up: CudaMatrix, activation: Activation) -> Packed:
+        return self._wide.gated(a, gate_up, ACTIVATIONS[activation])
+
+    def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> Packed:
+        there = there_of(step)
+        halves = self._halves(attention.n_heads * attention.value_dim)
+        cache = state.kv[attention.layer]
+        out = halves[: there.n_rows]
+        self._attender.attend_prompt(self._made(qkv), attention, cache, there, out)
+        return WideRows(halves, there.n_rows)
+
+    def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> Packed:
+        there = there_of(step)
+        halves = self._halves(delta.shape.value_width)
+        out = NormOutputs(halves=halves[: there.n_rows])
+        self._delta.run(self._made(rows), delta, state, there, out)
+        return WideRows(halves, there.n_rows)
+
+    def moe(self, a: Packed, moe: Moe, add_to: Rows) -> Summing:
+        """By the kernels for few rows, which group rows by expert: an expert has too few of them
+        for its weights to be worth unpacking."""
+        assert a.floats is not None, "the input of a mixture is a norm"
+        rows = a.floats()
+        packed = self._rooms.packed(*rows.shape)
+        pack_rows(self.launcher, rows, packed)
+        return super().moe(packed, moe, add_to)
+
+    def _halves(self, width: int) -> Array:
+        return self.device.empty((self._call, width), "uint16")
