@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.config import EngineConfig
+from specdec.core.engine.config import PREFILL_CHUNK, EngineConfig
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.scheduler import Part
 from specdec.core.engine.verify import Verifier
@@ -43,7 +43,12 @@ def new_engine(
     drafter = None
     if types:
         drafter = Chain(make_speculators(setting), policy or make_policy(options))
-    config = EngineConfig(runtime.plan(n_slots).sizes, acceptance=acceptance)
+    config = EngineConfig(
+        runtime.plan(n_slots).sizes,
+        chunk=runtime.backend.prompt_chunk or PREFILL_CHUNK,
+        any_cut=runtime.backend.any_cut,
+        acceptance=acceptance,
+    )
     engine = Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
     engine.rehearse()
     return engine

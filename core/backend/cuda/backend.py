@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,9 +14,11 @@ from ....cuda_kernels import qmm
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.mm_bf16_skinny import mm_gated
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
 from ...gguf.reader import GgufFile
+from ..chain import ChainPlan, DraftRun, HostChain
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
@@ -40,8 +42,9 @@ from ..layers import (
     Norm,
     StateShape,
 )
-from ..step import Step
+from ..step import Ints, Step
 from .attention import Attender
+from .chain import CudaChain, keeps_rows_only
 from .delta import DeltaRunner
 from .device import Device
 from .expanded import say_if_expanded
@@ -70,6 +73,15 @@ class Chosen(NamedTuple):
     which: Array  # int32
 
 
+@dataclass(slots=True)
+class Looked:
+    """Rows of a table, which are made unless whoever norms them looks them up."""
+
+    table: CudaMatrix
+    ids: Array
+    rows: Array | None = None
+
+
 class Scored(NamedTuple):
     """Logits, and the largest of each 64."""
 
@@ -86,8 +98,8 @@ class Summing:
 
 
 class CudaBackend(Backend):
-    """Rows are float32 arrays (T, width), or one of `Product`, `Summing`, `Chosen`, which are made
-    when it is known what for; Packed is `PackedRows`."""
+    """Rows are float32 arrays (T, width), or one of `Looked`, `Product`, `Summing`, `Chosen`, which
+    are made when it is known what for; Packed is `PackedRows`."""
 
     any_cut = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()
@@ -180,6 +192,24 @@ class CudaBackend(Backend):
 
         return PromptOps(self, call)
 
+    def compile_chain(
+        self,
+        forward: Forward,
+        state: CudaState,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        taken: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftRun:
+        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        if keeps_rows_only(state, plan):
+            return CudaChain(self, forward, state, plan)
+        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        return HostChain(run, plan, state.window)
+
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:
         """Where logits and taps go, meanwhile; else they go wherever there is room."""
@@ -192,14 +222,13 @@ class CudaBackend(Backend):
 
     # rows
 
-    def embed(self, table: CudaMatrix, step: Step) -> Array:
-        there = there_of(step)
-        x = self._rooms.rows(there.n_rows, table.n_in)
-        table.look_up(self.launcher, there.array("tokens"), x)
-        return x
+    def embed(self, table: CudaMatrix, step: Step) -> Looked:
+        return Looked(table, there_of(step).array("tokens"))
 
-    def given_rows(self, step: Step, width: int) -> Array:
-        return there_of(step).array("hidden")
+    def given_rows(self, step: Step, width: int) -> Array | Chosen:
+        there = there_of(step)
+        which = there.arrays.get("hidden_rows")
+        return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
     def keep(self, x: Rows) -> Array:
         rows = self._made(x)
@@ -243,6 +272,11 @@ class CudaBackend(Backend):
             if x.rows is None:
                 x.rows = self._products.rows(x.a, x.w)
             return x.rows
+        if isinstance(x, Looked):
+            if x.rows is None:
+                x.rows = self._rooms.rows(*shape_of(x))
+                x.table.look_up(self.launcher, x.ids, x.rows)
+            return x.rows
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
@@ -253,14 +287,18 @@ class CudaBackend(Backend):
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
-        x, y = self._made(x), self._made(y)
-        out = self._rooms.packed(x.shape[0], x.shape[1] + y.shape[1])
-        first, second = (
-            tables.Side(rows, RowNorm(norm.weight, norm.eps))
-            for rows, norm in ((x, x_norm), (y, y_norm))
-        )
-        tables.norm_pair(self.launcher, first, second, out)
+        (n_rows, width), second = shape_of(x), self._side(y, y_norm)
+        out = self._rooms.packed(n_rows, width + second.rows.shape[1])
+        if isinstance(x, Looked) and x.rows is None and not x.table.is_in_tiles:
+            norm = RowNorm(x_norm.weight, x_norm.eps)
+            tables.embed_concat_quant(self.launcher, x.table.table, x.ids, norm, second, out)
+        else:
+            tables.norm_pair(self.launcher, self._side(x, x_norm), second, out)
         return out
+
+    def _side(self, x: Rows, norm: Norm) -> tables.Side:
+        rows, taken = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), taken)
 
     def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
         if add_to is None:
@@ -272,11 +310,14 @@ class CudaBackend(Backend):
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
         out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
-        if gate_up.gated is None:
+        if gate_up.gated is not None:
+            space = self._rooms.products(n_rows, gate_up.n_out, width)
+            qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
+        elif gate_up.plain is not None:
+            room = self._rooms.gated(n_rows, width)
+            mm_gated(self.launcher, a, gate_up.plain, out, room, activation=kind)
+        else:
             gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
-            return out
-        space = self._rooms.products(n_rows, gate_up.n_out, width)
-        qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
@@ -345,6 +386,8 @@ def shape_of(x: Rows) -> tuple[int, int]:
         return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
+    if isinstance(x, Looked):
+        return int(x.ids.shape[0]), x.table.n_in
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 

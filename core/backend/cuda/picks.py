@@ -29,7 +29,7 @@ def requests_of(step: Step) -> dict[str, Numpy]:
     row_of = np.full(step.n_sequences, NOBODY, np.int32)
     for b, address in enumerate(step.requests.tolist()):
         if address:
-            rows[b], row_of[b] = _read(address), b
+            rows[b], row_of[b] = request_row(address), b
     return {"requests": rows, "request_of": row_of, "sequence_of": _sequences(step)}
 
 
@@ -38,7 +38,8 @@ def _sequences(step: Step) -> Ints:
     return np.repeat(np.arange(step.n_sequences, dtype=np.int32), np.diff(step.starts))
 
 
-def _read(address: int) -> NDArray[np.int64]:
+def request_row(address: int) -> NDArray[np.int64]:
+    """What a sampler keeps there, as kernels read it."""
     head = _words(address, picking.FIRST_FILTER)
     n_filters, n_biases = int(head[picking.N_FILTERS]), int(head[picking.N_BIASES])
     words = _words(address, picking.FIRST_FILTER + picking.FILTER_WORDS * n_filters)

@@ -6,6 +6,7 @@ import numpy as np
 
 from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.mm_bf16_skinny import GatedSpace
 from ....cuda_kernels.packed import PackedRows, packed_shapes
 from .device import Device
 
@@ -44,6 +45,11 @@ class Rooms:
         counters = self.kept("counters", qmm.Workspace.counters_size(n_rows, n_out), 1)
         space = self.kept("hidden", n_rows, hidden) if hidden else None
         return qmm.Workspace(partials.reshape(-1), counters.reshape(-1), space)
+
+    def gated(self, n_rows: int, inner: int) -> GatedSpace:
+        n_rows = roomy(n_rows)
+        arrivals = self.kept("counters", GatedSpace.arrivals_size(n_rows, inner), 1)
+        return GatedSpace(self.kept("hidden", n_rows, inner), arrivals.reshape(-1))
 
     def kept(self, name: str, n: int, width: int) -> Array:
         """Memory that stays; counters begin as zeros, and are zeros again after each use."""

@@ -36,6 +36,10 @@ class CudaState:
             self._shape = gdn_shape(shape.delta[0], self.window, tiled=False)
             self._delta = _delta_layers(device, shape.delta, n_slots, self.window)
 
+    @property
+    def is_recurrent(self) -> bool:
+        return self._delta is not None
+
     def gdn_shape(self, delta: DeltaRule) -> GdnShape:
         return gdn_shape(delta.shape, self.window, tiled=delta.order is HeadOrder.TILED)
 

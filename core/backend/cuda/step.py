@@ -77,19 +77,25 @@ class DeviceStep(Step):
     def place(cls, step: Step, mirrors: Mirrors) -> DeviceStep:
         """Of its shape; what it holds comes with `rewrite`."""
         packet = Packet(mirrors, contents_of(step))
+        return cls.shaped(StepKey.of(step), packet.arrays, packet)
+
+    @classmethod
+    def shaped(
+        cls, key: StepKey, arrays: dict[str, Array], packet: Packet | None = None
+    ) -> DeviceStep:
+        """Models see a step of as many rows; what is in them only the device knows."""
+        rows, sequences = np.zeros(key.n_rows, np.int32), np.zeros(key.n_sequences, np.int32)
         return cls(
-            step.tokens,
-            step.positions,
-            step.starts,
-            step.slots,
-            step.past,
-            step.replay,
-            step.pages,
-            step.out_rows,
-            step.hidden,
-            step.requests,
-            key=StepKey.of(step),
-            arrays=packet.arrays,
+            tokens=rows,
+            positions=rows,
+            starts=np.zeros(key.n_sequences + 1, np.int32),
+            slots=sequences,
+            past=sequences,
+            replay=sequences,
+            pages=np.zeros((key.n_sequences, key.n_pages), np.int32),
+            out_rows=np.zeros(key.n_out, np.int32),
+            key=key,
+            arrays=arrays,
             packet=packet,
         )
 

@@ -91,14 +91,19 @@ class CudaMatrix:
     def n_in(self) -> int:
         return self.parts[0].tensor.shape[-1]
 
+    @property
+    def is_in_tiles(self) -> bool:
+        """As an embedding, because it is the output matrix as well."""
+        return self.use is Use.TABLE_AND_HEAD and self.plain is None
+
     def look_up(self, launcher: Launcher, ids: Array, x: Array) -> None:
         """x = the rows of int32 ids."""
-        if self.use is Use.TABLE_AND_HEAD:
+        if self.is_in_tiles:
             (piece,) = self.pieces
-            if isinstance(piece.weights, qmm.Matrix):
-                take_rows(launcher, piece.weights, ids, x)
-                return
-        embed(launcher, self.table, ids, x)
+            assert isinstance(piece.weights, qmm.Matrix), "not plain"
+            take_rows(launcher, piece.weights, ids, x)
+        else:
+            embed(launcher, self.table, ids, x)
 
     @cached_property
     def table(self) -> GgufTable:
@@ -152,6 +157,12 @@ class CudaMatrix:
         tiles = tiles_of(kind, self.n_out, self.n_in)
         scale = self._put(stacked_scales(parts, n_expert))
         return ExpertStack(tiles, n_expert, weights, scale, bias)
+
+    @property
+    def plain(self) -> PlainMatrix | None:
+        """If all of it is one matrix that is not quantised."""
+        (first, *others) = self.pieces
+        return first.weights if not others and isinstance(first.weights, PlainMatrix) else None
 
     @cached_property
     def floats(self) -> Array:

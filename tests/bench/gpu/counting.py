@@ -16,6 +16,7 @@ import numpy as np
 from specdec.core.backend.step import n_kept
 from specdec.cuda_kernels.attention import n_splits
 from specdec.cuda_kernels.kernel import Argument, Dim
+from specdec.cuda_kernels.repack import FORMATS, TILE_ROWS, TILE_WIDTH
 
 from .shadows import ROWS, TABLE, WEIGHTS, Shadow
 
@@ -60,12 +61,26 @@ Rule = Callable[[Sequence[Argument], Dim, Routing], Bytes]
 
 def count(name: str, arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
     """ValueError of a kernel that is known to nobody and touches what only rules can count."""
+    if name.startswith("dequant_"):
+        return _unpacked(name, arguments)
     rule = next((rule for prefix, rule in RULES.items() if name.startswith(prefix)), _plain)
     found = rule(arguments, grid, routing)
     found.rows += float(sum(a.nbytes for a in _arrays(arguments, ROWS)))
     if name.startswith("attn_"):
         found.rows -= _unused_parts(name, arguments)
     return found
+
+
+def _unpacked(name: str, arguments: Sequence[Argument]) -> Bytes:
+    """Some rows of a matrix, read as tiles and written as bfloat16: dequant_Q4_K_bf16."""
+    (out,) = (a for a in arguments if isinstance(a, Shadow) and a.dtype == np.uint16)
+    form = FORMATS[name.removeprefix("dequant_").removesuffix("_bf16")]
+    return Bytes(weights=out.size / (TILE_ROWS * TILE_WIDTH) * form.tile_bytes + out.nbytes)
+
+
+def of_cublas(a: Shadow, w: Shadow, out: Shadow) -> Bytes:
+    """A product of many rows, each of its arrays once."""
+    return Bytes(weights=w.nbytes, rows=float(a.nbytes + out.nbytes))
 
 
 def _arrays(arguments: Sequence[Argument], holds: str) -> list[Shadow]:
@@ -162,6 +177,12 @@ def _verified(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Byt
     return Bytes(kv=_cells(arguments, float(cells.sum())))
 
 
+def _seen_by_prompt(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+    """All cells, once."""
+    starts, past = np.asarray(arguments[8]), np.asarray(arguments[9])
+    return Bytes(kv=_cells(arguments, float((past + np.diff(starts)).sum())))
+
+
 def _unused_parts(name: str, arguments: Sequence[Argument]) -> float:
     """Parts of results that are there for the longest context of a graph, and that this one does
     not reach."""
@@ -190,4 +211,5 @@ RULES: dict[str, Rule] = {
     "gdn_keep_rows": _ring_rows,
     "attn_prep": _prepared,
     "attn_verify": _verified,
+    "attn_prefill": _seen_by_prompt,
 }

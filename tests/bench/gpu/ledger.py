@@ -25,9 +25,21 @@ from specdec.core.models.base import Block, Model
 from specdec.core.state.sizes import PAGE_LEN, WINDOW
 from specdec.cuda_kernels.kernel import Argument, Dim, Kernel
 
-from .counting import FACTORS, HEADER, KEYS_VALUES, RING, SCRATCH, STATE, Bytes, Routing, count
-from .shadows import ROWS, ShadowDevice, ShadowUploads
+from .counting import (
+    FACTORS,
+    HEADER,
+    KEYS_VALUES,
+    RING,
+    SCRATCH,
+    STATE,
+    Bytes,
+    Routing,
+    count,
+    of_cublas,
+)
+from .shadows import ROWS, Shadow, ShadowDevice, ShadowUploads
 
+CUBLAS = "cuBLAS"
 COPIED = 4.3e12  # bytes in a second of a large copy on an H200, which floors are reckoned with
 _STATE_ARRAYS = {
     "state": STATE, "ring": RING, "header": HEADER,
@@ -41,6 +53,7 @@ class Line:
 
     launches: float = 0.0
     bytes: Bytes = field(default_factory=Bytes)
+    flops: float = 0.0  # of cuBLAS
 
 
 @dataclass
@@ -55,6 +68,10 @@ class Account:
     @property
     def launches(self) -> float:
         return sum(line.launches for line in self.lines.values())
+
+    @property
+    def flops(self) -> float:
+        return sum(line.flops for line in self.lines.values())
 
     @property
     def total(self) -> Bytes:
@@ -72,6 +89,7 @@ class Account:
             own = self.lines.setdefault(name, Line())
             own.launches += share * line.launches
             own.bytes += line.bytes * share
+            own.flops += share * line.flops
         self.sent += share * other.sent
         self.fetched += share * other.fetched
         self.copies += share * other.copies
@@ -89,7 +107,7 @@ class Ledger:
         self.model = _model(sizes, mixture, self.backend)
         self.device.holds = ROWS
         self._account: Account | None = None
-        self.device.launcher.note = self._note
+        self.device.launcher.note, self.device.note_product = self._note, self._note_product
 
     def new_state(self, n_ctx: int, n_slots: int, window: int = WINDOW) -> CudaState:
         state = self.backend.new_state(
@@ -124,6 +142,16 @@ class Ledger:
         (head,) = self.model.nextn
         return self._steps(head.forward, 1, context, n_sequences, width=self.sizes.n_embd)
 
+    def prompt(self, n_rows: int, past: int = 0) -> Account:
+        """A piece of a prompt."""
+        state = self.new_state(past + n_rows, 1)
+        run = self.backend.compile(self.model.forward, state, max_rows=n_rows)
+        pages = range(-(-(past + n_rows) // PAGE_LEN))
+        step = build_step([Piece([0] * n_rows, past, pages, replay=int(past > 0))])
+        run(step)
+        self.tell_scratch()
+        return self.counted(partial(run, step))
+
     def _steps(
         self, forward: Forward, n_rows: int, context: int, n_sequences: int, width: int = 0
     ) -> Account:
@@ -134,7 +162,7 @@ class Ledger:
         for replay in cycle:
             step = _step(n_rows, context, n_sequences, replay, width)
             run(step)  # what is made at first use is not part of a step
-            self._tell_scratch()
+            self.tell_scratch()
             mean.add(self.counted(partial(run, step)), 1 / len(cycle))
         return mean
 
@@ -158,12 +186,19 @@ class Ledger:
         self.model.blk = blocks
         return made[-len(blocks) :]
 
-    def _tell_scratch(self) -> None:
+    def tell_scratch(self) -> None:
         """What only one launch writes and reads."""
         for array in self.backend._rooms._kept.values():
             array.holds = SCRATCH
         for space in self.backend._experts._spaces.values():
             space.sums.holds = space.arrivals.holds = SCRATCH
+
+    def _note_product(self, a: Shadow, w: Shadow, out: Shadow) -> None:
+        if self._account is not None:
+            line = self._account.lines.setdefault(CUBLAS, Line())
+            line.launches += 1
+            line.bytes += of_cublas(a, w, out)
+            line.flops += 2.0 * a.shape[0] * a.shape[1] * w.shape[0]
 
     def _note(self, kernel: Kernel, grid: Dim, arguments: Sequence[Argument]) -> None:
         if self._account is None:

@@ -17,6 +17,7 @@ from .plan import TOLERANCE, Plan
 WIDTHS = (1, 4, 8, 16)
 CONTEXTS = (1024, 32768, 131072)
 MEGABYTE, MS = 1e6, 1e3
+MULTIPLIED = 790e12  # bfloat16 operations in a second on an H200, at best
 DRAFTED = 16  # tokens that may have to be taken back
 PAGE = re.compile(r"(<!-- ledger:[^\n]*-->\n).*?(<!-- end of the ledger -->)", re.DOTALL)
 
@@ -35,6 +36,7 @@ def figures(plan: Plan, ledger: Ledger) -> list[Figure]:
         name = f"recurrent state, {n_rows} rows, at 4.3 TB/s"
         found.append(Figure(name, measured, "us", at_most=TOLERANCE * 1e3 * ms))
     found += _rollback(plan, ledger)
+    found += _prompts(plan, ledger)
     draft = ledger.draft_step()
     found.append(Figure("launches of a drafted token, full head", draft.launches))
     found.append(Figure("floor of a drafted token, full head", MS * draft.floor_s, "ms"))
@@ -54,6 +56,22 @@ def _layers(plan: Plan, ledger: Ledger) -> list[Figure]:
             name = f"launches of {kind} layers ({n} of {len(own)})"
             found.append(Figure(name, launches, at_most=planned))
     return found
+
+
+def _prompts(plan: Plan, ledger: Ledger) -> Iterator[Figure]:
+    """What a piece of a prompt takes at best. Its rows are too many for a cache."""
+    n = ledger.backend.prompts.chunk
+    account = ledger.prompt(n)
+    total, products = account.total, account.flops / MULTIPLIED
+    weights, rows = total.from_memory / COPIED, total.rows / COPIED
+    name = f"{n} rows of a prompt"
+    yield Figure(f"launches of {name}", account.launches)
+    yield Figure(f"{name}: products, at 790 TFLOP/s", MS * products, "ms")
+    yield Figure(f"{name}: weights, unpacked, at 4.3 TB/s", MS * weights, "ms")
+    yield Figure(f"{name}: rows, at 4.3 TB/s", MS * rows, "ms")
+    rate = n / (products + weights + rows)
+    name = f"{name}: one after the other"
+    yield Figure(name, rate, "tokens/s", at_least=plan.prompt_tokens_s)
 
 
 def _rollback(plan: Plan, ledger: Ledger) -> Iterator[Figure]:
@@ -89,7 +107,12 @@ def tables(plan: Plan, ledger: Ledger) -> str:
     plain = ledger.step(1, CONTEXTS[1])
     head = ["kernel", "launches", "weights MB", "state MB", "KV MB", "rows MB", "floor µs"]
     title = f"One row at a context of {CONTEXTS[1] // 1024}k, by kernel:"
-    return "\n\n".join([*parts, title, _markdown(head, by_kernel(plain))])
+    parts += [title, _markdown(head, by_kernel(plain))]
+    n = ledger.backend.prompts.chunk
+    title = (
+        f"{n} rows of a prompt, by kernel; weights are read, written as bfloat16 and read again:"
+    )
+    return "\n\n".join([*parts, title, _markdown(head, by_kernel(ledger.prompt(n)))])
 
 
 def _together(ledger: Ledger) -> list[list[str]]:

@@ -12,6 +12,7 @@ from typing import NoReturn, Self
 import numpy as np
 
 from specdec.core.backend.cuda.backend import CudaBackend
+from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.core.backend.cuda.runner import Runner
 from specdec.core.backend.cuda.step import StepKey
 from specdec.core.backend.interface import HostOutput
@@ -42,6 +43,9 @@ class Loaded:
         path = write_shapes(folder / f"{plan.name}.gguf", place.sizes(plan.sizes))
         backend = CudaBackend(place.device)
         backend.uploads = RandomUploads(place.device)
+        if place.is_dry:  # so that short prompts are some
+            backend.prompts = PromptSizes(few=16, calls=(64,), chunk=64)
+            backend.prompt_chunk = backend.prompts.chunk
         file = open_gguf(path)
         model = build_model(file, backend)
         runtime = Runtime(file, model, backend, load_tokenizer(file.metadata), place.scale.n_ctx)
@@ -86,10 +90,8 @@ class Steps:
         for i, kv in enumerate(self.state.kv):
             for array in (kv.keys, kv.values):
                 fill_with_normal(array, i)
-        rows = n_slots * window
-        run = backend.compile(model.forward, self.state, max_rows=rows)
-        assert isinstance(run, Runner)
-        self._run = run
+        loaded.place.device.launcher.begin_after_all()
+        self._run = Runner(backend, model.forward, self.state, frozenset())
         self._tokens = loaded.tokens(n_slots * window)
 
     def step(self, n_rows: int, past: int, n_sequences: int = 1) -> Step:

@@ -19,6 +19,7 @@ class Plan:
     state_ms: Mapping[int, float] = field(default_factory=dict)  # read, stored, with factors
     factor_mb: float | None = None  # of a token, all layers
     rollback_mb: float | None = None  # of a sequence, for 16 draft tokens
+    prompt_tokens_s: float | None = None  # asked of a prompt of 8k
 
 
 TOLERANCE = 1.03
@@ -31,6 +32,7 @@ PLANS = (
         state_ms={4: 0.073, 16: 0.082},
         factor_mb=1.58,
         rollback_mb=60,
+        prompt_tokens_s=9000,
     ),
     Plan(
         "35B-A3B",

@@ -99,6 +99,7 @@ class ShadowDevice(HostDevice):
     def __init__(self, n_processors: int = H200_PROCESSORS) -> None:
         self.launcher: ShadowLauncher = ShadowLauncher(n_processors)  # type: ignore[assignment]
         self.holds = WEIGHTS  # what is put here now
+        self.note_product: Callable[[Any, Any, Any], None] | None = None
         self.bytes_sent = self.bytes_fetched = 0  # to the device and from it
         self.n_copies = 0
 
@@ -123,6 +124,17 @@ class ShadowDevice(HostDevice):
 
     def copy(self, target: Any, source: Any) -> None:
         target[...] = source
+
+    def post(self, array: Any, values: Numpy) -> None:
+        self.write(array, values)
+
+    def shared(self, shape: Shape, dtype: str) -> tuple[Shadow, Numpy]:
+        made = shadow(shape, dtype, self.holds)
+        return made, made.view(np.ndarray)
+
+    def matmul(self, a: Any, w: Any, out: Any) -> None:
+        if self.note_product is not None:
+            self.note_product(a, w, out)
 
     def mirror(self, n_bytes: int) -> Mirror:
         return ShadowMirror(self, n_bytes)

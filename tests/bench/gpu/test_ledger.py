@@ -86,6 +86,19 @@ def test_what_is_counted_is_what_runs(sizes: Sizes, part: Part, tmp_path: Path) 
     assert counted == ran
 
 
+def test_a_prompt_multiplies_what_was_planned(part: Part) -> None:
+    ledger = part("ledger").Ledger(QWEN36_27B)
+    account = ledger.prompt(2048, past=2048)
+    # 24.35 billion weights for each row; read as tiles, written as bfloat16, read again: 111 GB.
+    assert account.flops / 2048 == pytest.approx(48.7e9, rel=0.03)
+    head = ledger.step(1).lines["qmm_Q6_K_4"].bytes.weights
+    assert account.total.weights < 111e9 * 1.03 + head
+    products = account.lines[part("ledger").CUBLAS].bytes.weights
+    assert products == pytest.approx(2 * 24.35e9, rel=0.03)
+    assert account.total.kv == 16 * 2 * 4 * 256 * 2 * (2048 + 4096)
+    assert ledger.prompt(1024).flops == account.flops / 2
+
+
 def test_states_are_stored_every_fourth_plain_step(part: Part) -> None:
     replays = part("ledger").replays
     assert replays(1, 65) == [1, 2, 3, 4]

@@ -42,7 +42,7 @@ def test_logits_are_near_the_references(family: str, kind: str, tiny: Tiny, shim
     assert np.abs(start(path, "cuda").append(TOKENS[:3]) - expected[3:6]).max() > 10 * NEAR
 
 
-@pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), *HYBRIDS])
+@pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), ("llama", "BF16"), *HYBRIDS])
 def test_cuts_company_and_wrong_drafts_change_no_bit(
     family: str, kind: str, tiny: Tiny, shim: None
 ) -> None:

@@ -20,6 +20,8 @@ from specdec.core.errors import ModelError
 from specdec.core.generation import GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.build import build_speculator
+from specdec.core.speculation.options import SpecOptions
 from specdec.cuda_kernels.compile import CompileError
 
 Tiny = Callable[..., TinyModel]
@@ -59,6 +61,28 @@ def test_tokens_come_back_and_nothing_else(how: GenerateParams, tiny: Tiny) -> N
         assert [e.token for e in drain(engine)] == [e.token for e in plain]
     assert max(fetched) > (1,)
     assert all(len(shape) == 1 for shape in fetched)
+
+
+def test_drafts_of_a_head_bring_hidden_rows_back_and_no_logits(tiny: Tiny) -> None:
+    """To be verified: tokens, and the rows that the head is to continue from. Of the head: drafts,
+    without a copy for each token."""
+    path = tiny("qwen35", mtp=True, quantise="Q8_0").path
+    options = SpecOptions(types=("mtp",), fixed=True, draft_n_max=3)
+    with load_runtime(path, "cuda", n_ctx=128, spec=options) as runtime:
+        device = device_of(runtime)
+        drafter = build_speculator(runtime.setting(1))
+        engine = runtime.new_engine(runtime.plan(1), drafter)
+        text = engine.add(random_tokens(9, n_vocab=256), replace(SAMPLED, max_tokens=12))
+        engine.step()
+        device.fetched.clear()
+        device.sent.clear()
+        n_steps = text.stats.steps
+        drain(engine)
+        n_steps = text.stats.steps - n_steps
+    assert text.stats.draft_n > n_steps
+    assert not [shape for shape in device.fetched if shape[-1] == N_VOCAB]
+    assert len(device.sent) <= 2 * n_steps
+    assert len(device.fetched) <= 3 * n_steps
 
 
 def test_logits_come_when_somebody_looks(tiny: Tiny) -> None:

@@ -1,0 +1,250 @@
+"""`Backend.compile_chain` on CUDA: all steps of a draft as one piece, without the host in between.
+
+The first step's rows come from the host, with all that the picks need. Then the device goes on by
+itself: `draft_pick` makes each token the row of the next step, whose hidden row is one of the step
+before. What comes back is the drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....cuda_kernels.draft_pick import DraftHead, draft_pick
+from ....cuda_kernels.head_pick import REQUEST_WORDS, Logits, head_summits
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.spec_accept import MAX_LINES, DraftRows, Field, Lines
+from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
+from ..interface import Forward
+from ..step import Ints, Step
+from .device import Numpy
+from .graphs import Graphs, Repeated
+from .packets import Mirrors, Packet
+from .picks import NOBODY, request_row
+from .rooms import MOST_REPEATED, Outputs
+from .step import DeviceStep, StepKey, contents_of, context_bucket
+
+if TYPE_CHECKING:
+    from .backend import CudaBackend, Scored
+    from .state import CudaState
+
+
+class CudaChain:
+    """What `compile_chain` returns. The host loop is for choosers without a request, and for rows
+    that are as many as those of a prompt."""
+
+    def __init__(
+        self, backend: CudaBackend, forward: Forward, state: CudaState, plan: ChainPlan
+    ) -> None:
+        self._backend, self._device, self._plan = backend, backend.device, plan
+        self._forward, self._state = forward, state
+        self._graphs: Graphs[_There, None] = Graphs(self._device)
+        self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
+        self._stops = self._device.put(np.array(sorted(plan.stops), np.int32))
+        taken = plan.taken
+        self._taken = None if taken is None else self._device.put(np.array(taken, np.int32))
+
+    @cached_property
+    def _by_host(self) -> HostChain:
+        plan, compile_ = self._plan, self._backend.compile
+        run = compile_(self._forward, self._state, max_rows=plan.max_rows, taps=plan.taps)
+        return HostChain(run, plan, self._state.window)
+
+    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+        n = step.n_sequences
+        if len(asks) != n:
+            raise ValueError(f"{len(asks)} asks for a step of {n} sequences")
+        if n > MAX_LINES or any(ask.length > 0 and not ask.chooser.request for ask in asks):
+            return self._by_host(step, asks)
+        if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
+            return self._by_host(step, asks)  # much to catch up on is read as a prompt is
+        round_ = _Round.of(step, asks, self._plan)
+        if (round_.ends > step.pages.shape[1] * self._state.page_len).any():
+            raise ValueError("a page table is too short for the rows of the step and the draft")
+        key = StepKey.of(round_.step), round_.most, context_bucket(int(round_.ends.max()))
+        repeated = self._graphs.of(key, lambda: self._repeated(round_, key[2]))
+        repeated.there.packet.send(round_.contents)
+        repeated.run()
+        return self._drafts(repeated.there, round_)
+
+    def _repeated(self, round_: _Round, cells: int) -> Repeated[_There, None]:
+        there = _There.make(Packet(self._mirrors, round_.contents), round_, cells)
+        is_short = round_.step.n_rows <= MOST_REPEATED
+        return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
+
+    def _work(self, there: _There) -> None:
+        step, ran = there.first, there.first_rows
+        for number in range(max(there.most, 1)):
+            with self._backend.leaving_in(self._outputs):
+                output = self._forward(self._backend, step, self._state, self._plan.taps)
+            if not there.most:
+                return  # rows were caught up on, and that is all
+            head = DraftHead(
+                self._logits(output.logits), there.array("requests"), self._stops, self._taken
+            )
+            following = there.following_rows
+            draft_pick(self._device.launcher, there.lines, head, number, ran, following)
+            tap = None if self._plan.tap is None else output.taps[self._plan.tap]
+            step, ran = there.following(tap), following
+
+    def _logits(self, scored: Scored) -> Logits:
+        rows, maxima = scored
+        n = int(rows.shape[1])
+        if self._taken is None:
+            n = min(n, self._plan.n_vocab)
+        sums = self._outputs.rows("sums", int(maxima.shape[0]), int(maxima.shape[1]))
+        logits = Logits(rows, maxima, sums, n)
+        head_summits(self._device.launcher, logits)
+        return logits
+
+    def _drafts(self, there: _There, round_: _Round) -> Drafts:
+        n, most = round_.step.n_sequences, there.most
+        if not most:
+            return Drafts([[] for _ in range(n)], [[] for _ in range(n)])
+        words = self._device.get(there.array("lines"))
+        counts = words[: len(Field) * n].reshape(-1, n)[Field.DRAFTED].tolist()
+        drafts, chances = words[len(Field) * n :].reshape(2, n, most)
+        chances = chances.view(np.float32)
+        return Drafts(
+            [row[:k].tolist() for row, k in zip(drafts, counts, strict=True)],
+            [row[:k].tolist() for row, k in zip(chances, counts, strict=True)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A call: what the device has to know of it."""
+
+    step: Step  # the first one, with logits of each sequence's last row
+    most: int  # tokens of the longest draft
+    ends: Ints  # cells that each sequence comes to have, its draft included
+    contents: dict[str, Numpy]
+
+    @classmethod
+    def of(cls, step: Step, asks: Sequence[DraftAsk], plan: ChainPlan) -> _Round:
+        lengths = np.array([min(max(ask.length, 0), plan.max_draft) for ask in asks], np.int32)
+        most = int(lengths.max(initial=0))
+        last, n_rows = step.starts[1:] - 1, np.diff(step.starts)
+        first = Step(
+            step.tokens,
+            step.positions,
+            step.starts,
+            step.slots,
+            step.past,
+            step.replay,
+            step.pages,
+            last if most else last[:0],
+            step.hidden,
+        )
+        ends = step.past + n_rows + np.maximum(lengths - 1, 0)
+        contents = contents_of(first)
+        if most:
+            contents |= _requests(asks, lengths)
+            contents |= _lines(step, last, lengths, asks)
+            # Behind the table drafts and their chances, so that all of it is fetched at once.
+            table, room = contents["table"].reshape(-1), np.zeros(2 * len(asks) * most, np.int32)
+            contents["lines"] = np.concatenate([table, room])
+            del contents["table"]
+        return cls(first, most, ends, contents)
+
+
+def _requests(asks: Sequence[DraftAsk], lengths: Ints) -> dict[str, Numpy]:
+    rows = np.zeros((len(asks), REQUEST_WORDS), np.int64)
+    for row, ask, length in zip(rows, asks, lengths.tolist(), strict=True):
+        if length:
+            row[:] = request_row(ask.chooser.request)
+    return {"requests": rows}
+
+
+def _lines(step: Step, last: Ints, lengths: Ints, asks: Sequence[DraftAsk]) -> dict[str, Numpy]:
+    """The table of lines, see spec_accept.py, and the rows that follow: one of each line that may
+    draft more than one token. `draft_pick` writes tokens, positions and cells of these."""
+    n = len(asks)
+    positions, cells = step.positions[last], step.past + np.diff(step.starts) - 1
+    table = np.zeros((len(Field), n), np.int32)
+    table[Field.REQUEST] = np.where(lengths > 0, np.arange(n), NOBODY)
+    table[Field.PAST], table[Field.TOKEN] = positions, step.tokens[last]
+    table[Field.DRAFT_FIRST] = positions - cells
+    table[Field.LENGTH] = lengths
+    table[Field.P_MIN] = np.array([ask.p_min for ask in asks], np.float32).view(np.int32)
+    starts = np.concatenate([[0], np.cumsum(lengths > 1)]).astype(np.int32)
+    tokens = np.zeros(n, np.int32)  # rows beyond those of the lines are nobody's
+    tokens[: starts[-1]] = step.tokens[last][lengths > 1]
+    return {
+        "table": table,
+        "next tokens": tokens,
+        "next positions": np.zeros(n, np.int32),
+        "next starts": starts,
+        "next past": cells + 1,
+        "next out_rows": np.minimum(starts[:-1], n - 1),
+        "next hidden_rows": np.zeros(n, np.int32),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A round's arrays on the device."""
+
+    packet: Packet
+    first: DeviceStep
+    most: int
+    key: StepKey  # of the steps that follow
+
+    @classmethod
+    def make(cls, packet: Packet, round_: _Round, cells: int) -> _There:
+        step = round_.step
+        n, n_pages = step.n_sequences, step.pages.shape[1]
+        own = StepKey.of(step)
+        first = DeviceStep.shaped(own, packet.arrays)
+        key = StepKey(n, n, n, 1, cells, n_pages, own.has_hidden, False)
+        return cls(packet, first, round_.most, key)
+
+    def array(self, name: str) -> Array:
+        return self.packet.arrays[name]
+
+    @property
+    def lines(self) -> Lines:
+        n, most, part = self.key.n_sequences, self.most, self.packet.part
+        drafts = 4 * len(Field) * n
+        return Lines(
+            part("lines", 0, (len(Field), n), "int32"),
+            part("lines", 0, (n, most + 1), "int32"),  # what came out last: nobody looks
+            part("lines", drafts, (n, most), "int32"),
+            part("lines", drafts + 4 * n * most, (n, most), "float32"),
+        )
+
+    @property
+    def first_rows(self) -> DraftRows:
+        names = "tokens", "positions", "starts", "past", "out_rows"
+        return DraftRows(*map(self.array, names))
+
+    @property
+    def following_rows(self) -> DraftRows:
+        names = "tokens", "positions", "starts", "past", "out_rows", "hidden_rows"
+        return DraftRows(*(self.array(f"next {name}") for name in names))
+
+    def following(self, hidden: Array | None) -> DeviceStep:
+        """`hidden`: of which each row takes one. A step that keeps nothing but keys and values: a
+        recurrence would not find what it needs."""
+        rows = self.following_rows
+        arrays = {
+            "tokens": rows.tokens,
+            "positions": rows.positions,
+            "starts": rows.starts,
+            "past": rows.past,
+            "pages": self.array("pages"),
+            "out_rows": rows.out_rows,
+        }
+        if hidden is not None:
+            arrays |= {"hidden": hidden, "hidden_rows": rows.hidden_rows}
+        return DeviceStep.shaped(self.key, arrays)
+
+
+def keeps_rows_only(state: CudaState, plan: ChainPlan) -> bool:
+    """Whether all that a draft moves on is keys and values. A head has a tap, and lies behind the
+    recurrent layers of its trunk; a model of its own may have some."""
+    return plan.tap is not None or not state.is_recurrent
