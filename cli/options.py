@@ -76,7 +76,8 @@ class PlaceOptions:
         str,
         typer.Option(
             "--device", metavar="NAME",
-            help="Where to compute: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N].",
+            help="Where to compute: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N]. "
+            "cuda:0,1 or cuda:0-3 share the layers, as cuda does where one GPU is too small.",
         ),
     ] = "cpu"  # fmt: skip
     ctx_size: Annotated[

@@ -19,6 +19,7 @@ def model_lines(runtime: Runtime) -> list[str]:
     return [
         f"model      {runtime.name} ({runtime.architecture})",
         f"device     {runtime.device}" + (f" ({details})" if details else ""),
+        *(f"           {line}" for line in runtime.backend.holdings),
         f"context    {runtime.n_ctx} tokens, vocabulary {runtime.n_vocab}",
         f"memory     {runtime.budget.describe()}",
     ]

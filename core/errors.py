@@ -29,3 +29,7 @@ class MissingDependencyError(SpecdecError):
 
 class NonFiniteError(SpecdecError):
     """The model computed NaN or infinity; nothing it says can be trusted."""
+
+
+class DeviceError(SpecdecError):
+    """A device failed while it was running, or the process that drives it is gone."""

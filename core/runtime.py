@@ -29,6 +29,7 @@ from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
+from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .speculation.build import build_speculator
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
 from .speculation.draft_state import draft_sizes
@@ -70,32 +71,95 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     draft model, or of an MTP head."""
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
-    backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
-    if progress is not None:
-        backend.report = progress
+    devices = each_device(device)
+
+    def load(backend: Backend) -> Runtime:
+        if progress is not None:
+            backend.report = progress
+        try:
+            return _load(path, backend, n_ctx, spec, draft)
+        except BaseException:
+            backend.close()
+            raise
+
+    if len(devices) > 1:
+        if repack_cache:
+            raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
+        check_devices(devices)
+        from .ranks.load import open_ranks
+
+        runtime = load(open_ranks(devices, kv_types, device))
+    else:
+        backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
+        try:
+            runtime = load(backend)
+        except OneIsTooSmallError as error:
+            from .ranks.load import on_several
+
+            runtime = on_several(error, kv_types, load)
+    runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
+    return runtime
+
+
+def _load(
+    path: str | Path,
+    backend: Backend,
+    n_ctx: int | None,
+    spec: SpecOptions,
+    draft: str | Path | None,
+) -> Runtime:
     file = open_gguf(path)
     check_vocabulary(file)
     tokenizer = load_tokenizer(file.metadata)
     draft_file = None if draft is None else open_draft(draft, spec)
-
+    with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
+    with_nextn &= draft_file is None or not draft_file.is_head
+    reserve = 0 if draft_file is None else sum(t.n_bytes for t in draft_file.file.tensors.values())
     demands: list[Demand] = []
+    model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
+    target, drafter = LoadedModel(file, model, tokenizer), None
+    if draft_file is not None:
+        drafter = _load_draft(draft_file, target, backend, spec, length, demands)
+    return Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
+
+
+def _build(
+    file: GgufFile,
+    backend: Backend,
+    n_ctx: int | None,
+    demands: list[Demand],
+    *,
+    with_nextn: bool,
+    reserve: int,
+) -> tuple[Model, int]:
+    """The model and its context length. `reserve`: bytes that a draft model is going to take."""
+    if backend.n_ranks > 1:
+        from .ranks.backend import RankedBackend
+        from .ranks.load import load_ranked
+
+        assert isinstance(backend, RankedBackend)
+
+        def sizes_of(model: Model) -> StateSizes:
+            return StateSizes(_context_length(model, n_ctx))
+
+        model = load_ranked(file, backend, sizes_of, with_nextn=with_nextn, reserve=reserve)
+        return model, _context_length(model, n_ctx)
+
     length = 0
 
     def check(demand: Demand) -> None:
         nonlocal length
         demands.append(demand)
-        length = _fitting_context(file, demand, backend, n_ctx)
+        others = n_others(backend.name)
+        try:
+            may_shrink = n_ctx is None and not others
+            length = _fitting_context(file, demand, backend, n_ctx, may_shrink=may_shrink)
+        except (ModelError, ConfigError) as error:
+            if others:
+                raise OneIsTooSmallError(error, 1 + others) from None
+            raise
 
-    with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
-    with_nextn &= draft_file is None or not draft_file.is_head
-    model = build_model(file, backend, check, with_nextn=with_nextn)
-    target = LoadedModel(file, model, tokenizer)
-    drafter = None
-    if draft_file is not None:
-        drafter = _load_draft(draft_file, target, backend, spec, length, demands)
-    runtime = Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
-    runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
-    return runtime
+    return build_model(file, backend, check, with_nextn=with_nextn), length
 
 
 class Runtime:
@@ -183,11 +247,12 @@ class Runtime:
 
     def _plan(self, n_slots: int) -> Budget:
         sizes, shape = _sizes(self.n_ctx, n_slots), self.model.state_shape
-        available, n_draft = _available_beside(self.backend), 0
+        n_draft = 0
         if self.draft is not None:
             target = LoadedModel(self.file, self.model, self.tokenizer)
             state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
-            n_draft = state.kv + state.recurrent
+            n_draft = self.backend.reserved = state.kv + state.recurrent
+        available = _available_beside(self.backend)
         working = _working(self._demands, sizes)
         return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
@@ -260,6 +325,7 @@ class Runtime:
         self.file.close()
         if self.draft is not None:
             self.draft.file.close()
+        self.backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -363,7 +429,7 @@ def _load_draft(
         shape = target.model.state_shape
         state = make_budget(backend, shape, sizes, available, working=working)
         own = draft_sizes(sizes, n_ctx, spec.n_max)
-        left = max(0, available - state.needed)
+        left = backend.left_beside(state.needed, available)
         # A head's keys and values belong to the state of the target, which is checked afterwards.
         shape = StateShape(()) if draft.is_head else demand.model.state_shape
         weights = demand.weight_bytes
@@ -376,8 +442,10 @@ def _load_draft(
     return load_draft(draft, target, backend, check)
 
 
-def _fitting_context(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int | None) -> int:
-    """The context that was asked for, or if none was, as much of the usual one as fits.
+def _fitting_context(
+    file: GgufFile, demand: Demand, backend: Backend, n_ctx: int | None, *, may_shrink: bool
+) -> int:
+    """The context that was asked for, or as much of it as fits if it `may_shrink`.
 
     What does not fit is refused before the weights are read: a machine that swaps, or kills, says
     less than one line.
@@ -399,7 +467,7 @@ def _fitting_context(file: GgufFile, demand: Demand, backend: Backend, n_ctx: in
         longest = error.longest
         if working.total:  # which is less in a shorter context
             longest = _longest(demand, backend, length, left)
-        if n_ctx is not None or longest < LEAST_CONTEXT:
+        if not may_shrink or longest < LEAST_CONTEXT:
             raise TooLargeError(error.budget, longest) from None
         logger.warning(
             "the context has %d tokens: %d do not fit into memory (-c says how many)",

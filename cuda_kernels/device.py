@@ -20,6 +20,14 @@ def unavailable_reason(index: int = 0) -> str | None:
     return _missing_package() or _missing_driver() or _missing_device(index)
 
 
+def count_devices() -> int:
+    """GPUs that this process sees; 0 if it cannot see any."""
+    try:
+        return int(_runtime().getDeviceCount())
+    except _FAILURES:
+        return 0
+
+
 def architecture(index: int = 0) -> int:
     """What to compile for: the newest of NVRTC's that this device runs."""
     found = _suitable(_capability(index))

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LEVELS = [
     {"server", "bench", "nano"},
     {"", "runtime", "generation", "engine", "audit", "simple"},
-    {"speculation"},
+    {"speculation", "ranks"},
     {"models", "sampling"},
     {"state"},
     {"backend"},

@@ -66,6 +66,19 @@ Report = Callable[[str, float], None]  # what is being done, and the fraction th
 Taps = frozenset[str]  # hidden rows that somebody wants to keep, by name
 Forward = Callable[["Backend", Step, State, Taps], Output]
 Run = Callable[[Step], HostOutput]
+RunRows = Callable[[Step], Output]
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A forward pass around layers that other ranks hold. Only a backend that has these compiles
+    it; `after` gets the rows that come back as `Step.received`."""
+
+    before: Forward  # its logits are the rows that leave
+    after: Forward
+
+    def __call__(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+        raise AssertionError(f"{ops.name} does not hold all layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,9 @@ class Backend(ABC):
 
     name: str
     details: str = ""  # instruction set, threads: what a person may want to know
+    n_ranks: int = 1  # that hold a model's layers, see `core/ranks`
+    holdings: Sequence[str] = ()  # of several ranks: a line each about what it holds
+    reserved: int = 0  # bytes of the first rank's device that a draft model's state will take
     prepared_bytes: int = 0
     mapped_bytes: int = 0  # of these, in files that are mapped and not copied
     repacked_path: Path | None = None  # the file that keeps them as this backend wants them
@@ -158,6 +174,10 @@ class Backend(ABC):
         """Memory of its own that is left; None: its arrays are the host's, or it cannot tell."""
         return None
 
+    def left_beside(self, state_bytes: int, available: int) -> int:
+        """For another model, of what is `available` in all."""
+        return max(0, available - state_bytes)
+
     def weight_bytes(self) -> int:
         """What all matrices and vectors prepared so far take in memory."""
         return self.prepared_bytes
@@ -178,6 +198,20 @@ class Backend(ABC):
             return HostOutput(self.to_host(output.logits), rows)
 
         return run
+
+    def compile_rows(
+        self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
+    ) -> RunRows:
+        """The same for part of a model: what comes out are rows that stay on the device until the
+        next run, as `logits`, and taps likewise."""
+        return lambda step: forward(self, step, state, taps)
+
+    def new_rows(self, n_rows: int, width: int) -> Rows:
+        """Room for rows that come from another rank, float32."""
+        raise NotImplementedError(f"{self.name} is no device for several ranks")
+
+    def close(self) -> None:
+        """No more of anything."""
 
     def compile_chain(
         self,
@@ -211,7 +245,7 @@ class Backend(ABC):
 
     @abstractmethod
     def given_rows(self, step: Step, width: int) -> Rows:
-        """`step.hidden`: rows that come from outside."""
+        """`step.received` if there are any, else `step.hidden`: rows that come from outside."""
 
     @abstractmethod
     def keep(self, x: Rows) -> Rows:
@@ -296,7 +330,11 @@ class Backend(ABC):
         self, state: State, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
     ) -> SlotImage:
         """Everything that one sequence needs to go on: its cells, its recurrent state, and the
-        factors of the first `n_pending` rows of its last window. Nothing of anybody else."""
+        factors of the first `n_pending` rows of its last window. Nothing of anybody else.
+
+        Names are `kv.LAYER.WHAT` and `delta.LAYER.WHAT`; or `delta.WHAT` for an array whose first
+        axis are the layers, with what concerns all of them in `delta.header`.
+        """
 
     @abstractmethod
     def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:

@@ -218,3 +218,29 @@ class StateShape:
 
     kv: tuple[KvShape, ...]
     delta: tuple[DeltaShape, ...] = ()
+
+    def followed_by(self, other: StateShape) -> StateShape:
+        """With the layers of MTP heads behind its own."""
+        return StateShape(self.kv + other.kv, self.delta + other.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitShape(StateShape):
+    """Of a model whose layers several ranks hold: all layers, and the rank of each."""
+
+    kv_ranks: tuple[int, ...] = ()
+    delta_ranks: tuple[int, ...] = ()
+
+    def of_rank(self, rank: int) -> StateShape:
+        kv = [s for s, owner in zip(self.kv, self.kv_ranks, strict=True) if owner == rank]
+        delta = [s for s, owner in zip(self.delta, self.delta_ranks, strict=True) if owner == rank]
+        return StateShape(tuple(kv), tuple(delta))
+
+    def followed_by(self, other: StateShape) -> SplitShape:
+        """Heads belong to rank 0, which has the final rows."""
+        return SplitShape(
+            self.kv + other.kv,
+            self.delta + other.delta,
+            self.kv_ranks + (0,) * len(other.kv),
+            self.delta_ranks + (0,) * len(other.delta),
+        )

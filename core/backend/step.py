@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class Step:
     # (B,) addresses, see `picking.py`: a backend that can picks the token after each row with
     # logits, which has the row's position + 1. 0, or no array: nothing is picked.
     requests: NDArray[np.int64] | None = None
+    received: Any = None  # (T, D) rows of the backend's own, which another rank has sent
 
     @property
     def n_rows(self) -> int:

@@ -12,7 +12,7 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
-    from .base import Model
+    from .base import Model, Share
     from .hparams import Hparams
     from .weights import Demand, Inventory, Weights
 
@@ -38,18 +38,26 @@ def build_model(
 
     `check` is told in between what the model will take, and may refuse it.
     """
-    from .weights import Reporting, Weights
-
     backend.look_at(file)
     planner = backend.planner() if check is not None else None
     survey = survey_model(file, with_nextn=with_nextn, planner=planner)
-    empty, inventory = survey.model, survey.inventory
     survey.weights.check()
     if check is not None:
-        check(inventory.demand(empty, backend))
-    backend.expect(file, inventory.matrices)
-    reporting = Weights(file, Reporting(file, backend))
-    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn)
+        check(survey.inventory.demand(survey.model, backend))
+    return prepare_model(survey, file, backend, with_nextn=with_nextn)
+
+
+def prepare_model(
+    survey: Survey, file: GgufFile, backend: Backend, *, with_nextn: bool = True
+) -> Model:
+    """What was surveyed, with its weights."""
+    from .weights import Reporting, Weights
+
+    empty, matrices = survey.model, survey.inventory.matrices
+    backend.look_at(file)
+    backend.expect(file, matrices)
+    reporting = Weights(file, Reporting(backend, matrices))
+    model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn, share=empty.share)
     backend.weights_ready(file)
     return model
 
@@ -64,8 +72,14 @@ class Survey:
 
 
 def survey_model(
-    file: GgufFile, *, with_nextn: bool = True, planner: Backend | None = None
+    file: GgufFile,
+    *,
+    with_nextn: bool = True,
+    share: Share | None = None,
+    planner: Backend | None = None,
 ) -> Survey:
+    """`share`: of one rank only; what is not in it counts as missing nowhere. `planner`: what it is
+    built on instead of nothing."""
     from .hparams import Hparams
     from .weights import Inventory, Weights
 
@@ -73,7 +87,7 @@ def survey_model(
     _refuse_head_only(file)
     inventory = Inventory(planner)
     weights = Weights(file, inventory)
-    model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn)
+    model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn, share=share)
     return Survey(model, inventory, weights)
 
 
@@ -110,8 +124,8 @@ def add_heads(
     if check is not None:
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
-    reporting = Weights(file, Reporting(file, backend))
-    model.nextn, model.state_shape = model_class.heads_over(model, hparams, reporting)
+    reporting = Weights(file, Reporting(backend, inventory.matrices))
+    model.add_heads(*model_class.heads_over(model, hparams, reporting))
     backend.weights_ready(file)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ..backend.interface import Output, Taps
+from ..backend.interface import Output, Relayed, Taps
 from .layout import Layout
 from .mtp import H_NEXTN, MtpHead
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Packed, Rows, State
-    from ..backend.layers import StateShape
+    from ..backend.interface import Backend, Forward, Packed, Rows, State
+    from ..backend.layers import Matrix, Norm
     from ..backend.step import Step
+    from ..gguf.reader import GgufFile
     from .hparams import Hparams
     from .weights import Weights
 
@@ -31,42 +33,96 @@ class Ffn(Protocol):
     def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows: ...
 
 
+_NONE: Taps = frozenset()
 BlockBuilder = Callable[["Weights", Layout], Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of several ranks holds of a model."""
+
+    blocks: range
+    has_ends: bool  # the embedding, the last norm, the head and MTP heads
 
 
 class Model(ABC):
     """A target. `blk`, `output_norm` and so on are the tensors of the file, under their names."""
 
-    def __init__(self, hparams: Hparams, weights: Weights, *, with_nextn: bool = True) -> None:
+    token_embd: Matrix
+    output_norm: Norm
+    output: Matrix
+    output_at: tuple[GgufFile, str]  # whose rows the head's are
+
+    def __init__(
+        self,
+        hparams: Hparams,
+        weights: Weights,
+        *,
+        with_nextn: bool = True,
+        share: Share | None = None,
+    ) -> None:
         """`with_nextn`: with the MTP heads that the file holds. Their keys and values lie behind
-        those of the trunk, in the same pages."""
+        those of the trunk, in the same pages. `share`: of all blocks, only these."""
         h = self.hparams = hparams
-        layout = Layout()
+        self.share = share or Share(range(h.n_layers), has_ends=True)
+        layout = self.layout = Layout()
         build = self.block_builder(weights)
-        self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
-        self.blk = []
-        for layout.block in range(h.n_layers):
+        if self.share.has_ends:
+            self.token_embd = weights.matrix(h.n_embd, {"token_embd": h.n_vocab})
+        self.blk = []  # those of the share
+        for layout.block in self.share.blocks:
             self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
+        self.nextn: list[MtpHead] = []
+        if self.share.has_ends:
+            self._add_end(weights)
+            self.nextn = self._nextn(weights, build, layout, is_wanted=with_nextn)
+        self.state_shape = layout.shape()
+
+    def _add_end(self, weights: Weights) -> None:
+        h = self.hparams
         self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
-        self.output = self.token_embd
-        self.output_at = weights.file, "token_embd"  # whose rows the head's are
+        self.output, self.output_at = self.token_embd, (weights.file, "token_embd")
         if weights.has("output"):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
             self.output_at = weights.file, "output"
-        self.nextn = self._nextn(weights, build, layout, is_wanted=with_nextn)
-        self.state_shape = layout.shape()
 
     @abstractmethod
     def block_builder(self, weights: Weights) -> BlockBuilder:
         """How this architecture makes one block; MTP blocks are made by the same function."""
 
-    def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
+    @property
+    def forward(self) -> Forward:
+        """The whole pass; around the layers of other ranks if there are any."""
+        if len(self.share.blocks) == self.hparams.n_layers:
+            return self._forward
+        return Relayed(self._before, self._after)
+
+    def _forward(self, ops: Backend, step: Step, state: State, wanted: Taps = _NONE) -> Output:
+        return self._end(ops, self._before(ops, step, state, wanted), step, wanted)
+
+    def _before(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+        """Up to the rows (T, D) that the last block leaves, or that leave for another rank."""
+        return self._through(ops, ops.embed(self.token_embd, step), step, state, wanted)
+
+    def pass_on(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+        """The blocks of another rank: `step.received` comes in, rows go out."""
+        x = ops.given_rows(step, self.hparams.n_embd)
+        return self._through(ops, x, step, state, wanted)
+
+    def _after(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+        rows = ops.given_rows(step, self.hparams.n_embd)
+        return self._end(ops, Output(rows), step, wanted)
+
+    def _through(self, ops: Backend, x: Rows, step: Step, state: State, wanted: Taps) -> Output:
         taps: dict[str, Rows] = {}
-        x = ops.embed(self.token_embd, step)  # (T, D)
-        for i, block in enumerate(self.blk):
+        for i, block in zip(self.share.blocks, self.blk, strict=True):
             if block_input(i) in wanted:
                 taps[block_input(i)] = ops.keep(x)
             x = block(ops, x, step, state)
+        return Output(x, taps)
+
+    def _end(self, ops: Backend, passed: Output, step: Step, wanted: Taps) -> Output:
+        x, taps = passed.logits, passed.taps
         if H_NEXTN in wanted:
             taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
@@ -75,8 +131,8 @@ class Model(ABC):
     @classmethod
     def heads_over(
         cls, trunk: Model, hparams: Hparams, weights: Weights
-    ) -> tuple[list[MtpHead], StateShape]:
-        """MTP heads out of a file of their own, and the state of the trunk with theirs behind it.
+    ) -> tuple[list[MtpHead], Layout]:
+        """MTP heads out of a file of their own, and the layout of the trunk with theirs behind it.
 
         Tensors of the trunk that the file brings along are theirs; they share all others.
         """
@@ -91,10 +147,14 @@ class Model(ABC):
             shell.output_at = weights.file, "output"
         if weights.has("output_norm"):
             shell.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
-        shape = trunk.state_shape
-        layout = Layout(kv=list(shape.kv), delta=list(shape.delta))
+        layout = Layout(kv=list(trunk.layout.kv), delta=list(trunk.layout.delta))
         build = shell.block_builder(weights)
-        return shell._nextn(weights, build, layout, is_wanted=True), layout.shape()
+        return shell._nextn(weights, build, layout, is_wanted=True), layout
+
+    def add_heads(self, heads: list[MtpHead], layout: Layout) -> None:
+        """What `heads_over` made."""
+        self.state_shape = self.state_shape.followed_by(layout.behind(self.layout))
+        self.nextn, self.layout = heads, layout
 
     def _nextn(
         self, weights: Weights, build: BlockBuilder, layout: Layout, *, is_wanted: bool

@@ -23,3 +23,7 @@ class Layout:
 
     def shape(self) -> StateShape:
         return StateShape(tuple(self.kv), tuple(self.delta))
+
+    def behind(self, first: Layout) -> StateShape:
+        """What was added since it was like `first`."""
+        return StateShape(tuple(self.kv[len(first.kv) :]), tuple(self.delta[len(first.delta) :]))

@@ -91,10 +91,10 @@ class Demand:
 class Reporting:
     """Hands everything to a backend and tells how far it is."""
 
-    def __init__(self, file: GgufFile, backend: Backend) -> None:
+    def __init__(self, backend: Backend, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        """`matrices`: all that there will be."""
         self.backend = backend
-        matrices = (t for t in file.tensors.values() if len(t.shape) > 1)
-        self.done, self.total = 0, sum(t.n_bytes for t in matrices) or 1
+        self.done, self.total = 0, sum(p.tensor.n_bytes for parts in matrices for p in parts) or 1
 
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
         made = self.backend.matrix(parts)

@@ -22,7 +22,7 @@ from threading import Event as ThreadEvent
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..errors import SpecdecError
+from ..errors import DeviceError, SpecdecError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
 from ..state.host_memory import give_back
 from .errors import ApiError, EngineError, UnavailableError
@@ -337,7 +337,7 @@ class Worker:
             self._n_failures += 1
             self.totals.failed_steps += 1
             _log.error("a step failed: %r", error, exc_info=_log.isEnabledFor(DEBUG))
-            if self._n_failures >= MAX_FAILURES:
+            if self._n_failures >= MAX_FAILURES or isinstance(error, DeviceError):
                 raise
             return
         if self._n_failures and any(event.token != NO_TOKEN for event in events):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....cuda_kernels.device import unavailable_reason
+from ....cuda_kernels.device import count_devices, unavailable_reason
 from ...errors import ConfigError
+
+__all__ = ["count_devices", "create", "index_of", "open_device"]
 
 if TYPE_CHECKING:
     from ..layers import KvTypes
@@ -15,14 +17,20 @@ if TYPE_CHECKING:
 
 def create(device: str, kv_types: KvTypes) -> CudaBackend:
     """For `--device cuda` or `cuda:1`; refused in one line where that is not to be had."""
+    index = index_of(device)
+    from .backend import CudaBackend
+
+    return CudaBackend(open_device(index), kv_types)
+
+
+def index_of(device: str) -> int:
+    """Of a GPU that is there and can be used."""
     name = device.partition(":")[2] or "0"
     if not name.isdecimal():
         raise ConfigError(f"--device {device}: unknown device; a GPU is called cuda:0, cuda:1, …")
     if reason := unavailable_reason(int(name)):
         raise ConfigError(f"--device {device}: {reason}")
-    from .backend import CudaBackend
-
-    return CudaBackend(open_device(int(name)), kv_types)
+    return int(name)
 
 
 def open_device(index: int) -> Device:

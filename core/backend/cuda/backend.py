@@ -26,6 +26,7 @@ from ..interface import (
     Rehearsal,
     Rows,
     Run,
+    RunRows,
     SlotImage,
     Taps,
     Working,
@@ -52,7 +53,7 @@ from .experts import ExpertRunner
 from .plan import rehearsed
 from .planned import PlannedDevice
 from .products import Product, Products
-from .prompt import PromptRunner, PromptSizes
+from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .rooms import Outputs, Rooms
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
@@ -192,6 +193,18 @@ class CudaBackend(Backend):
 
         return PromptOps(self, call)
 
+    def parts_of(self, step: Step) -> list[Part]:
+        """Its prompts and the rest of it, with the rows that another rank has sent."""
+        parts = parts_of(step, self.prompts.few)
+        if step.received is None or not any(part.is_prompt for part in parts):
+            return parts
+        return with_received(self.device, step.received, parts)
+
+    def compile_rows(
+        self, forward: Forward, state: CudaState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> RunRows:
+        return PromptRows(self, forward, state, taps)
+
     def compile_chain(
         self,
         forward: Forward,
@@ -227,14 +240,24 @@ class CudaBackend(Backend):
 
     def given_rows(self, step: Step, width: int) -> Array | Chosen:
         there = there_of(step)
+        if "received" in there.arrays:
+            return there.array("received")
         which = there.arrays.get("hidden_rows")
         return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
+    def new_rows(self, n_rows: int, width: int) -> Array:
+        return self._rooms.rows(n_rows, width)
+
     def keep(self, x: Rows) -> Array:
-        rows = self._made(x)
-        kept = self._outputs.tap(*rows.shape)
-        self.device.copy(kept, rows)
-        return kept
+        return self._copied(x, self._outputs.tap(*shape_of(x)))
+
+    def leave(self, x: Rows) -> Array:
+        """Rows that another rank goes on from."""
+        return self._copied(x, self._outputs.rows("rows", *shape_of(x)))
+
+    def _copied(self, x: Rows, to: Array) -> Array:
+        self.device.copy(to, self._made(x))
+        return to
 
     def out_rows(self, x: Rows, step: Step) -> Chosen:
         return Chosen(x, there_of(step).array("out_rows"))

@@ -15,8 +15,8 @@ from .device import Device
 class Made:
     """In memory that nothing but the next run of the same forward pass writes to."""
 
-    logits: Array
-    maxima: Array
+    logits: Array  # or, of part of a model, the rows that leave it
+    maxima: Array | None
     taps: Mapping[str, Array]
     picked: Array | None
 

@@ -10,19 +10,19 @@ few rows, beside each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ..interface import HostOutput
+from ....cuda_kernels.kernel import Array
+from ..interface import HostOutput, Output
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
-from .graphs import Repeated
-from .output import DeviceOutput
-from .runner import Runner
-from .step import DeviceStep
+from .device import Device
+from .runner import RowsRunner, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,33 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
     return Part(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
 
 
+def with_received(device: Device, rows: Array, parts: Sequence[Part]) -> list[Part]:
+    """Rows of another rank, which are on the device, for those of its sequences that each has."""
+    found = []
+    for part in parts:
+        runs = runs_of(part.rows)
+        first, place, n = runs[0]
+        own = rows[place : place + n]
+        if len(runs) > 1:
+            own = device.empty((len(part.rows), int(rows.shape[1])), "float32")
+            for first, place, n in runs:
+                device.copy(own[first : first + n], rows[place : place + n])
+        found.append(part._replace(step=replace(part.step, received=own)))
+    return found
+
+
+def runs_of(at: Ints) -> list[tuple[int, int, int]]:
+    """Ascending numbers as runs without a gap: the place among them of its first, that number, and
+    how many."""
+    starts = [0, *(np.flatnonzero(np.diff(at) != 1) + 1).tolist(), len(at)]
+    return [(a, int(at[a]), b - a) for a, b in pairwise(starts) if b > a]
+
+
 class PromptRunner(Runner):
     """A forward pass whose prompts run apart from the rest."""
 
     def __call__(self, step: Step) -> HostOutput:
-        parts = parts_of(step, self._backend.prompts.few)
+        parts = self._backend.parts_of(step)
         if len(parts) == 1 and not parts[0].is_prompt:
             return super().__call__(step)
         if len(parts) == 1:
@@ -101,15 +123,35 @@ class PromptRunner(Runner):
         return joined.output()
 
     def _run_prompt(self, step: Step) -> HostOutput:
-        """As it comes: prompts differ in length, and launching is the least of them."""
-        if self._latest is not None:
-            self._latest.expire()
-        there = DeviceStep.place(step, self._mirrors)
-        there.rewrite(step)
-        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
-        made = Repeated(self._device, there, lambda: self._work(there, ops), repeats=False).run()
-        self._latest = DeviceOutput(self._device, made)
-        return self._latest
+        self._expire()
+        return self._shown(self.make_prompt(step))
+
+
+class PromptRows(RowsRunner):
+    """The same for part of a model, whose rows go on to another rank."""
+
+    def __call__(self, step: Step) -> Output:
+        parts = self._backend.parts_of(step)
+        if len(parts) == 1 and not parts[0].is_prompt:
+            return super().__call__(step)
+        if len(parts) == 1:
+            return self._shown(self.make_prompt(parts[0].step))
+        whole = Output(None)
+        for part in parts:
+            make = self.make_prompt if part.is_prompt else self.make
+            output = self._shown(make(part.step))
+            whole.logits = self._put(whole.logits, step, part, output.logits)
+            for name, rows in output.taps.items():
+                whole.taps[name] = self._put(whole.taps.get(name), step, part, rows)
+        return whole
+
+    def _put(self, found: Array | None, step: Step, part: Part, rows: Array) -> Array:
+        """Where they were in the whole step."""
+        if found is None:
+            found = self._device.empty((step.n_rows, int(rows.shape[1])), "float32")
+        for first, place, n in runs_of(part.rows):
+            self._device.copy(found[place : place + n], rows[first : first + n])
+        return found
 
 
 class _Joined:

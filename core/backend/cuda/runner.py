@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..interface import Forward, HostOutput, Taps
+from ..interface import Forward, HostOutput, Output, Taps
 from ..step import Step
 from .graphs import Graphs, Repeated
 from .output import DeviceOutput, Made
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .state import CudaState
 
 
-class Runner:
-    """What `CudaBackend.compile` returns."""
+class Launches:
+    """A forward pass; what comes out of it stays on the device."""
 
     def __init__(
         self, backend: CudaBackend, forward: Forward, state: CudaState, taps: Taps
@@ -28,15 +28,31 @@ class Runner:
         self._forward, self._state, self._taps = forward, state, taps
         self._graphs: Graphs[DeviceStep, Made] = Graphs(self._device)
         self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
-        self._latest: DeviceOutput | None = None
 
-    def __call__(self, step: Step) -> HostOutput:
-        if self._latest is not None:
-            self._latest.expire()
+    def make(self, step: Step) -> Made:
         repeated = self._graphs.of(StepKey.of(step), lambda: self._repeated(step))
         repeated.there.rewrite(step)
-        self._latest = DeviceOutput(self._device, repeated.run())
-        return self._latest
+        if step.received is not None:
+            self._receive(repeated.there, step)
+        return repeated.run()
+
+    def make_prompt(self, step: Step) -> Made:
+        """As it comes: prompts differ in length, and launching is the least of them."""
+        there = DeviceStep.place(step, self._mirrors)
+        there.rewrite(step)
+        if step.received is not None:
+            there.arrays["received"] = step.received
+        ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))
+        return Repeated(self._device, there, lambda: self._work(there, ops), repeats=False).run()
+
+    def _receive(self, there: DeviceStep, step: Step) -> None:
+        """A graph reads rows of another rank always from the same memory."""
+        if step.n_rows > MOST_REPEATED:
+            there.arrays["received"] = step.received
+            return
+        if "received" not in there.arrays:
+            there.arrays["received"] = self._outputs.rows("received", *step.received.shape)
+        self._device.copy(there.array("received"), step.received)
 
     def _repeated(self, step: Step) -> Repeated[DeviceStep, Made]:
         there = DeviceStep.place(step, self._mirrors)
@@ -49,9 +65,46 @@ class Runner:
         step.made.clear()
         with ops.leaving_in(self._outputs):
             output = self._forward(ops, step, self._state, self._taps)
+            return self._left(ops, step, output)
+
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+        raise NotImplementedError
+
+
+class Runner(Launches):
+    """What `CudaBackend.compile` returns, for steps without prompts."""
+
+    _latest: DeviceOutput | None = None
+
+    def __call__(self, step: Step) -> HostOutput:
+        self._expire()
+        return self._shown(self.make(step))
+
+    def _expire(self) -> None:
+        if self._latest is not None:
+            self._latest.expire()
+
+    def _shown(self, made: Made) -> HostOutput:
+        self._latest = DeviceOutput(self._device, made)
+        return self._latest
+
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
         rows, maxima = output.logits
         picked = None
         if step.shape.has_requests:
             picked = self._outputs.rows("picked", step.shape.n_out, 1, "int32").reshape(-1)
             pick(self._device.launcher, rows, maxima, step.arrays, picked)
         return Made(rows, maxima, output.taps, picked)
+
+
+class RowsRunner(Launches):
+    """What `CudaBackend.compile_rows` returns, likewise."""
+
+    def __call__(self, step: Step) -> Output:
+        return self._shown(self.make(step))
+
+    def _shown(self, made: Made) -> Output:
+        return Output(made.logits, dict(made.taps))
+
+    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+        return Made(ops.leave(output.logits), None, output.taps, None)

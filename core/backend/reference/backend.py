@@ -51,7 +51,13 @@ class ReferenceBackend(Backend):
         return made
 
     def given_rows(self, step: Step, width: int) -> Tensor:
+        if step.received is not None:
+            received: Tensor = step.received
+            return received
         return torch.tensor(step.hidden, device=self.device, dtype=self.dtype)
+
+    def new_rows(self, n_rows: int, width: int) -> Tensor:
+        return torch.empty(n_rows, width, device=self.device, dtype=self.dtype)
 
     def embed(self, table: ReferenceMatrix, step: Step) -> Tensor:
         return table.weight[torch.from_numpy(step.tokens).to(self.device)]

@@ -1,0 +1,139 @@
+"""Opening several devices, and a model on them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from ..backend import create_backend
+from ..backend.layers import KvTypes
+from ..errors import ConfigError, ModelError
+from ..gguf.reader import GgufFile
+from ..models import prepare_model, survey_model
+from ..models.base import Model, Share
+from ..state.sizes import StateSizes
+from .backend import RankedBackend
+from .devices import OneIsTooSmallError, check_devices, each_device
+from .group import check_distributed
+from .ring import Ring
+from .split import Weighed, divide, fill, split_shape, weigh
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+LOADING: Final = "loading weights"
+Loaded = TypeVar("Loaded")
+SizesOf = Callable[[Model], StateSizes]  # of the state that there has to be room for
+
+logger = logging.getLogger(__name__)
+
+
+class DoesNotFitError(ModelError):
+    """Not on these devices."""
+
+
+def open_ranks(
+    devices: Sequence[str], kv_types: KvTypes, name: str = "", prepare: str = ""
+) -> RankedBackend:
+    """A backend over all of them; the first is driven by this process. `prepare`: what processes
+    of the others call first, "module:function"."""
+    first = create_backend(devices[0], None, kv_types)
+    check_distributed(first)
+    ring = Ring(devices, kv_types, prepare)
+    try:
+        return RankedBackend(first, ring, name or ",".join(devices))
+    except BaseException:
+        ring.close()
+        raise
+
+
+def on_several(
+    error: OneIsTooSmallError, kv_types: KvTypes, load: Callable[[RankedBackend], Loaded]
+) -> Loaded:
+    """As many of the devices as are needed, the first ones."""
+    for n in range(2, error.n_devices + 1):
+        name = f"cuda:0-{n - 1}"
+        try:
+            check_devices(each_device(name))
+            made = load(open_ranks(each_device(name), kv_types, name))
+        except DoesNotFitError as last:
+            if n == error.n_devices:
+                raise ModelError(str(last)) from None
+        except ConfigError as other:
+            raise type(error.reason)(f"{error.reason}; nor can several share it: {other}") from None
+        else:
+            logger.info("one GPU is too small: the layers are on %s", name)
+            return made
+    raise error.reason
+
+
+def load_ranked(
+    file: GgufFile, backend: RankedBackend, sizes_of: SizesOf, *, with_nextn: bool, reserve: int = 0
+) -> Model:
+    """Weights of every rank, read by itself. `reserve`: bytes of the first device that something
+    else is going to take."""
+    survey = survey_model(file, with_nextn=with_nextn)
+    survey.weights.check()
+    sizes, n_layers = sizes_of(survey.model), survey.model.hparams.n_layers
+    n_ranks, inner = backend.ring.n_ranks, backend.inner
+    if n_layers < n_ranks:
+        raise ModelError(
+            f"{file.label}: has {n_layers} layers, which {n_ranks} devices cannot share"
+        )
+    ends = weigh(file, inner, sizes, Share(range(0), has_ends=True), with_nextn)
+    blocks = [
+        weigh(file, inner, sizes, Share(range(i, i + 1), has_ends=False), False)
+        for i in range(n_layers)
+    ]
+    ranges = _divide(file, backend, ends, blocks, reserve)
+    backend.ring.load(str(file.path.absolute()), ranges[1:])
+    inner.report = lambda what, fraction: backend.report(what, 0.5 * fraction)
+    own = survey_model(file, with_nextn=with_nextn, share=Share(ranges[0], has_ends=True))
+    model = prepare_model(own, file, inner, with_nextn=with_nextn)
+    inner.report = backend.report
+    backend.rank_bytes = backend.ring.loaded(lambda done: backend.report(LOADING, 0.5 + 0.5 * done))
+    backend.report(LOADING, 1.0)
+    model.state_shape = split_shape(ends.shape, [each.shape for each in blocks], ranges)
+    backend.blocks, backend.trunk = ranges, model.state_shape
+    backend.holdings = _holdings(backend, ranges, ends, blocks)
+    return model
+
+
+def _divide(
+    file: GgufFile, backend: RankedBackend, ends: Weighed, blocks: Sequence[Weighed], reserve: int
+) -> list[range]:
+    """Refused if they do not fit."""
+    free = [backend.inner.free_device_bytes(), *backend.ring.free()]
+    fixed, sizes = ends.total + reserve, [each.total for each in blocks]
+    known = [float(left) for left in free if left is not None]
+    if len(known) < len(free):  # nobody says: all the same
+        return divide(fixed, sizes, [1.0 + fixed + sum(sizes)] * len(free))
+    ranges = divide(fixed, sizes, known)
+    needed = fill(fixed, sizes, ranges)
+    if all(n <= left for n, left in zip(needed, known, strict=True)):
+        return ranges
+    each = "; ".join(
+        f"{device} would hold {_size(n)}, {_size(left)} are free"
+        for device, n, left in zip(backend.ring.devices, needed, known, strict=True)
+    )
+    raise DoesNotFitError(
+        f"{file.label}: does not fit {len(free)} devices with its state: {each}; take more "
+        "devices, a smaller -c, or a file with fewer bits per weight"
+    )
+
+
+def _holdings(
+    backend: RankedBackend, ranges: Sequence[range], ends: Weighed, blocks: Sequence[Weighed]
+) -> list[str]:
+    lines = []
+    for rank, (device, each) in enumerate(zip(backend.ring.devices, ranges, strict=True)):
+        own = [blocks[i] for i in each] + ([ends] if rank == 0 else [])
+        weights, state = sum(w.weights for w in own), sum(w.state for w in own)
+        layers = f"layers {each.start} to {each.stop - 1}" if len(each) > 1 else f"layer {each[0]}"
+        what = f"embedding, {layers}, head" if rank == 0 else layers
+        lines.append(f"{device}: {what}: {_size(weights)} of weights, {_size(state)} of state")
+    return lines
+
+
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / _GIB:.2f} GiB" if n_bytes > _GIB / 10 else f"{n_bytes / _MIB:.1f} MiB"

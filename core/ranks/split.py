@@ -1,0 +1,100 @@
+"""Which rank holds which layers: ranges that fill all devices to the same degree.
+
+Ranks run one after the other, so how layers are spread makes no difference to the time of a step;
+it decides how much room is left for contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..backend.interface import Backend
+from ..backend.layers import SplitShape, StateShape
+from ..gguf.reader import GgufFile
+from ..models import survey_model
+from ..models.base import Share
+from ..state.sizes import StateSizes
+
+_ROUNDS: Final = 60  # of bisection
+_MOST: Final = 1e9  # of what a device has
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A block of a model, or its ends: what it takes on a device."""
+
+    weights: int
+    state: int
+    shape: StateShape
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.state
+
+
+def weigh(file: GgufFile, backend: Backend, sizes: StateSizes, share: Share, mtp: bool) -> Weighed:
+    survey = survey_model(file, with_nextn=mtp, share=share)
+    weights = survey.inventory.demand(survey.model, backend).weight_bytes
+    shape = survey.model.state_shape
+    page, slot = backend.state_bytes(shape, page_len=sizes.page_len, window=sizes.window)
+    return Weighed(weights, sizes.n_pages * page + sizes.n_slots * slot, shape)
+
+
+def divide(ends: int, blocks: Sequence[int], room: Sequence[float]) -> list[range]:
+    """Bytes of what only rank 0 can hold and of each block, and of each device; the blocks of each
+    rank, at least one. Whether they fit is `fill`."""
+    low, high = 0.0, _MOST
+    for _ in range(_ROUNDS):
+        middle = (low + high) / 2
+        if _last_fits(ends, blocks, room, middle):
+            high = middle
+        else:
+            low = middle
+    return _cut(ends, blocks, room, high)
+
+
+def fill(ends: int, blocks: Sequence[int], ranges: Sequence[range]) -> list[int]:
+    """Bytes on each device."""
+    return [
+        (0 if rank else ends) + sum(blocks[i] for i in each) for rank, each in enumerate(ranges)
+    ]
+
+
+def split_shape(
+    ends: StateShape, blocks: Sequence[StateShape], ranges: Sequence[range]
+) -> SplitShape:
+    """Of the whole model; MTP heads lie behind all blocks."""
+    ranks = [rank for rank, each in enumerate(ranges) for _ in each]
+    kv = [(s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.kv]
+    delta = [(s, rank) for shape, rank in zip(blocks, ranks, strict=True) for s in shape.delta]
+    trunk = SplitShape(
+        tuple(s for s, _ in kv),
+        tuple(s for s, _ in delta),
+        tuple(rank for _, rank in kv),
+        tuple(rank for _, rank in delta),
+    )
+    return trunk.followed_by(ends)
+
+
+def _last_fits(ends: int, blocks: Sequence[int], room: Sequence[float], degree: float) -> bool:
+    ranges = _cut(ends, blocks, room, degree)
+    used = fill(ends, blocks, ranges)
+    return all(n <= degree * r for n, r in zip(used, room, strict=True))
+
+
+def _cut(ends: int, blocks: Sequence[int], room: Sequence[float], degree: float) -> list[range]:
+    """Each rank takes what fits, and leaves one block at least to each that follows."""
+    first, ranges = 0, []
+    for rank, own in enumerate(room):
+        behind = len(room) - 1 - rank
+        end, used = first + 1, (0 if rank else ends) + blocks[first]
+        while end < len(blocks) - behind and used + blocks[end] <= degree * own:
+            used += blocks[end]
+            end += 1
+        if not behind:
+            end = len(blocks)
+        ranges.append(range(first, end))
+        first = end
+    return ranges

@@ -1,0 +1,240 @@
+"""A model whose layers several processes hold gives the bits of one device.
+
+Three ranks over the reference backend, whose ops are quick; two over the CUDA backend's shim, where
+rows that leave a rank were only promised, graphs are keyed by shapes and states are stacked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.ranked import load, open_here, runtime_over
+from support.ranked import patch as patch_here
+from support.running import Machine, Running, random_tokens, start
+from support.scripted import drain
+from support.tiny_models import TinyModel
+
+from specdec.core.backend.interface import Backend
+from specdec.core.engine.engine import Engine
+from specdec.core.generation import Event, GenerateParams
+from specdec.core.ranks.backend import RankedBackend
+from specdec.core.runtime import Runtime, load_runtime
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.build import build_speculator
+from specdec.core.speculation.options import NgramSizes, SpecOptions
+from specdec.core.state.snapshot import SequenceSnapshot
+
+Tiny = Callable[..., TinyModel]
+TOKENS = random_tokens(22, seed=5)
+TAPS = frozenset({"h_nextn", "blk.0.input", "blk.1.input", "blk.3.input"})
+EASY = NgramSizes(size_n=2, size_m=6)
+SPEC = SpecOptions(types=("ngram-simple", "mtp"), ngram_simple=EASY, fixed=True, draft_n_max=3)
+HOW = [
+    GenerateParams(SamplingParams(temperature=0.0), max_tokens=12, logprobs=2),
+    GenerateParams(SamplingParams(temperature=0.5, seed=7), max_tokens=12, logprobs=2),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patched() -> Iterator[None]:
+    """As in the other ranks' processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch_here(patch)
+        yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def three(patched: None) -> Iterator[RankedBackend]:
+    backend = open_here(["torch"] * 3)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def two(patched: None) -> Iterator[RankedBackend]:
+    backend = open_here(["cuda:0", "cuda:1"])
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(params=["torch", "cuda"])
+def ranks(request: pytest.FixtureRequest) -> RankedBackend:
+    found: RankedBackend = request.getfixturevalue("three" if request.param == "torch" else "two")
+    return found
+
+
+def device_of(ranks: RankedBackend) -> str:
+    """What one device is to be compared with."""
+    return ranks.ring.devices[0]
+
+
+def file_of(kind: str, ranks: RankedBackend, tiny: Tiny) -> Path:
+    if kind == "hybrid":
+        return tiny("qwen35", mtp=True, quantise="Q8_0").path
+    # A layer for each rank at least.
+    return tiny("qwen3moe" if ranks.n_ranks == 2 else "qwen35moe", quantise="Q8_0").path
+
+
+def begin(path: Path, ranks: RankedBackend) -> Running:
+    return Running(Machine(load(path, ranks), ranks, taps=TAPS))
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "moe"])
+def test_logits_taps_and_state_are_those_of_one_device(
+    kind: str, ranks: RankedBackend, tiny: Tiny
+) -> None:
+    path = file_of(kind, ranks, tiny)
+    many = begin(path, ranks)
+    one = Running(replace(start(path, device_of(ranks)).machine, taps=many.machine.taps & TAPS))
+    assert sum(map(len, ranks.blocks)) == many.machine.model.hparams.n_layers
+    assert all(map(len, ranks.blocks))
+    for length, n_true in ((12, 12), (4, 2), (3, 1), (1, 1), (1, 1), (4, 4)):
+        tokens = TOKENS[one.n_tokens : one.n_tokens + length]
+        outputs = [text.forward(tokens) for text in (many, one)]
+        assert np.array_equal(outputs[0].logits, outputs[1].logits)
+        assert outputs[0].taps.keys() == outputs[1].taps.keys() != set()
+        for name, rows in outputs[1].taps.items():
+            assert np.array_equal(outputs[0].taps[name], rows), name
+        for text in (many, one):
+            text.accept(length, n_true)
+    images = many.image(), one.image()
+    assert list(images[0]) == list(images[1])
+    for name, array in images[1].items():
+        assert np.array_equal(images[0][name], array), name
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "moe"])
+def test_a_saved_state_goes_on_here_and_there(kind: str, ranks: RankedBackend, tiny: Tiny) -> None:
+    """Saved by several ranks and loaded by one device, and the other way; copied, on all ranks."""
+    path = file_of(kind, ranks, tiny)
+    many, one = begin(path, ranks), start(path, device_of(ranks))
+    for text in (many, one):
+        text.append(TOKENS[:7])
+    images = many.image(), one.image()
+    machine = many.machine
+    twin = Running(machine, 3, range(50, 60), many.n_tokens, many.replay)
+    machine.backend.copy_slot(machine.state, 0, 3, many.replay)
+    machine.backend.copy_pages(machine.state, many.pages[:10], list(twin.pages))
+    others = [twin]
+    for image, to in zip(images, (one.machine, machine), strict=True):
+        other = Running(to, 2, range(30, 40), one.n_tokens, one.replay)
+        to.backend.load_slot(to.state, 2, other.pages, image)
+        others.append(other)
+    expected = one.append(TOKENS[7:9])
+    for other in others:
+        assert np.array_equal(other.append(TOKENS[7:9]), expected)
+
+
+def write(engine: Engine, how: GenerateParams, n: int) -> tuple[list[list[Event]], int]:
+    """The events of each text, and how many tokens were drafted."""
+    prompts = [(random_tokens(7 + 4 * i, seed=i, n_vocab=256) * 2)[: 24 - 5 * i] for i in range(n)]
+    texts = [engine.add(prompt, how, index=i) for i, prompt in enumerate(prompts)]
+    events = drain(engine)
+    each = [
+        [e._replace(sequence=0, source="") for e in events if e.sequence == text.id]
+        for text in texts
+    ]
+    return each, sum(text.stats.draft_n for text in texts)
+
+
+def engine_of(runtime: Runtime, n: int, *, drafts: bool) -> Engine:
+    drafter = build_speculator(runtime.setting(n)) if drafts else None
+    return runtime.new_engine(runtime.plan(n), drafter)
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "moe"])
+def test_texts_are_those_of_one_device(kind: str, ranks: RankedBackend, tiny: Tiny) -> None:
+    """With drafts and without, alone and beside another."""
+    path = file_of(kind, ranks, tiny)
+    spec = SPEC if kind == "hybrid" else replace(SPEC, types=("ngram-simple",))
+    drafted = 0
+    many = runtime_over(path, ranks, spec)
+    with load_runtime(path, device_of(ranks), n_ctx=128, spec=spec) as one:
+        for n, how in zip((1, 2), HOW, strict=True):
+            for drafts in (False, True):
+                expected, _ = write(engine_of(one, n, drafts=drafts), how, n)
+                got, n_drafted = write(engine_of(many, n, drafts=drafts), how, n)
+                assert got == expected
+                drafted += n_drafted
+    assert drafted or kind == "moe"
+
+
+def test_a_text_is_saved_and_goes_on_elsewhere(
+    ranks: RankedBackend, tiny: Tiny, tmp_path: Path
+) -> None:
+    path = tiny("qwen35", mtp=True, quantise="Q8_0").path
+    prompt, how = random_tokens(9, n_vocab=256), HOW[1]
+    many = runtime_over(path, ranks, SPEC)
+    with load_runtime(path, device_of(ranks), n_ctx=128, spec=SPEC) as one:
+        whole = [e.token for e in drain_of(engine_of(one, 1, drafts=True), prompt, how)]
+        for first, second in ((many, one), (one, many)):
+            engine = engine_of(first, 1, drafts=True)
+            text = engine.add(prompt, how)
+            while len(text.tokens) < len(prompt) + 4:
+                engine.step()
+            engine.snapshot(text).save(tmp_path / "text")
+            n_before = len(text.tokens) - len(prompt)
+            engine = engine_of(second, 1, drafts=True)
+            engine.restore(SequenceSnapshot.load(tmp_path / "text"))
+            assert [e.token for e in drain(engine)] == whole[n_before:]
+
+
+def drain_of(engine: Engine, prompt: list[int], how: GenerateParams) -> list[Event]:
+    engine.add(prompt, how)
+    return drain(engine)
+
+
+def test_what_a_text_leaves_is_reused(ranks: RankedBackend, tiny: Tiny) -> None:
+    path = tiny("qwen35", mtp=True, quantise="Q8_0").path
+    many = runtime_over(path, ranks, SPEC)
+    engine, prompt = engine_of(many, 1, drafts=True), random_tokens(70, n_vocab=256)
+    first = drain_of(engine, prompt, HOW[0])
+    longer = [*prompt, *(e.token for e in first), *TOKENS[:10]]
+    text = engine.add(longer, HOW[0])
+    got = [e.token for e in drain(engine)]
+    assert text.stats.cached_n > 0
+    cold = drain_of(engine_of(many, 1, drafts=True), longer, HOW[0])
+    assert got == [e.token for e in cold]
+
+
+def test_states_that_nobody_holds_are_dropped(three: RankedBackend, tiny: Tiny) -> None:
+    model = load(file_of("moe", three, tiny), three)
+    for _ in range(3):
+        Running(Machine(model, three)).append(TOKENS[:2])
+    assert len(three.ring._dropped) == 1  # the others were told with the next order
+    Running(Machine(model, three)).append(TOKENS[:2])
+
+
+def test_what_is_held_is_told(three: RankedBackend, tiny: Tiny) -> None:
+    load(tiny("qwen35", mtp=True, quantise="Q8_0").path, three)
+    backend: Backend = three
+    assert len(backend.holdings) == 3
+    assert backend.holdings[0].startswith("torch: embedding, layer 0, head: ")
+    assert backend.weight_bytes() > backend.matrix_bytes([]) + three.inner.weight_bytes()
+
+
+def test_a_text_goes_on_after_ctrl_c(three: RankedBackend, tiny: Tiny) -> None:
+    """What was interrupted ran to its end on all ranks."""
+    text = Running(Machine(load(tiny("qwen35", quantise="Q8_0").path, three), three))
+    expected = text.forward([1, 2, 3]).logits
+
+    def go_on() -> None:
+        threading.Timer(0.002, os.kill, [os.getpid(), signal.SIGINT]).start()
+        while True:
+            text.forward([1, 2, 3])
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            go_on()
+    assert np.array_equal(text.forward([1, 2, 3]).logits, expected)

@@ -1,0 +1,59 @@
+"""Several ranks on the CPU: over the reference backend, or over the CUDA backend's shim."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from support.host_device import use_for_cuda
+
+from specdec.core.backend.cuda.prompt import PromptSizes
+from specdec.core.backend.layers import HALF_FLOATS
+from specdec.core.gguf.reader import open_gguf
+from specdec.core.models.base import Model
+from specdec.core.ranks.backend import RankedBackend
+from specdec.core.ranks.load import load_ranked, open_ranks
+from specdec.core.runtime import Runtime
+from specdec.core.speculation.options import SpecOptions
+from specdec.core.state.sizes import StateSizes
+from specdec.core.tokenizer import load_tokenizer
+
+N_CTX = 128
+SHORT_PROMPTS = PromptSizes(few=8, calls=(16, 32), chunk=64)
+SIZES = StateSizes(N_CTX)
+
+
+def as_here() -> None:
+    """What the process of a rank calls first: it computes as the tests' does."""
+    torch.set_num_threads(1)
+    patch(pytest.MonkeyPatch())
+
+
+def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_for_cuda(monkeypatch, prompts=SHORT_PROMPTS)
+
+
+def open_here(devices: list[str]) -> RankedBackend:
+    return open_ranks(devices, HALF_FLOATS, prepare=f"{__name__}:{as_here.__name__}")
+
+
+def load(path: Path, backend: RankedBackend, *, with_nextn: bool = True) -> Model:
+    return load_ranked(open_gguf(path), backend, lambda model: SIZES, with_nextn=with_nextn)
+
+
+def runtime_over(path: Path, backend: RankedBackend, spec: SpecOptions) -> Runtime:
+    model = load(path, backend)
+    file = open_gguf(path)
+    return Runtime(file, model, backend, load_tokenizer(file.metadata), N_CTX, spec)
+
+
+def pids(backend: RankedBackend) -> list[int]:
+    """Of ranks 1 …"""
+    return [member.process.pid for member in backend.ring._crew.members]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
