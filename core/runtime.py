@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from .backend import create_backend
-from .backend.interface import Backend, Working
+from .backend.interface import Backend
 from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
@@ -23,6 +22,7 @@ from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver
 from .engine.sequence import Sequence as Text
 from .errors import ConfigError, ModelError
+from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
@@ -37,19 +37,15 @@ from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting, resolve_types
 from .speculation.token_counts import TokenCounts
-from .state.budget import Budget, TooLargeError, check_weights, make_budget
+from .state.budget import Budget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
 from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
 from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
-LEAST_CONTEXT: Final = 512  # below which a context that nobody asked for is no help
 PROMPT_ROWS = 512  # rows of one step of `logits`
-CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
 _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
-
-logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
@@ -139,10 +135,10 @@ def _build(
 
         assert isinstance(backend, RankedBackend)
 
-        def sizes_of(model: Model) -> StateSizes:
+        def sizes(model: Model) -> StateSizes:
             return StateSizes(_context_length(model, n_ctx))
 
-        model = load_ranked(file, backend, sizes_of, with_nextn=with_nextn, reserve=reserve)
+        model = load_ranked(file, backend, sizes, with_nextn=with_nextn, reserve=reserve)
         return model, _context_length(model, n_ctx)
 
     length = 0
@@ -153,7 +149,14 @@ def _build(
         others = n_others(backend.name)
         try:
             may_shrink = n_ctx is None and not others
-            length = _fitting_context(file, demand, backend, n_ctx, may_shrink=may_shrink)
+            length = fitting_context(
+                file,
+                demand,
+                backend,
+                _context_length(demand.model, n_ctx),
+                _available_for(backend),
+                may_shrink=may_shrink,
+            )
         except (ModelError, ConfigError) as error:
             if others:
                 raise OneIsTooSmallError(error, 1 + others) from None
@@ -237,7 +240,7 @@ class Runtime:
             self.model.state_shape, page_len=budget.sizes.page_len, window=budget.sizes.window
         )
         bare = replace(budget, sizes=replace(budget.sizes, n_checkpoints=0))
-        free = None if bare.available is None else bare.available - bare.kv - bare.recurrent
+        free = None if bare.available is None else bare.available - bare.needed + bare.draft
         if free is not None and cache_ram > free - bare.draft:
             raise ConfigError(
                 f"cache-ram {cache_ram // MIB} does not fit: beside the contexts "
@@ -246,14 +249,14 @@ class Runtime:
         return replace(bare, sizes=with_cache(bare.sizes, cache_ram, page, slot))
 
     def _plan(self, n_slots: int) -> Budget:
-        sizes, shape = _sizes(self.n_ctx, n_slots), self.model.state_shape
+        sizes, shape = sizes_of(self.n_ctx, n_slots), self.model.state_shape
         n_draft = 0
         if self.draft is not None:
             target = LoadedModel(self.file, self.model, self.tokenizer)
             state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
             n_draft = self.backend.reserved = state.kv + state.recurrent
         available = _available_beside(self.backend)
-        working = _working(self._demands, sizes)
+        working = working_of(self._demands, sizes)
         return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
@@ -388,10 +391,6 @@ class Runtime:
                 self._inboxes[event.sequence].append(event)
 
 
-def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
-    return StateSizes(n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
-
-
 def _available_for(backend: Backend) -> int | None:
     if backend.name in _HOST_DEVICES:
         return available_memory()
@@ -418,14 +417,14 @@ def _load_draft(
 
     What it takes comes to the `demands` that there are.
     """
-    sizes = _sizes(n_ctx, 1)
+    sizes = sizes_of(n_ctx, 1)
 
     def check(demand: Demand) -> None:
         demands.append(demand)
         available = _available_beside(backend)
         if available is None:
             return
-        working = _working(demands, sizes)
+        working = working_of(demands, sizes)
         shape = target.model.state_shape
         state = make_budget(backend, shape, sizes, available, working=working)
         own = draft_sizes(sizes, n_ctx, spec.n_max)
@@ -440,68 +439,6 @@ def _load_draft(
             raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
 
     return load_draft(draft, target, backend, check)
-
-
-def _fitting_context(
-    file: GgufFile, demand: Demand, backend: Backend, n_ctx: int | None, *, may_shrink: bool
-) -> int:
-    """The context that was asked for, or as much of it as fits if it `may_shrink`.
-
-    What does not fit is refused before the weights are read: a machine that swaps, or kills, says
-    less than one line.
-    """
-    length = _context_length(demand.model, n_ctx)
-    available, shape = _available_for(backend), demand.model.state_shape
-    if available is None:
-        return length
-    sizes, weights = _sizes(length, 1), demand.weight_bytes
-    least = _working([demand], _sizes(min(length, PAGE_LEN), 1))
-    try:
-        check_weights(backend, shape, weights, demand.stored_bytes, available, least)
-    except ModelError as error:
-        raise ModelError(f"{file.label}: {error}") from None
-    left, working = available - weights, _working([demand], sizes)
-    try:
-        make_budget(backend, shape, sizes, left, weights, working=working)
-    except TooLargeError as error:
-        longest = error.longest
-        if working.total:  # which is less in a shorter context
-            longest = _longest(demand, backend, length, left)
-        if not may_shrink or longest < LEAST_CONTEXT:
-            raise TooLargeError(error.budget, longest) from None
-        logger.warning(
-            "the context has %d tokens: %d do not fit into memory (-c says how many)",
-            longest,
-            length,
-        )
-        return longest
-    return length
-
-
-def _longest(demand: Demand, backend: Backend, length: int, left: int) -> int:
-    """The longest context below this one that fits, in whole pages; 0: none."""
-    fitting, too_many = 0, -(-length // PAGE_LEN)
-    while too_many - fitting > 1:
-        n_pages = (fitting + too_many) // 2
-        sizes = _sizes(n_pages * PAGE_LEN, 1)
-        working = _working([demand], sizes)
-        try:
-            make_budget(backend, demand.model.state_shape, sizes, left, 0, working=working)
-            fitting = n_pages
-        except TooLargeError:
-            too_many = n_pages
-    return fitting * PAGE_LEN
-
-
-def _working(demands: Sequence[Demand], sizes: StateSizes) -> Working:
-    """Of models that run one after the other, each with memory of its own."""
-    each = [demand.working(sizes, PREFILL_CHUNK) for demand in demands]
-    return Working(
-        sum(one.scratch for one in each),
-        sum(one.graphs for one in each),
-        sum(one.n_graphs for one in each),
-        max((one.reserve for one in each), default=0),
-    )
 
 
 def _context_length(model: Model, n_ctx: int | None) -> int:

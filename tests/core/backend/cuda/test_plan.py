@@ -135,12 +135,12 @@ def test_a_context_that_nobody_asked_for_is_what_fits(
     monkeypatch.setattr(
         "specdec.core.runtime.available_memory", lambda: answers.pop() if answers else needed
     )
-    monkeypatch.setattr("specdec.core.runtime.LEAST_CONTEXT", usual - 128)
+    monkeypatch.setattr("specdec.core.fitting.LEAST_CONTEXT", usual - 128)
     with caplog.at_level(logging.WARNING), specdec.core.load(path, name) as runtime:
         assert usual - 128 <= runtime.n_ctx < usual
         assert f"has {runtime.n_ctx} tokens: {usual} do not fit into memory" in caplog.text
     answers.append(weights + needed)
-    monkeypatch.setattr("specdec.core.runtime.LEAST_CONTEXT", usual)
+    monkeypatch.setattr("specdec.core.fitting.LEAST_CONTEXT", usual)
     with pytest.raises(ConfigError, match="not enough memory"):
         specdec.core.load(path, name)
 
