@@ -210,6 +210,10 @@ class Backend(ABC):
         """Room for rows that come from another rank, float32."""
         raise NotImplementedError(f"{self.name} is no device for several ranks")
 
+    def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
+        """Where a device may go away by itself: `tell` is called then, in another thread, with what
+        raises the DeviceError in the thread that runs this backend."""
+
     def close(self) -> None:
         """No more of anything."""
 

@@ -263,3 +263,36 @@ def test_a_plain_step_that_was_disturbed_when_it_was_measured(n_texts: int) -> N
         drafted.append(n_rows > n_texts)
     assert sum(drafted[20:60]) > 30
     assert sum(drafted[-60:]) < 20
+
+
+def test_what_another_text_has_reached_does_not_keep_a_sure_draft_away() -> None:
+    """Where steps are quick: three tokens that are nearly sure, after a text of long runs."""
+    controller, costs = Controller(), {1: 0.105, 2: 0.181, 4: 0.245, 8: 0.397, 16: 0.69, 32: 1.35}
+    for n_rows, ms in costs.items():
+        for _ in range(3):
+            controller.observe_step(n_rows, 100, ms)
+    text, lengths = list(range(100)), dict[int, list[int]]()
+    for sequence, n in ((0, 63), (1, 3)):
+        controller.begin(sequence)
+        for _ in range(8):
+            draft = Draft([7] * n, ["ngram"] * n, chances=[0.95] * n)
+            (plan,) = controller.plan([AskInfo(sequence, text, 63, [draft])])
+            controller.settle(sequence, draft, plan.n_cheap)
+            text = text + [7] * (plan.n_cheap + 1)
+            lengths.setdefault(sequence, []).append(plan.n_cheap)
+        controller.end(sequence)
+    assert max(lengths[0]) >= 15
+    assert lengths[1] == [3] * 8
+
+
+def test_an_unlikely_draft_is_left_where_steps_are_quick() -> None:
+    controller, text = Controller(), list(range(100))
+    for n_rows, ms in {1: 0.085, 4: 0.14, 8: 0.24}.items():
+        for _ in range(3):
+            controller.observe_step(n_rows, 100, ms)
+    controller.begin(0)
+    for _ in range(12):
+        draft = Draft([7] * 8, ["ngram"] * 8, chances=[0.3] * 8)
+        (plan,) = controller.plan([AskInfo(0, text, 8, [draft])])
+        text = [*text, 0]  # never what was proposed
+    assert not plan.n_cheap

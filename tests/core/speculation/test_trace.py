@@ -9,10 +9,13 @@ from runpy import run_path
 from xml.etree import ElementTree
 
 import pytest
+from support.ngrams import ANY
 from support.simulated import CPU, Simulation, echoes
 
 from specdec.core.errors import ConfigError
 from specdec.core.speculation.controller import Controller
+from specdec.core.speculation.interface import Ask, Draft
+from specdec.core.speculation.plans import AskInfo
 from specdec.core.speculation.trace import Trace
 
 PLOT = Path(__file__).parents[2] / "bench" / "plot_trace.py"
@@ -62,3 +65,20 @@ def test_lines_are_buffered_and_none_is_lost(tmp_path: Path) -> None:
         trace.write({"round": i})
     trace.close()
     assert len((tmp_path / "t").read_text().splitlines()) == 301
+
+
+def test_rounds_of_a_run_are_there_too(tmp_path: Path) -> None:
+    controller = Controller(trace=Trace(tmp_path / "t"))
+    controller.begin(0)
+    for text in ([1, 2], [1, 2, 3]):
+        controller.plan([AskInfo(0, text, 8)])
+        controller.observe_step(1, len(text), 0.1)
+    draft = Draft([4, 5, 6], ["ngram-mod"] * 3, chances=[0.9] * 3)
+    controller.go_on(Ask(0, [1, 2, 3], 8, ANY), draft)
+    controller.observe_step(4, 3, 0.2)
+    controller.settle(0, draft, 2)
+    controller.close()
+    entry = json.loads((tmp_path / "t").read_text().splitlines()[-1])
+    assert (entry["round"], entry["rows"], entry["taken"]) == (3, 4, {"0": [3, 2]})
+    (chosen,) = entry["chosen"]
+    assert (chosen["at"], chosen["cheap"], chosen["n_cheap"]) == (3, "ngram-mod", 3)
