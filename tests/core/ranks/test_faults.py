@@ -76,7 +76,7 @@ ABANDON = """
 import os, signal, sys
 from support.ranked import open_here, pids
 backend = open_here(["torch", "torch"])
-print(*pids(backend), flush=True)
+print(*pids(backend), backend.ring._crew.folder, flush=True)
 {}
 """
 
@@ -97,8 +97,9 @@ def test_no_rank_outlives_the_first() -> None:
     for run, code in zip(runs, endings.values(), strict=True):
         said, _ = run.communicate(timeout=120)
         assert run.returncode == code
+        pid, folder = said.split()
         deadline = time.monotonic() + SOON_S
-        while is_alive(int(said)):
+        while is_alive(int(pid)) or os.path.exists(folder):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
