@@ -16,6 +16,7 @@ MODULES: tuple[str, ...] = (
     "draft_pick",
     "embed",
     "gate_rows",
+    "gdn_chunk",
     "gdn_rows",
     "gdn_state",
     "gdn_step",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
@@ -18,6 +19,10 @@ MOST_WORKERS = 8  # each needs a gigabyte or so
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
 # torch's threads wait for each other in circles, for models as small as these longer than they work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A job in the background ignores Ctrl-C, and so would all that it starts: tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Other processes may stop ours for longer than any example takes.
 settings.register_profile("shared processors", deadline=None)

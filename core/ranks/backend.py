@@ -136,6 +136,9 @@ class RankedBackend(Backend):
         assert not isinstance(forward, Relayed), "one rank holds whatever drafts"
         return self.inner.compile_chain(forward, own(state), **named)
 
+    def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
+        self.ring.when_lost(tell)
+
     def close(self) -> None:
         self.ring.close()
         self.inner.close()

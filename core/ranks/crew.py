@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -114,6 +114,7 @@ class Crew:
         self.is_busy = False  # somebody talks with the ranks
         self.is_joining = False
         self.is_lost = False
+        self.on_loss: Callable[[], None] = _nobody
         self._is_ending = False
         n_ranks = len(devices) + 1
         try:
@@ -165,6 +166,7 @@ class Crew:
         if self._is_ending:
             return
         self.is_lost = True
+        self.on_loss()
         group, deadline = self.group, time.monotonic() + GRACE_S
         if group is not None:
             group.abort()
@@ -178,3 +180,7 @@ class Crew:
                     other.process.kill()
                 os._exit(1)
             time.sleep(0.05)
+
+
+def _nobody() -> None:
+    pass

@@ -10,6 +10,7 @@ import gc
 import importlib
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Sequence
@@ -52,14 +53,20 @@ def main(descriptor: int) -> NoReturn:
     os._exit(code)  # nothing here is worth waiting for others
 
 
+_folders: list[Path] = []  # where the ranks met
+
+
 def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
+    for folder in _folders:  # rank 0 may not have had the time
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 
 def _serve(pipe: Connection) -> None:
     order: Order = pipe.recv()
+    _folders.append(Path(order.store).parent)
     sys.path[:] = order.path
     if order.prepare:
         module, _, name = order.prepare.partition(":")

@@ -119,6 +119,15 @@ class Ring:
             self._tell(name, *arguments)
             return self._answers()
 
+    def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
+        """See `Backend.when_lost`."""
+        self._crew.on_loss = lambda: tell(self.check)
+
+    def check(self) -> None:
+        """Raises if a rank is gone."""
+        with self.exchange():
+            pass
+
     def close(self) -> None:
         self._end()
 

@@ -7,9 +7,13 @@ than its ring, the product writes into the ring. Else the rows are kept by a lau
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import numpy as np
 
 from ....cuda_kernels import qmm
-from ....cuda_kernels.gdn_layout import GdnShape
+from ....cuda_kernels.gdn_chunk import CHUNK, ChunkSpace, gdn_chunk
+from ....cuda_kernels.gdn_layout import GdnSequences, GdnShape
 from ....cuda_kernels.gdn_rows import keep_rows, ring_rows
 from ....cuda_kernels.gdn_step import (
     GdnRows,
@@ -45,6 +49,52 @@ class DeltaRunner:
         self._step(inputs, delta, state, step, out)
         ring = state.delta_layer(delta.layer).ring
         keep_rows(self._launcher, shape, step.delta, rows, ring)
+
+    def run_prompt(
+        self,
+        rows: Array,
+        delta: DeltaRule,
+        state: CudaState,
+        step: DeviceStep,
+        out: Array,
+        *,
+        behind: int,
+    ) -> None:
+        """Of one prompt, to bfloat16: in chunks, except for its last `behind` rows or some more,
+        which `gdn_step` runs, so that all is left as by any other step."""
+        shape, layer = state.gdn_shape(delta), state.delta_layer(delta.layer)
+        whole = (step.n_rows - behind) // CHUNK * CHUNK
+        if whole <= 0 or behind < shape.window:
+            self.run(rows, delta, state, step, NormOutputs(halves=out))
+            return
+        first, last = self._halves(step, whole)
+        made, beside = rows[:whole], rows[whole:]
+        space = ChunkSpace(
+            self._device.empty((ChunkSpace.prepared_size(shape, whole),), "float32"),
+            self._device.empty((whole, shape.value_width), "float32"),
+        )
+        weights = self._weights(delta, shape)
+        gdn_chunk(self._launcher, weights, layer, first, made, space, out[:whole])
+        keep_rows(self._launcher, shape, first, made, layer.ring)
+        n_rows = step.n_rows - whole
+        inputs = GdnRows(beside, shape.channels, beside, n_rows)
+        outputs = NormOutputs(halves=out[whole:])
+        gdn_step(
+            self._launcher, weights, layer, last, inputs, self._workspace(shape, n_rows, 1), outputs
+        )
+        keep_rows(self._launcher, shape, last, beside, layer.ring)
+
+    def _halves(self, step: DeviceStep, whole: int) -> tuple[GdnSequences, GdnSequences]:
+        """Of a prompt whose first `whole` rows run apart from the others."""
+        if "behind" not in step.made:
+            first = int(step.positions[0])
+            numbers = [0, whole, 0, step.n_rows - whole, first + whole, 0]
+            step.made["behind"] = self._device.put(np.array(numbers, np.int32))
+        numbers_there, delta = step.made["behind"], step.delta
+        return (
+            replace(delta, starts=numbers_there[0:2]),
+            GdnSequences(numbers_there[2:4], delta.slots, numbers_there[4:5], numbers_there[5:6]),
+        )
 
     def run_product(
         self,
@@ -88,10 +138,14 @@ class DeltaRunner:
         step: DeviceStep,
         out: NormOutputs,
     ) -> None:
-        shape, layer, norm = state.gdn_shape(delta), state.delta_layer(delta.layer), delta.norm
-        weights = GdnWeights(shape, delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
+        shape, layer = state.gdn_shape(delta), state.delta_layer(delta.layer)
+        weights = self._weights(delta, shape)
         space = self._workspace(shape, step.n_rows, step.n_sequences)
         gdn_step(self._launcher, weights, layer, step.delta, rows, space, out)
+
+    def _weights(self, delta: DeltaRule, shape: GdnShape) -> GdnWeights:
+        norm = delta.norm
+        return GdnWeights(shape, delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
 
     def _workspace(self, shape: GdnShape, n_rows: int, n_sequences: int) -> GdnWorkspace:
         n_rows, n_sequences = roomy(n_rows), roomy(n_sequences, 1)

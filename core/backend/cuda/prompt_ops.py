@@ -62,8 +62,8 @@ class PromptOps(CudaBackend):
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> Packed:
         there = there_of(step)
         halves = self._halves(delta.shape.value_width)
-        out = NormOutputs(halves=halves[: there.n_rows])
-        self._delta.run(self._made(rows), delta, state, there, out)
+        out, behind = halves[: there.n_rows], self.prompts.few
+        self._delta.run_prompt(self._made(rows), delta, state, there, out, behind=behind)
         return WideRows(halves, there.n_rows)
 
     def moe(self, a: Packed, moe: Moe, add_to: Rows) -> Summing:

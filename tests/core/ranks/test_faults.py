@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.ranked import kill, load, open_here, pids
@@ -17,6 +19,7 @@ from support.tiny_models import TinyModel
 
 from specdec.core.errors import DeviceError
 from specdec.core.ranks.signals import uninterrupted
+from specdec.core.server.worker import Loaded, Worker
 
 Tiny = Callable[..., TinyModel]
 SOON_S = 20.0  # on a busy machine
@@ -44,6 +47,22 @@ def test_a_killed_rank_ends_the_run(tiny: Tiny) -> None:
     backend.close()
 
 
+def test_a_loss_is_told_to_who_waits_for_something_else(tiny: Tiny) -> None:
+    """As a server does that nobody asks for anything: its engine's thread ends with the line."""
+    backend = open_here(["torch"] * 2)
+    worker = Worker(lambda: Loaded(cast(Any, None), cast(Any, idle), watch=backend.when_lost))
+    idle = SimpleNamespace(
+        has_work=False,
+        config=SimpleNamespace(sizes=SimpleNamespace(n_slots=1)),
+        forgive_drafters=lambda told: None,
+    )
+    worker.begin()
+    kill(pids(backend)[0])
+    assert worker.join(SOON_S)
+    assert isinstance(worker.failure, DeviceError)
+    assert str(worker.failure) == "torch (rank 1): its process has ended (Killed)"
+
+
 def test_out_of_memory_on_a_rank(tiny: Tiny) -> None:
     backend = open_here(["torch"] * 2)
     model = load(tiny("qwen35", quantise="Q8_0").path, backend)
@@ -57,7 +76,7 @@ ABANDON = """
 import os, signal, sys
 from support.ranked import open_here, pids
 backend = open_here(["torch", "torch"])
-print(*pids(backend), flush=True)
+print(*pids(backend), backend.ring._crew.folder, flush=True)
 {}
 """
 
@@ -78,8 +97,9 @@ def test_no_rank_outlives_the_first() -> None:
     for run, code in zip(runs, endings.values(), strict=True):
         said, _ = run.communicate(timeout=120)
         assert run.returncode == code
+        pid, folder = said.split()
         deadline = time.monotonic() + SOON_S
-        while is_alive(int(said)):
+        while is_alive(int(pid)) or os.path.exists(folder):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,12 @@ from support.ranked import load, open_here, runtime_over
 from support.ranked import patch as patch_here
 from support.running import Machine, Running, random_tokens, start
 from support.scripted import drain
-from support.tiny_models import TinyModel
+from support.tiny_models import TinyModel, build_tiny
 
 from specdec.core.backend.interface import Backend
 from specdec.core.engine.engine import Engine
 from specdec.core.generation import Event, GenerateParams
+from specdec.core.ranks import load as loading
 from specdec.core.ranks.backend import RankedBackend
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
@@ -206,6 +208,38 @@ def test_what_a_text_leaves_is_reused(ranks: RankedBackend, tiny: Tiny) -> None:
     assert text.stats.cached_n > 0
     cold = drain_of(engine_of(many, 1, drafts=True), longer, HOW[0])
     assert got == [e.token for e in cold]
+
+
+@pytest.mark.parametrize("what", ["mtp", "draft"])
+def test_a_file_that_drafts_is_the_first_ranks(
+    what: str, two: RankedBackend, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head beside the layers of a model that several hold, and a whole model; from the name of
+    the devices on."""
+    monkeypatch.setattr(loading, "open_ranks", lambda devices, kv_types, name: two)
+    monkeypatch.setattr(two, "close", lambda: None)
+    path = tiny("qwen35", quantise="Q8_0").path
+    other = tiny("qwen3", quantise="Q8_0").path if what == "draft" else head_only(tmp_path)
+    spec = SpecOptions(types=(what,), fixed=True, draft_n_max=3)
+    made = []
+    for device in ("cuda:0,1", "cuda"):
+        with load_runtime(path, device, n_ctx=64, spec=spec, draft=other) as runtime:
+            made.append(write(engine_of(runtime, 1, drafts=True), HOW[0], 1))
+            assert runtime.backend.n_ranks == 1 + (device != "cuda")
+            assert runtime.budget.available is not None
+            image_layers = len(runtime.model.state_shape.kv)
+            assert image_layers == (2 if what == "mtp" else 1)
+    assert made[0] == made[1]
+    assert made[0][1]
+
+
+def head_only(folder: Path) -> Path:
+    def cut(keys: dict[str, Any], tensors: dict[str, Any]) -> None:
+        for name in list(tensors):
+            if name.startswith(tuple(f"blk.{i}." for i in range(4))):
+                del tensors[name]
+
+    return build_tiny("qwen35", folder, mtp=True, quantise="Q8_0", edit=cut).path
 
 
 def test_states_that_nobody_holds_are_dropped(three: RankedBackend, tiny: Tiny) -> None:

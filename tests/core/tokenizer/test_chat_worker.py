@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from specdec.core.errors import TemplateError
+from specdec.core.tokenizer import template_client
 from specdec.core.tokenizer.template_client import TemplateWorker
 
 psutil = pytest.importorskip("psutil")
@@ -72,7 +73,8 @@ def test_the_process_knows_jinja_and_little_else(worker: TemplateWorker) -> None
 
 
 @posix
-def test_memory_is_bounded(worker: TemplateWorker) -> None:
+def test_memory_is_bounded(worker: TemplateWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_client, "RENDER_LIMIT_S", 30.0)  # time is not what ends it
     worker.render("", {})
     process = psutil.Process(process_id(worker))
     peak, stop = [0], threading.Event()
@@ -105,7 +107,7 @@ def test_the_time_limit_holds_for_compiling_too(worker: TemplateWorker) -> None:
     start = time.perf_counter()
     with pytest.raises(TemplateError):
         worker.render("{{ " + "+".join(["[1]"] * 300_000) + " }}", {})
-    assert time.perf_counter() - start < 2.0
+    assert time.perf_counter() - start < 5.0
     assert worker.render("a", {}) == "a"
 
 
@@ -120,8 +122,6 @@ def test_renders_from_many_threads_take_turns(worker: TemplateWorker) -> None:
 def test_interruption_leaves_no_worker_out_of_step(
     worker: TemplateWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specdec.core.tokenizer import template_client
-
     worker.render("", {})
     pid = process_id(worker)
 
@@ -132,7 +132,7 @@ def test_interruption_leaves_no_worker_out_of_step(
         patch.setattr(template_client, "read_message", interrupted)
         with pytest.raises(KeyboardInterrupt):
             worker.render("old answer", {})
-    wait_until_gone(pid, 2)
+    wait_until_gone(pid, 20)
     assert worker.render("new answer", {}) == "new answer"
 
 
@@ -144,9 +144,9 @@ def test_ctrl_c_ends_a_render_at_once() -> None:
     pid = int(process.stdout.readline())
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=5)
+    _, errors = process.communicate(timeout=30)
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    wait_until_gone(pid, 2)
+    wait_until_gone(pid, 20)
 
 
 @pytest.mark.parametrize("ending", ["", "import sys; sys.exit(3)", "raise ValueError"])
@@ -155,7 +155,7 @@ def test_no_orphan_and_no_wait_at_exit(ending: str) -> None:
     start = time.perf_counter()
     out, _ = process.communicate(timeout=20)
     assert time.perf_counter() - start < 15
-    wait_until_gone(int(out), 2)
+    wait_until_gone(int(out), 20)
 
 
 def kill_parent(process: subprocess.Popen[str], limit_s: float) -> None:

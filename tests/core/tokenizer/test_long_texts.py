@@ -23,13 +23,13 @@ TEXTS = {
     "punctuation": "'" * 1_000_000,
 }
 PIECES = {"a": -1.0, "aa": -2.0, "aaaa": -3.0, "▁": -1.0, "▁▁": -2.0, "▁▁▁▁": -3.0}
-LIMIT_S = 12.0  # about a second when nothing else runs; a quadratic step takes minutes
+LIMIT_S = 12.0  # about a second of this thread; a quadratic step takes minutes
 
 
-def check(tokenizer: Tokenizer, text: str) -> None:
+def check(tokenizer: Tokenizer, text: str, limit_s: float = LIMIT_S) -> None:
     start = time.thread_time()
     ids = tokenizer.encode(text, add_special=False)
-    assert time.thread_time() - start < LIMIT_S
+    assert time.thread_time() - start < limit_s
     assert tokenizer.decode(ids) == text
 
 
@@ -47,9 +47,10 @@ def test_cutting_is_not_quadratic(pre: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_no_rule_is_quadratic(pre: str) -> None:
+    """Texts half as long, of which a quadratic step still takes many times the limit."""
     tokenizer = load_tokenizer(byte_bpe(pre, MERGES))
     for text in TEXTS.values():
-        check(tokenizer, text)
+        check(tokenizer, text[: len(text) // 2], limit_s=LIMIT_S / 6)
 
 
 @pytest.mark.slow

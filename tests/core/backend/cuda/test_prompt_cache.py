@@ -20,7 +20,6 @@ from specdec.core.runtime import load_runtime
 from specdec.core.sampling.params import SamplingParams
 
 Tiny = Callable[..., TinyModel]
-CHUNK = 64
 HOW = GenerateParams(SamplingParams(temperature=0.7, seed=3), max_tokens=4)
 Written = tuple[list[int], list[Floats], int]  # tokens, their logits, how much was found
 
@@ -37,16 +36,16 @@ def write(engine: Engine, prompt: Sequence[int]) -> Written:
     return text.tokens[len(prompt) :], rows, text.stats.cached_n
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen35"])
+@pytest.mark.parametrize(("family", "chunk"), [("qwen3", 64), ("qwen35", 128)])
 def test_a_second_turn_is_that_of_a_cold_engine(
-    family: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    family: str, chunk: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first turn ends within the second's chunk, so generated tokens are read again."""
-    use_for_cuda(monkeypatch, prompts=PromptSizes(few=8, calls=(CHUNK,), chunk=CHUNK))
-    first = random_tokens(CHUNK - 2 + CHUNK * (family == "qwen3"), seed=1, n_vocab=256)
+    use_for_cuda(monkeypatch, prompts=PromptSizes(few=8, calls=(64, 128), chunk=chunk))
+    first = random_tokens(chunk - 2 + chunk * (family == "qwen3"), seed=1, n_vocab=256)
     with load_runtime(tiny(family, quantise="Q8_0").path, "cuda", n_ctx=256) as runtime:
         warm = runtime.new_engine(runtime.plan(1))
-        assert (warm.config.chunk, warm.config.any_cut) == (CHUNK, False)
+        assert (warm.config.chunk, warm.config.any_cut) == (chunk, False)
         answer, _, found = write(warm, first)
         assert found == 0
         second = [*first, *answer, *random_tokens(21, seed=2, n_vocab=256)]
@@ -61,5 +60,5 @@ def test_a_second_turn_is_that_of_a_cold_engine(
             assert len(hit[1]) == len(cold[1]) == HOW.max_tokens
             for one, other in zip(hit[1], cold[1], strict=True):
                 assert np.array_equal(one, other)
-        whole = [len(first) // CHUNK * CHUNK, len(second) // CHUNK * CHUNK]
+        whole = [len(first) // chunk * chunk, len(second) // chunk * chunk]
         assert n_found == whole

@@ -24,9 +24,9 @@ from specdec.core.sampling.sampler import Sampler
 Tiny = Callable[..., TinyModel]
 WINDOW = 4
 # Short prompts are prompts here already.
-SIZES = PromptSizes(few=WINDOW + 4, calls=(64, 128), chunk=64)
+SIZES = PromptSizes(few=WINDOW + 4, calls=(64, 128), chunk=128)
 TOKENS = random_tokens(90, seed=5)
-CUTS = [0, 64, 90]
+CUTS = [0, 76, 90]  # the first piece has a chunk of the delta rule
 
 
 @pytest.fixture(params=[0, 11], ids=["in order", "permuted"])
@@ -79,7 +79,7 @@ def test_a_prompt_is_near_the_reference(
 def test_company_changes_no_bit(family: str, kind: str, tiny: Tiny, shim: None) -> None:
     """Two prompts, one that ends within the step, and a text that is being written."""
     machine = Machine(*load(tiny(family, quantise=kind).path, "cuda"), window=WINDOW)
-    prompts = [random_tokens(64, seed=1), random_tokens(20, seed=2), random_tokens(5, seed=3)]
+    prompts = [random_tokens(74, seed=1), random_tokens(20, seed=2), random_tokens(5, seed=3)]
 
     def texts() -> list[Running]:
         return [Running(machine, slot, range(8 * slot, 8 * slot + 8)) for slot in range(3)]
@@ -157,10 +157,11 @@ def test_a_prompt_is_run_by_the_kernels_for_many_rows(
         matmul(a, w, out)
 
     monkeypatch.setattr(backend.device, "matmul", noted)
-    piece = replace(text.piece(TOKENS[:70]), n_out=1)
+    piece = replace(text.piece(TOKENS[:80]), n_out=1)
     text.machine.run(build_step([piece]))
     names = [launch.name for launch in backend.device.launcher.launches]
     assert shapes == {128}
     assert sum(name.startswith("attn_prefill") for name in names) == 1
+    assert sum(name.startswith("gdn_chunk_run") for name in names) == 3
     assert not any(name.startswith("attn_verify") for name in names)
     assert [name for name in names if name.startswith("qmm")] == ["qmm_Q8_0_4"]
