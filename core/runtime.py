@@ -22,6 +22,7 @@ from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver
 from .engine.sequence import Sequence as Text
 from .errors import ConfigError, ModelError
+from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
@@ -44,7 +45,6 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
 PROMPT_ROWS = 512  # rows of one step of `logits`
-CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
 _HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
 
 Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
@@ -111,38 +111,58 @@ def _load(
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
     with_nextn &= draft_file is None or not draft_file.is_head
     reserve = 0 if draft_file is None else sum(t.n_bytes for t in draft_file.file.tensors.values())
-    model = _build(file, backend, n_ctx, with_nextn=with_nextn, reserve=reserve)
-    target, length = LoadedModel(file, model, tokenizer), _context_length(model, n_ctx)
-    drafter = None
+    demands: list[Demand] = []
+    model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
+    target, drafter = LoadedModel(file, model, tokenizer), None
     if draft_file is not None:
-        drafter = _load_draft(draft_file, target, backend, spec, length)
-    return Runtime(file, model, backend, tokenizer, length, spec, drafter)
+        drafter = _load_draft(draft_file, target, backend, spec, length, demands)
+    return Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
 
 
 def _build(
-    file: GgufFile, backend: Backend, n_ctx: int | None, *, with_nextn: bool, reserve: int
-) -> Model:
-    """`reserve`: bytes that a draft model is going to take."""
+    file: GgufFile,
+    backend: Backend,
+    n_ctx: int | None,
+    demands: list[Demand],
+    *,
+    with_nextn: bool,
+    reserve: int,
+) -> tuple[Model, int]:
+    """The model and its context length. `reserve`: bytes that a draft model is going to take."""
     if backend.n_ranks > 1:
         from .ranks.backend import RankedBackend
         from .ranks.load import load_ranked
 
         assert isinstance(backend, RankedBackend)
 
-        def sizes_of(model: Model) -> StateSizes:
+        def sizes(model: Model) -> StateSizes:
             return StateSizes(_context_length(model, n_ctx))
 
-        return load_ranked(file, backend, sizes_of, with_nextn=with_nextn, reserve=reserve)
+        model = load_ranked(file, backend, sizes, with_nextn=with_nextn, reserve=reserve)
+        return model, _context_length(model, n_ctx)
+
+    length = 0
 
     def check(demand: Demand) -> None:
+        nonlocal length
+        demands.append(demand)
+        others = n_others(backend.name)
         try:
-            _refuse_what_does_not_fit(file, demand, backend, _context_length(demand.model, n_ctx))
+            may_shrink = n_ctx is None and not others
+            length = fitting_context(
+                file,
+                demand,
+                backend,
+                _context_length(demand.model, n_ctx),
+                _available_for(backend),
+                may_shrink=may_shrink,
+            )
         except (ModelError, ConfigError) as error:
-            if others := n_others(backend.name):
+            if others:
                 raise OneIsTooSmallError(error, 1 + others) from None
             raise
 
-    return build_model(file, backend, check, with_nextn=with_nextn)
+    return build_model(file, backend, check, with_nextn=with_nextn), length
 
 
 class Runtime:
@@ -155,10 +175,14 @@ class Runtime:
         n_ctx: int,
         spec: SpecOptions = NO_SPECULATION,
         draft: LoadedModel | None = None,
+        demands: Sequence[Demand] = (),
     ) -> None:
-        """Refused with a ConfigError if the state of one sequence does not fit into memory."""
+        """`demands`: of the model, and of what was loaded beside it.
+
+        Refused with a ConfigError if the state of one sequence does not fit into memory.
+        """
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
-        self.draft = draft
+        self.draft, self._demands = draft, demands
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
@@ -216,7 +240,7 @@ class Runtime:
             self.model.state_shape, page_len=budget.sizes.page_len, window=budget.sizes.window
         )
         bare = replace(budget, sizes=replace(budget.sizes, n_checkpoints=0))
-        free = None if bare.available is None else bare.available - bare.kv - bare.recurrent
+        free = None if bare.available is None else bare.available - bare.needed + bare.draft
         if free is not None and cache_ram > free - bare.draft:
             raise ConfigError(
                 f"cache-ram {cache_ram // MIB} does not fit: beside the contexts "
@@ -225,14 +249,15 @@ class Runtime:
         return replace(bare, sizes=with_cache(bare.sizes, cache_ram, page, slot))
 
     def _plan(self, n_slots: int) -> Budget:
-        sizes, shape = _sizes(self.n_ctx, n_slots), self.model.state_shape
+        sizes, shape = sizes_of(self.n_ctx, n_slots), self.model.state_shape
         n_draft = 0
         if self.draft is not None:
             target = LoadedModel(self.file, self.model, self.tokenizer)
             state = draft_budget(target, self.draft, self.backend, self.spec, sizes)
             n_draft = self.backend.reserved = state.kv + state.recurrent
         available = _available_beside(self.backend)
-        return make_budget(self.backend, shape, sizes, available, draft=n_draft)
+        working = working_of(self._demands, sizes)
+        return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
         """An engine with its own state, for as many sequences as `plan` was asked for."""
@@ -366,10 +391,6 @@ class Runtime:
                 self._inboxes[event.sequence].append(event)
 
 
-def _sizes(n_ctx: int, n_slots: int) -> StateSizes:
-    return StateSizes(n_ctx, n_slots, n_checkpoints=CHECKPOINTS * n_slots)
-
-
 def _available_for(backend: Backend) -> int | None:
     if backend.name in _HOST_DEVICES:
         return available_memory()
@@ -385,18 +406,29 @@ def _available_beside(backend: Backend) -> int | None:
 
 
 def _load_draft(
-    draft: DraftFile, target: LoadedModel, backend: Backend, spec: SpecOptions, n_ctx: int
+    draft: DraftFile,
+    target: LoadedModel,
+    backend: Backend,
+    spec: SpecOptions,
+    n_ctx: int,
+    demands: list[Demand],
 ) -> LoadedModel | None:
-    """Refused if it does not fit beside the target and the state of one sequence."""
-    sizes = _sizes(n_ctx, 1)
+    """Refused if it does not fit beside the target and the state of one sequence.
+
+    What it takes comes to the `demands` that there are.
+    """
+    sizes = sizes_of(n_ctx, 1)
 
     def check(demand: Demand) -> None:
+        demands.append(demand)
         available = _available_beside(backend)
         if available is None:
             return
-        state = make_budget(backend, target.model.state_shape, sizes, available)
+        working = working_of(demands, sizes)
+        shape = target.model.state_shape
+        state = make_budget(backend, shape, sizes, available, working=working)
         own = draft_sizes(sizes, n_ctx, spec.n_max)
-        left = backend.left_beside(state.kv + state.recurrent, available)
+        left = backend.left_beside(state.needed, available)
         # A head's keys and values belong to the state of the target, which is checked afterwards.
         shape = StateShape(()) if draft.is_head else demand.model.state_shape
         weights = demand.weight_bytes
@@ -407,19 +439,6 @@ def _load_draft(
             raise type(error)(f"{draft.file.label}, beside the model itself: {error}") from None
 
     return load_draft(draft, target, backend, check)
-
-
-def _refuse_what_does_not_fit(file: GgufFile, demand: Demand, backend: Backend, n_ctx: int) -> None:
-    """Before the weights are read: a machine that swaps, or kills, says less than one line."""
-    available, shape = _available_for(backend), demand.model.state_shape
-    if available is None:
-        return
-    try:
-        check_weights(backend, shape, demand.weight_bytes, demand.stored_bytes, available)
-    except ModelError as error:
-        raise ModelError(f"{file.label}: {error}") from None
-    left = available - demand.weight_bytes
-    make_budget(backend, shape, _sizes(n_ctx, 1), left, demand.weight_bytes)
 
 
 def _context_length(model: Model, n_ctx: int | None) -> int:

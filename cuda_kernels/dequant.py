@@ -1,4 +1,5 @@
-"""Repacked weights as bfloat16 rows: for prompts, whose many rows cuBLAS multiplies best."""
+"""Repacked weights as plain rows: in bfloat16 for prompts, whose many rows cuBLAS multiplies best,
+and single ones in float32, for an embedding that is the output matrix as well."""
 
 from __future__ import annotations
 
@@ -15,8 +16,15 @@ def _kernel(form: str) -> Kernel:
     return Kernel(f"dequant_{form}_bf16", source, "matrix", threads=256, registers=72)
 
 
+def _take_kernel(form: str) -> Kernel:
+    source = Source("dequant.cu", (("FORMAT", form),))
+    return Kernel(f"take_{form}", source, "embed", threads=256, registers=72)
+
+
 _BY_FORMAT = {form: _kernel(form) for form in FORMATS}
-KERNELS = tuple(_BY_FORMAT.values())
+_TAKES = {form: _take_kernel(form) for form in FORMATS}
+KERNELS = (*_BY_FORMAT.values(), *_TAKES.values())
+_WARPS = 8
 
 
 def dequant_bf16(
@@ -38,3 +46,12 @@ def dequant_bf16(
     arguments = [matrix.weights, tiles.rows, out, first_row, n_rows, width, gated, matrix.scale]
     grid = (tiles.k_blocks, -(-n_rows // GROUP_ROWS))
     launcher.launch(_BY_FORMAT[tiles.form.name], grid, arguments)
+
+
+def take_rows(launcher: Launcher, matrix: Matrix, ids: Array, x: Array) -> None:
+    """x (T, width) = float32 rows of int32 ids (T,), with the bits of the file's dequantisation,
+    times their scale; an id that is none makes a row of NaN."""
+    tiles, n_rows = matrix.tiles, int(ids.shape[0])
+    require_shape("x", x, (n_rows, tiles.width))
+    arguments = [matrix.weights, tiles.rows, tiles.k_blocks, matrix.scale, ids, x, tiles.width]
+    launcher.launch(_TAKES[tiles.form.name], (n_rows, -(-tiles.k_blocks // _WARPS)), arguments)

@@ -1,9 +1,9 @@
 """Weights in the order in which `qmm.cu` reads them: the file's bits, permuted, and nothing else.
 
-A tile is 16 rows x 256 values (`include/qmm_formats.cuh` has each format's); 8 tiles that lie below
-each other are a group. Repacked weights are `[group][256 of k][tile of the group][tile's bytes]`,
-so that the units which a block of the kernel takes one after the other are one piece of memory.
-Rows are padded to 16, values to 256, with blocks of zeros.
+A tile is 16 rows x 256 values (`include/qmm_formats*.cuh` have each format's); 8 tiles that lie
+below each other are a group. Repacked weights are `[group][256 of k][tile of the group][bytes]`, so
+that the units which a block of the kernel takes one after the other are one piece of memory. Rows
+are padded to 16, values to 256, with blocks of zeros.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import repack_codes as codes
+from . import repack_codes_16 as codes_16
 
 Bytes = NDArray[np.uint8]
 TILE_ROWS = 16
@@ -54,6 +55,10 @@ FORMATS = {
         TileFormat("IQ4_NL", 32, 18, codes.pack_iq4_nl, codes.unpack_iq4_nl),
         TileFormat("IQ4_XS", 256, 136, codes.pack_iq4_xs, codes.unpack_iq4_xs),
         TileFormat("MXFP4", 32, 17, codes.pack_mxfp4, codes.unpack_mxfp4),
+        TileFormat("Q2_K", 256, 84, codes_16.pack_q2_k, codes_16.unpack_q2_k),
+        TileFormat("Q3_K", 256, 110, codes_16.pack_q3_k, codes_16.unpack_q3_k),
+        TileFormat("NVFP4", 64, 36, codes_16.pack_nvfp4, codes_16.unpack_nvfp4),
+        TileFormat("I8_K", 256, 276, codes_16.pack_i8_k, codes_16.unpack_i8_k),
     )
 }
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # `core/__init__.py` ("") and the files beside it are the engine's face.
 LEVELS = [
     {"server", "bench", "nano"},
-    {"", "runtime", "generation", "engine", "audit", "simple"},
+    {"", "runtime", "generation", "engine", "audit", "simple", "fitting"},
     {"speculation", "ranks"},
     {"models", "sampling"},
     {"state"},

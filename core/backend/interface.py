@@ -82,6 +82,35 @@ class Relayed:
         raise AssertionError(f"{ops.name} does not hold all layers")
 
 
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The steps that are going to be run, for a backend that wants to know what they take."""
+
+    forward: Forward
+    heads: Sequence[Forward]  # of drafters that continue hidden rows, `n_embd` wide
+    n_embd: int
+    shape: StateShape
+    n_ctx: int
+    n_slots: int
+    page_len: int
+    window: int
+    prompt_rows: int  # of one step, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Bytes that steps take beside weights and state."""
+
+    scratch: int = 0
+    graphs: int = 0  # an estimate
+    n_graphs: int = 0
+    reserve: int = 0  # what libraries and the driver may take later on
+
+    @property
+    def total(self) -> int:
+        return self.scratch + self.graphs + self.reserve
+
+
 def _silent(what: str, fraction: float) -> None:
     pass
 
@@ -108,7 +137,21 @@ class Backend(ABC):
         """How a state lies in memory: what was saved under one name fits no other."""
         return self.name
 
+    savings: tuple[str, ...] = ()  # flags that make a model fit, beside -c and -np
+
     # weights, once per load
+
+    def look_at(self, file: GgufFile) -> None:
+        """Whose matrices the next calls are about."""
+
+    def planner(self) -> Backend | None:
+        """A backend that takes no memory and knows how much this one would; None: matrices and
+        states are all that this one takes."""
+        return None
+
+    def working(self, rehearsal: Rehearsal) -> Working:
+        """Asked of a `planner`, with a forward pass over its own matrices."""
+        return Working()
 
     @abstractmethod
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:

@@ -69,6 +69,27 @@ _SPLITS: Final = MappingProxyType[str, Callable[[Blocks], codebook.Split]](
 INTEGER_TYPES: Final = frozenset(_SPLITS)
 
 
+def _parts_of_half(part: float) -> Callable[[Blocks], Floats]:
+    return lambda blocks: half(blocks, 0) * np.float32(part)
+
+
+# What all scales of a block of 256 are small multiples of, where it is one number.
+_UNITS: Final = MappingProxyType[str, Callable[[Blocks], Floats]](
+    {
+        "IQ1_S": _parts_of_half(0.125),
+        "IQ1_M": lambda blocks: codebook.scale_iq1_m(blocks) * np.float32(0.125),
+        "IQ2_XXS": _parts_of_half(0.125),
+        "IQ2_XS": _parts_of_half(0.125),
+        "IQ2_S": _parts_of_half(0.125),
+        "IQ3_XXS": _parts_of_half(0.25),
+        "IQ3_S": _parts_of_half(1.0),
+        "Q8_K": _float_scale,
+    }
+)
+
+LEVEL_TYPES: Final = frozenset(_UNITS)
+
+
 def to_integers(blocks: Blocks, type_name: str) -> tuple[NDArray[np.int8], Floats]:
     """(n, block_bytes) to fresh (n, block_size) integers and (n, block_size / 16) scales.
 
@@ -86,3 +107,17 @@ def to_integers(blocks: Blocks, type_name: str) -> tuple[NDArray[np.int8], Float
             integers[part], few = split(blocks[part])
             scales[part] = np.repeat(few, scales.shape[1] // few.shape[1], axis=1)
     return integers, scales
+
+
+def to_levels(blocks: Blocks, type_name: str) -> tuple[NDArray[np.int8], NDArray[np.int8], Floats]:
+    """As `to_integers`, with each scale as an int8 (n, 16) times one float32 of its block (n,).
+
+    `type_name` is one of `LEVEL_TYPES`; the products are exact, so all that was said holds.
+    """
+    integers, scales = to_integers(blocks, type_name)
+    with np.errstate(all="ignore"):
+        unit = _UNITS[type_name](blocks)
+        levels = scales / unit
+    # 0, infinite or NaN: so is every scale of the block.
+    levels[~np.isfinite(levels)] = 1
+    return integers, levels.astype(np.int8), unit[:, 0].astype(np.float32)

@@ -38,7 +38,9 @@ def build_model(
 
     `check` is told in between what the model will take, and may refuse it.
     """
-    survey = survey_model(file, with_nextn=with_nextn)
+    backend.look_at(file)
+    planner = backend.planner() if check is not None else None
+    survey = survey_model(file, with_nextn=with_nextn, planner=planner)
     survey.weights.check()
     if check is not None:
         check(survey.inventory.demand(survey.model, backend))
@@ -52,6 +54,7 @@ def prepare_model(
     from .weights import Reporting, Weights
 
     empty, matrices = survey.model, survey.inventory.matrices
+    backend.look_at(file)
     backend.expect(file, matrices)
     reporting = Weights(file, Reporting(backend, matrices))
     model = type(empty)(empty.hparams, reporting, with_nextn=with_nextn, share=empty.share)
@@ -68,14 +71,21 @@ class Survey:
     weights: Weights  # `findings` has every fault, `check` raises them
 
 
-def survey_model(file: GgufFile, *, with_nextn: bool = True, share: Share | None = None) -> Survey:
-    """`share`: of one rank only; what is not in it counts as missing nowhere."""
+def survey_model(
+    file: GgufFile,
+    *,
+    with_nextn: bool = True,
+    share: Share | None = None,
+    planner: Backend | None = None,
+) -> Survey:
+    """`share`: of one rank only; what is not in it counts as missing nowhere. `planner`: what it is
+    built on instead of nothing."""
     from .hparams import Hparams
     from .weights import Inventory, Weights
 
     model_class = _find_class(file)
     _refuse_head_only(file)
-    inventory = Inventory()
+    inventory = Inventory(planner)
     weights = Weights(file, inventory)
     model = model_class(Hparams.from_gguf(file), weights, with_nextn=with_nextn, share=share)
     return Survey(model, inventory, weights)
@@ -106,6 +116,7 @@ def add_heads(
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
     _check_heads(file, hparams, model.hparams)
+    backend.look_at(file)
     inventory = Inventory()
     weights = Weights(file, inventory)
     model_class.heads_over(model, hparams, weights)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.interface import Backend
+from ..backend.interface import Backend, Rehearsal, Working
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.reader import GgufFile, Tensor
 
 if TYPE_CHECKING:
+    from ..state.sizes import StateSizes
     from .base import Model
 
 SHOWN = 6  # names listed in an error
@@ -33,23 +34,27 @@ class Preparer(Protocol):
 
 
 class Inventory:
-    """Prepares nothing, and notes what there will be to prepare."""
+    """Prepares nothing, and notes what there will be to prepare; `planner` may prepare it as far as
+    that takes no memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, planner: Backend | None = None) -> None:
+        self.planner = planner
         self.matrices: list[Sequence[MatrixPart]] = []
         self.vector_bytes = 0
 
     def matrix(self, parts: Sequence[MatrixPart]) -> Matrix:
         self.matrices.append(parts)
-        return None
+        return None if self.planner is None else self.planner.matrix(parts)
 
     def vector(self, values: Floats) -> Vector:
         self.vector_bytes += values.nbytes
-        return None
+        return None if self.planner is None else self.planner.vector(values)
 
     def demand(self, model: Model, backend: Backend) -> Demand:
-        matrix_bytes = sum(map(backend.matrix_bytes, self.matrices))
         stored = sum(part.tensor.n_bytes for parts in self.matrices for part in parts)
+        if self.planner is not None:
+            return Demand(model, self.planner.weight_bytes(), stored, self.planner)
+        matrix_bytes = sum(map(backend.matrix_bytes, self.matrices))
         return Demand(model, matrix_bytes + self.vector_bytes, stored)
 
 
@@ -60,6 +65,27 @@ class Demand:
     model: Model  # without weights
     weight_bytes: int  # as the backend will keep them
     stored_bytes: int  # of its matrices in the file
+    planner: Backend | None = None  # on which the model can be run all the same
+
+    def working(self, sizes: StateSizes, prompt_rows: int) -> Working:
+        """What its steps take beside weights and state. `prompt_rows`: at once, of a backend that
+        does not say."""
+        if self.planner is None:
+            return Working()
+        model = self.model
+        return self.planner.working(
+            Rehearsal(
+                model.forward,
+                [head.forward for head in model.nextn],
+                model.hparams.n_embd,
+                model.state_shape,
+                sizes.n_ctx,
+                sizes.n_slots,
+                sizes.page_len,
+                sizes.window,
+                self.planner.prompt_chunk or prompt_rows,
+            )
+        )
 
 
 class Reporting:

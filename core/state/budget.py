@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..backend.interface import Backend
+from ..backend.interface import Backend, Working
 from ..backend.layers import StateShape
 from ..errors import ConfigError, ModelError
 from .sizes import PAGE_LEN, WINDOW, StateSizes
 
 MUCH_LARGER = 1.2  # than in the file: repacking alone adds up to 3 %
 _GIB = 1 << 30
+_NOTHING = Working()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Budget:
     slot_bytes: int
     available: int | None  # bytes that are left for the state; None: unknown
     draft: int = 0  # bytes that the state of a draft model takes
+    working: Working = _NOTHING
+    savings: tuple[str, ...] = ()  # flags that would help, beside -c and -np
 
     @property
     def kv(self) -> int:
@@ -34,9 +37,13 @@ class Budget:
         return (self.sizes.n_slots + self.sizes.n_checkpoints) * self.slot_bytes
 
     @property
+    def needed(self) -> int:
+        """Beside the weights."""
+        return self.kv + self.recurrent + self.draft + self.working.total
+
+    @property
     def fits(self) -> bool:
-        needed = self.kv + self.recurrent + self.draft
-        return self.available is None or needed <= self.available
+        return self.available is None or self.needed <= self.available
 
     def describe(self) -> str:
         """One line, for people."""
@@ -47,9 +54,21 @@ class Budget:
             parts.append(f"recurrent {_gib(self.recurrent)} ({states})")
         if self.draft:
             parts.append(f"draft model's state {_gib(self.draft)}")
-        total = _gib(self.weights + self.kv + self.recurrent + self.draft)
+        if work := self.working.total:
+            graphs = f"{self.working.n_graphs} graphs {_gib(self.working.graphs)}"
+            libraries = f"libraries {_gib(self.working.reserve)}"
+            parts.append(f"working memory {_gib(work)} ({graphs}, {libraries})")
+        total = _gib(self.weights + self.needed)
         left = "" if self.available is None else f", {_gib(self.available)} free for the state"
         return f"{' + '.join(parts)} = {total}{left}"
+
+
+class TooLargeError(ConfigError):
+    """What was asked for does not fit; `longest` is the context that would, 0 if none."""
+
+    def __init__(self, budget: Budget, longest: int) -> None:
+        super().__init__(_refusal(budget, longest))
+        self.budget, self.longest = budget, longest
 
 
 def make_budget(
@@ -59,6 +78,7 @@ def make_budget(
     available: int | None,
     weights: int | None = None,
     draft: int = 0,
+    working: Working = _NOTHING,
 ) -> Budget:
     """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit.
 
@@ -71,18 +91,24 @@ def make_budget(
         sizes = replace(sizes, n_checkpoints=0)
     if weights is None:
         weights = backend.weight_bytes()
-    budget = Budget(sizes, weights, page_bytes, slot_bytes, available, draft)
+    savings = backend.savings
+    budget = Budget(sizes, weights, page_bytes, slot_bytes, available, draft, working, savings)
     # Checkpoints only save time, so they are the first to go.
     while not budget.fits and budget.sizes.n_checkpoints:
         sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
         budget = replace(budget, sizes=sizes)
     if not budget.fits:
-        raise ConfigError(_refusal(budget))
+        raise TooLargeError(budget, _longest_context(budget))
     return budget
 
 
 def check_weights(
-    backend: Backend, shape: StateShape, weights: int, stored: int, available: int
+    backend: Backend,
+    shape: StateShape,
+    weights: int,
+    stored: int,
+    available: int,
+    working: Working = _NOTHING,
 ) -> None:
     """Refuse a model that no context length would make fit.
 
@@ -90,7 +116,7 @@ def check_weights(
     """
     page_bytes, slot_bytes = backend.state_bytes(shape, page_len=PAGE_LEN, window=WINDOW)
     least = slot_bytes + page_bytes * StateSizes(1).n_pages
-    if weights + least <= available:
+    if weights + least + working.total <= available:
         return
     if weights > MUCH_LARGER * stored:
         advice = (
@@ -99,38 +125,42 @@ def check_weights(
         )
     else:
         advice = "take a file with fewer bits per weight"
+    work = f", what steps work with {_gib(working.total)}" if working.total else ""
+    others = "".join(f", {flag}" for flag in backend.savings if flag.startswith("--device"))
     raise ModelError(
         f"not enough memory for this model: its weights take {_gib(weights)} ({_gib(stored)} in "
-        f"the file), KV cache and state at least {_gib(least)}, but {_gib(available)} are free; "
-        f"{advice}, or close other programs"
+        f"the file), KV cache and state at least {_gib(least)}{work}, but {_gib(available)} are "
+        f"free; {advice}{others}, or close other programs"
     )
 
 
-def _refusal(budget: Budget) -> str:
+def _refusal(budget: Budget, longest: int) -> str:
     sizes, available = budget.sizes, budget.available or 0
-    needed = budget.kv + budget.recurrent + budget.draft
     least = sizes.n_slots * budget.slot_bytes
     parts = [f"{_gib(budget.kv)} of KV cache for {sizes.n_tokens} tokens"]
     if least:
         parts.append(f"{_gib(least)} of recurrent state")
     if budget.draft:
         parts.append(f"{_gib(budget.draft)} for the draft model")
-    if longest := _longest_context(budget):
-        advice = f"give a smaller -c (up to {longest} would fit)"
-    else:
-        advice = "give a smaller model"
+    if work := budget.working.total:
+        parts.append(f"{_gib(work)} to work with")
+    smaller = f"-c (up to {longest} would fit)" if longest else "model"
+    advice = f"give a smaller {smaller}"
     if sizes.n_slots > 1:
         advice += " or fewer parallel sequences"
+    if budget.savings:
+        advice += f"; {', '.join(budget.savings[:-1])} or {budget.savings[-1]} may help, too"
     return (
         f"not enough memory for {sizes.n_slots} x {sizes.n_ctx} tokens of context: "
-        f"needs {_gib(needed)} ({', '.join(parts)}) beside the {_gib(budget.weights)} of weights, "
-        f"but {_gib(available)} are free; {advice}"
+        f"needs {_gib(budget.needed)} ({', '.join(parts)}) beside the {_gib(budget.weights)} of "
+        f"weights, but {_gib(available)} are free; {advice}"
     )
 
 
 def _longest_context(budget: Budget) -> int:
     sizes, available = budget.sizes, budget.available or 0
-    for_pages = available - sizes.n_slots * budget.slot_bytes - budget.draft
+    beside = sizes.n_slots * budget.slot_bytes + budget.draft + budget.working.total
+    for_pages = available - beside
     n_pages = for_pages // max(budget.page_bytes, 1) - 1
     return max(0, min(n_pages // sizes.n_slots * sizes.page_len, sizes.n_ctx - 1))
 

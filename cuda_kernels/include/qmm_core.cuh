@@ -18,6 +18,7 @@
 #pragma once
 #include "mma.cuh"
 #include "packed.cuh"
+#include "qmm_formats_16.cuh"
 #include "qmm_formats_32.cuh"
 
 #define QMM_WARPS 8
@@ -174,7 +175,7 @@ struct IntegerSums {
     }
 };
 
-// Float scales: 32 values with both planes fit an integer, and each 32 are added as floats.
+// Float scales: 32 values with both planes fit an integer, and those of each scale are added as floats.
 template <class Format, int TILES>
 struct FloatSums {
     float sums[TILES][2];
@@ -185,9 +186,20 @@ struct FloatSums {
     }
     __device__ __forceinline__ void sub_block(const Format& tile, int j, const uint32_t a[4], int n, const uint2& b) {
         int p[4];
-        product_32<Format>(p, a, b);
-        sums[n][0] = fmaf((float)(128 * p[0] + p[1]), tile.scale(0, j), sums[n][0]);
-        sums[n][1] = fmaf((float)(128 * p[2] + p[3]), tile.scale(1, j), sums[n][1]);
+        if constexpr (Format::GROUP == 32) {
+            product_32<Format>(p, a, b);
+            add(tile, j, p, n);
+        } else {
+            const int zero[4] = {0, 0, 0, 0};
+            mma_s8_k16(p, a, b.x, zero);
+            add(tile, 2 * j, p, n);
+            mma_s8_k16(p, a + 2, b.y, zero);
+            add(tile, 2 * j + 1, p, n);
+        }
+    }
+    __device__ __forceinline__ void add(const Format& tile, int i, const int p[4], int n) {
+        sums[n][0] = fmaf((float)(128 * p[0] + p[1]), tile.scale(0, i), sums[n][0]);
+        sums[n][1] = fmaf((float)(128 * p[2] + p[3]), tile.scale(1, i), sums[n][1]);
     }
     __device__ __forceinline__ float total(const Format& tile, int n, int r) const { return sums[n][r] * Format::UNIT; }
 };

@@ -12,9 +12,9 @@
 //   scale(r, i)         of group i in row group + 8 r: an int if INTEGER (then unit(r), a float, scales the sum of all), else a float
 //   UNIT                if not INTEGER: 1 / what the codes are too large by
 //   ODD_SHIFT           the codes of odd sub-blocks are 2^ODD_SHIFT times larger than those of even ones, and unit is for the odd ones
-//   MINIMA              0, or what times minimum(r) * offset(r, j) is added to each value of sub-block j: +1 or -1
-//   offset_halves(a)    the offsets as the fragment of a 16-bit product with sums of 16: k = 2 j and 2 j + 1 hold offset(r, j)
-// so that value = scale * unit * code + MINIMA * minimum * offset, with the one shift (`line` below).
+//   MINIMA              0, or what times minimum(r) * offset(r, i) is added to each value of group i: +1 or -1
+//   offset_halves(a)    the offsets as the fragment of a 16-bit product with sums of 16: k is the sixteen that an offset is for
+// so that value = scale * unit * code + MINIMA * minimum * offset, with the one shift.
 #pragma once
 #include "base.cuh"
 
@@ -222,19 +222,3 @@ struct IQ4_XS {
     __device__ __forceinline__ int scale(int r, int i) const { return signed_byte_of(scales[r][i >> 2], i & 3); }
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.25f; }
 };
-
-// value = x * code + y, of the codes of fragment(j, a), in words a[2 * h + r]. For whoever wants the weights themselves.
-template <class Format>
-__device__ __forceinline__ float2 line(const Format& tile, int r, int j, int h) {
-    int i = Format::GROUP == 32 ? j : 2 * j + h;
-    float2 xy;
-    if constexpr (Format::INTEGER) {
-        xy.x = tile.unit(r) * (float)tile.scale(r, i);
-        if (Format::ODD_SHIFT && (j & 1) == 0) xy.x *= (float)(1 << Format::ODD_SHIFT);
-    } else {
-        xy.x = Format::UNIT * tile.scale(r, i);
-    }
-    xy.y = 0.0f;
-    if constexpr (Format::MINIMA != 0) xy.y = (float)Format::MINIMA * tile.minimum(r) * (float)tile.offset(r, j);
-    return xy;
-}

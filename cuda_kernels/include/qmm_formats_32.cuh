@@ -164,11 +164,13 @@ struct IQ4_NL {
     __device__ __forceinline__ float scale(int r, int j) const { return d.of(r, j); }
 };
 
-// Tile: nibbles that choose; 16 x 8 exponents e. The scale is 2^(e - 128), as the table is twice E2M1; e = 0 counts as 0.
+__device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
+
+// Tile: nibbles that choose; 16 x 8 exponents e. The scale is 2^(e - 128), as the table is twice E2M1: with e = 0 and 1 subnormal.
 struct MXFP4 {
     static constexpr int TILE_BYTES = 2176, GROUP = 32, ODD_SHIFT = 0, MINIMA = 0;
     static constexpr bool INTEGER = false, UNSIGNED = false;
-    static constexpr float UNIT = 0.5f;
+    static constexpr float UNIT = 1.0f;
     Chosen_4 codes;
     uint2 exponents[2];
 
@@ -183,6 +185,7 @@ struct MXFP4 {
     }
     __device__ __forceinline__ float scale(int r, int j) const {
         uint32_t word = j < 4 ? exponents[r].x : exponents[r].y;
-        return __int_as_float(byte_of(word, j & 3) << 23);
+        int e = byte_of(word, j & 3);
+        return power_of_two((e >> 1) - 64) * power_of_two(((e + 1) >> 1) - 64);  // of which neither is subnormal
     }
 };

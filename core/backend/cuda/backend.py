@@ -17,16 +17,19 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import mm_gated
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
+from ...gguf.reader import GgufFile
 from ..chain import ChainPlan, DraftRun, HostChain
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
     Forward,
+    Rehearsal,
     Rows,
     Run,
     RunRows,
     SlotImage,
     Taps,
+    Working,
 )
 from ..layers import (
     HALF_FLOATS,
@@ -46,7 +49,10 @@ from .attention import Attender
 from .chain import CudaChain, keeps_rows_only
 from .delta import DeltaRunner
 from .device import Device
+from .expanded import say_if_expanded
 from .experts import ExpertRunner
+from .plan import rehearsed
+from .planned import PlannedDevice
 from .products import Product, Products
 from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .rooms import Outputs, Rooms
@@ -54,7 +60,7 @@ from .rounds import CudaRounds, can_run
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
-from .weights import CudaMatrix, matrix_bytes
+from .weights import CudaMatrix, use_of
 from .wide import WideProducts
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ class Chosen(NamedTuple):
 class Looked:
     """Rows of a table, which are made unless whoever norms them looks them up."""
 
-    table: tables.GgufTable
+    table: CudaMatrix
     ids: Array
     rows: Array | None = None
 
@@ -108,6 +114,8 @@ class CudaBackend(Backend):
         if kv_types != HALF_FLOATS:
             self.details = ", ".join(filter(None, (self.details, str(kv_types))))
         self.uploads = Uploads(device)
+        self._tied: frozenset[str] = frozenset()
+        self._said: set[str] = set()  # types that were spoken of
         self._rooms = Rooms(device)
         self._passing = self._outputs = Outputs(device, most_kept=0)
         self._products = Products(self._rooms)
@@ -123,12 +131,47 @@ class CudaBackend(Backend):
 
     # weights
 
+    def look_at(self, file: GgufFile) -> None:
+        is_tied = "output.weight" not in file.tensors
+        self._tied = frozenset({"token_embd.weight"} if is_tied else ())
+
+    def planner(self) -> CudaBackend:
+        twin = CudaBackend(PlannedDevice(self.device), self.kv_types)
+        twin._tied, twin._said = self._tied, self._said
+        return twin
+
+    def working(self, rehearsal: Rehearsal) -> Working:
+        assert isinstance(self.device, PlannedDevice), "asked of a `planner`"
+        return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
+
+    @property
+    def savings(self) -> tuple[str, ...]:  # type: ignore[override]
+        halved = ("--cache-type-k q8_0 with --cache-type-v q8_0",)
+        return (*(halved if self.kv_types == HALF_FLOATS else ()), "a smaller file", "--device cpu")
+
+    def weight_bytes(self) -> int:
+        found = self.device.live_bytes if isinstance(self.device, PlannedDevice) else None
+        return self.prepared_bytes if found is None else found
+
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
-        return sum(map(matrix_bytes, parts))
+        device = PlannedDevice(self.device)
+        made = CudaMatrix(Uploads(device), parts, use_of(parts, self._tied))
+        made.prepare()
+        return device.live_bytes
+
+    def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
+        self.uploads.is_loading = True
+
+    def weights_ready(self, file: GgufFile) -> None:
+        self.uploads.is_loading = False
+        self.uploads.finish()
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
+        if self.device.has_memory:
+            for part in parts:
+                say_if_expanded(part.tensor.format.name, self._said)
         self.prepared_bytes += self.matrix_bytes(parts)
-        made = CudaMatrix(self.uploads, parts)
+        made = CudaMatrix(self.uploads, parts, use_of(parts, self._tied))
         made.prepare()
         return made
 
@@ -136,7 +179,7 @@ class CudaBackend(Backend):
         return self.device.free_bytes()
 
     def vector(self, values: Floats) -> Array:
-        self.prepared_bytes += values.nbytes
+        self.prepared_bytes += self.device.taken_bytes(values.nbytes)
         return self.device.put(np.ascontiguousarray(values))
 
     # running
@@ -198,7 +241,7 @@ class CudaBackend(Backend):
     # rows
 
     def embed(self, table: CudaMatrix, step: Step) -> Looked:
-        return Looked(table.table, there_of(step).array("tokens"))
+        return Looked(table, there_of(step).array("tokens"))
 
     def given_rows(self, step: Step, width: int) -> Array | Chosen:
         there = there_of(step)
@@ -260,7 +303,7 @@ class CudaBackend(Backend):
         if isinstance(x, Looked):
             if x.rows is None:
                 x.rows = self._rooms.rows(*shape_of(x))
-                tables.embed(self.launcher, x.table, x.ids, x.rows)
+                x.table.look_up(self.launcher, x.ids, x.rows)
             return x.rows
         if not isinstance(x, Summing):
             return x
@@ -274,9 +317,9 @@ class CudaBackend(Backend):
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
         (n_rows, width), second = shape_of(x), self._side(y, y_norm)
         out = self._rooms.packed(n_rows, width + second.rows.shape[1])
-        if isinstance(x, Looked) and x.rows is None:
+        if isinstance(x, Looked) and x.rows is None and not x.table.is_in_tiles:
             norm = RowNorm(x_norm.weight, x_norm.eps)
-            tables.embed_concat_quant(self.launcher, x.table, x.ids, norm, second, out)
+            tables.embed_concat_quant(self.launcher, x.table.table, x.ids, norm, second, out)
         else:
             tables.norm_pair(self.launcher, self._side(x, x_norm), second, out)
         return out
@@ -372,7 +415,7 @@ def shape_of(x: Rows) -> tuple[int, int]:
     if isinstance(x, Product):
         return int(x.a.q.shape[0]), x.w.n_out
     if isinstance(x, Looked):
-        return int(x.ids.shape[0]), x.table.width
+        return int(x.ids.shape[0]), x.table.n_in
     rows = x.rows if isinstance(x, Summing) else x
     return int(rows.shape[0]), int(rows.shape[1])
 

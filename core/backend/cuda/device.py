@@ -43,6 +43,9 @@ class Device(ABC):
     name: str
     details: str = ""
     launcher: Launcher
+    has_memory: bool = True  # False: it only counts, and nothing need be written to it
+    staged_bytes: int = 32 << 20  # that may be staged at once
+    reserved_bytes: int = 0  # what libraries and the driver may take later on, beside arrays
 
     @abstractmethod
     def empty(self, shape: Shape, dtype: str) -> Array:
@@ -85,6 +88,18 @@ class Device(ABC):
     def wait(self) -> None:
         """Until all that was launched has been done."""
 
+    def stage(self, n_bytes: int) -> Numpy:
+        """Host memory to fill and then to `send`. It may have been staged before: what was sent
+        from it has left then. No more than `staged_bytes`."""
+        return np.empty(n_bytes, np.uint8)
+
+    def send(self, staged: Numpy, target: Array) -> None:
+        """Begin to copy what was staged last to an array of its shape."""
+        self.write(target, staged)
+
+    def arrive(self) -> None:
+        """What was sent is there for all that is launched from here on; staging ends."""
+
     @abstractmethod
     def as_bytes(self, array: Array) -> Array:
         """The same memory as uint8, (rows, bytes of a row)."""
@@ -102,6 +117,10 @@ class Device(ABC):
     @abstractmethod
     def free_bytes(self) -> int:
         """What may still be allocated."""
+
+    def taken_bytes(self, n_bytes: int) -> int:
+        """What an array of so many bytes really takes."""
+        return n_bytes
 
     def repeatable(self, work: Callable[[], T]) -> Callable[[], T]:
         """`work` as something that is quicker to do again: same launches, same arrays. What it

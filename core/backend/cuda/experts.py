@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ....cuda_kernels.kernel import Array, Launcher
-from ....cuda_kernels.mm_bf16_skinny import Plain
 from ....cuda_kernels.mm_moe import (
     PlainExperts,
     PlainStack,
@@ -33,17 +30,12 @@ from ....cuda_kernels.qmm_moe import (
     experts_gate_up,
     workspace_sizes,
 )
-from ....cuda_kernels.repack import FORMATS, tiles_of
 from ...errors import ConfigError
-from ..layers import Activation, MatrixPart, Moe
-from .device import Device, Numpy
+from ..layers import Activation, Moe
 from .rooms import Rooms
-from .uploads import n_stacked, stored_rows
-from .weights import CudaMatrix
+from .weights import Stack
 
-Stack = ExpertStack | PlainStack
 Group = Experts | PlainExperts  # whom one launch asks
-_PLAIN = {"BF16": Plain.BF16, "F16": Plain.F16}
 _KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
 
 
@@ -119,11 +111,11 @@ class ExpertRunner:
 
     def _layer(self, moe: Moe) -> Layer:
         if id(moe) not in self._layers:
-            self._layers[id(moe)] = moe, prepare(self._device, moe)
+            self._layers[id(moe)] = moe, prepare(moe)
         return self._layers[id(moe)][1]
 
 
-def prepare(device: Device, moe: Moe) -> Layer:
+def prepare(moe: Moe) -> Layer:
     gate = None if moe.shared is None else moe.shared.gate_inp
     router = Router(
         moe.gate_inp.floats,
@@ -132,10 +124,10 @@ def prepare(device: Device, moe: Moe) -> Layer:
     )
     shared = moe.shared is not None
     choice = Choice(moe.n_used, moe.gating.value, moe.normalise, moe.scale, moe.probs_bias, shared)
-    gate_up, down = _stack(device, moe.gate_up, is_gated=True), _stack(device, moe.down)
+    gate_up, down = moe.gate_up.stack, moe.down.stack
     groups: tuple[list[Group], list[Group]] = [_group(gate_up)], [_group(down)]
     if moe.shared is not None:
-        own = _stack(device, moe.shared.gate_up, is_gated=True), _stack(device, moe.shared.down)
+        own = moe.shared.gate_up.stack, moe.shared.down.stack
         if moe.shared.gate_up.n_out != moe.gate_up.n_out:
             raise ConfigError(
                 f"--device cuda: a shared expert {moe.shared.gate_up.n_out // 2} wide beside "
@@ -186,53 +178,3 @@ def _sizes(launcher: Launcher, layer: Layer, routes: Routes) -> tuple[int, int]:
             continue
         sums, arrivals = max(sums, found[0]), max(arrivals, found[1])
     return sums, arrivals
-
-
-def _stack(device: Device, matrix: CudaMatrix, *, is_gated: bool = False) -> Stack:
-    """Experts one behind the other; a matrix without that dimension is one expert."""
-    parts = matrix.parts
-    kinds = {part.tensor.format.name for part in parts}
-    kind = min(kinds)
-    n_expert = n_stacked(parts[0])
-    if len(kinds) > 1 or (
-        kind not in FORMATS and (kind not in _PLAIN or any(p.scale is not None for p in parts))
-    ):
-        raise ConfigError(
-            f"--device cuda: experts of {' and '.join(sorted(kinds))} in {parts[0].tensor.name} "
-            f"cannot be run; quantise them: spec convert quantize"
-        )
-    biases = _biases(parts, n_expert)
-    bias = None if biases is None else device.put(biases)
-    if kind in _PLAIN:
-        rows = [np.concatenate([stored_rows(p, e) for p in parts]) for e in range(n_expert)]
-        return PlainStack(device.put(np.stack(rows).view(np.uint16)), _PLAIN[kind], bias)
-    weights = matrix.uploads.tiles(kind, parts, gated=is_gated)
-    for part in parts:
-        part.tensor.release()
-    scales = _scales(parts, n_expert)
-    scale = None if scales is None else device.put(scales)
-    tiles = tiles_of(kind, matrix.n_out, matrix.n_in)
-    return ExpertStack(tiles, n_expert, weights, scale, bias)
-
-
-def _scales(parts: list[MatrixPart], n_expert: int) -> Numpy | None:
-    """Of all rows of each expert, in the order of the file."""
-    if all(part.scale is None for part in parts):
-        return None
-    columns = []
-    for part in parts:
-        own = np.ones(1, np.float32) if part.scale is None else part.scale
-        column = np.broadcast_to(own.reshape(-1, 1), (n_expert, part.tensor.shape[-2]))
-        columns.append(column)
-    return np.ascontiguousarray(np.concatenate(columns, axis=1), np.float32)
-
-
-def _biases(parts: list[MatrixPart], n_expert: int) -> Numpy | None:
-    if all(part.bias is None for part in parts):
-        return None
-    columns = []
-    for part in parts:
-        shape = n_expert, part.tensor.shape[-2]
-        own = np.zeros(shape, np.float32) if part.bias is None else part.bias.reshape(shape)
-        columns.append(own)
-    return np.ascontiguousarray(np.concatenate(columns, axis=1), np.float32)

@@ -51,7 +51,7 @@ class CudaState:
         for source, target in zip(sources, targets, strict=True):
             for kv in self.kv:
                 for array in _arrays(kv).values():
-                    array[target] = array[source]
+                    self._device.copy(array[target], array[source])
 
     def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
         used = list(pages)[: -(-n_cells // self.page_len)]

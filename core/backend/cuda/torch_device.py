@@ -15,16 +15,22 @@ from ....cuda_kernels.launch import DeviceLauncher
 from .device import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
+_WHOLE, _ALONE, _ALONE_WHOLE = 512, 10 << 20, 2 << 20  # bytes
 _MOST_PINNED = 16 << 20  # bytes of a copy to the host
 
 
 class TorchDevice(Device):
+    # An estimate: machine code and the stacks of its threads, cuBLAS with 32 MiB of its own, and
+    # what is left over between blocks of the allocator.
+    reserved_bytes = 384 << 20
+
     def __init__(self, index: int = 0) -> None:
         self._where = torch.device("cuda", index)
         torch.cuda.set_device(self._where)
         self.name = f"cuda:{index}" if index else "cuda"
         self.details = torch.cuda.get_device_name(self._where)
         self.launcher = DeviceLauncher(index)
+        self._staging: _Staging | None = None
         # Parts of a long sum stay float32 on their way, too.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other
@@ -76,6 +82,25 @@ class TorchDevice(Device):
     def wait(self) -> None:
         torch.cuda.current_stream(self._where).synchronize()
 
+    def stage(self, n_bytes: int) -> Numpy:
+        if self._staging is None:
+            self._staging = _Staging(self._where, self.staged_bytes)
+        return self._staging.next()[:n_bytes]
+
+    def send(self, staged: Numpy, target: Tensor) -> None:
+        assert self._staging is not None, "what is sent was staged"
+        self._staging.send(staged, target)
+
+    def arrive(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
+
+    def taken_bytes(self, n_bytes: int) -> int:
+        # As torch's allocator rounds: large blocks are pieces of memory of their own.
+        whole = _ALONE_WHOLE if n_bytes >= _ALONE else _WHOLE
+        return -(-n_bytes // whole) * whole
+
     def as_bytes(self, array: Tensor) -> Tensor:
         return array.view(torch.uint8)
 
@@ -111,6 +136,32 @@ class TorchDevice(Device):
             return made
 
         return repeat
+
+
+class _Staging:
+    """Two pieces of pinned memory that take turns, and a stream on which they are copied."""
+
+    def __init__(self, where: torch.device, n_bytes: int) -> None:
+        self._where, self._stream = where, torch.cuda.Stream(where)
+        self._pieces = [torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True) for _ in "12"]
+        self._copied = [torch.cuda.Event() for _ in self._pieces]
+        self._turn = 0
+
+    def next(self) -> Numpy:
+        self._turn = 1 - self._turn
+        self._copied[self._turn].synchronize()  # at once, where nothing was copied yet
+        found: Numpy = self._pieces[self._turn].numpy()
+        return found
+
+    def send(self, staged: Numpy, target: Tensor) -> None:
+        # What the memory was used for before may still run.
+        self._stream.wait_stream(torch.cuda.current_stream(self._where))
+        with torch.cuda.stream(self._stream):
+            target.copy_(torch.from_numpy(staged), non_blocking=True)
+            self._copied[self._turn].record(self._stream)
+
+    def close(self) -> None:
+        self._stream.synchronize()
 
 
 def _numpy(tensor: Tensor) -> Numpy:

@@ -19,7 +19,8 @@ from support.random_file import SCALES_AT, block_scales, small_tensor, vocabular
 from support.random_shapes import Sizes, tensor_shapes
 from support.sparse_file import write_sparse
 
-from specdec.core.backend.cuda.uploads import Uploads, height, n_stacked
+from specdec.core.backend.cuda.sources import height, n_stacked
+from specdec.core.backend.cuda.uploads import Uploads
 from specdec.core.backend.layers import MatrixPart
 from specdec.cuda_kernels.embed import GgufTable
 from specdec.cuda_kernels.gguf_types import GGUF_TYPES

@@ -13,7 +13,8 @@ import numpy as np
 from support.host_device import HostDevice
 
 from specdec.core.backend.cuda.device import Mirror, Numpy, Shape
-from specdec.core.backend.cuda.uploads import Uploads, height, n_stacked
+from specdec.core.backend.cuda.sources import height, n_stacked
+from specdec.core.backend.cuda.uploads import Uploads
 from specdec.core.backend.layers import MatrixPart
 from specdec.cuda_kernels.embed import GgufTable
 from specdec.cuda_kernels.gguf_types import GGUF_TYPES
@@ -93,6 +94,7 @@ class ShadowDevice(HostDevice):
     """What a device needs beside arrays is the CPU's."""
 
     details = "shapes only"
+    has_memory = False
 
     def __init__(self, n_processors: int = H200_PROCESSORS) -> None:
         self.launcher: ShadowLauncher = ShadowLauncher(n_processors)  # type: ignore[assignment]
@@ -136,6 +138,9 @@ class ShadowDevice(HostDevice):
 
     def mirror(self, n_bytes: int) -> Mirror:
         return ShadowMirror(self, n_bytes)
+
+    def arrive(self) -> None:
+        """Nothing was sent."""
 
     def free_bytes(self) -> int:
         return 1 << 46

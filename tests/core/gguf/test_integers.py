@@ -9,7 +9,13 @@ import pytest
 from numpy.typing import NDArray
 
 from specdec.core.gguf import integers
-from specdec.core.gguf.integers import INTEGER_TYPES, RUN, to_integers
+from specdec.core.gguf.integers import (
+    INTEGER_TYPES,
+    LEVEL_TYPES,
+    RUN,
+    to_integers,
+    to_levels,
+)
 from specdec.core.gguf.quants import dequantize, find_format
 
 TYPES = sorted(INTEGER_TYPES)
@@ -113,3 +119,19 @@ def test_wrong_calls_are_the_callers_mistake() -> None:
         to_integers(np.zeros((2, 65), np.uint8), "IQ2_XXS")
     empty, scales = to_integers(np.zeros((0, 66), np.uint8), "IQ2_XXS")
     assert (empty.shape, scales.shape) == ((0, 256), (0, 16))
+
+
+@pytest.mark.parametrize("name", sorted(LEVEL_TYPES))
+def test_levels_times_one_number_are_the_scales(name: str) -> None:
+    """Any bytes, and scales that are no numbers or nothing."""
+    blocks = random_blocks(name, 700)
+    if name in HALF_SCALE_AT:
+        for i, scale in enumerate((np.nan, np.inf, -np.inf, 6e-8, 0.0, -0.0)):
+            blocks[i::100, :2] = np.array([scale], "<f2").view(np.uint8)
+    codes, levels, unit = to_levels(blocks, name)
+    assert levels.shape == (700, 16)
+    with np.errstate(all="ignore"):
+        scales = unit[:, None] * levels.astype(np.float32)
+        product = codes.reshape(700, 16, RUN).astype(np.float32) * scales[..., None]
+    fmt = find_format(name)
+    assert_same_bits(product.reshape(700, 256), dequantize(blocks.reshape(-1), fmt, (700, 256)))

@@ -28,6 +28,8 @@ SIZES = StateSizes(1024, n_slots=2, n_checkpoints=4, page_len=64)
 class Sizes:
     """A page takes 1 MiB, a slot 8."""
 
+    savings = ()
+
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return MIB, 8 * MIB * len(shape.delta)
 

@@ -44,7 +44,7 @@ from specdec.cuda_kernels.qmm_moe import (
 )
 from specdec.cuda_kernels.repack import gated_order, repack, tiles_of
 
-from .blocks import random_blocks
+from .blocks import form_of, random_blocks
 from .packed_rows import empty_packed, pack, unpack
 
 SILU_OR_GELU = {
@@ -88,7 +88,7 @@ class Stack:
         n_expert, rows, _ = self.data.shape
         shape = (n_expert, rows, self.width) if n_expert > 1 else (rows, self.width)
         flat = np.ascontiguousarray(self.data).reshape(-1)
-        return MatrixPart(Tensor("t", shape, find_format(self.form), flat), self.bias, self.scale)
+        return MatrixPart(Tensor("t", shape, form_of(self.form), flat), self.bias, self.scale)
 
     def put_plain(self, machine: Machine) -> PlainStack:
         n_expert, rows, _ = self.data.shape

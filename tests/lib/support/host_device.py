@@ -22,6 +22,11 @@ class HostDevice(Device):
     def __init__(self, seed: int = 0) -> None:
         self.launcher = HostLauncher(seed)
         self.fetched: list[Shape] = []  # of each copy to the host
+        self.free = 1 << 40
+        self.most_staged = 0
+        self._staged = [np.empty(0, np.uint8) for _ in "12"]
+        self._on_the_way: list[tuple[Numpy, Array] | None] = [None, None]
+        self._turn = 0
         self.sent: list[int] = []  # bytes of each copy from a mirror
 
     def empty(self, shape: Shape, dtype: str) -> Array:
@@ -52,6 +57,33 @@ class HostDevice(Device):
     def wait(self) -> None:
         pass
 
+    def stage(self, n_bytes: int) -> Numpy:
+        """One of two, and what was sent from it leaves only now: as late as may be."""
+        assert n_bytes <= self.staged_bytes
+        self._turn = 1 - self._turn
+        self._deliver(self._turn)
+        if len(self._staged[self._turn]) < n_bytes:
+            self._staged[self._turn] = np.empty(n_bytes, np.uint8)
+        self.most_staged = max(self.most_staged, sum(map(len, self._staged)))
+        self._staged[self._turn][:] = 0xF5
+        return self._staged[self._turn][:n_bytes]
+
+    def send(self, staged: Numpy, target: Array) -> None:
+        assert staged.shape == target.shape
+        assert staged.dtype == target.dtype
+        assert self._on_the_way[self._turn] is None, "staged once, sent once"
+        self._on_the_way[self._turn] = staged, target
+
+    def arrive(self) -> None:
+        for turn in (1 - self._turn, self._turn):
+            self._deliver(turn)
+
+    def _deliver(self, turn: int) -> None:
+        found, self._on_the_way[turn] = self._on_the_way[turn], None
+        if found is not None:
+            staged, target = found
+            target[...] = staged
+
     def as_bytes(self, array: Array) -> Array:
         return array.view(np.uint8)
 
@@ -63,7 +95,8 @@ class HostDevice(Device):
         return HostMirror(self, n_bytes)
 
     def free_bytes(self) -> int:
-        return 1 << 40
+        """Before anything is taken."""
+        return self.free
 
 
 def _floats(bfloat16: Numpy) -> Numpy:
@@ -95,12 +128,16 @@ class HostMirror(Mirror):
 
 
 def use_for_cuda(
-    monkeypatch: pytest.MonkeyPatch, seed: int = 0, prompts: PromptSizes | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int = 0,
+    prompts: PromptSizes | None = None,
+    device: HostDevice | None = None,
 ) -> None:
-    """`--device cuda` is the CPU from here on. `prompts`: others than for real models."""
+    """`--device cuda` is the CPU from here on, or this device. `prompts`: others than for real
+    models."""
     if reason := host_problem():
         pytest.skip(reason)
     monkeypatch.setattr(cuda, "unavailable_reason", lambda index: None)
-    monkeypatch.setattr(cuda, "open_device", lambda index: HostDevice(seed))
+    monkeypatch.setattr(cuda, "open_device", lambda index: device or HostDevice(seed))
     if prompts is not None:
         monkeypatch.setattr(CudaBackend, "prompts", prompts)

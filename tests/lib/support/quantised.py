@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.core.gguf.quants import find_format
 from specdec.cuda_kernels.packed import PackedRows
 from specdec.cuda_kernels.qmm import Matrix, Workspace
 from specdec.cuda_kernels.repack import repack, tiles_of
 
-from .blocks import random_blocks
+from .blocks import form_of, random_blocks
 from .packed_rows import empty_packed, pack
 
 Doubles = NDArray[np.float64]
@@ -29,7 +28,7 @@ class Stored:
 
     @property
     def values(self) -> Doubles:
-        form = find_format(self.form)
+        form = form_of(self.form)
         flat = form.dequantize(self.rows.reshape(-1, form.block_bytes))
         return flat.reshape(len(self.rows), self.width).astype(np.float64)
 
