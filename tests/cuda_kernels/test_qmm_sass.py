@@ -20,7 +20,11 @@ BUDGETS = {
     "Q8_0": (1.05, 1.55, 2.6),
     "Q4_0": (1.4, 1.95, 3.05),
     "IQ4_XS": (2.5, 2.95, 3.9),
-    "MXFP4": (2.55, 3.1, 4.2),
+    "MXFP4": (3.25, 3.8, 4.9),
+    "NVFP4": (3.45, 4.45, 6.5),
+    "Q2_K": (2.35, 3.2, 4.9),
+    "Q3_K": (2.65, 3.45, 5.05),
+    "I8_K": (1.4, 2.2, 3.8),
 }
 COPIES = ("LDGSTS", "LDG")
 
@@ -36,7 +40,7 @@ def test_instructions_per_weight(
         assert loop.size / weights <= budget, (rows, loop.kinds)
         assert sum(map(loop.count, COPIES)) == 0, "another warp fetches"
         assert loop.kinds["barrier"] <= 3, "one for each step, and what comes with it"
-        if form != "Q6_K":
+        if form in ("Q4_K", "Q5_K", "Q8_0", "Q4_0", "IQ4_XS", "MXFP4"):
             products = rows // 4 * (9 if form in ("Q4_K", "Q5_K") else 8)
             assert loop.kinds["tensor"] == products
 
