@@ -39,7 +39,8 @@ class Driver(ABC):
 
     @abstractmethod
     def check(self, array: Any) -> int:
-        """Where an array lies. ValueError if not all of it lies there, or not on this device."""
+        """Where an array lies. ValueError if not all of it lies there, or neither on this device
+        nor in pinned memory of the host."""
 
     @abstractmethod
     def start(
@@ -99,6 +100,8 @@ class CudaDriver(Driver):
         return int(self._torch.cuda.current_stream(self.index).cuda_stream)
 
     def check(self, array: Any) -> int:
+        if array.device.type == "cpu" and array.is_pinned() and array.is_contiguous():
+            return int(array.data_ptr())  # the same address for host and device
         if array.device.type != "cuda" or array.device.index != self.index:
             raise ValueError(f"an array on {array.device}, for a kernel on cuda:{self.index}")
         if not array.is_contiguous():

@@ -2,11 +2,19 @@
 #include "base.cuh"
 
 // For each row of a step, which row of [slots * R] it belongs in: for a product that writes it there. `spare`: of a row of
-// no sequence. One block.
+// no sequence; below 0 that is the row which the sequence with the fewest rows would fill next. One block.
 extern "C" __global__ void __launch_bounds__(256) gdn_ring_rows(int* rows, int n_rows, const int* starts, const int* slots,
                                                                 const int* past, int n_sequences, int ring_rows, int spare) {
     let_next_start();
     wait_for_previous();
+    if (spare < 0) {
+        for (int b = 0, fewest = ring_rows; b < n_sequences; b++) {
+            int n = starts[b + 1] - starts[b];
+            if (n >= fewest) continue;
+            fewest = n;
+            spare = slots[b] * ring_rows + (past[b] + n) % ring_rows;
+        }
+    }
     for (int i = threadIdx.x; i < n_rows; i += 256) rows[i] = spare;
     __syncthreads();
     for (int b = 0; b < n_sequences; b++) {

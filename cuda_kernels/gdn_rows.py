@@ -7,9 +7,14 @@ from .kernel import Array, Kernel, Launcher, Source
 from .shapes import matrix_shape, require_shape
 
 SOURCE = Source("gdn_rows.cu")
-RING_ROWS = Kernel("gdn_ring_rows", SOURCE, "delta_rule: inputs", threads=256, registers=32)
+RING_ROWS = Kernel("gdn_ring_rows", SOURCE, "delta_rule: inputs", threads=256, registers=40)
 KEEP_ROWS = Kernel("gdn_keep_rows", SOURCE, "delta_rule: inputs", threads=256, registers=40)
 KERNELS = (RING_ROWS, KEEP_ROWS)
+
+# The ring row that the sequence with the fewest rows would fill next. Nothing is there that anybody
+# reads, if it has fewer rows than the window: and some sequence has, where a step is made for as
+# many rows of each as the window at most, and is not full.
+DEAD_ROW = -1
 
 
 def ring_rows(
@@ -19,7 +24,7 @@ def ring_rows(
 
     A ring is then (slots * ring rows, channels). `spare`: where a row goes that belongs to no
     sequence, because a captured step is wider than what there is to do; for instance a row behind
-    those of the slots.
+    those of the slots, or `DEAD_ROW`.
     """
     require_shape("rows", rows, (int(rows.shape[0]),))
     n_sequences = sequences.check()

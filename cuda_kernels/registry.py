@@ -28,6 +28,7 @@ MODULES: tuple[str, ...] = (
     "page_copy",
     "qmm",
     "qmm_moe",
+    "round_times",
     "spec_accept",
     "wide_rows",
 )

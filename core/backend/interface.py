@@ -33,6 +33,7 @@ from .step import Ints, Step
 
 if TYPE_CHECKING:
     from .chain import DraftRun
+    from .rounds import Rounds, RoundsPlan
 
 Rows = Any  # float rows (T, width): the residual stream, projections
 Packed = Any  # rows in the form that this backend's matmul eats
@@ -240,6 +241,10 @@ class Backend(ABC):
         plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
         run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
         return HostChain(run, plan, state.window)
+
+    def compile_rounds(self, plan: RoundsPlan) -> Rounds | None:
+        """Rounds of speculation that this device makes by itself; None: it cannot."""
+        return None
 
     # rows
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
 from ..speculation.interface import Ask, Opening, Seen, Speculator
+from ..speculation.rounds import NoDrafts, RoundSpeculation
 from ..speculation.splice import shortened
 from ..state.store import StateStore
 from . import saving
@@ -17,6 +18,8 @@ from . import saving
 if TYPE_CHECKING:
     from .scheduler import Part
     from .sequence import Sequence
+
+T = TypeVar("T")
 
 MAX_FAILURES: Final = 3  # of speculators that are forgiven: after that nobody is asked any more
 FORGOTTEN_AFTER: Final = 100  # texts without a failure
@@ -30,7 +33,7 @@ class Drafting:
     """
 
     def __init__(self, speculator: Speculator | None, store: StateStore) -> None:
-        self._speculator = speculator
+        self._speculator, self._is_alone = speculator, speculator is None
         self.on_failure: Callable[[Exception], None] | None = None
         self._known: set[int] = set()  # sequences that the speculator has begun
         self._n_failures = self._n_since = 0  # texts since the last one
@@ -107,6 +110,23 @@ class Drafting:
     def _is_passed_over(self, speculator: Speculator) -> bool:
         # The last round of a rest is told of: what a plain step takes has to be known.
         return self._rests and speculator.rest > 0 and not speculator.listens
+
+    def attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        """Something that is asked of the speculator beside the steps."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - forgiven or raised again
+            assert self._speculator is not None, "it has failed"
+            self._forgive(self._speculator, error)
+            return otherwise
+
+    def for_rounds(self) -> RoundSpeculation | None:
+        """How a device drafts; None: nobody can tell it how."""
+        return NoDrafts() if self._speculator is None else self._speculator.for_rounds()
+
+    def knows(self, sequence: Sequence) -> bool:
+        """Whoever drafts is ready to draft for it; nobody ever is who has failed too often."""
+        return self._is_alone or sequence.id in self._known
 
     def limit(self, sequence: Sequence) -> None:
         """Its text wants others to draft from now on."""

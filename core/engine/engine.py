@@ -9,6 +9,7 @@ from itertools import count
 from typing import Final
 
 from ..backend.interface import Backend
+from ..backend.rounds import RoundsPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
@@ -26,6 +27,7 @@ from ..tokenizer.thinking import find_thinking_marks
 from . import saving
 from .config import EngineConfig
 from .drafting import Drafting
+from .rounds import RoundRunner
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
@@ -64,6 +66,7 @@ class Engine:
         self._tokenizer, self._n_vocab = tokenizer, model.hparams.n_vocab
         self._samplers = SamplerMaker(tokenizer, self._n_vocab)
         self._verifier = make_verifier(config.acceptance, tokenizer)
+        self._ahead = self._compile_rounds(model, backend)
         self._others = Verifiers(tokenizer) if drafter is not None else None
         self._origin = Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
@@ -101,6 +104,14 @@ class Engine:
         if self._is_amid_step:
             self._recover()
         self._is_amid_step = True
+        events = self._ahead.step()
+        if events is None:
+            events = self._pass()
+        self._is_amid_step = False
+        news, self._news = self._news, []
+        return news + events
+
+    def _pass(self) -> list[Event]:
         events: list[Event] = []
         if parts := self._scheduler.plan():
             self._drafting.draft(parts)
@@ -125,13 +136,12 @@ class Engine:
             self._drafting.tell(step, output, n_true, 1000 * (time.perf_counter() - drafted_at))
             for part in parts:
                 self._settle(part)
-        self._is_amid_step = False
-        news, self._news = self._news, []
-        return news + events
+        return events
 
     def cancel(self, sequence: Sequence, reason: str = CANCELLED) -> None:
         """End a text now. Its last event comes with the next step."""
         self._recover()
+        self._read_to_end(sequence)
         if sequence.stop_reason is None:
             self._news.append(sequence.end(reason))
             self._scheduler.remove(sequence)
@@ -140,6 +150,7 @@ class Engine:
     def snapshot(self, sequence: Sequence) -> SequenceSnapshot:
         """Everything that the rest of this text depends on; the sequence itself goes on."""
         self._recover()
+        self._read_to_end(sequence)
         if sequence.stop_reason is not None:
             raise ConfigError(f"sequence {sequence.id} has ended: nothing is left to save")
         state = sequence.state
@@ -222,6 +233,7 @@ class Engine:
 
     def close(self) -> None:
         """No more steps: what drafters keep in files is written."""
+        self._ahead.abandon()
         self._drafting.close()
 
     def _new_sequence(
@@ -265,13 +277,48 @@ class Engine:
         rule = params.spec.accept
         return self._others.of(rule) if rule and self._others is not None else self._verifier
 
+    def _compile_rounds(self, model: Model, backend: Backend) -> RoundRunner:
+        speculation, chances = self._drafting.for_rounds(), self._verifier.round_chances
+        rounds, store, config = None, self.store, self.config
+        if speculation is not None and chances is not None:
+            plan = RoundsPlan(
+                model.forward,
+                store.state,
+                self._n_vocab,
+                self._tokenizer.eog_ids,
+                config.sizes.n_slots,
+                speculation.drafter,
+                chances,
+            )
+            rounds = backend.compile_rounds(plan)
+        return RoundRunner(
+            rounds,
+            speculation,
+            self._drafting,
+            self._scheduler,
+            store,
+            self._finish,
+            chances=chances,
+            keeps_states=store.is_recurrent and config.any_cut and config.reuse,
+        )
+
+    def _read_to_end(self, sequence: Sequence) -> None:
+        """What a device has made of it meanwhile is part of the text."""
+        if self._ahead.holds(sequence):
+            self._is_amid_step = True
+            self._news += self._ahead.drain()
+            self._is_amid_step = False
+
     # the parts of a step
+
+    def _finish(self, sequence: Sequence) -> None:
+        self._scheduler.remove(sequence)
+        self._close(sequence, is_sound=sequence.stop_reason != ERROR)
 
     def _settle(self, part: Part) -> None:
         sequence, state = part.sequence, part.state
         if sequence.stop_reason is not None:
-            self._scheduler.remove(sequence)
-            self._close(sequence, is_sound=sequence.stop_reason != ERROR)
+            self._finish(sequence)
             return
         if sequence.has_thoughts and sequence.turn():
             self._drafting.limit(sequence)
@@ -300,6 +347,7 @@ class Engine:
             self._scheduler.remove(sequence)
             sequence.state = None
             self._drafting.end(sequence)
+        self._ahead.abandon()
         self.store.reset()
         self._is_amid_step = False
 

@@ -69,6 +69,17 @@ class Scheduler:
         share = n_rows // len(self._writing) if self._writing else 0
         return [self._next_row(sequence, share) for sequence in self._writing] + pieces
 
+    def all_writing(self) -> list[Sequence]:
+        """All texts that run, if none of them has a prompt to be read; else nobody."""
+        if self.waiting:
+            self._admit()
+        return [] if self._prompts else self._writing
+
+    def room_of(self, sequence: Sequence) -> int:
+        """Tokens of a draft that there may be, whoever else runs."""
+        # One token comes out of the last row whatever was drafted.
+        return min(self._window - 1, sequence.n_missing - 1, sequence.max_draft)
+
     def move_on(self, part: Part) -> None:
         """The rows of a sequence have run: its prompt may be finished."""
         sequence = part.sequence
@@ -126,8 +137,7 @@ class Scheduler:
     def _next_row(self, sequence: Sequence, share: int) -> Part:
         state = sequence.state
         assert state is not None, "a running sequence has its state"
-        # One token comes out of the last row whatever was drafted.
-        room = min(share, self._window - 1, sequence.n_missing - 1, sequence.max_draft)
+        room = min(share, self.room_of(sequence))
         return Part(sequence, state, [sequence.tokens[-1]], 1, room)
 
     def _pieces(self) -> list[Part]:

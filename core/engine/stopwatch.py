@@ -15,7 +15,8 @@ class Stopwatch:
     """Seconds in all since an engine was given one; costs a microsecond per step.
 
     `verify` is the pass of the model, prompts included; tokens that a backend picks itself are
-    picked there.
+    picked there. Where a device makes rounds by itself, `draft` is what it takes to enqueue them,
+    and `verify` all the rest.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -26,6 +27,8 @@ class Stopwatch:
         self._watch(engine._verifier, "accept", "sampling")
         self._watch(drafting, "tell", "settle")
         self._watch(engine, "_settle", "settle")
+        self._watch(engine._ahead, "_keep_ahead", "draft")
+        self._watch(engine._ahead, "_read_round", "verify")
 
     def lap(self) -> tuple[float, ...]:
         return tuple(self.seconds.values())

@@ -29,6 +29,9 @@ _MAX_RULES: Final = 64  # that are remembered
 
 class Verifier(ABC):
     mode: str  # of `Acceptance`
+    # What a device needs to verify by itself: the coins' chances (`RoundsPlan.chances`), empty if
+    # what the target picks itself holds. None: it cannot.
+    round_chances: tuple[float, ...] | None = None
 
     def check(self, sampler: Sampler) -> None:
         """Refuse what cannot be verified in this way, with a ConfigError."""
@@ -80,6 +83,7 @@ class Match(Verifier):
     draft, so the text cannot depend on what was drafted."""
 
     mode = modes.MATCH
+    round_chances = ()
 
     def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
         # The loop of `_OneByOne`, written out: plain decoding passes here for every token.
@@ -98,11 +102,11 @@ class Match(Verifier):
         if drafted:
             part.n_accepted = n_made if is_hit else n_made - 1
             if sequence.params.with_rejected:
-                _tell_rejected(part, events)
+                tell_rejected(part, events)
         return n_made
 
 
-def _tell_rejected(part: Part, events: list[Event]) -> None:
+def tell_rejected(part: Part, events: list[Event]) -> None:
     """With the token that came instead."""
     rejected = part.draft.tokens[part.n_accepted :]
     if rejected and events and events[-1].token != NO_TOKEN:
@@ -131,7 +135,7 @@ class _OneByOne(Verifier):
             events.append(sequence.end(ERROR, error))
         part.n_accepted = n_made if choice.is_drafted else n_made - 1
         if sequence.params.with_rejected:
-            _tell_rejected(part, events)
+            tell_rejected(part, events)
         return n_made
 
     @abstractmethod
@@ -232,7 +236,7 @@ class Synthetic(_OneByOne):
     mode = modes.SYNTHETIC
 
     def __init__(self, acceptance: Acceptance, tokenizer: Tokenizer) -> None:
-        self._chances = acceptance.chances
+        self._chances = self.round_chances = acceptance.chances
         self._never = tokenizer.eog_ids
 
     def check(self, sampler: Sampler) -> None:

@@ -11,9 +11,12 @@ from time import perf_counter
 from typing import Final
 
 from ..state.store import StateStore
+from .chain_rounds import ChainRounds
 from .interface import Ask, Draft, Opening, Seen, Speculator
+from .mtp import MtpSpeculator
 from .plans import AskInfo, ModelOffer, Plan, Policy
 from .rehearsal import OWNER, Go, Rehearsal
+from .rounds import RoundSpeculation
 from .run import Run
 from .splice import shortened, splice
 
@@ -29,7 +32,7 @@ _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the
 class Chain(Speculator):
     def __init__(self, speculators: Sequence[Speculator], policy: Policy) -> None:
         """`speculators` in the order of their precedence."""
-        self._all, self._policy = list(speculators), policy
+        self._all, self.policy = list(speculators), policy
         self._cheap = self._wanted()
         self._cheap_names = {each.name for each in speculators if not each.is_model}
         self._limited: dict[int, frozenset[str]] = {}  # texts for which only some may draft
@@ -59,14 +62,14 @@ class Chain(Speculator):
         self._run = None
         self._glance = GLANCE_EVERY  # another text may repeat what the last one did not
         sequence = opening.sequence
-        self._policy.begin(sequence)
+        self.policy.begin(sequence)
         for each in self._all:
             each.begin(opening)
         self._cheap = self._wanted()
         self.limit(sequence, opening.spec.sources)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
         for each in self._models:
-            if is_long and self._policy.quick_ms():
+            if is_long and self.policy.quick_ms():
                 each.keep_up(sequence, wanted=False)
             else:
                 self._listeners.add((sequence, each.name))
@@ -81,17 +84,34 @@ class Chain(Speculator):
 
     def _hear(self, sequence: int, model: Speculator) -> None:
         key = sequence, model.name
-        wanted = self._policy.wants(*key)
+        wanted = self.policy.wants(*key)
         if wanted != (key in self._listeners):
             model.keep_up(sequence, wanted=wanted)
             (self._listeners.add if wanted else self._listeners.remove)(key)
+
+    def hears(self, sequence: int, model: Speculator) -> bool:
+        """Whether the model is to keep up with the text: decided anew."""
+        self._hear(sequence, model)
+        return (sequence, model.name) in self._listeners
+
+    def may_draft(self, sequence: int, model: Speculator) -> bool:
+        return sequence not in self._limited or model.name in self._limited[sequence]
+
+    def for_rounds(self) -> RoundSpeculation | None:
+        """If no model drafts, or the one that does is a head that a device can run by itself."""
+        if not self._models:
+            return ChainRounds(self, None)
+        model = self._models[0]
+        if len(self._models) > 1 or not isinstance(model, MtpSpeculator) or not model.can_be_lent:
+            return None
+        return ChainRounds(self, model)
 
     @property
     def listens(self) -> bool:
         return bool(self.taps and self._listeners)
 
     def rehearse(self) -> bool:
-        if not self._policy.repeats:
+        if not self.policy.repeats:
             self._rehearsal = Rehearsal([each.name for each in self._models])
         return self.is_rehearsing
 
@@ -122,14 +142,14 @@ class Chain(Speculator):
             return [draft]
         was_resting = self._to_rest > 0
         if was_resting:
-            if not self._is_known(asks):
+            if not self.is_known(asks):
                 self._glance = min(2 * self._glance, SELDOM)
                 self._rest_on()
                 return [Draft() for _ in asks]
             self._to_rest = 0
         if self._resting:
             for ask in asks:
-                self._policy.rested(ask.sequence, self._resting)
+                self.policy.rested(ask.sequence, self._resting)
             self._resting = 0
         if not was_resting and self._nobody_could(asks):
             self._to_rest, self._resting = LONGEST_REST, 1
@@ -140,7 +160,7 @@ class Chain(Speculator):
         return self._question(asks)
 
     def _begin_run(self, ask: Ask, whole: Draft, n: int) -> None:
-        if not self._policy.repeats and self._policy.quick_ms():
+        if not self.policy.repeats and self.policy.quick_ms():
             self._run = Run(ask, whole, n)
 
     def _go_on(self, run: Run, asks: Sequence[Ask]) -> Draft | None:
@@ -150,7 +170,7 @@ class Chain(Speculator):
         if draft is None:
             self._run = None
         else:
-            self._policy.go_on(ask, draft)
+            self.policy.go_on(ask, draft)
             self._drafts[ask.sequence] = draft
         return draft
 
@@ -165,7 +185,7 @@ class Chain(Speculator):
         for draft in drafts:
             if draft.tokens:
                 return drafts
-        if not self._policy.repeats:
+        if not self.policy.repeats:
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
             self._take_a_rest(ms)
@@ -174,14 +194,14 @@ class Chain(Speculator):
     def _nobody_could(self, asks: Sequence[Ask]) -> bool:
         """Where steps are quick: no model is awake, and n-grams know nothing. Then there is
         nothing to decide."""
-        if self._policy.repeats or not self._policy.quick_ms():
+        if self.policy.repeats or not self.policy.quick_ms():
             return False
         for ask in asks:
             for model in self._models:
                 self._hear(ask.sequence, model)
                 if (ask.sequence, model.name) in self._listeners:
                     return False
-        return not self._is_known(asks)
+        return not self.is_known(asks)
 
     def _take_a_rest(self, ms: float) -> None:
         """Where a question takes long beside a step, it is asked less often while the answer is
@@ -207,20 +227,20 @@ class Chain(Speculator):
                 self._hear(sequence, each)
                 if (sequence, each.name) not in self._listeners:
                     continue
-                if sequence in self._limited and each.name not in self._limited[sequence]:
+                if not self.may_draft(sequence, each):
                     continue
                 if (n := each.n_pending(sequence)) >= 0:
                     offers.append(ModelOffer(each.name, each.longest, n))
             infos.append(
                 AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
             )
-        plans = self._policy.plan(infos)
+        plans = self.policy.plan(infos)
         drafts = [self._cheap_part(cheap, i, plan) for i, plan in enumerate(plans)]
         for each in self._models:
             self._ask_model(each, asks, plans, drafts)
         if len(plans) == 1 and plans[0].n_cheap and not plans[0].model:
             self._begin_run(asks[0], cheap[plans[0].cheap][0], plans[0].n_cheap)
-        for i, n in enumerate(self._policy.cut(drafts)):
+        for i, n in enumerate(self.policy.cut(drafts)):
             drafts[i] = shortened(drafts[i], n)
             self._drafts[asks[i].sequence] = drafts[i]
         return drafts
@@ -229,28 +249,34 @@ class Chain(Speculator):
         for each in self._observers:
             if self._listeners or not each.taps:
                 each.observe(seen)
-        self._step_ms = seen.ms
+        self.step_took(seen.ms)
         if self.rest or (self._go is not None and not self._go.counts):
             return
         step = seen.step
         if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
             n_cells = int(step.past[0]) if len(step.past) == 1 else int(step.past.sum())
-            self._policy.observe_step(len(step.tokens), n_cells, seen.ms)
+            self.policy.observe_step(len(step.tokens), n_cells, seen.ms)
+
+    def step_took(self, ms: float) -> None:
+        self._step_ms = ms
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         if self._go is not None:
             return
         draft = self._drafts[sequence]
-        self._policy.settle(sequence, draft, n_accepted)
+        self.policy.settle(sequence, draft, n_accepted)
+        self.tell_others(sequence, draft, n_accepted)
+        is_alone = len(self._drafts) == 1
+        if is_alone and not self.policy.repeats and draft.sources[0] in self._cheap_names:
+            self._count_profit(n_accepted)
+
+    def tell_others(self, sequence: int, draft: Draft, n_accepted: int) -> None:
         for each in self._settlers:
             each.settle(sequence, n_accepted, mine=each.name in draft.sources)
-        is_alone = len(self._drafts) == 1
-        if is_alone and not self._policy.repeats and draft.sources[0] in self._cheap_names:
-            self._count_profit(n_accepted)
 
     def _count_profit(self, n_accepted: int) -> None:
         """Of n-grams, for one text alone, where asking takes long beside a step."""
-        plain = self._policy.quick_ms()
+        plain = self.policy.quick_ms()
         if not plain:
             return
         self._profit += (n_accepted + 1) * plain - self._step_ms
@@ -262,7 +288,7 @@ class Chain(Speculator):
 
     def end(self, sequence: int) -> None:
         self._rehearsal = self._go = self._run = None
-        self._policy.end(sequence)
+        self.policy.end(sequence)
         self._drafts.pop(sequence, None)
         self._limited.pop(sequence, None)
         for model in self._models:
@@ -276,7 +302,7 @@ class Chain(Speculator):
             each.forget()
 
     def close(self) -> None:
-        self._policy.close()
+        self.policy.close()
         for each in self._all:
             each.close()
 
@@ -329,7 +355,8 @@ class Chain(Speculator):
             for each, drafts in zip(self._cheap, cheap, strict=True)
         ]
 
-    def _is_known(self, asks: Sequence[Ask]) -> bool:
+    def is_known(self, asks: Sequence[Ask]) -> bool:
+        """Some n-gram could have a draft."""
         for each in self._cheap:
             for ask in asks:
                 if each.knows(ask):
@@ -371,7 +398,7 @@ class Chain(Speculator):
         made = model.propose(wanted)
         ms = 1000 * (perf_counter() - began)
         if self._go is None or self._go.counts:
-            self._policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
+            self.policy.observe_draft(model.name, longest, len(chosen), ms, n_pending)
         for i, draft in zip(chosen, made, strict=True):
             draft.ms[model.name] = ms / len(chosen)
             drafts[i] = splice(drafts[i], draft, asks[i].max_draft)

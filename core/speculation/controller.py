@@ -7,7 +7,8 @@ the texts themselves. docs/controller.md explains the arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from .choice import Option, allocate, best_length, best_rate, gains_of
@@ -15,7 +16,7 @@ from .choosing import Chooser, Rows
 from .costs import CostModel
 from .estimates import Shared
 from .exploring import Explorer
-from .plans import NOTHING, AskInfo, Plan, Policy
+from .plans import NOTHING, AskInfo, Late, Plan, Policy
 from .text import Text
 from .thrift import Thrift
 
@@ -298,6 +299,33 @@ class Controller(Policy):
             text.observe(model, n, n_accepted, draft.chances)
         if self._entry is not None:
             self._entry["taken"][str(sequence)] = [len(draft.tokens), n_accepted]
+
+    def missed(self, sequence: int) -> None:
+        text = self._texts.get(sequence)
+        if text is not None and text.plan.model and text.plan.stop_below:
+            track = text.track(text.plan.model)
+            track.impute(0, track.of_chance(0.5 * text.plan.stop_below))
+
+    # Rounds that are told of late
+
+    def set_aside(self) -> Late:
+        entry, self._entry = self._entry, None
+        asks = zip(self._asks, self._plans, strict=True)
+        return Late({ask.sequence: plan for ask, plan in asks}, entry)
+
+    @contextmanager
+    def of(self, late: Late) -> Iterator[None]:
+        texts = [(self._texts[i], plan) for i, plan in late.plans.items() if i in self._texts]
+        now = [text.plan for text, _ in texts]
+        for text, plan in texts:
+            text.plan, text.cut_rate = plan, 0.0
+        self._entry = late.entry
+        yield
+        for (text, _), plan in zip(texts, now, strict=True):
+            text.plan = plan
+        if self._entry is not None and self._trace is not None:
+            self._trace.write(self._entry)
+        self._entry = None
 
     # The trace
 

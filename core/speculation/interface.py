@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
@@ -17,6 +17,9 @@ from ..sampling.law import Law
 from ..sampling.sampler import Sampler
 from ..state.store import SequenceState, StateStore
 from .per_text import BY_DEFAULT, TextSpec
+
+if TYPE_CHECKING:
+    from .rounds import RoundSpeculation
 
 
 class Opening(NamedTuple):
@@ -78,6 +81,10 @@ class Speculator(ABC):
     longest: int = 64  # tokens that it drafts at most
     rest: int = 0  # so many rounds it need not be asked: it would say nothing
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
+
+    def for_rounds(self) -> RoundSpeculation | None:
+        """How a device drafts in its place, after `attach`; None: it cannot."""
+        return None
 
     def attach(self, store: StateStore) -> None:
         """Once, before anything else: where the target keeps its state."""

@@ -15,6 +15,7 @@ import numpy as np
 from ..backend.chain import ChainPlan, Chooser, DraftAsk, DraftRun
 from ..backend.interface import Backend, HostOutput
 from ..backend.layers import Floats
+from ..backend.rounds import RoundDrafter
 from ..backend.step import Ints, Step, StepArrays
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
@@ -26,6 +27,7 @@ from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
 from .mtp_text import MAX_WAITING, MUCH, MtpText, WaitingRows, bytes_of
 from .options import MTP
+from .rounds import Lent
 from .table import Setting
 
 FEW: Final = 16  # rows that wait where drafts are made now and then
@@ -177,6 +179,34 @@ class MtpSpeculator(Speculator):
             text = self._texts[sequence]
             text.resume(blobs[self.name])
             text.sleeps = False
+
+    # rounds on the device
+
+    @property
+    def p_min(self) -> float:
+        return self._p_min
+
+    @property
+    def can_be_lent(self) -> bool:
+        """To a device, which neither draws nor drops what it has drafted."""
+        return len(self._heads) == 1 and not self._draws and self._n_min <= 1
+
+    def round_drafter(self) -> RoundDrafter:
+        return RoundDrafter(self._heads[0].forward, H_NEXTN, max(self.longest, 1), self._taken)
+
+    def lend(self, sequence: int, last: int, room: int) -> Lent:
+        text = self._texts[sequence]
+        if text.n_tokens > MUCH:
+            text.forget()
+        if text.n_tokens >= room:
+            self._catch_up(text)
+        return text.lend(last)
+
+    def give_back(
+        self, sequence: int, n_cells: int, fresh: Sequence[int], hidden: Floats | None
+    ) -> None:
+        if (text := self._texts.get(sequence)) is not None:
+            text.take_back(n_cells, fresh, hidden, self._store.pool.n_drafter_cells)
 
     def _draft_ask(self, ask: Ask) -> DraftAsk:
         chooser = self._choosers.get(ask.sequence)

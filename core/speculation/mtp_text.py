@@ -14,6 +14,7 @@ import numpy as np
 from ..backend.layers import Floats
 from ..errors import FileFormatError
 from ..state.store import SequenceState
+from .rounds import Lent
 
 MAX_WAITING = 256  # rows: a piece of a prompt
 RECENT = 32  # rows that are worth reading before the next draft, however long nobody drafted
@@ -155,6 +156,28 @@ class MtpText:
         if self.n_hidden < self.n_tokens:  # restored from where nobody had drafted like this
             self._append_hidden(np.zeros((1, self.hidden.shape[1]), np.float32))
         return self.n_done + self.n_tokens
+
+    def lend(self, last: int) -> Lent:
+        """All that waits, and the text's last token. Until it is given back, a device reads on."""
+        self.add_last(last)
+        n = self.n_tokens
+        return Lent(self.tokens[:n].tolist(), self.hidden[:n].copy(), self.first)
+
+    def take_back(
+        self, n_cells: int, fresh: Sequence[int], hidden: Floats | None, marks: list[int]
+    ) -> None:
+        """All was read up to the `fresh` tokens, of which the target has not run the last one."""
+        self.n_tokens = self.n_hidden = 0
+        if hidden is None:
+            self.sleeps, self.is_wanted = True, False
+            return
+        n_done = n_cells - max(len(fresh) - 1, 0)
+        self._mark(n_done - self.n_done, marks)
+        self.n_done = n_done
+        n = len(fresh)
+        self.n_tokens, self.n_hidden = max(n - 1, 0), n
+        self.tokens[: self.n_tokens] = fresh[: self.n_tokens]
+        self.hidden[:n] = hidden
 
     def _append_hidden(self, rows: Floats) -> None:
         end = self.n_hidden + len(rows)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from .interface import Ask, Draft
@@ -45,6 +46,14 @@ class Plan:
     n_model: int = 0
     stop_below: float = 0.0  # a drafted token of less chance is not worth going on
     is_probe: bool = False  # to learn, not to gain
+
+
+@dataclass(slots=True)
+class Late:
+    """A round that was planned, and that is told of when others have been planned since."""
+
+    plans: dict[int, Plan] = field(default_factory=dict)  # by sequence
+    entry: dict[str, Any] | None = None  # of the trace
 
 
 class Policy(ABC):
@@ -96,6 +105,17 @@ class Policy(ABC):
 
     def settle(self, sequence: int, draft: Draft, n_accepted: int) -> None:
         """What became of the draft that was verified."""
+
+    def missed(self, sequence: int) -> None:
+        """A model was to draft, and believed in no token enough."""
+
+    def set_aside(self) -> Late:
+        """The round that was just planned: others are planned before anything is known of it."""
+        return Late()
+
+    def of(self, late: Late) -> AbstractContextManager[None]:
+        """What is told meanwhile is of that round. A text may have ended since."""
+        return nullcontext()
 
     def close(self) -> None:
         """No more rounds."""

@@ -105,6 +105,13 @@ __device__ __forceinline__ void wait_for_previous() {}
 __device__ __forceinline__ void let_next_start() {}
 #endif
 
+// A clock that all processors share, in nanoseconds; it may stand still for a microsecond.
+__device__ __forceinline__ int64_t nanoseconds() {
+    int64_t now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+
 // The same number, of which the compiler does not know so: what follows from it is computed here, not kept in registers from before.
 __device__ __forceinline__ int forgotten(int x) {
     asm volatile("" : "+r"(x));

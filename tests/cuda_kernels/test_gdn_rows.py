@@ -10,7 +10,7 @@ from shim.machine import HostMachine, Machine
 from support.gdn import gdn_shape
 
 from specdec.cuda_kernels.gdn_layout import GdnSequences
-from specdec.cuda_kernels.gdn_rows import keep_rows, ring_rows
+from specdec.cuda_kernels.gdn_rows import DEAD_ROW, keep_rows, ring_rows
 
 SHAPE = gdn_shape((1, 2), 16, window=5, ring_rows=9)
 STARTS = [0, 4, 4, 5, 17]
@@ -37,6 +37,14 @@ def test_places_in_the_ring(machine: Machine) -> None:
     rows = machine.garbage(20, np.int32)
     ring_rows(machine.launcher, SHAPE, sequences(machine), rows, spare=36)
     assert machine.get(rows).tolist() == [*places(), 36, 36, 36]
+
+
+def test_rows_of_nobody_go_where_nobody_reads(machine: Machine) -> None:
+    """To the row that the second sequence, which has none, will fill next."""
+    rows = machine.garbage(20, np.int32)
+    ring_rows(machine.launcher, SHAPE, sequences(machine), rows, spare=DEAD_ROW)
+    dead = SLOTS[1] * 9 + PAST[1] % 9
+    assert machine.get(rows).tolist() == [*places(), dead, dead, dead]
 
 
 def test_rows_are_kept_in_their_places(machine: Machine) -> None:

@@ -241,13 +241,18 @@ def test_an_early_launch_says_so() -> None:
 
 
 class Tensor:
-    def __init__(self, device: str, index: int | None, contiguous: bool = True) -> None:
+    def __init__(
+        self, device: str, index: int | None, contiguous: bool = True, pinned: bool = False
+    ) -> None:
         self.device = SimpleNamespace(type=device, index=index)
-        self.contiguous = contiguous
+        self.contiguous, self.pinned = contiguous, pinned
         self.shape = (2, 3)
 
     def is_contiguous(self) -> bool:
         return self.contiguous
+
+    def is_pinned(self) -> bool:
+        return self.pinned
 
     def stride(self) -> tuple[int, ...]:
         return 1, 2
@@ -260,6 +265,7 @@ def test_arrays_are_checked() -> None:
     driver = object.__new__(CudaDriver)
     driver.index = 1
     assert driver.check(Tensor("cuda", 1)) == 4096
+    assert driver.check(Tensor("cpu", None, pinned=True)) == 4096  # kernels can write there
     for device, index in (("cpu", None), ("cuda", 0)):
         with pytest.raises(ValueError, match="for a kernel on cuda:1"):
             driver.check(Tensor(device, index))

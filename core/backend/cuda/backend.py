@@ -43,6 +43,7 @@ from ..layers import (
     Norm,
     StateShape,
 )
+from ..rounds import RoundsPlan
 from ..step import Ints, Step
 from .attention import Attender
 from .chain import CudaChain, keeps_rows_only
@@ -55,6 +56,7 @@ from .planned import PlannedDevice
 from .products import Product, Products
 from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .rooms import Outputs, Rooms
+from .rounds import CudaRounds, can_run
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
@@ -192,6 +194,9 @@ class CudaBackend(Backend):
         from .prompt_ops import PromptOps  # which is a backend like this one
 
         return PromptOps(self, call)
+
+    def compile_rounds(self, plan: RoundsPlan) -> CudaRounds | None:
+        return CudaRounds(self, plan) if can_run(plan) else None
 
     def parts_of(self, step: Step) -> list[Part]:
         """Its prompts and the rest of it, with the rows that another rank has sent."""

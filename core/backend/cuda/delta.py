@@ -14,7 +14,7 @@ import numpy as np
 from ....cuda_kernels import qmm
 from ....cuda_kernels.gdn_chunk import CHUNK, ChunkSpace, gdn_chunk
 from ....cuda_kernels.gdn_layout import GdnSequences, GdnShape
-from ....cuda_kernels.gdn_rows import keep_rows, ring_rows
+from ....cuda_kernels.gdn_rows import DEAD_ROW, keep_rows, ring_rows
 from ....cuda_kernels.gdn_step import (
     GdnRows,
     GdnWeights,
@@ -126,8 +126,9 @@ class DeltaRunner:
         found = step.made.get("ring rows")
         if found is None:
             found = step.made["ring rows"] = self._device.empty((step.n_rows,), "int32")
-            # Every row of a step belongs to a sequence here, so that none goes to `spare`.
-            ring_rows(self._launcher, shape, step.delta, found, spare=0)
+            # Where every row belongs to a sequence, none goes to `spare`.
+            spare = DEAD_ROW if step.is_padded else 0
+            ring_rows(self._launcher, shape, step.delta, found, spare=spare)
         return found
 
     def _step(

@@ -67,6 +67,19 @@ class Device(ABC):
     def write(self, array: Array, values: Numpy) -> None:
         """New contents of the same shape, in the order of launches."""
 
+    def post(self, array: Array, values: Numpy) -> None:
+        """The same without waiting for what was launched before."""
+        self.write(array, values)
+
+    @abstractmethod
+    def shared(self, shape: Shape, dtype: str) -> tuple[Array, Numpy]:
+        """Zeros that kernels write and the host sees at once: as an array, and as the host's. What
+        a kernel wrote before it published something there (`__threadfence_system`) is there too."""
+
+    def is_idle(self) -> bool:
+        """All that was launched has ended. An exception, if something has failed."""
+        return True
+
     @abstractmethod
     def copy(self, target: Array, source: Array) -> None:
         """To an array of the same shape on the device, in the order of launches."""

@@ -100,6 +100,10 @@ class PlannedDevice(Device):
     def write(self, array: Array, values: Numpy) -> None:
         pass
 
+    def shared(self, shape: Shape, dtype: str) -> tuple[Array, Numpy]:
+        memory = np.zeros(shape, dtype)  # the host's
+        return memory, memory
+
     def copy(self, target: Array, source: Array) -> None:
         pass
 

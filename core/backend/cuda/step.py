@@ -64,6 +64,7 @@ class DeviceStep(Step):
     key: StepKey | None = None
     arrays: dict[str, Array] = field(default_factory=dict)
     made: dict[str, Array] = field(default_factory=dict)  # by launches, once for all layers
+    is_padded: bool = False  # there may be rows, the last ones, that belong to no sequence
     packet: Packet | None = None
 
     @classmethod

@@ -63,6 +63,18 @@ class TorchDevice(Device):
         array.copy_(torch.from_numpy(np.array(values, order="C")))
         self.launcher.begin_after_all()
 
+    def post(self, array: Tensor, values: Numpy) -> None:
+        # Pinned, so that nobody waits; torch gives the memory out again when the copy is done.
+        array.copy_(torch.from_numpy(np.array(values, order="C")).pin_memory(), non_blocking=True)
+
+    def shared(self, shape: Shape, dtype: str) -> tuple[Tensor, Numpy]:
+        # Memory from cudaHostAlloc has one address for the host and all devices.
+        pinned = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=True)
+        return pinned, pinned.numpy()
+
+    def is_idle(self) -> bool:
+        return bool(torch.cuda.current_stream(self._where).query())
+
     def copy(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
         self.launcher.begin_after_all()

@@ -1,5 +1,7 @@
 // The CPU's version of what cuda_kernels/include/base.cuh writes in PTX.
 #pragma once
+#include <time.h>
+
 #include "intrinsics.h"
 #include "vectors.h"
 
@@ -102,6 +104,12 @@ SHIM_TWIN uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t which) {
         r |= (selector & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
     }
     return r;
+}
+
+inline int64_t nanoseconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
 SHIM_TWIN int forgotten(int x) { return x; }

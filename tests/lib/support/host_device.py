@@ -47,6 +47,10 @@ class HostDevice(Device):
     def write(self, array: Array, values: Numpy) -> None:
         array[...] = values
 
+    def shared(self, shape: Shape, dtype: str) -> tuple[Array, Numpy]:
+        memory = np.zeros(shape, dtype)
+        return memory, memory
+
     def copy(self, target: Array, source: Array) -> None:
         target[...] = source
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from specdec.core.backend.interface import Backend, HostOutput, SlotImage
 from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
+from specdec.core.backend.rounds import RoundsPlan
 from specdec.core.backend.step import Step, n_kept
 from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.engine import Engine
@@ -105,6 +106,9 @@ class ScriptedBackend:
             return HostOutput(np.array(logits, np.float32).reshape(-1, N_VOCAB), {})
 
         return run
+
+    def compile_rounds(self, plan: RoundsPlan) -> None:
+        """It cannot."""
 
     def copy_pages(self, state: Any, sources: Sequence[int], targets: Sequence[int]) -> None:
         pages = state.cells.reshape(-1, state.page_len)

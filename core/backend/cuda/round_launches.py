@@ -1,0 +1,111 @@
+"""What a round consists of: launches over the arrays of a room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ....cuda_kernels.draft_pick import DraftHead, draft_pick
+from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summits
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.round_times import note_time
+from ....cuda_kernels.spec_accept import Coins, Field, draft_begin, spec_accept, verify_begin
+from ..interface import Taps
+from ..rounds import RoundsPlan
+from .device import Device
+from .rooms import Outputs
+from .round_room import RoundRoom
+
+if TYPE_CHECKING:
+    from .backend import CudaBackend, Scored
+
+_DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
+
+Work = Callable[[], None]
+Shape = tuple[int, int, bool]  # the longest draft, cells, and whether the drafter runs
+
+
+class RoundLaunches:
+    """What a round consists of."""
+
+    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
+        self._backend, self._device, self._plan = backend, backend.device, plan
+        self._launcher = backend.launcher
+        put = self._device.put
+        self._stops = put(np.array(sorted(plan.stops), np.int32))
+        self._rates = put(np.array(plan.chances, np.float64)) if plan.chances else None
+        taken = None if plan.drafter is None else plan.drafter.taken
+        self._taken = None if taken is None else put(np.array(taken, np.int32))
+        self._taps: Taps = frozenset() if plan.drafter is None else frozenset({plan.drafter.tap})
+
+    def of(self, room: RoundRoom, shape: Shape) -> Work:
+        most, cells, drafts = shape
+
+        def work() -> None:
+            if drafts:
+                self._mark(room, _DRAFTS)
+                self._draft(room, most, cells)
+            self._mark(room, _VERIFIES)
+            self._verify(room, most, cells)
+
+        return work
+
+    def _mark(self, room: RoundRoom, mark: int) -> None:
+        note_time(self._launcher, room.times, room.records.counter, mark)
+
+    def _draft(self, room: RoundRoom, most: int, cells: int) -> None:
+        first, following, drafter = room.first, room.following, self._plan.drafter
+        assert first is not None
+        assert following is not None
+        assert drafter is not None
+        draft_begin(self._launcher, room.lines, most, first, following)
+        rows, hidden = first, room.taps
+        for step in range(max(most, 1)):
+            # With nothing to draft, the head still reads what has come out.
+            there = room.draft_step(rows, hidden, cells, n_out=min(most, 1))
+            output = drafter.forward(self._backend, there, self._plan.state, self._taps)
+            if not most:
+                return
+            head = DraftHead(
+                self._draft_logits(output.logits), room.requests, self._stops, self._taken
+            )
+            draft_pick(self._launcher, room.lines, head, step, rows, following)
+            rows, hidden = following, output.taps[drafter.tap]
+
+    def _draft_logits(self, scored: Scored) -> Logits:
+        rows, maxima = scored
+        n = int(rows.shape[1])
+        if self._taken is None:
+            n = min(n, self._plan.n_vocab)
+        sums = self._device.empty(tuple(maxima.shape), "float32")
+        logits = Logits(rows, maxima, sums, n)
+        head_summits(self._launcher, logits)
+        return logits
+
+    def _verify(self, room: RoundRoom, most: int, cells: int) -> None:
+        launcher, lines, rows = self._launcher, room.lines, room.verify_rows(most)
+        verify_begin(launcher, lines, most, rows)
+        there = room.verify_step(most, cells)
+        taps = self._taps if room.size.width else frozenset()  # for the drafter, now or later
+        with self._backend.leaving_in(TapsOnly(self._device, room.taps)):
+            output = self._plan.forward(self._backend, there, self._plan.state, taps)
+        picked = room.picked[: there.n_rows]
+        places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
+        head_pick(launcher, Logits(*output.logits), room.requests, places, picked)
+        coins = None if self._rates is None else Coins(self._rates, room.requests)
+        self._mark(room, _ENDS)
+        window = self._plan.state.window
+        spec_accept(launcher, lines, rows, picked, self._stops, window, room.records, coins)
+
+
+class TapsOnly(Outputs):
+    """Taps go where the next round finds them, logits anywhere."""
+
+    def __init__(self, device: Device, taps: Array) -> None:
+        super().__init__(device, most_kept=0)
+        self._taps = taps
+
+    def tap(self, n_rows: int, width: int) -> Array:
+        return self._taps[:n_rows]

@@ -1,0 +1,155 @@
+"""The memory of a session of rounds: arrays that kernels write, and steps over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....cuda_kernels.head_pick import REQUEST_WORDS
+from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.spec_accept import (
+    DraftRows,
+    Field,
+    Lines,
+    Records,
+    VerifyRows,
+    record_width,
+)
+from .device import Device, Numpy
+from .step import DeviceStep, StepKey
+
+KEPT_ROUNDS = 4  # whose records the host has not read, at most
+MARKS = 3  # of the clock: before drafting, before verifying, at the end
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSize:
+    n_lines: int
+    max_draft: int
+    n_pages: int  # of a page table
+    width: int  # of hidden rows; 0: no drafter
+
+
+class RoundRoom:
+    """For so many lines and tokens of a draft. Made once, used by many sessions."""
+
+    def __init__(self, device: Device, size: RoomSize) -> None:
+        zeros, n, k = device.zeros, size.n_lines, size.max_draft
+        self.size, self.n_rows = size, n * (k + 1)
+        self._device, self._history = device, None
+        self.lines = Lines(
+            zeros((len(Field), n), "int32"),
+            zeros((n, k + 1), "int32"),
+            zeros((n, k), "int32"),
+            zeros((n, k), "float32"),
+        )
+        self.pages, self.draft_pages = (zeros((n, size.n_pages), "int32") for _ in "pd")
+        self.requests = zeros((n, REQUEST_WORDS), "int64")
+        self.picked = zeros((self.n_rows,), "int32")
+        self._all = VerifyRows(
+            zeros((self.n_rows,), "int32"),
+            zeros((self.n_rows,), "int32"),
+            zeros((n + 1,), "int32"),
+            zeros((self.n_rows,), "int32"),
+        )
+        self._numbers = device.put(np.arange(self.n_rows, dtype=np.int32))
+        self._no_rows = device.zeros((0,), "int32")
+        self.first, self.following = (
+            _draft_rows(device, n, rows) if size.width else None for rows in (self.n_rows, n)
+        )
+        # The model's hidden rows of a round; behind them those that texts bring along.
+        self.taps: Array = zeros((2 * self.n_rows, size.width), "float32")
+        rows, self._records = device.shared((KEPT_ROUNDS, n, record_width(k)), "int32")
+        published, self._published = device.shared((1,), "int32")
+        self.records = Records(rows, zeros((1,), "int32"), published)
+        self.times, self._times = device.shared((KEPT_ROUNDS, MARKS), "int64")
+
+    def history(self, n_rounds: int) -> Array:
+        """Room for a hidden row of each line in so many rounds."""
+        if self._history is None:
+            sizes = n_rounds, self.size.n_lines, self.size.width
+            self._history = self._device.empty(sizes, "float32")
+        return self._history
+
+    # what the host reads while the device runs
+
+    @property
+    def n_published(self) -> int:
+        return int(self._published[0])
+
+    def record(self, number: int) -> Numpy:
+        words: Numpy = self._records[number % KEPT_ROUNDS]
+        return words
+
+    def marks(self, number: int) -> list[int]:
+        found: list[int] = self._times[number % KEPT_ROUNDS].tolist()
+        return found
+
+    def reset(self, device: Device) -> None:
+        """Nothing is under way: rounds are numbered anew."""
+        device.write(self.records.counter, np.zeros(1, np.int32))
+        self._published[0] = 0
+
+    # steps
+
+    def verify_rows(self, most: int) -> VerifyRows:
+        n, rows = self.size.n_lines * (most + 1), self._all
+        return VerifyRows(rows.tokens[:n], rows.positions[:n], rows.starts, rows.sequence_of[:n])
+
+    def verify_step(self, most: int, cells: int) -> DeviceStep:
+        rows, table = self.verify_rows(most), self.lines.table
+        n = self.size.n_lines * (most + 1)
+        past = table[int(Field.PAST)]
+        arrays = {
+            "tokens": rows.tokens,
+            "positions": rows.positions,
+            "starts": rows.starts,
+            "slots": table[int(Field.SLOT)],
+            "past": past,
+            "first": past,
+            "replay": table[int(Field.REPLAY)],
+            "pages": self.pages,
+            "out_rows": self._numbers[:n],
+        }
+        return self._step(arrays, most + 1, cells)
+
+    def draft_step(self, rows: DraftRows, hidden: Array, cells: int, n_out: int) -> DeviceStep:
+        """`hidden`: of which each row takes one. `n_out` 0: nobody wants logits."""
+        n_rows, n_lines = int(rows.tokens.shape[0]), self.size.n_lines
+        arrays = {
+            "tokens": rows.tokens,
+            "positions": rows.positions,
+            "starts": rows.starts,
+            "past": rows.past,
+            "pages": self.draft_pages,
+            "out_rows": rows.out_rows if n_out else self._no_rows,
+            "hidden": hidden,
+            "hidden_rows": rows.hidden_rows,
+        }
+        return self._step(arrays, n_rows // n_lines, cells)
+
+    def _step(self, arrays: dict[str, Array], max_rows: int, cells: int) -> DeviceStep:
+        """Models see a step of as many rows; what is in them only the device knows."""
+        n_rows, n_lines = int(arrays["tokens"].shape[0]), self.size.n_lines
+        n_out, n_pages = int(arrays["out_rows"].shape[0]), self.size.n_pages
+        key = StepKey(n_rows, n_lines, n_out, max_rows, cells, n_pages, "hidden" in arrays, False)
+        rows, lines = np.zeros(n_rows, np.int32), np.zeros(n_lines, np.int32)
+        return DeviceStep(
+            rows,
+            rows,
+            np.zeros(n_lines + 1, np.int32),
+            lines,
+            lines,
+            lines,
+            np.zeros((n_lines, n_pages), np.int32),
+            np.zeros(n_out, np.int32),
+            key=key,
+            arrays=arrays,
+            is_padded=True,
+        )
+
+
+def _draft_rows(device: Device, n_lines: int, n_rows: int) -> DraftRows:
+    sizes = n_rows, n_rows, n_lines + 1, n_lines, n_lines, n_rows
+    return DraftRows(*(device.zeros((n,), "int32") for n in sizes))

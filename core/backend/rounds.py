@@ -1,0 +1,133 @@
+"""Rounds that a device makes by itself: draft, verify, accept, without a host in between.
+
+The texts that decode together are the *lines* of a session. The host enqueues a round before it has
+read what came out of the one before, and hears of each a round late; everything that a round needs
+of the one before is in the device's memory. A line whose text has ended, or whose next token only
+the definition can pick, has no rows from then on: nothing of it changes, whatever is enqueued.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .interface import Forward, State
+    from .layers import Floats
+    from .step import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDrafter:
+    """A head that drafts token after token, like that of `Backend.compile_chain`."""
+
+    forward: Forward
+    tap: str  # the hidden rows that the next row's `step.hidden` is: the model's, then its own
+    longest: int  # tokens of a draft, at most
+    taken: Ints | None = None  # the head is short, and its logit i is that of token taken[i]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsPlan:
+    """What is known of all sessions."""
+
+    forward: Forward
+    state: State
+    n_vocab: int
+    stops: Collection[int]  # tokens that end a text, and a draft before them
+    max_lines: int
+    drafter: RoundDrafter | None = None
+    # For benchmarks: chances[i] of a draft's token i to hold if those before did, decided by the
+    # noise's coins; empty: what the model itself would have written holds.
+    chances: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundText:
+    """A text that takes part. Its last token has not been run."""
+
+    slot: int
+    pages: Ints  # its page table
+    past: int  # cells that it holds
+    replay: int  # see `Step.replay`
+    end: int  # tokens of prompt and text together, at most
+    request: int  # address of what `picking.py` describes
+    # Tokens that the drafter has not read, the text's last one at the end; at least that one. And
+    # the hidden rows of the positions before each of them.
+    fresh: Sequence[int]
+    hidden: Floats | None = None
+    draft_first: int = 0  # the first cell that the drafter sees, at the beginning of a page
+
+
+class LineLimit(NamedTuple):
+    """Of one line's draft in one round."""
+
+    length: int = 0  # tokens at most
+    p_min: float = 0.0  # it ends before a token that the drafter believes in less
+
+
+class LineResult(NamedTuple):
+    """What a round did to a line."""
+
+    tokens: list[int]  # that came out; none: it had no rows any more, or is unsure of the first
+    drafted: list[int]
+    chances: list[float]  # of these, as the drafter saw them
+    n_accepted: int  # of these
+    is_over: bool  # it has no rows in further rounds
+    is_unsure: bool  # the next token is to be picked by the definition, since this round or before
+
+
+class RoundResult(NamedTuple):
+    lines: list[LineResult]
+    draft_ms: float  # what drafting took on the device
+    step_ms: float  # what the model's step, picking and accepting took
+
+
+class LineEnd(NamedTuple):
+    """What a line leaves, as of all rounds that were enqueued."""
+
+    past: int  # cells that it holds
+    # What the drafter has not read, as in `RoundText`; nothing if a row was run again in vain.
+    fresh: list[int]
+    hidden: Floats | None
+
+
+class Rounds(ABC):
+    """One session at a time: `begin`, then `enqueue` and `collect`, then `end`."""
+
+    @property
+    @abstractmethod
+    def n_under_way(self) -> int:
+        """Rounds that were enqueued and not collected."""
+
+    @abstractmethod
+    def begin(self, texts: Sequence[RoundText], max_draft: int, *, drafts: bool) -> None:
+        """These are the lines from now on. `max_draft`: tokens that `fresh` and drafts have room
+        for. `drafts`: the drafter takes part, and what it has not read is there at the end."""
+
+    @abstractmethod
+    def set_pages(self, line: int, pages: Ints) -> None:
+        """Its page table has grown; for the rounds that are enqueued from now on."""
+
+    @abstractmethod
+    def takes(self, longest: int) -> bool:
+        """Whether the next round may have drafts of so many tokens; else the session has to end
+        first. Not if they are longer than there is room for, nor after some rounds without any."""
+
+    @abstractmethod
+    def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:
+        """One more round. `n_cells`: that no line's cells, rejected ones included, can exceed."""
+
+    @abstractmethod
+    def collect(self) -> RoundResult:
+        """The oldest round under way; waits for it, and for nothing behind it."""
+
+    @abstractmethod
+    def end(self) -> list[LineEnd]:
+        """Of each line. No round may be under way."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Whatever is under way: its results are of no use to anybody. Ends the session."""

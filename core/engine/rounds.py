@@ -1,0 +1,344 @@
+"""Texts that decode in rounds of the device: joined when nothing else is to do, left for the rest.
+
+One round is enqueued ahead of the one that is read, so that the device never waits. What is read
+goes the way of every token: events, stop strings, counts, the state's numbers; so that whoever
+leaves goes on as if each token had come out of an ordinary step. Everything that a device cannot
+do is a reason to leave: read all that is under way, take back what the drafter has to read, and let
+the next step be an ordinary one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from ..backend.interface import HostOutput
+from ..backend.rounds import LineEnd, LineResult, Rounds, RoundText
+from ..generation import TARGET, Event
+from ..speculation.interface import Ask, Draft
+from ..speculation.rounds import NO_LIMIT, Outcome, RoundChoice, RoundSpeculation
+from ..state.store import SequenceState, StateStore
+from .drafting import Drafting
+from .scheduler import Part, Scheduler
+from .sequence import Sequence
+from .verify import tell_rejected
+
+AHEAD: Final = 2  # rounds under way
+ROOMS: Final = (3, 7, 15, 31, 63)  # tokens of a draft: with the one before it, whole tiles of rows
+SHRINKS_AFTER: Final = 64  # rounds without a draft that needs the room
+MORE_CELLS: Final = 64  # that are reserved at a time
+
+_NOTHING: Final = HostOutput(np.zeros((0, 0), np.float32), {})  # nobody looks at logits here
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """A text in the session."""
+
+    sequence: Sequence
+    state: SequenceState
+    n_held: int = 0  # cells that are reserved
+    n_changes: int = -1  # of the page table that the device has
+    n_fresh: int = 1  # tokens that the drafter reads in the next round that is read here
+    is_over: bool = False  # nothing more comes
+    is_unsure: bool = False  # the definition has to pick its next token
+    is_late: bool = False  # the device went on beyond the text's end
+
+
+class Enqueued(NamedTuple):
+    choice: RoundChoice
+    n_rows: int  # of a line, at most
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    lines: list[Line]
+    drafts: bool
+    room: int
+    runs_ahead: bool
+    enqueued: deque[Enqueued] = field(default_factory=deque)
+    n_idle: int = 0  # rounds for which less room would have done
+    last_read: float = 0.0
+
+
+class RoundRunner:
+    def __init__(
+        self,
+        rounds: Rounds | None,
+        speculation: RoundSpeculation | None,
+        drafting: Drafting,
+        scheduler: Scheduler,
+        store: StateStore,
+        close: Callable[[Sequence], None],
+        *,
+        chances: tuple[float, ...] | None,
+        keeps_states: bool,
+    ) -> None:
+        """`close` is told of texts that have ended. `keeps_states`: the state at a text's end is of
+        use to others, and may not have been moved beyond it."""
+        self._rounds = rounds if speculation is not None else None
+        self._speculation, self._drafting, self._scheduler = speculation, drafting, scheduler
+        self._store, self._close, self._chances = store, close, chances
+        self._keeps_states = keeps_states
+        self._session: Session | None = None
+        self._owes_step = False  # an ordinary one, before rounds go on
+        self._room = ROOMS[0]
+
+    def step(self) -> list[Event] | None:
+        """What comes out of the oldest round; None: there is none, an ordinary step is due."""
+        if self._rounds is None:
+            return None
+        if self._owes_step:
+            self._owes_step = False
+            return None
+        texts, session = self._scheduler.all_writing(), self._session
+        if session is None:
+            session = self._open(texts)
+            if session is None:
+                return None
+        elif not self._goes_on(session, texts):
+            return self.drain() or None
+        self._keep_ahead(session)
+        if not self._rounds.n_under_way:
+            return self.drain() or None
+        events = self._read_round(session)
+        if any(line.is_over for line in session.lines):
+            events += self.drain()
+        return events
+
+    def drain(self) -> list[Event]:
+        """Read what is under way, and leave."""
+        session, rounds = self._session, self._rounds
+        if session is None or rounds is None:
+            return []
+        events: list[Event] = []
+        while rounds.n_under_way:
+            events += self._read_round(session)
+        self._session = None
+        self._owes_step = any(line.is_unsure for line in session.lines)
+        for line, end in zip(session.lines, rounds.end(), strict=True):
+            if session.drafts:
+                self._give_back(line, end)
+        for line in session.lines:
+            if line.sequence.stop_reason is not None:
+                self._close(line.sequence)
+        return events
+
+    def abandon(self) -> None:
+        """An interrupt ended a step anywhere: all texts are given up."""
+        self._session = None
+        if self._rounds is not None:
+            self._rounds.abandon()
+
+    def holds(self, sequence: Sequence) -> bool:
+        session = self._session
+        return session is not None and any(line.sequence is sequence for line in session.lines)
+
+    # joining
+
+    def _goes_on(self, session: Session, texts: Many[Sequence]) -> bool:
+        return [line.sequence for line in session.lines] == texts and all(map(self._can, texts))
+
+    def _can(self, sequence: Sequence) -> bool:
+        """What it asks for is what a device can do."""
+        params, sampler = sequence.params, sequence.sampler
+        return (
+            bool(sampler.request)
+            and sampler.is_stateless
+            and params.logprobs is None
+            and sequence.on_row is None
+            and sequence.verifier.round_chances == self._chances
+            and sequence.spec.n_min <= 1
+            and self._drafting.knows(sequence)
+        )
+
+    def _open(self, texts: Many[Sequence]) -> Session | None:
+        if not texts or not all(map(self._can, texts)):
+            return None
+        choice = self._choose(texts)
+        if choice is None:
+            return None
+        self._fit_room(choice.longest)
+        room = self._room if choice.drafts else 1
+        lines = []
+        for sequence in texts:
+            assert sequence.state is not None, "a running sequence has its state"
+            lines.append(Line(sequence, sequence.state))
+        session = Session(lines, choice.drafts, room, self._may_run_ahead(texts))
+        nobody: list[RoundText] = []
+        joining = self._drafting.attempt(lambda: [self._text(session, x) for x in lines], nobody)
+        if not joining:
+            return None
+        assert self._rounds is not None, "asked before"
+        self._rounds.begin(joining, room, drafts=choice.drafts)
+        session.last_read = time.perf_counter()
+        self._session = session
+        self._enqueue(session, choice)
+        return session
+
+    def _text(self, session: Session, line: Line) -> RoundText:
+        sequence, state = line.sequence, line.state
+        self._reserve(line, state.n_cells + 1)
+        line.n_changes = state.table.n_changes
+        fresh, hidden, first = [sequence.tokens[-1]], None, 0
+        if session.drafts:
+            assert self._speculation is not None, "it said so"
+            lent = self._speculation.lend(sequence.id, fresh[0], session.room + 1)
+            fresh, hidden, first = lent
+        line.n_fresh = len(fresh)
+        return RoundText(
+            state.slot,
+            self._store.tables[state.slot],
+            state.n_cells,
+            state.replay,
+            sequence.max_len,
+            sequence.sampler.request,
+            fresh,
+            hidden,
+            first,
+        )
+
+    def _may_run_ahead(self, texts: Many[Sequence]) -> bool:
+        """Stop strings are found a round late: cells beyond the end do not matter then, but a
+        recurrent state has gone on."""
+        return not (self._keeps_states and any(text.params.stop for text in texts))
+
+    def _fit_room(self, longest: int) -> None:
+        self._room = next((room for room in ROOMS if room >= max(longest, 1)), ROOMS[-1])
+
+    # going on
+
+    def _choose(self, texts: Many[Sequence]) -> RoundChoice | None:
+        asks = []
+        for text in texts:
+            room = self._scheduler.room_of(text)
+            if room > 0:
+                asks.append(Ask(text.id, text.tokens, room, text.sampler))
+        speculation = self._speculation
+        assert speculation is not None, "asked before"
+        ids = [text.id for text in texts]
+        return self._drafting.attempt(lambda: speculation.choose(ids, asks), None)
+
+    def _keep_ahead(self, session: Session) -> None:
+        """As many rounds under way as there may be, unless nobody needs another one."""
+        assert self._rounds is not None, "asked before"
+        while self._rounds.n_under_way < (AHEAD if session.runs_ahead else 1):
+            n = self._rounds.n_under_way
+            if not any(line.sequence.n_missing > n for line in session.lines):
+                return
+            choice = self._choose([line.sequence for line in session.lines])
+            if choice is None or choice.drafts != session.drafts or not self._fits(session, choice):
+                return
+            self._enqueue(session, choice)
+
+    def _fits(self, session: Session, choice: RoundChoice) -> bool:
+        """Room for the draft; and not much more than drafts have needed lately, since a drafter's
+        first rows are as many."""
+        assert self._rounds is not None, "asked before"
+        if not session.drafts:
+            return True
+        longest, smaller = choice.longest, session.room // 2
+        session.n_idle = session.n_idle + 1 if longest <= smaller else 0
+        may_shrink = session.room > ROOMS[0] and session.n_idle > SHRINKS_AFTER
+        return self._rounds.takes(longest) and not may_shrink
+
+    def _enqueue(self, session: Session, choice: RoundChoice) -> None:
+        assert self._rounds is not None, "asked before"
+        n_rows = 1 + choice.longest
+        session.enqueued.append(Enqueued(choice, n_rows))
+        n_more = sum(enqueued.n_rows for enqueued in session.enqueued)
+        n_cells = 0
+        for i, line in enumerate(session.lines):
+            n_cells = max(n_cells, self._reserve(line, line.state.n_cells + n_more))
+            if line.n_changes != line.state.table.n_changes:
+                line.n_changes = line.state.table.n_changes
+                self._rounds.set_pages(i, self._store.tables[line.state.slot])
+        limits = []
+        for line in session.lines:
+            limit, spec = choice.limits.get(line.sequence.id, NO_LIMIT), line.sequence.spec
+            limits.append(limit._replace(p_min=max(limit.p_min, spec.p_min)))
+        self._rounds.enqueue(limits, n_cells)
+
+    def _reserve(self, line: Line, n_cells: int) -> int:
+        """Cells that rounds may fill, and some more; nothing is ever written behind the end."""
+        most = line.sequence.max_len - 1
+        n_cells = min(n_cells, most)
+        if n_cells > line.n_held:
+            first = line.n_held or line.state.n_cells
+            line.n_held = min(n_cells + MORE_CELLS, most)
+            line.state.table.reserve(first, line.n_held)
+        return n_cells
+
+    # reading
+
+    def _read_round(self, session: Session) -> list[Event]:
+        assert self._rounds is not None, "asked before"
+        result = self._rounds.collect()
+        enqueued = session.enqueued.popleft()
+        events: list[Event] = []
+        outcomes, n_ctx = [], 0
+        n_asked = max(sum(limit.length > 0 for limit in enqueued.choice.limits.values()), 1)
+        for line, found in zip(session.lines, result.lines, strict=True):
+            if line.is_over:
+                continue
+            n_ctx += line.state.n_cells
+            n_fresh = line.n_fresh
+            draft = self._draft(found, result.draft_ms / n_asked)
+            n_accepted = self._take(line, found, draft, events)
+            outcomes.append(Outcome(line.sequence.id, draft, n_accepted, n_fresh))
+        speculation, choice = self._speculation, enqueued.choice
+        assert speculation is not None, "asked before"
+        ms, n_rows = (result.draft_ms, result.step_ms), enqueued.n_rows * len(session.lines)
+        self._drafting.attempt(lambda: speculation.tell(choice, outcomes, ms, n_rows, n_ctx), None)
+        return events
+
+    def _draft(self, found: LineResult, ms: float) -> Draft:
+        if not found.drafted:
+            return Draft()
+        assert self._speculation is not None, "asked before"
+        source = self._speculation.source
+        sources = [source] * len(found.drafted)
+        return Draft(found.drafted, sources, {source: ms}, found.chances)
+
+    def _take(self, line: Line, found: LineResult, draft: Draft, events: list[Event]) -> int:
+        """Emit what came out, up to the text's end; how many of these tokens were drafted."""
+        sequence, state = line.sequence, line.state
+        part = Part(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
+        n_made, ran_at = 0, time.perf_counter()
+        for token in found.tokens:
+            is_drafted = n_made < found.n_accepted
+            source = draft.sources[n_made] if is_drafted else TARGET
+            events.append(sequence.emit(token, _NOTHING, 0, source))
+            n_made += 1
+            if sequence.stop_reason is not None:
+                break
+        part.n_accepted = min(found.n_accepted, n_made)
+        if draft.tokens and n_made and sequence.params.with_rejected:
+            tell_rejected(part, events)
+        state.advance(len(part.tokens), n_made)
+        if n_made:  # else the same row runs again
+            sequence.count(ran_at, n_made, draft, part.n_accepted)
+        line.n_fresh, line.is_unsure = n_made, found.is_unsure
+        line.is_over = found.is_over or sequence.stop_reason is not None
+        assert self._rounds is not None, "asked before"
+        line.is_late = line.is_over and not found.is_over and self._rounds.n_under_way > 0
+        if not line.is_over and sequence.has_thoughts and sequence.turn():
+            self._drafting.limit(sequence)
+        return part.n_accepted
+
+    def _give_back(self, line: Line, end: LineEnd) -> None:
+        """What the drafter has not read; of a text that ended amid a round, its part of that."""
+        speculation, n_cells = self._speculation, line.state.n_cells
+        assert speculation is not None, "asked before"
+        hidden = None if line.is_late else end.hidden
+        n = max(len(end.fresh) - max(end.past - n_cells, 0), 0)
+        fresh = end.fresh[:n]
+        rows = None if hidden is None else hidden[:n]
+        sequence = line.sequence.id
+        self._drafting.attempt(lambda: speculation.give_back(sequence, n_cells, fresh, rows), None)

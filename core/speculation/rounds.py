@@ -1,0 +1,101 @@
+"""What the engine and whoever drafts say to each other where a device drafts by itself.
+
+The device then asks nobody between rounds. It is told how far each draft may go, one round ahead of
+what anybody has read; and everybody is told what came of a round once its record is there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ..backend.layers import Floats
+from ..backend.rounds import LineLimit, RoundDrafter
+from .interface import Ask, Draft
+from .plans import Late
+
+NO_LIMIT: Final = LineLimit()  # nothing is drafted
+
+
+@dataclass(frozen=True, slots=True)
+class RoundChoice:
+    """What was decided for one round. Every round is told of with its own."""
+
+    drafts: bool  # the drafter takes part, and reads on even where it drafts nothing
+    limits: dict[int, LineLimit] = field(default_factory=dict)  # by sequence; others: no draft
+    late: Late = field(default_factory=Late)
+
+    @property
+    def longest(self) -> int:
+        return max((limit.length for limit in self.limits.values()), default=0)
+
+
+class Lent(NamedTuple):
+    """What a drafter has not read of a text, for the device to go on with."""
+
+    tokens: list[int]  # the last one is the text's
+    hidden: Floats  # (n, D) rows of the positions before each of them
+    first: int  # the first cell that it sees
+
+
+class Outcome(NamedTuple):
+    """Of one text, in one round."""
+
+    sequence: int
+    draft: Draft
+    n_accepted: int
+    n_fresh: int  # tokens that the drafter had to read first, the last one of the text included
+
+
+class RoundSpeculation(ABC):
+    """A speculator in rounds."""
+
+    drafter: RoundDrafter | None = None  # what the device runs; None: nothing
+    source: str = ""  # of the tokens that it drafts
+
+    @abstractmethod
+    def choose(self, sequences: Sequence[int], asks: Sequence[Ask]) -> RoundChoice | None:
+        """How far to draft in the round that is enqueued next. Texts in `asks` may lack the tokens
+        of rounds under way; not all of `sequences` need be among them. None: drafts might come
+        from elsewhere, so that texts have to be read to their ends first."""
+
+    @abstractmethod
+    def lend(self, sequence: int, last: int, room: int) -> Lent:
+        """The drafter's part of a text goes to the device, where there is room for so many tokens,
+        the `last` one of the text included."""
+
+    @abstractmethod
+    def give_back(
+        self, sequence: int, n_cells: int, fresh: Sequence[int], hidden: Floats | None
+    ) -> None:
+        """As in `LineEnd`. Without hidden rows: what the device did went beyond the text's end."""
+
+    @abstractmethod
+    def tell(
+        self, choice: RoundChoice, outcomes: Sequence[Outcome], ms: tuple[float, float],
+        n_rows: int, n_ctx: int,
+    ) -> None:  # fmt: skip
+        """A round is over. `ms`: what drafting and the model's step of `n_rows` took."""
+
+
+class NoDrafts(RoundSpeculation):
+    """Of an engine that does not speculate."""
+
+    def choose(self, sequences: Sequence[int], asks: Sequence[Ask]) -> RoundChoice | None:
+        return RoundChoice(drafts=False)
+
+    def lend(self, sequence: int, last: int, room: int) -> Lent:
+        raise AssertionError("there is no drafter")
+
+    def give_back(
+        self, sequence: int, n_cells: int, fresh: Sequence[int], hidden: Floats | None
+    ) -> None:
+        raise AssertionError("there is no drafter")
+
+    def tell(
+        self, choice: RoundChoice, outcomes: Sequence[Outcome], ms: tuple[float, float],
+        n_rows: int, n_ctx: int,
+    ) -> None:  # fmt: skip
+        pass
