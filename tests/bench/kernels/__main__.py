@@ -58,6 +58,7 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "head_pick": head_cases.picking,
     "draft_pick": round_cases.drafting,
     "spec_accept": round_cases.settling,
+    "round_times": round_cases.clocks,
 }
 SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 
