@@ -202,11 +202,38 @@ def _ring_rows(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> By
     return Bytes(rows=2.0 * grid[0] * grid[1] * 4 * ring.shape[-1])
 
 
+def _chunk_inputs(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+    """The rows before a prompt's piece, which its first convolution sees."""
+    (ring,), weights = _arrays(arguments, RING), _arrays(arguments, WEIGHTS)
+    before = weights[0].shape[1] - 1
+    rows = before * ring.nbytes / (ring.shape[0] * ring.shape[1])
+    return Bytes(weights=sum(a.nbytes for a in weights), rows=rows)
+
+
+def _chunks(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+    """One state, as it was and as it becomes, and the factors that hold."""
+    (state,), factors = _arrays(arguments, STATE), _arrays(arguments, FACTORS)
+    first = _place(arguments, _arrays(arguments, HEADER)[0]) + 1
+    _, past, replay = (int(np.asarray(a)[0]) for a in arguments[first : first + 3])
+    one_state = state.nbytes / state.shape[0]
+    one_factor = sum(a.nbytes / (a.shape[0] * 2 * a.shape[2]) for a in factors)
+    return Bytes(state=one_state * (1 + int(past > 0)) + one_factor * replay)
+
+
+def _taken(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+    """Rows of a table that lies in tiles, for each of the step."""
+    tiles, n_rows = arguments[0], int(arguments[1])
+    return Bytes(weights=grid[0] * tiles.nbytes / n_rows)
+
+
 RULES: dict[str, Rule] = {
+    "gdn_chunk_prepare": _chunk_inputs,
+    "gdn_chunk_run": _chunks,
     "qmm_moe_": _experts,
     "mm_moe_": _experts,
     "qmm_": _product,
     "embed": _table,
+    "take_": _taken,
     "gdn_step": _delta,
     "gdn_keep_rows": _ring_rows,
     "attn_prep": _prepared,

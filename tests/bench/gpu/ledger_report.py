@@ -13,6 +13,7 @@ from ..figures import Figure
 from .counting import FACTORS
 from .ledger import COPIED, Account, Ledger
 from .plan import TOLERANCE, Plan
+from .round_ledger import round_account
 
 WIDTHS = (1, 4, 8, 16)
 CONTEXTS = (1024, 32768, 131072)
@@ -37,6 +38,7 @@ def figures(plan: Plan, ledger: Ledger) -> list[Figure]:
         found.append(Figure(name, measured, "us", at_most=TOLERANCE * 1e3 * ms))
     found += _rollback(plan, ledger)
     found += _prompts(plan, ledger)
+    found += _rounds(plan, ledger)
     draft = ledger.draft_step()
     found.append(Figure("launches of a drafted token, full head", draft.launches))
     found.append(Figure("floor of a drafted token, full head", MS * draft.floor_s, "ms"))
@@ -56,6 +58,18 @@ def _layers(plan: Plan, ledger: Ledger) -> list[Figure]:
             name = f"launches of {kind} layers ({n} of {len(own)})"
             found.append(Figure(name, launches, at_most=planned))
     return found
+
+
+def _rounds(plan: Plan, ledger: Ledger) -> Iterator[Figure]:
+    """Draft, verify and accept, made by the device alone; with the whole head."""
+    account, n = round_account(ledger, plan.n_draft), plan.n_draft
+    name = f"a round of {n} draft tokens"
+    yield Figure(f"launches of {name}", account.launches, at_most=plan.round_launches)
+    yield Figure(f"floor of {name}", MS * account.floor_s, "ms")
+    rate = plan.length / account.floor_s
+    name = f"{name}, at length {plan.length} and its floor"
+    yield Figure(name, rate, "tokens/s", at_least=plan.round_tokens_s)
+    yield Figure("copies from and to the host, of a round", account.copies, at_most=0)
 
 
 def _prompts(plan: Plan, ledger: Ledger) -> Iterator[Figure]:

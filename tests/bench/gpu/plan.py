@@ -20,6 +20,14 @@ class Plan:
     factor_mb: float | None = None  # of a token, all layers
     rollback_mb: float | None = None  # of a sequence, for 16 draft tokens
     prompt_tokens_s: float | None = None  # asked of a prompt of 8k
+    n_draft: int = 3  # tokens of the draft that a round is asked for
+    length: float = 3.3  # of acceptance then
+    round_tokens_s: float | None = None
+
+    @property
+    def round_launches(self) -> int:
+        """Nine for each drafted token, and two."""
+        return self.launches + 9 * self.n_draft + 2
 
 
 TOLERANCE = 1.03
@@ -33,11 +41,15 @@ PLANS = (
         factor_mb=1.58,
         rollback_mb=60,
         prompt_tokens_s=9000,
+        round_tokens_s=450,
     ),
     Plan(
         "35B-A3B",
         QWEN36_35B_A3B,
         launches=280,
         weights_ms={1: 0.45, 2: 0.58, 4: 0.85, 8: 1.32, 16: 2.11},
+        n_draft=2,
+        length=2.5,
+        round_tokens_s=1300,
     ),
 )

@@ -25,6 +25,7 @@ from specdec.core.state.sizes import PAGE_LEN
 
 TESTS = Path(__file__).parents[2]
 NOW = {"27B": 516, "35B-A3B": 364}  # launches of a plain step, at most
+ROUNDS_NOW = {"27B": 578, "35B-A3B": 410}  # of a round with the draft that the plan has
 Part = Callable[[str], ModuleType]
 
 
@@ -84,6 +85,20 @@ def test_what_is_counted_is_what_runs(sizes: Sizes, part: Part, tmp_path: Path) 
     run = ledger.backend.compile(ledger.model.forward, ledger.new_state(100, 1, 4), max_rows=3)
     run(step)
     assert counted == ran
+
+
+@pytest.mark.parametrize("i", [0, 1], ids=["27B", "35B-A3B"])
+def test_a_round_is_a_step_and_its_drafts(i: int, part: Part) -> None:
+    plan = part("plan").PLANS[i]
+    ledger, account = part("ledger").Ledger(plan.sizes), part("round_ledger").round_account
+    found = account(ledger, plan.n_draft)
+    assert found.launches <= ROUNDS_NOW[plan.name]
+    assert found.copies == 0
+    step, draft = ledger.step(plan.n_draft + 1).total, ledger.draft_step().total
+    drafts = plan.n_draft * draft.weights
+    assert found.total.weights == pytest.approx(step.weights + drafts, rel=0.02)
+    assert found.total.kv == pytest.approx(step.kv + plan.n_draft * draft.kv, rel=0.02)
+    assert account(ledger, 0).total.weights == pytest.approx(ledger.step(1).total.weights)
 
 
 def test_a_prompt_multiplies_what_was_planned(part: Part) -> None:

@@ -24,6 +24,7 @@ from . import (
     plain_cases,
     probes,
     product_cases,
+    prompt_cases,
     round_cases,
     row_cases,
     state_cases,
@@ -46,6 +47,9 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "attn_prep": attention_cases.preparing,
     "attn_verify": attention_cases.verifying,
     "attn_combine": attention_cases.combining,
+    "attn_prefill": prompt_cases.attending,
+    "gdn_chunk": prompt_cases.chunks,
+    "wide_rows": prompt_cases.between,
     "gdn_state": state_cases.states,
     "page_copy": state_cases.pages,
     "moe_route": moe_cases.routing,
@@ -54,6 +58,7 @@ FAMILIES: dict[str, Callable[[Sizes], Iterator[Case]]] = {
     "head_pick": head_cases.picking,
     "draft_pick": round_cases.drafting,
     "spec_accept": round_cases.settling,
+    "round_times": round_cases.clocks,
 }
 SECTIONS = ("bandwidth", "gaps", *FAMILIES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ def verifying(sizes: Sizes) -> Iterator[Case]:
     for context in sorted({min(4096, sizes.context), sizes.context}):
         for kind in KINDS:
             for rows in sizes.rows:
-                shape = _shape(sizes, kind, rows, context)
+                shape = attention_shape(sizes, kind, rows, context)
                 asked = rows == 4 and kind == "f16" and context == sizes.context
                 name = f"{sizes.name} attn_verify {kind}, {rows} rows over {shape.context}"
                 make = partial(_verify, shape=shape)
@@ -58,19 +58,19 @@ def verifying(sizes: Sizes) -> Iterator[Case]:
 def preparing(sizes: Sizes) -> Iterator[Case]:
     for kind in KINDS:
         for rows in sizes.rows:
-            shape = _shape(sizes, kind, rows, min(4096, sizes.context))
+            shape = attention_shape(sizes, kind, rows, min(4096, sizes.context))
             name = f"{sizes.name} attn_prep {kind}, {rows} rows"
             yield Case(name, partial(_prepare, shape=shape), KINDS[kind])
 
 
 def combining(sizes: Sizes) -> Iterator[Case]:
     for rows in sizes.rows:
-        shape = _shape(sizes, "f16", rows, sizes.context)
+        shape = attention_shape(sizes, "f16", rows, sizes.context)
         name = f"{sizes.name} attn_combine, {rows} rows over {shape.context}"
         yield Case(name, partial(_combine, shape=shape), KINDS["f16"])
 
 
-def _shape(sizes: Sizes, kind: str, rows: int, context: int) -> Shape:
+def attention_shape(sizes: Sizes, kind: str, rows: int, context: int) -> Shape:
     is_int8 = kind == "q8_0"
     kv = KvHeads(sizes.kv_heads, sizes.head_dim, sizes.head_dim, is_int8, is_int8)
     return Shape(AttentionHeads(sizes.q_heads, kv, gated=True), rows, context, sizes.rotated)
@@ -103,10 +103,14 @@ class Layer:
         )
         self.queries = place.zeros(heads.queries_shape(shape.rows), np.uint32)
         splits = n_splits(shape.cells, heads.splits_per_octave)
-        sizes = parts_shapes(heads, shape.rows, splits)
-        self.parts = Parts(*map(place.zeros, sizes))
-        self.parts_bytes = 4 * sum(map(math.prod, sizes))
+        self._parts_shapes = parts_shapes(heads, shape.rows, splits)
+        self.parts_bytes = 4 * sum(map(math.prod, self._parts_shapes))
+        self.cache_bytes = shape.cells * _cell_bytes(shape)
         self.out = place.packed(shape.rows, heads.out_width)
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(*map(self.place.zeros, self._parts_shapes))
 
     def prepare(self, what: Preparation | None = None) -> None:
         plain = Preparation(self.shape.heads.kv.key_dim**-0.5)
@@ -122,9 +126,12 @@ class Layer:
         attn_combine(self.place.launcher, self.shape.heads, *arrays, packed=self.out)
 
     def error(self) -> float:
-        """Of the last row and the first and last head."""
+        last = self.place.unpacked(self.out)[-1, : self.shape.heads.out_width]
+        return self.error_of(last)
+
+    def error_of(self, last: Numpy) -> float:
+        """Of the last row, its first and its last head."""
         heads = self.shape.heads
-        last = self.place.unpacked(self.out)[-1, : heads.out_width]
         found = last.reshape(heads.n_heads, -1)
         some = (0, heads.n_heads - 1)
         return distance(found[list(some)], np.stack([self._exact(head) for head in some]))
@@ -174,7 +181,7 @@ def _verify(place: Place, shape: Shape) -> Work:
         return layer.error()
 
     queries = 4 * math.prod(shape.heads.queries_shape(shape.rows))
-    moved = shape.cells * _cell_bytes(shape) + queries + layer.parts_bytes
+    moved = layer.cache_bytes + queries + layer.parts_bytes
     pairs = shape.rows * shape.heads.n_heads * shape.cells
     return Work(layer.verify, moved, 4 * pairs * shape.heads.kv.key_dim, error)
 

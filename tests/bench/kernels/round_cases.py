@@ -16,6 +16,7 @@ from specdec.core.sampling.params import SamplingParams
 from specdec.cuda_kernels.draft_pick import DraftHead, draft_pick
 from specdec.cuda_kernels.head_pick import MAXIMA_BLOCK, Logits, head_summits
 from specdec.cuda_kernels.kernel import Launcher
+from specdec.cuda_kernels.round_times import note_time
 from specdec.cuda_kernels.spec_accept import (
     Field,
     Lines,
@@ -53,6 +54,21 @@ def settling(sizes: Sizes) -> Iterator[Case]:
         for n in LINES:
             make = partial(_same_as_on_the_cpu, launching=launching, arrays=partial(_round, n))
             yield Case(f"{name}, {n} sequences", make, tolerance=0.0)
+
+
+def clocks(sizes: Sizes) -> Iterator[Case]:
+    if not sizes.n_experts:
+        yield Case("note_time", _clock, tolerance=0.0)
+
+
+def _clock(place: Place) -> Work:
+    times, counter = place.zeros((2, 2), np.int64), place.ints(1)
+
+    def error() -> float:
+        """The time is in its own place, and nowhere else."""
+        return float(((place.get(times) > 0) != [[False, False], [False, True]]).sum())
+
+    return Work(partial(note_time, place.launcher, times, counter, 1), 8, error=error)
 
 
 def drafting(sizes: Sizes) -> Iterator[Case]:
