@@ -170,7 +170,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
         n_vocab=9,
         progress=progress,
         is_first=True,
-        backend=SimpleNamespace(details="2 threads", repacked_path=None),
+        backend=SimpleNamespace(details="2 threads", repacked_path=None, holdings=()),
         budget=SimpleNamespace(describe=lambda: "weights 1.00 GiB = 1.00 GiB"),
         tokenizer=FakeTokenizer(),
         file=SimpleNamespace(

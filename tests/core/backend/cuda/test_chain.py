@@ -33,8 +33,10 @@ def drafter(
 
 def device_of(made: Drafter) -> HostDevice:
     assert isinstance(made.backend, CudaBackend)
-    assert isinstance(made.backend.device, HostDevice)
-    return made.backend.device
+    device = made.backend.device
+    if not isinstance(device, HostDevice):
+        pytest.skip("copies are counted by the CPU that stands in for a device")
+    return device
 
 
 @pytest.mark.parametrize(
