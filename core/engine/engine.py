@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from itertools import count
 from typing import Final
+from weakref import WeakMethod
 
 from ..backend.interface import Backend
 from ..backend.rounds import RoundsPlan
@@ -297,7 +298,7 @@ class Engine:
             self._drafting,
             self._scheduler,
             store,
-            self._finish,
+            WeakMethod(self._finish),
             chances=chances,
             keeps_states=store.is_recurrent and config.any_cut and config.reuse,
         )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -75,13 +76,14 @@ class RoundRunner:
         drafting: Drafting,
         scheduler: Scheduler,
         store: StateStore,
-        close: Callable[[Sequence], None],
+        close: WeakMethod[Callable[[Sequence], None]],
         *,
         chances: tuple[float, ...] | None,
         keeps_states: bool,
     ) -> None:
-        """`close` is told of texts that have ended. `keeps_states`: the state at a text's end is of
-        use to others, and may not have been moved beyond it."""
+        """`close` is told of texts that have ended; weakly, so that an engine that is dropped goes
+        at once. `keeps_states`: the state at a text's end is of use to others, and may not have
+        been moved beyond it."""
         self._rounds = rounds if speculation is not None else None
         self._speculation, self._drafting, self._scheduler = speculation, drafting, scheduler
         self._store, self._close, self._chances = store, close, chances
@@ -125,9 +127,11 @@ class RoundRunner:
         for line, end in zip(session.lines, rounds.end(), strict=True):
             if session.drafts:
                 self._give_back(line, end)
+        close = self._close()
+        assert close is not None, "an engine that is dropped asks for nothing"
         for line in session.lines:
             if line.sequence.stop_reason is not None:
-                self._close(line.sequence)
+                close(line.sequence)
         return events
 
     def abandon(self) -> None:
