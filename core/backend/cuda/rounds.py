@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -65,10 +66,14 @@ class _Session:
 class CudaRounds(Rounds):
     def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
-        self._launches = RoundLaunches(backend, plan)
         self._rooms: dict[RoomSize, RoundRoom] = {}
         self._graphs: Graphs[RoundRoom, None] = Graphs(self._device)
         self._session: _Session | None = None
+
+    @cached_property
+    def _launches(self) -> RoundLaunches:
+        """With arrays on the device: made when texts first join, and not counted before."""
+        return RoundLaunches(self._backend, self._plan)
 
     @property
     def n_under_way(self) -> int:

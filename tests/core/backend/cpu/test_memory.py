@@ -108,7 +108,7 @@ def once():
     with specdec.core.load(sys.argv[1], "cpu", n_ctx=256, threads=2) as runtime:
         list(runtime.generate([5, 6, 7], GenerateParams(max_tokens=2)))
         return runtime.backend.weight_bytes()
-for _ in range(8):  # malloc learns which sizes to keep, and tokenizers wait to be found
+for _ in range(4):  # malloc learns which sizes to keep
     weights = once()
 settled = resident()
 for _ in range(6):

@@ -77,8 +77,7 @@ def test_what_is_foretold_is_what_is_taken(
         budget, weights = runtime.budget, runtime.backend.weight_bytes()
         assert device.live == weights == budget.weights
         runtime.new_engine(budget)
-        rounds = device.most - weights - budget.kv - budget.recurrent
-        assert 0 <= rounds < 64  # the tokens that end a text, on the device for good
+        assert device.most - weights == budget.kv + budget.recurrent
 
 
 def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
