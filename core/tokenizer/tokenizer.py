@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from weakref import WeakMethod
 
 from ..errors import ConfigError
 from .algorithm import Algorithm
@@ -25,13 +27,18 @@ class TokenizerInfo:
 
 
 class _Pieces(dict[int, bytes]):
-    """Tokens as they are spelled, each worked out when it first comes up."""
+    """Tokens as they are spelled, each worked out when it first comes up.
+
+    Its tokenizer is held weakly: it is not to wait for a search for circles when it is dropped.
+    """
 
     def __init__(self, spell: Callable[[int], bytes]) -> None:
-        self._spell = spell
+        self._spell = WeakMethod(spell)
 
     def __missing__(self, token_id: int) -> bytes:
-        piece = self[token_id] = self._spell(token_id)
+        spell = self._spell()
+        assert spell is not None, "asked by its tokenizer"
+        piece = self[token_id] = spell(token_id)
         return piece
 
 
@@ -111,10 +118,8 @@ class Tokenizer:
     def stream(self, *, show_special: bool = False, continues: bool = False) -> StreamDecoder:
         """Pushing all of `ids` gives `decode(ids)`; for text that is being generated after a
         prompt, set `continues`."""
-        return StreamDecoder(
-            (self._all_pieces if show_special else self._pieces).__getitem__,
-            self._drops_space(continues),
-        )
+        piece = partial(self.piece, show_special=show_special)
+        return StreamDecoder(piece, self._drops_space(continues))
 
     def token(self, token_id: int) -> str:
         """The text of a token as the vocabulary has it."""
