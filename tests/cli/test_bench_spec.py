@@ -233,6 +233,12 @@ def test_the_curve(capsys: Capture) -> None:
     [
         (("--vs", "mpt"), "did you mean mtp?"),
         (("--vs", "mtp:n=x"), "--vs mtp:n=x: n= wants a whole number"),
+        (
+            ("--vs", "mtp:n=0"),
+            "--vs mtp:n=0: n=0 drafts nothing; for plain decoding give none, as in --vs none",
+        ),
+        (("--url", "http://127.0.0.1:1", "--ask", "mtp:n=0"), "'mtp:n=0': n=0 drafts nothing"),
+        (("--peer", "xllamacpp:mtp:n=0"), "'mtp:n=0': n=0 drafts nothing"),
         (("--precision", "2%"), "give --time as well"),
         (("--max-regression", "5%"), "give --baseline FILE"),
         (("--api", "chat"), "--api is for servers"),
