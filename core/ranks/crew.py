@@ -24,7 +24,7 @@ from .group import Group
 from .orders import END, FAULT, PEER_LOST, Message, Order
 from .process import command
 from .pulse import Pulse
-from .watch import LOOK_S, Talk, Watch
+from .watch import LOOK_S, Hang, Talk, Watch
 
 GRACE_S: Final = 10.0  # for whoever waits on a GPU for a rank that is gone
 _END_S: Final = 3.0
@@ -176,15 +176,19 @@ class Crew:
             time.sleep(LOOK_S)
             now = time.monotonic()
             hang, before = watch.look(now - before, self.talk), now
-            if hang is None:
-                continue
-            if hang.which is None:
-                self._fault = hang.what
-            else:
-                self.members[hang.which].fault = hang.what
-            for member in self.members if hang.which is None else [self.members[hang.which]]:
-                member.process.kill()
+            if hang is not None:
+                self._end_hanging(hang)
+                return
+
+    def _end_hanging(self, hang: Hang) -> None:
+        if hang.which is not None:
+            member = self.members[hang.which]
+            member.fault = hang.what
+            member.process.kill()
             return
+        self._fault = hang.what
+        for member in self.members:
+            member.process.kill()
 
     def _await_end(self, member: Member) -> None:
         """In a thread of its own."""
