@@ -213,9 +213,10 @@ struct Chosen_4 {
 };
 
 #define IQ4_TABLE {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535}  // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-#define IQ4_PARTS {0xbfad9881, 0xf6eaddcf, 0x271a0e02, 0x725a4636}  // the second eight and 1: of the first all have a sign
 #define FP4_TABLE {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}  // twice E2M1: 0 1 2 3 4 6 8 12, and negative
-#define FP4_PARTS {0x04030200, 0x0d090705, 0xfdfeff00, 0xf4f8fafc}  // the first eight and 1, but 0: of the second all others have a sign
+// For `sums`. Of IQ4's first eight all are negative: 1 more for the second. Of FP4's second eight all but 0: 1 more for their twins.
+#define IQ4_PARTS {0xbfad9881, 0xf6eaddcf, 0x271a0e02, 0x725a4636}
+#define FP4_PARTS {0x04030200, 0x0d090705, 0xfdfeff00, 0xf4f8fafc}
 
 // Tile: the nibbles; 16 headers of 8 bytes. A scale minus 32 is six bits in two's complement, and comes out times 4. Bits 2 ... 7 of
 // byte i of the second word are scale i; its bits 0 and 1 are the low ones of scale 4 + i, whose high ones are nibble i of the first

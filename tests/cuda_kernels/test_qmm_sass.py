@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from support.sass import hot_loop, lane_instructions_per_weight
+from support.sass import (
+    Code,
+    functions,
+    hot_loop,
+    innermost_loops,
+    lane_instructions_per_weight,
+)
 
 from specdec.cuda_kernels.compile import Cubin
 from specdec.cuda_kernels.kernel import Source
 from specdec.cuda_kernels.qmm import WIDTHS
+from specdec.cuda_kernels.qmm_pair import COMMON, kernels_of
 
 # For 1-4, 5-8 and 9-16 rows, two or three per cent above what was counted. A processor of an
 # H200 has time for 128 / 29 = 4.4 at Q4_K, more where a weight has more bits.
@@ -54,3 +61,25 @@ def test_weights_of_the_loop_are_counted_right(
     cubin = cubins[Source("qmm.cu", (("FORMAT", "Q8_0"),)), 90]
     loop = hot_loop(cubin, "qmm_Q8_0_4")
     assert lane_instructions_per_weight(loop, column_tiles=1) == loop.size / 128
+
+
+def loops_of(cubin: Cubin, kernel: str) -> list[Code]:
+    return [loop for loop in innermost_loops(functions(cubin)[kernel]) if loop.kinds["tensor"]]
+
+
+@pytest.mark.parametrize("pair", COMMON)
+def test_each_half_is_as_quick_as_alone(
+    pair: tuple[str, str], sass: None, cubins: Mapping[tuple[Source, int], Cubin]
+) -> None:
+    """As few instructions, and registers for two blocks on a processor of an H200."""
+    for i, (width, kernel) in enumerate(kernels_of(*pair).items()):
+        cubin = cubins[kernel.source, 90]
+        usage, loops = cubin.usage[kernel.name], loops_of(cubin, kernel.name)
+        assert width == WIDTHS[i]
+        budgets = sorted(BUDGETS[form][i] for form in pair)
+        sizes = sorted(loop.size / 128 for loop in loops)  # weights of a lane
+        assert len(sizes) == 2
+        assert all(size <= budget for size, budget in zip(sizes, budgets, strict=True)), sizes
+        assert usage.registers <= 96  # as the compiler rounds them: 65536 / (2 * 9 warps)
+        assert not usage.spilled
+        assert 2 * (kernel.dynamic_shared + usage.shared + 1024) <= 228 << 10
