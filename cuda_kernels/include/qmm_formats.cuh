@@ -174,7 +174,8 @@ struct Q6_K {
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.25f; }
 };
 
-// Nibbles that choose from 16 bytes, of which eight are negative and eight are not. Words [r] of sub-block j: four nibbles of a[r] in the low half, of a[2 + r] in the high half.
+// Nibbles that choose from 16 bytes, of which eight are negative and eight are not. Words [r] of sub-block j: four nibbles of a[r] in
+// the low half, of a[2 + r] in the high half.
 struct Chosen_4 {
     uint4 words[4];  // uint4 [4][lane]: of sub-blocks 2 i and 2 i + 1, two words each
 
