@@ -130,9 +130,10 @@ def read_gates(limits: GateOptions) -> Gates:
 def read_report(path: Path, what: str) -> Report:
     from ..core.bench.record import Report
 
-    text = read_file(path)
     try:
-        return Report.from_json(json.loads(text))
+        return Report.from_json(json.loads(read_file(path)))
+    except OSError as error:
+        raise _unreadable(what, path, error) from None
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{what} {path}: not JSON: {error}") from None
     except ConfigError as error:
@@ -142,7 +143,16 @@ def read_report(path: Path, what: str) -> Report:
 def read_prompt_file(path: Path) -> PromptSet:
     from ..core.bench.prompt_files import read_prompt_file as read
 
-    return with_usage_errors(lambda: read(path))
+    try:
+        return with_usage_errors(lambda: read(path))
+    except OSError as error:
+        raise _unreadable("--prompts", path, error) from None
+
+
+def _unreadable(what: str, path: Path, error: OSError) -> typer.BadParameter:
+    """Exit code 1 would say that a text has failed, and a job might try again."""
+    reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or "?"
+    return typer.BadParameter(f"{what} {path}: {reason[:1].lower()}{reason[1:]}")
 
 
 def with_usage_errors(call: Callable[[], T]) -> T:

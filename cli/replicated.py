@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..core.errors import ConfigError
 from .recipe import Recipe
 from .replica import Order, command, settings_of
 from .scale_options import ScaleOptions, place_of, place_on_ray, read_ray
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from .output import Output
 
 
-def read_scale(scale: ScaleOptions) -> RayPlan | None:
+def read_scale(scale: ScaleOptions, device: str) -> RayPlan | None:
     """What is wrong with it is said before anything slow."""
     if scale.ray is None:
+        if scale.replicas > 1:
+            _check_device(device)
         return None
     if scale.replicas != 1:
         raise typer.BadParameter("--replicas and --ray exclude each other (--ray replicas=N)")
@@ -34,6 +37,21 @@ def read_scale(scale: ScaleOptions) -> RayPlan | None:
 
     check_ray()
     return plan
+
+
+def _check_device(device: str) -> None:
+    """Replicas would all load the model onto the same GPUs. (Ray gives each its own.)"""
+    from ..core.ranks.devices import each_device
+
+    try:
+        devices = each_device(device)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    if len(devices) > 1:
+        raise typer.BadParameter(
+            f"--replicas and --device {device} exclude each other: each replica has one GPU, with "
+            "--device cuda; give --device of several GPUs without --replicas"
+        )
 
 
 def serve_replicas(

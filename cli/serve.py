@@ -62,7 +62,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     show_log(output)
     speculation = build_spec(spec, control)
-    plan = read_scale(scale)
+    plan = read_scale(scale, place.device)
     source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None

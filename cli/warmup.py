@@ -41,11 +41,12 @@ class Compiling(Output):
 def clear(wanted: bool) -> None:
     if not wanted:
         return
-    from ..core.backend.cpu.repacked import remove_entries
+    from ..core.backend.kept import remove_kept
 
-    sizes = [size for _, size in remove_entries()]
-    total = f"{sum(sizes) / 2**30:.2f} GiB from {_repack_folder()}"
-    Output().line(f"removed repacked weights of {len(sizes)} files, {total}")
+    output = Output()
+    for each in remove_kept():
+        size = f"{each.n_bytes / 2**20:.1f} MiB"
+        output.line(f"removed {each.what}: {each.n_files} files, {size} from {each.folder}")
     raise typer.Exit
 
 
@@ -57,7 +58,8 @@ class ClearOptions:
         bool,
         typer.Option(
             "--clear", callback=clear, is_eager=True,
-            help="Remove what --repack-cache has kept, of all files, and end.",
+            help="Remove all compiled kernels, and what --repack-cache has kept of all files; "
+            "then end.",
         ),
     ] = False  # fmt: skip
 

@@ -27,6 +27,7 @@ class GenerateParams:
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     logprobs: int | None = None  # so many alternatives per token; 0: only its own; None: none
+    after_sampling: bool = False  # these are of what tokens are drawn from, behind all samplers
     ignore_eos: bool = False  # go on when the model ends the text
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
@@ -66,7 +67,9 @@ class Event(NamedTuple):
 
     token: int
     text: str  # characters that are certain now; "" while a character or stop string may follow
-    logprob: float | None = None  # natural logarithm, under the model's own distribution
+    # Natural logarithm, under the model's own distribution, or with `after_sampling` under that
+    # from which the token was drawn (-inf: it was kept by a rule that is lossy).
+    logprob: float | None = None
     source: str = TARGET  # who proposed the token
     stop_reason: str | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()  # the best tokens and theirs, best first

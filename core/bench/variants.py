@@ -79,6 +79,10 @@ def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -
         raise ConfigError(f"{text!r}: {error}") from None
     if options.types == (NONE,) and values:
         raise ConfigError(f"{text!r}: nothing drafts, so there is nothing to set")
+    if options.draft_n_max == 0:
+        raise ConfigError(
+            f"{text!r}: n=0 drafts nothing; for plain decoding give {NONE}, as in --vs {NONE}"
+        )
     if options.fixed and options.costs is not None:
         raise ConfigError(f"{text!r}: {FIXED} decides nothing, so that costs have no use")
     return Variant(text.strip(), options)

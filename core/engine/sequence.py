@@ -22,7 +22,7 @@ from ..generation import (
     SourceStats,
     Stats,
 )
-from ..sampling.logprobs import token_logprob, top_logprobs
+from ..sampling.logprobs import law_logprobs, token_logprob, top_logprobs
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Draft
@@ -104,20 +104,30 @@ class Sequence:
 
     def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
         """Append a token; the event says what it means for the text."""
+        own, best = self._weigh(token, output, row)
         self.tokens.append(token)
         if not self._is_stateless:
             self.sampler.accept(token)
         if self.on_row is not None:
             self.on_row(token, source, output, row)
         text, reason = self._show(token)
-        own: float | None = None
-        best: tuple[tuple[int, float], ...] = ()
-        if self.params.logprobs is not None:
-            logits = output.logits[row]
-            own = token_logprob(logits, token)
-            best = tuple(top_logprobs(logits, self.params.logprobs))
         self.stop_reason = reason
         return Event(token, text, own, source, reason, best, self._stops.found, self.id)
+
+    def _weigh(
+        self, token: int, output: HostOutput, row: int
+    ) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+        """Log-probabilities of a token and of the best ones, before it is part of the text."""
+        count = self.params.logprobs
+        if count is None:
+            return None, ()
+        logits = output.logits[row]
+        if not self.params.after_sampling:
+            return token_logprob(logits, token), tuple(top_logprobs(logits, count))
+        maxima = None if output.maxima is None else output.maxima[row]
+        law = self.sampler.law_now(logits, self.tokens, len(self.tokens), maxima)
+        own, best = law_logprobs(law, token, count)
+        return own, tuple(best)
 
     def end(self, reason: str, error: SpecdecError | None = None) -> Event:
         """The last event of a text that does not end with a token."""

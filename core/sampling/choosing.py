@@ -22,11 +22,11 @@ class DraftSampler(Chooser):
     `restart` with the text so far, before each draft.
     """
 
-    __slots__ = ("_history", "_is_stateless", "_original", "_sampler", "laws", "request")
+    __slots__ = ("_history", "_is_stateless", "_original", "laws", "request", "sampler")
     draws = False  # not picks, but draws from a law, which is kept in `laws`
 
     def __init__(self, sampler: Sampler) -> None:
-        self._original = self._sampler = sampler
+        self._original = self.sampler = sampler  # as it is at this place of the draft
         self._is_stateless = sampler.is_stateless
         self.laws: list[Law | None] = []
         self._history: list[int] = []
@@ -35,15 +35,15 @@ class DraftSampler(Chooser):
     def restart(self, tokens: Sequence[int]) -> None:
         """`tokens`: prompt and text."""
         if not self._is_stateless:
-            self._sampler = self._original.copy()
-            self._history = list(tokens) if self._sampler.reads_history else []
+            self.sampler = self._original.copy()
+            self._history = list(tokens) if self.sampler.reads_history else []
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
-        return self._sampler.pick_row(output, row, self._history, position)
+        return self.sampler.pick_row(output, row, self._history, position)
 
     def accept(self, token: int) -> None:
-        if self._sampler is not self._original:
-            self._sampler.accept(token)
+        if self.sampler is not self._original:
+            self.sampler.accept(token)
             self._history.append(token)
 
 
@@ -67,8 +67,18 @@ class DrawingSampler(DraftSampler):
         self.laws = []
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
-        law = without(self._sampler.law(output.logits[row], self._history, position), self._stops)
+        law = without(self.sampler.law(output.logits[row], self._history, position), self._stops)
         if law is None or law.probabilities.max() < self._p_min:
             return UNSURE
         self.laws.append(law)
-        return self._sampler.draw(law, position, DRAFT_TOKEN)
+        return self.sampler.draw(law, position, DRAFT_TOKEN)
+
+
+def make_chooser(
+    sampler: Sampler, *, by_ratio: bool, stops: Collection[int], p_min: float
+) -> DraftSampler:
+    """`by_ratio`: how the text's drafts are accepted. Where only one token can come, its law says
+    nothing that the token does not."""
+    if by_ratio and sampler.has_law and not sampler.is_certain:
+        return DrawingSampler(sampler, stops, p_min)
+    return DraftSampler(sampler)

@@ -1,4 +1,4 @@
-"""Log-probabilities of the model itself, before any sampler changes them."""
+"""Log-probabilities: of the model itself, before any sampler changes them, or of a law."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from .candidates import best_rows, total_weight
 from .finite import check_finite
+from .law import Law
 
 
 def logprobs(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -32,6 +33,15 @@ def token_logprob(logits: NDArray[np.float32], token: int) -> float:
     """Of one token of one row."""
     check_finite(logits)
     return float(_normalised(logits[[token]], logits)[0])
+
+
+def law_logprobs(law: Law, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
+    """Of a token, and of the `count` most likely ones, these first, ties by id."""
+    shares = law.probabilities
+    best = best_rows(shares, min(count, shares.size)).tolist() if count > 0 else ()
+    own = law(token)
+    top = [(int(law.ids[row]), math.log(shares[row])) for row in best]
+    return math.log(own) if own else -math.inf, top
 
 
 def _normalised(values: NDArray[np.float32], row: NDArray[np.float32]) -> NDArray[np.float64]:

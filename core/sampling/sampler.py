@@ -170,6 +170,17 @@ class Sampler:
             )
         return law_of(self._run(self._chain, logits, history, position, maxima))
 
+    def law_now(
+        self,
+        logits: NDArray[np.float32],
+        history: Sequence[int] | NDArray[np.int64] = (),
+        position: int = 0,
+        maxima: NDArray[np.float32] | None = None,
+    ) -> Law:
+        """The same, of mirostat and adaptive-p as well: theirs is another after the next token."""
+        candidates = self._run(self._chain, logits, history, position, maxima)
+        return law_of(candidates if self._steering is None else self._steered(candidates)[1])
+
     def allowed(
         self,
         logits: NDArray[np.float32],
@@ -263,15 +274,20 @@ class Sampler:
         steering = self._steering
         if steering is None:
             return int(candidates.ids[draw(candidates, place)])
-        candidates = by_id(candidates)
+        judged, drawn = self._steered(candidates)
+        row = draw(drawn, place)
+        token = int(drawn.ids[row])
+        self._picked = token, steering.probability(judged, row)
+        return token
+
+    def _steered(self, candidates: Candidates) -> tuple[Candidates, Candidates]:
+        """By whose probabilities the steering moves, and what to draw from: the same tokens."""
+        candidates, steering = by_id(candidates), self._steering
         if isinstance(steering, Mirostat):
             candidates = steering.narrow(candidates)
-            row = draw(candidates, place)
-        else:
-            row = draw(steering.reshape(candidates), place)
-        token = int(candidates.ids[row])
-        self._picked = token, steering.probability(candidates, row)
-        return token
+        if isinstance(steering, AdaptiveP):
+            return candidates, steering.reshape(candidates)
+        return candidates, candidates
 
 
 def _start_steering(params: SamplingParams) -> Mirostat | AdaptiveP | None:

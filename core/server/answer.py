@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Final
 
@@ -92,18 +93,19 @@ class Answer:
         return [self.logprobs_of(event) for event in self.events]
 
     def logprobs_of(self, event: Event) -> dict[str, Any]:
-        return self._logprob(event.token, event.logprob or 0.0) | {
-            "top_logprobs": [self._logprob(token, value) for token, value in event.top_logprobs]
-        }
+        best = [self._logprob(token, value) for token, value in event.top_logprobs]
+        name = "top_probs" if self.work.params.after_sampling else "top_logprobs"
+        return self._logprob(event.token, event.logprob or 0.0) | {name: best}
 
     def _logprob(self, token: int, value: float) -> dict[str, Any]:
+        """Under llama.cpp's names: what is behind the samplers is told as a probability."""
         piece = self._tokenizer.piece(token, show_special=True)
-        return {
-            "id": token,
-            "token": piece.decode("utf-8", "replace"),
-            "bytes": list(piece),
-            "logprob": max(value, _LEAST),
-        }
+        told: dict[str, Any] = {
+            "id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece)
+        }  # fmt: skip
+        if self.work.params.after_sampling:
+            return told | {"prob": math.exp(value)}
+        return told | {"logprob": max(value, _LEAST)}
 
     def timings(self) -> dict[str, Any]:
         """Under llama.cpp's names."""

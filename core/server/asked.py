@@ -58,6 +58,7 @@ def read_asked(
     prompts: list[list[int]],
     *,
     logprobs: int | None,
+    after_sampling: bool = False,
     owner: str = "",
 ) -> Asked:
     """What every way of asking has in common."""
@@ -73,7 +74,7 @@ def read_asked(
         prompts,
         read_params(
             fields, settings, service.tokenizer, logprobs=logprobs,
-            loaded_types=service.runtime.spec_types, owner=owner,
+            after_sampling=after_sampling, loaded_types=service.runtime.spec_types, owner=owner,
         ),
         n=n,
         model=fields.text("model") or service.model_name,

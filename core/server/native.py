@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from .answer import Answer
 from .asked import MAX_LOGPROBS, Asked, read_asked
-from .errors import not_supported
 from .formats import Format, event, progress_object
 from .generation import start
 from .guard import owner_of
@@ -23,14 +22,15 @@ from .service import Service
 async def completion(request: Request) -> Response:
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
-    if fields.flag("post_sampling_probs"):
-        raise not_supported("post_sampling_probs")
     n_probs = fields.integer(fields.first("n_probs", "logprobs"), 0, 0, MAX_LOGPROBS)
     owner = owner_of(request, fields)
 
     def read() -> NativeFormat:
         prompts = read_prompts(fields, service.tokenizer, service.n_ctx)
-        asked = read_asked(service, fields, prompts, logprobs=n_probs or None, owner=owner)
+        asked = read_asked(
+            service, fields, prompts, logprobs=n_probs or None, owner=owner,
+            after_sampling=fields.flag("post_sampling_probs"),
+        )  # fmt: skip
         return NativeFormat(asked, service)
 
     return await start(service, await aside(fields.size, read))
@@ -142,7 +142,7 @@ def settings_of(service: Service, asked: Asked) -> dict[str, Any]:
         "stream": asked.streams,
         "grammar": params.grammar or "",
         "timings_per_token": asked.timings_each,
-        "post_sampling_probs": False,
+        "post_sampling_probs": params.after_sampling,
         "speculative.types": list(params.spec.types or service.runtime.spec_types),
         "speculative.n_max": params.spec.n_max,
         "speculative.n_min": params.spec.n_min,

@@ -185,6 +185,7 @@ COMPLETIONS: Final[Schema] = COMMON | {"prompt": PROMPT, "logprobs": integer(0, 
 NATIVE: Final[Schema] = COMMON | {
     "prompt": PROMPT,
     "n_probs": integer(0, MAX_LOGPROBS),
+    "post_sampling_probs": of("boolean", "those of `n_probs` as all samplers leave them"),
     "return_tokens": of("boolean"),
     "response_fields": texts("fields of the response that are wanted; `timings/draft_n`"),
 }

@@ -43,6 +43,7 @@ def read_params(
     tokenizer: Tokenizer,
     *,
     logprobs: int | None,
+    after_sampling: bool,
     loaded_types: tuple[str, ...],
     owner: str = "",
 ) -> GenerateParams:
@@ -57,6 +58,7 @@ def read_params(
             max_tokens=None if max_tokens is None else max(max_tokens, 1),
             stop=read_stops(fields),
             logprobs=logprobs,
+            after_sampling=after_sampling,
             ignore_eos=fields.flag("ignore_eos"),
             grammar=grammar,
             json_schema=schema,

@@ -241,7 +241,8 @@ class Chain(Speculator):
         if len(plans) == 1 and plans[0].n_cheap and not plans[0].model:
             self._begin_run(asks[0], cheap[plans[0].cheap][0], plans[0].n_cheap)
         for i, n in enumerate(self.policy.cut(drafts)):
-            drafts[i] = shortened(drafts[i], n)
+            # What was drawn stays: whether n-grams agree with it depends on which it was.
+            drafts[i] = shortened(drafts[i], max(n, len(drafts[i].laws)))
             self._drafts[asks[i].sequence] = drafts[i]
         return drafts
 

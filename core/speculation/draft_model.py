@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError, FileFormatError, NonFiniteError, SpecdecError
+from ..sampling.choosing import DraftSampler, make_chooser
 from ..state.fingerprint import model_fingerprint
 from ..state.leftovers import Leftovers, Origin, give_left, take_left
 from ..state.snapshot import SequenceSnapshot
-from .draft_pick import Choice, Language, SharedTokens, TranslatedTokens
+from .draft_pick import Language, SharedTokens, TranslatedTokens
 from .draft_saving import load_reading, save_reading
 from .draft_state import DraftState, Part, Reading, draft_sizes
 from .interface import Ask, Draft, Opening, Seen, Speculator
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _STATE: Final = "state"
-_STAND_IN: Final = 0  # for a token that the draft model does not have
+_GREEDY: Final = 1.0  # the temperature at which a greedy draft's chances are told
 
 
 def make(setting: Setting) -> DraftModel:
@@ -47,6 +48,7 @@ class _Line:
     """One text, as long as it is written."""
 
     text: Translation | None  # None: the target's tokens are the draft model's
+    chooser: DraftSampler | None = None  # until the first draft
     reading: Reading | None = None  # until the first draft
     is_broken: bool = False
 
@@ -60,7 +62,9 @@ class _Work:
     ids: Sequence[int]  # the text in the draft model's tokens
     n_sure: int
     length: int  # tokens wanted at most
-    choice: Choice
+    chooser: DraftSampler
+    position: int  # of the first token, in the target's text
+    sharpness: float  # at which chances are told: one by the temperature
     p_min: float  # a token of less chance ends it
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -74,7 +78,7 @@ class DraftModel(Speculator):
         self, setting: Setting, draft: LoadedModel, language: Language, model_id: str = ""
     ) -> None:
         """`model_id`: a `model_fingerprint` of the draft model, by which what it saves is known."""
-        options = setting.options
+        options = self._options = setting.options
         self._backend, self._draft, self._language = setting.backend, draft, language
         self._model_id = model_id
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
@@ -82,8 +86,9 @@ class DraftModel(Speculator):
         self._p_min = options.draft_p_min
         h = draft.model.hparams
         self._n_vocab = h.n_vocab
-        self._has_all = h.n_vocab >= setting.target.model.hparams.n_vocab
+        self._eog_ids = setting.target.tokenizer.eog_ids
         self._lines: dict[int, _Line] = {}
+        self._by_ratio: set[int] = set()  # texts that want to know laws
         self._n_cells: dict[int, int] = {}  # of the target's state, by text
         self._is_amid = False
 
@@ -100,6 +105,8 @@ class DraftModel(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self._n_cells[opening.sequence] = opening.state.n_cells
+        if self._language.shares_ids and opening.spec.is_by_ratio(self._options):
+            self._by_ratio.add(opening.sequence)
 
     def observe(self, seen: Seen) -> None:
         for sequence, n in zip(seen.sequences, seen.n_true, strict=True):
@@ -127,6 +134,7 @@ class DraftModel(Speculator):
     def end(self, sequence: int) -> None:
         self._recover()
         self._n_cells.pop(sequence, None)
+        self._by_ratio.discard(sequence)
         line = self._lines.pop(sequence, None)
         if line is not None and line.reading is not None:
             self._state.close(line.reading, is_sound=not line.is_broken)
@@ -174,9 +182,9 @@ class DraftModel(Speculator):
         """In its own vocabulary."""
         text = self._language.new_text()
         if text is None:
-            return self._known(tokens)
+            return self._language.known(tokens)
         text.follow(tokens)
-        return self._known(text.ids)
+        return self._language.known(text.ids)
 
     # one round
 
@@ -201,8 +209,17 @@ class DraftModel(Speculator):
         reading = self._reading(line, ids, n_sure)
         if reading is None:
             return None
-        p_min = max(self._p_min, ask.stop_below)
-        return _Work(line, reading, ids, n_sure, length, Choice(ask), p_min)
+        chooser = line.chooser
+        if chooser is None:
+            by_ratio = ask.sequence in self._by_ratio
+            chooser = line.chooser = make_chooser(
+                ask.sampler, by_ratio=by_ratio, stops=self._eog_ids, p_min=self._p_min
+            )
+        chooser.restart(ask.tokens)
+        sharpness = 1 / (ask.sampler.params.temperature or _GREEDY)
+        # What is drawn stays, however unlikely: see `DrawingSampler`.
+        p_min = 0.0 if chooser.draws else max(self._p_min, ask.stop_below)
+        return _Work(line, reading, ids, n_sure, length, chooser, len(ask.tokens), sharpness, p_min)
 
     def _reading(self, line: _Line, ids: Sequence[int], n_sure: int) -> Reading | None:
         """What has been read of the text, taken back to what still holds."""
@@ -213,7 +230,7 @@ class DraftModel(Speculator):
             self._state.close(reading, is_sound=False)
             reading = line.reading = None
         if reading is None:
-            reading = line.reading = self._state.open(self._known(ids))
+            reading = line.reading = self._state.open(self._language.known(ids))
         return reading
 
     def _is_of(self, reading: Reading, ids: Sequence[int]) -> bool:
@@ -221,7 +238,7 @@ class DraftModel(Speculator):
         if not reading.is_restored or reading.is_compared:
             return True
         reading.is_compared = True
-        return reading.cells[: reading.n_sure] == self._known(ids[: reading.n_sure])
+        return reading.cells[: reading.n_sure] == self._language.known(ids[: reading.n_sure])
 
     def _write(self, works: list[_Work]) -> None:
         """A step for each place of the drafts, over all texts that go on.
@@ -254,7 +271,7 @@ class DraftModel(Speculator):
                     continue
                 left -= end - first
             is_last = end == len(ids)
-            parts.append(Part(reading, self._known(ids[first:end]), is_last))
+            parts.append(Part(reading, self._language.known(ids[first:end]), is_last))
             ran.append(work)
             if is_last:
                 live.append(work)
@@ -272,15 +289,15 @@ class DraftModel(Speculator):
 
     def _extend(self, work: _Work, output: HostOutput, row: int) -> bool:
         """By one token; whether there is to be another."""
-        choice, language = work.choice, self._language
+        chooser, language = work.chooser, self._language
         try:
-            token = language.pick(choice, output, row)
+            token = language.pick(chooser, output, row, work.position + len(work.tokens))
             if token == NO_TOKEN:
                 return False
-            chance = language.chance(choice, output.logits[row], token)
+            chance = language.chance(output.logits[row], token, work.sharpness)
             if chance < work.p_min:
                 return False
-            language.accept(choice, token)
+            language.accept(chooser, token)
         except NonFiniteError as error:
             work.line.is_broken = True
             logger.warning("%s: no more drafts for this text: %s", self._draft.file.label, error)
@@ -292,17 +309,17 @@ class DraftModel(Speculator):
         return len(work.tokens) < work.length
 
     def _finish(self, work: _Work, ms: float) -> Draft:
+        n_drawn = len(work.tokens)
+        if work.chooser.draws:
+            # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
+            laws = work.chooser.laws[:n_drawn]
+            return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, laws=laws)
         tokens, chances = self._language.back(work.tokens, work.chances)
         if len(tokens) > work.length:
             tokens, chances = tokens[: work.length], chances[: work.length]
         if len(tokens) < self._n_min:
             tokens, chances = [], []
         return Draft(tokens, [DRAFT] * len(tokens), {DRAFT: ms}, chances)
-
-    def _known(self, ids: Sequence[int]) -> list[int]:
-        if self._has_all:
-            return list(ids)
-        return [token if token < self._n_vocab else _STAND_IN for token in ids]
 
     def forget(self) -> None:
         self._lines.clear()

@@ -12,108 +12,106 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ..backend.interface import HostOutput
+from ..backend.picking import UNSURE
 from .translation import MAX_OPEN, NO_TOKEN, Piece, Translation, Translator
 
 if TYPE_CHECKING:
-    from ..backend.interface import HostOutput
     from ..backend.layers import Floats
-    from .interface import Ask
+    from ..sampling.choosing import DraftSampler
 
 _NOTHING, _COMMON, _OWN = range(3)  # what a token of the draft model says to the target
-_GREEDY: Final = 1.0  # the temperature at which a greedy draft's chances are told
-
-
-class Choice:
-    """The sampler of one draft, and where it is."""
-
-    __slots__ = ("_history", "_is_stateless", "position", "sampler", "sharpness")
-
-    def __init__(self, ask: Ask) -> None:
-        sampler = ask.sampler
-        self._is_stateless = sampler.is_stateless
-        self.sampler = sampler if self._is_stateless else sampler.copy()
-        self.position = len(ask.tokens)
-        # Only a sampler that reads it needs one of its own, which grows with the draft.
-        self._history = list(ask.tokens) if sampler.reads_history else None
-        self.sharpness = 1 / (sampler.params.temperature or _GREEDY)
-
-    @property
-    def history(self) -> Sequence[int]:
-        return self._history or ()
-
-    def accept(self, token: int) -> None:
-        """`token`, the target's, has become part of the draft."""
-        self.position += 1
-        if not self._is_stateless:
-            self.sampler.accept(token)
-            if self._history is not None:
-                self._history.append(token)
+_STAND_IN: Final = 0  # for a token that the draft model does not have
 
 
 class Language(ABC):
     """How the draft model's tokens and the target's belong together."""
 
     n_unsure = 0  # tokens at most, at the end of a text, that may become others as it grows
+    shares_ids = False  # a token drafted is one of the target's
 
-    def __init__(self, n_draft: int) -> None:
-        self._weights = np.empty(n_draft, np.float32)
+    def __init__(self, n_known: int) -> None:
+        """`n_known`: tokens of the draft model that may be drafted, the first ones."""
+        self._weights = np.empty(n_known, np.float32)
 
     @abstractmethod
     def new_text(self) -> Translation | None:
         """What follows a text in the draft model's tokens; None if the target's do."""
 
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """What the draft model can read."""
+        return list(ids)
+
     @abstractmethod
-    def pick(self, choice: Choice, output: HostOutput, row: int) -> int:
+    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
         """A token of the draft model, or NO_TOKEN, which ends the draft."""
 
     @abstractmethod
-    def accept(self, choice: Choice, token: int) -> None:
+    def accept(self, chooser: DraftSampler, token: int) -> None:
         """The token has become part of the draft."""
 
     @abstractmethod
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         """The draft in the target's tokens."""
 
-    def chance(self, choice: Choice, logits: Floats, token: int) -> float:
-        """The draft model's own probability, at the temperature that is asked for."""
+    def chance(self, logits: Floats, token: int, sharpness: float) -> float:
+        """The draft model's own probability; `sharpness`: one by the temperature."""
+        logits = logits[: self._weights.size]
         weights = np.subtract(logits, logits.max(), out=self._weights)
-        if choice.sharpness != 1:
-            weights *= choice.sharpness
+        if sharpness != 1:
+            weights *= sharpness
         np.exp(weights, out=weights)
         return float(weights[token] / weights.sum())
 
 
+class _OwnRow:
+    """Logits over the target's vocabulary, of which the draft model has only some tokens."""
+
+    def __init__(self, n_target: int) -> None:
+        self.logits = np.full(n_target, -np.inf, np.float32)
+        self.output = HostOutput(self.logits[None], {})
+
+
 class SharedTokens(Language):
-    """Ids mean the same in both, as far as both have them."""
+    """Ids mean the same in both, as far as both have them. So a law over the one vocabulary is one
+    over the other: what only one of them has is impossible."""
+
+    shares_ids = True
 
     def __init__(self, n_target: int, n_draft: int, eog_ids: frozenset[int]) -> None:
-        super().__init__(n_draft)
-        self._eog_ids, self._n_both = eog_ids, min(n_target, n_draft)
-        self._row = None
-        if n_target != n_draft:  # what the draft model does not know is impossible
-            self._row = np.full(n_target, -np.inf, np.float32)
+        super().__init__(min(n_target, n_draft))
+        self._eog_ids, self._n_both, self._n_draft = eog_ids, min(n_target, n_draft), n_draft
+        self._has_all = n_draft >= n_target
+        self._row = None if n_target == n_draft else _OwnRow(n_target)
 
     def new_text(self) -> None:
         return None
 
-    def pick(self, choice: Choice, output: HostOutput, row: int) -> int:
-        if self._row is None:
-            token = choice.sampler.pick_row(output, row, choice.history, choice.position)
-        else:
-            n = self._n_both
-            self._row[:n] = output.logits[row][:n]
-            token = choice.sampler.pick(self._row, choice.history, choice.position)
-        return NO_TOKEN if token in self._eog_ids else token
+    def known(self, ids: Sequence[int]) -> list[int]:
+        if self._has_all:
+            return list(ids)
+        return [token if token < self._n_draft else _STAND_IN for token in ids]
 
-    def accept(self, choice: Choice, token: int) -> None:
-        choice.accept(token)
+    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
+        if self._row is not None:
+            self._row.logits[: self._n_both] = output.logits[row][: self._n_both]
+            output, row = self._row.output, 0
+        token = chooser.pick(output, row, position)
+        return NO_TOKEN if token == UNSURE or token in self._eog_ids else token
+
+    def accept(self, chooser: DraftSampler, token: int) -> None:
+        chooser.accept(token)
 
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         return tokens, chances
 
 
 class TranslatedTokens(Language):
-    """Each model has a vocabulary of its own; see `translation.py`."""
+    """Each model has a vocabulary of its own; see `translation.py`.
+
+    What is drafted is cut into the target's tokens once all of it is there: each of these depends
+    on what was drafted behind it, and none was drawn from a law that could be told.
+    """
 
     n_unsure = MAX_OPEN
 
@@ -125,7 +123,7 @@ class TranslatedTokens(Language):
         self._theirs = pairs[self._ours]
         self._to_ours = np.full(n_target, NO_TOKEN)
         self._to_ours[self._theirs] = self._ours
-        self._row = np.full(n_target, -np.inf, np.float32)
+        self._row = _OwnRow(n_target)
         self._eog_ids = translator.draft.eog_ids
         self._kinds = bytearray([_NOTHING]) * n_draft
         for token, pair in enumerate(pairs.tolist()):
@@ -137,8 +135,8 @@ class TranslatedTokens(Language):
     def new_text(self) -> Translation:
         return Translation(self._translator)
 
-    def pick(self, choice: Choice, output: HostOutput, row: int) -> int:
-        logits, sampler = output.logits[row], choice.sampler
+    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
+        logits, sampler = output.logits[row], chooser.sampler
         best = int(logits.argmax())
         kind = self._kinds[best]
         # Of tokens that the target has too, the one that its noise would pick. Where another one is
@@ -146,17 +144,15 @@ class TranslatedTokens(Language):
         if kind == _NOTHING or (
             not sampler.is_greedy and (kind == _COMMON or sampler.grammar is not None)
         ):
-            self._row[self._theirs] = logits[self._ours]
-            theirs = sampler.pick(self._row, choice.history, choice.position)
+            self._row.logits[self._theirs] = logits[self._ours]
+            theirs = chooser.pick(self._row.output, 0, position)
             best = int(self._to_ours[theirs])
         return NO_TOKEN if best in self._eog_ids else best
 
-    def accept(self, choice: Choice, token: int) -> None:
+    def accept(self, chooser: DraftSampler, token: int) -> None:
         theirs = int(self._translator.pairs[token])
-        if theirs == NO_TOKEN:
-            choice.position += 1
-        else:
-            choice.accept(theirs)
+        if theirs != NO_TOKEN:
+            chooser.accept(theirs)
 
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         pieces = [

@@ -19,14 +19,14 @@ from ..backend.rounds import RoundDrafter
 from ..backend.step import Ints, Step, StepArrays
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
-from ..sampling.choosing import DraftSampler, DrawingSampler
+from ..sampling.choosing import DraftSampler, make_chooser
 from ..state.store import SequenceState, StateStore
-from .acceptance import RATIO
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
 from .mtp_text import MAX_WAITING, MUCH, MtpText, WaitingRows, bytes_of
 from .options import MTP
+from .per_text import BY_DEFAULT
 from .rounds import Lent
 from .table import Setting
 
@@ -39,7 +39,7 @@ class MtpSpeculator(Speculator):
     taps = frozenset({H_NEXTN})
 
     def __init__(self, heads: Sequence[MtpHead], backend: Backend, setting: Setting) -> None:
-        options = setting.options
+        options = self._options = setting.options
         self._taken = _tokens_of_head(setting)
         if self._taken is not None:
             heads = [head.shortened(backend, self._taken) for head in heads]
@@ -49,12 +49,13 @@ class MtpSpeculator(Speculator):
         self._n_min, self.longest = options.draft_n_min, options.n_max
         if len(heads) > 1:
             self.longest = min(self.longest, len(heads))
-        self._draws = options.accept == RATIO and not options.is_synthetic
+        self._draws = BY_DEFAULT.is_by_ratio(options)
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
         self._max_rows = (MAX_WAITING + 1) * setting.n_slots
         self._texts: dict[int, MtpText] = {}
         self._spare: list[WaitingRows] = []
+        self._by_ratio: set[int] = set()  # texts that want to know laws
         self._choosers: dict[int, DraftSampler] = {}
         self._asks: dict[int, DraftAsk] = {}  # of the same texts
         self._views: _Views | None = None
@@ -97,6 +98,8 @@ class MtpSpeculator(Speculator):
             runs_again=not store.is_recurrent and state.n_cells > 0,
         )
         self._texts[opening.sequence] = text
+        if opening.spec.is_by_ratio(self._options):
+            self._by_ratio.add(opening.sequence)
 
     def observe(self, seen: Seen) -> None:
         rows = seen.output.taps[H_NEXTN]
@@ -154,6 +157,7 @@ class MtpSpeculator(Speculator):
         text = self._texts.pop(sequence, None)
         if text is not None:
             self._spare.append(text.rows)
+        self._by_ratio.discard(sequence)
         self._choosers.pop(sequence, None)
         self._asks.pop(sequence, None)
 
@@ -211,11 +215,10 @@ class MtpSpeculator(Speculator):
     def _draft_ask(self, ask: Ask) -> DraftAsk:
         chooser = self._choosers.get(ask.sequence)
         if chooser is None:
-            sampler = ask.sampler
-            if self._draws and not sampler.is_certain:
-                chooser = DrawingSampler(sampler, self._stops, self._p_min)
-            else:
-                chooser = DraftSampler(sampler)
+            by_ratio = ask.sequence in self._by_ratio
+            chooser = make_chooser(
+                ask.sampler, by_ratio=by_ratio, stops=self._stops, p_min=self._p_min
+            )
             self._choosers[ask.sequence] = chooser
             self._asks[ask.sequence] = DraftAsk(chooser, 0)
         chooser.restart(ask.tokens)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError
-from .acceptance import parse_accept
-from .options import AUTO, MAX_DRAFT, NONE, parse_types
+from .acceptance import RATIO, parse_accept
+from .options import AUTO, MAX_DRAFT, NONE, SpecOptions, parse_types
 
 if TYPE_CHECKING:
     from .interface import Draft
@@ -56,6 +56,12 @@ class TextSpec:
         """Who may draft; empty: everybody."""
         return frozenset((*self.types, PREDICTION)) if self.types else frozenset()
 
+    def is_by_ratio(self, options: SpecOptions) -> bool:
+        """Its drafts are accepted by p/q, so that whoever draws them should tell their laws."""
+        if self.accept:
+            return parse_accept(self.accept).mode == RATIO
+        return parse_accept(options.accept).mode == RATIO and not options.is_synthetic
+
     def n_used(self, draft: Draft) -> int:
         """So many tokens of the draft are to be verified."""
         n = len(draft.tokens)
@@ -64,7 +70,8 @@ class TextSpec:
                 if 0 <= chance < self.p_min:  # below 0: its source has no belief
                     n = i
                     break
-        return n if n >= self.n_min else 0
+        # How far a drawn draft went depends on what was drawn, by which nobody may choose.
+        return n if n >= self.n_min or draft.laws else 0
 
 
 BY_DEFAULT: Final = TextSpec()

@@ -101,7 +101,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "said"),
     [
         ([], "missing argument"),
-        (["no.json", "no.json"], "no such file: no.json"),
+        (["no.json", "no.json"], "report no.json: no such file"),
         (["{a}", "{text}"], "not JSON"),
         (["{a}", "{object}"], "this is no report of bench-spec"),
         (["{a}", "{a}", "-o", "xml"], "-o is one of md, json"),
@@ -113,7 +113,7 @@ def test_compare_of_something_else(
     (tmp_path / "text").write_text("hello")
     (tmp_path / "object").write_text("{}")
     names = {"a": saved(tmp_path, "a"), "text": tmp_path / "text", "object": tmp_path / "object"}
-    assert run(["bench-spec", "compare", *(word.format(**names) for word in argv)]) in (1, 2)
+    assert run(["bench-spec", "compare", *(word.format(**names) for word in argv)]) == 2
     assert said in capsys.readouterr().err
 
 

@@ -233,8 +233,18 @@ def test_the_curve(capsys: Capture) -> None:
     [
         (("--vs", "mpt"), "did you mean mtp?"),
         (("--vs", "mtp:n=x"), "--vs mtp:n=x: n= wants a whole number"),
+        (
+            ("--vs", "mtp:n=0"),
+            "--vs mtp:n=0: n=0 drafts nothing; for plain decoding give none, as in --vs none",
+        ),
+        (("--url", "http://127.0.0.1:1", "--ask", "mtp:n=0"), "'mtp:n=0': n=0 drafts nothing"),
+        (("--peer", "xllamacpp:mtp:n=0"), "'mtp:n=0': n=0 drafts nothing"),
         (("--precision", "2%"), "give --time as well"),
         (("--max-regression", "5%"), "give --baseline FILE"),
+        (("--baseline", "/no/such.json"), "--baseline /no/such.json: no such file"),
+        (("--baseline", "/"), "--baseline /: is a directory"),
+        (("--prompts", "/no/such.txt"), "--prompts /no/such.txt: no such file"),
+        (("--prompts", "/"), "--prompts /: is a directory"),
         (("--api", "chat"), "--api is for servers"),
         (("--vs", "draft"), "--vs draft needs a model to draft with: give -md FILE"),
         (("--vs", "auto", "--min-acceptance", "1"), "--min-acceptance needs drafts that repeat"),

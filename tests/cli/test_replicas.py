@@ -154,7 +154,10 @@ def test_what_is_wrong_is_said_once(real_spec: Run, tmp_path: Path) -> None:
         (["-m", str(bad)], 1, "bad.gguf"),
         (["--chat-template", "none_of_it"], 2, "none_of_it"),
         (["-c", "100000000", "-np", "200"], 2, "smaller -c"),
-        (["--ray", "replicas=2"], 2, "exclude each other"),
+        (["--ray", "replicas=2"], 2, "--replicas and --ray exclude each other"),
+        (["--device", "cuda:0,1"], 2, "--replicas and --device cuda:0,1 exclude each other"),
+        (["--device", "cuda:0-3"], 2, "--replicas and --device cuda:0-3 exclude each other"),
+        (["--device", "cuda:0-x"], 2, "several GPUs are called cuda:0,1 or cuda:0-3"),
     ):
         done = real_spec("serve", "--port", "0", "--replicas", "2", *args)
         assert (done.returncode, done.stdout) == (code, ""), (args, done.stderr)

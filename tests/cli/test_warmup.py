@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from specdec.cli.app import run
+from specdec.cuda_kernels.cache import CubinCache, Entry
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]
@@ -110,9 +111,31 @@ def test_repacked_weights_are_kept_and_removed(
 
     for count in (1, 0):
         assert run(["warmup", "--clear"]) == 0
-        line = f"removed repacked weights of {count} files, 0.00 GiB from {folder}\n"
-        assert capsys.readouterr().out == line
+        line = rf"removed repacked weights: {count} files, 0\.\d MiB from {re.escape(str(folder))}"
+        assert re.fullmatch(line, capsys.readouterr().out.splitlines()[-1])
     assert list(folder.iterdir()) == []
+
+
+def test_all_that_is_compiled_is_removed(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    kernels, cubins = tmp_path / "kernels", tmp_path / "cubins"
+    for folder in (kernels, cubins, tmp_path / "hub"):
+        folder.mkdir()
+    for name in ("norm-1.o", "pick-2.o", "tmpabc"):  # the last died while it was written
+        (kernels / name).write_bytes(bytes(2**20))
+    CubinCache(cubins).write("qmm-sm90-1.cubin", Entry("", bytes(3 * 2**20)))
+    others = [kernels / "mine.txt", cubins / "mine.txt", tmp_path / "hub" / "a.o"]
+    for path in others:
+        path.touch()
+    assert run(["warmup", "--clear"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"removed compiled kernels of cpu: 2 files, 3.0 MiB from {kernels}",
+        f"removed compiled kernels of cuda: 1 files, 3.0 MiB from {cubins}",
+        f"removed repacked weights: 0 files, 0.0 MiB from {tmp_path / 'repacked'}",
+    ]
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == sorted(others)
 
 
 def test_weights_that_cannot_be_kept_are_a_failure_of_warmup_alone(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ....cuda_kernels.cache import default_folder as cubin_folder
 from ....cuda_kernels.device import count_devices, unavailable_reason
 from ...errors import ConfigError
 
-__all__ = ["count_devices", "create", "index_of", "open_device"]
+__all__ = ["count_devices", "create", "cubin_folder", "index_of", "open_device"]
 
 if TYPE_CHECKING:
     from ..layers import KvTypes

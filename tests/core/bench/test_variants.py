@@ -49,6 +49,8 @@ def test_what_it_comes_to(text: str, wanted: dict[str, Any]) -> None:
         ("mtp:", "'' is not a setting"),
         ("none:n=1", "nothing to set"),
         ("mtp:n=65", "between 0 and 64"),
+        ("mtp:n=0", "n=0 drafts nothing"),
+        ("auto:n=0", "n=0 drafts nothing"),
         ("mtp:fixed,costs=f", "costs have no use"),
         ("mtp:accept=ratio,synth=2", "exclude each other"),
         ("none,mtp", "cannot be combined"),

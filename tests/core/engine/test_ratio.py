@@ -10,10 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import laws
 from support.scripted import (
     GREEDY,
     N_VOCAB,
@@ -31,7 +33,6 @@ from specdec.core.generation import TARGET, GenerateParams
 from specdec.core.sampling.law import Law, residual
 from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN
 from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
 from specdec.core.speculation.acceptance import Acceptance
 from specdec.core.speculation.interface import Ask, Draft, Speculator
 
@@ -99,29 +100,7 @@ class Drawing(Speculator):
         return draft
 
 
-def expected(how: GenerateParams) -> dict[tuple[int, ...], float]:
-    """The probability of each text, from the definition."""
-    chances: dict[tuple[int, ...], float] = {}
-
-    def follow(sampler: Sampler, text: list[int], chance: float) -> None:
-        if len(text) == len(PROMPT) + N_TOKENS:
-            chances[tuple(text[len(PROMPT) :])] = chance
-            return
-        law = sampler.law(next_logits(text, hybrid=False), text, len(text))
-        for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
-            twin = sampler.copy()
-            twin.accept(token)
-            follow(twin, [*text, token], chance * share)
-
-    sampler = Sampler(how.sampling, n_vocab=N_VOCAB)
-    sampler.begin(PROMPT)
-    follow(sampler, list(PROMPT), 1.0)
-    return chances
-
-
 def surprise(drafter: Speculator, sampling: SamplingParams = THREE, n_runs: int = N_RUNS) -> float:
-    """How far the frequencies of many texts are from their law, in standard deviations of
-    chi-square. Below 4 is chance."""
     how = GenerateParams(sampling, max_tokens=N_TOKENS)
     engine = make_engine(drafter=drafter, acceptance=RATIO)
     seeds = range(n_runs)
@@ -130,17 +109,8 @@ def surprise(drafter: Speculator, sampling: SamplingParams = THREE, n_runs: int 
     ]
     drain(engine)
     found = Counter(tuple(made(text)) for text in texts)
-    chances = expected(how)
-    if found.keys() - chances.keys():
-        return math.inf
-    # Rare ones are counted together.
-    common = {text: chance for text, chance in chances.items() if chance * n_runs >= 5}
-    pairs = [(found[text], chance * n_runs) for text, chance in common.items()]
-    rest = n_runs - sum(n for n, _ in pairs), n_runs - sum(n for _, n in pairs)
-    if rest[1] >= 5:
-        pairs.append(rest)
-    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in pairs)
-    return (chi_square - (len(pairs) - 1)) / math.sqrt(2 * (len(pairs) - 1))
+    logits_after = partial(next_logits, hybrid=False)
+    return laws.surprise(found, laws.law_of_texts(PROMPT, N_TOKENS, sampling, logits_after))
 
 
 DRAFTERS: dict[str, Callable[[], Speculator]] = {

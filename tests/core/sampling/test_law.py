@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,30 @@ def test_it_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
     assert all(law.ids.tolist() == laws[0].ids.tolist() for law in laws)
     assert frequencies(picks) == pytest.approx(dense(laws[0]), abs=0.03)
     assert set(picks) <= set(laws[0].ids.tolist())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        *CHAINS,
+        SamplingParams(temperature=0.9, mirostat=2, mirostat_tau=1.2, mirostat_eta=0.5),
+        SamplingParams(temperature=0.9, samplers=("top_k", "adaptive_p"), adaptive_target=0.2),
+    ],
+)
+def test_the_law_of_now_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
+    """Steering included, behind tokens that have moved it."""
+    picks, laws = [], []
+    for sequence in range(3000):
+        sampler = Sampler(replace(params, seed=9), n_vocab=N_VOCAB, sequence=sequence)
+        sampler.begin([0, 3])
+        for _ in range(2):
+            sampler.pick(LOGITS[::-1], (), 2)
+            sampler.accept(0)
+        laws.append(dense(sampler.law_now(LOGITS, (), 4)))
+        picks.append(sampler.pick(LOGITS, (), 4))
+        assert laws[-1][picks[-1]] > 0
+        assert (dense(sampler.law_now(LOGITS, (), 4)) == laws[-1]).all()  # it has moved nothing
+    assert frequencies(picks) == pytest.approx(np.mean(laws, axis=0), abs=0.03)
 
 
 @settings(max_examples=20)

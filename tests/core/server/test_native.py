@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from threading import Thread
 from typing import Any
@@ -44,6 +45,40 @@ def test_a_stream(server: Server) -> None:
     assert events[-1]["tokens_predicted"] == 20
     counts = [event["tokens_predicted"] for event in events]
     assert counts == sorted(counts)
+
+
+def test_probabilities_behind_the_samplers(server: Server) -> None:
+    """By hand from those before them, as no filter but top-k and the temperature is on."""
+    plain: dict[str, Any] = {"min_p": 0, "top_p": 1, "seed": 3, "n_predict": 12}
+    body = {"prompt": PROMPT, **plain, "temperature": 0.7, "top_k": 4, "n_probs": 9}
+    before = server.post("/completion", **body)["completion_probabilities"]
+    done = server.post("/completion", **body, post_sampling_probs=True)
+    assert done["generation_settings"]["post_sampling_probs"] is True
+    told = done["completion_probabilities"]
+    assert len(told) == 12
+    for old, new in zip(before, told, strict=True):
+        assert set(new) == {"id", "token", "bytes", "prob", "top_probs"}
+        assert {name: new[name] for name in ("id", "token", "bytes")} == {
+            name: old[name] for name in ("id", "token", "bytes")
+        }
+        assert [each["id"] for each in new["top_probs"]] == [
+            each["id"] for each in old["top_logprobs"][:4]
+        ]
+        weights = [math.exp(each["logprob"] / 0.7) for each in old["top_logprobs"][:4]]
+        chances = [weight / sum(weights) for weight in weights]
+        assert [each["prob"] for each in new["top_probs"]] == pytest.approx(chances)
+        assert (new["id"], new["prob"]) in [(each["id"], each["prob"]) for each in new["top_probs"]]
+    events = server.events("/completion", **body, post_sampling_probs=True)
+    assert [each for event in events for each in event["completion_probabilities"]] == told
+
+
+def test_a_greedy_token_is_certain_behind_the_samplers(server: Server) -> None:
+    told = server.post("/completion", **GREEDY, n_probs=5, post_sampling_probs=True)
+    for entry in told["completion_probabilities"]:
+        assert entry["prob"] == 1
+        assert [(each["id"], each["prob"]) for each in entry["top_probs"]] == [(entry["id"], 1)]
+    without = server.post("/completion", **GREEDY, post_sampling_probs=True)
+    assert "completion_probabilities" not in without
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])

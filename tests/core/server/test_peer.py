@@ -73,6 +73,8 @@ def paths(value: Any, prefix: str = "") -> set[str]:
         ("GET", "/health", None), ("GET", "/props", None), ("GET", "/slots", None),
         ("GET", "/v1/models", None), ("GET", "/nothing", None),
         ("POST", "/completion", {"prompt": "def f(", "n_probs": 2, **GREEDY}),
+        ("POST", "/completion",
+         {"prompt": "def f(", "n_probs": 2, "post_sampling_probs": True, **GREEDY}),
         ("POST", "/v1/completions", {"prompt": "def f(", "logprobs": 2, **GREEDY}),
         ("POST", "/v1/chat/completions", {"messages": MESSAGES, **GREEDY}),
         ("POST", "/v1/chat/completions",
@@ -130,3 +132,27 @@ def test_the_order_of_a_stream(server: Server, theirs: Ask) -> None:
                 assert values[-1]["choices"] == []
                 assert values[-1]["usage"]["completion_tokens"] == 3
         assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"temperature": 0.8, "top_k": 12, "min_p": 0},
+        {"temperature": 1.3, "top_p": 0.8, "min_p": 0, "repeat_penalty": 1.4},
+        {"temperature": 1, "min_p": 0.05, "presence_penalty": 0.6},
+        {"temperature": 0},
+    ],
+)
+def test_what_is_behind_the_samplers(server: Server, theirs: Ask, how: dict[str, Any]) -> None:
+    """Of the first token, since seeds mean something else there. Both compute the logits, so
+    that the numbers are as near as two ways of rounding."""
+    body = {"prompt": "def f(", "n_predict": 1, "n_probs": 40, "post_sampling_probs": True, **how}
+    found = []
+    for told in (theirs("POST", "/completion", body)[1], server.post("/completion", **body)):
+        (entry,) = told["completion_probabilities"]
+        found.append({each["id"]: each["prob"] for each in entry["top_probs"]})
+        assert found[-1].get(entry["id"], entry["prob"]) == entry["prob"]
+    expected, ours = found
+    for token in expected.keys() | ours.keys():
+        assert ours.get(token, 0) == pytest.approx(expected.get(token, 0), abs=0.01), token
+    assert max(ours.values()) > 0.02

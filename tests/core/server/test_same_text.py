@@ -24,6 +24,14 @@ WAYS: list[dict[str, Any]] = [
     {"temperature": 0.7, "seed": 11},
     {"temperature": 1.2, "seed": 3, "repeat_penalty": 1.1, "min_p": 0.0},
 ]
+STEERED = {"samplers": ["top_k", "adaptive_p"], "adaptive_target": 0.4}
+AFTER_SAMPLING: list[dict[str, Any]] = [
+    *WAYS,
+    {"temperature": 0.8, "seed": 5, "mirostat": 2, "mirostat_tau": 3},
+    {"temperature": 0.8, "seed": 6, **STEERED},
+    {"temperature": 1, "seed": 7, "dry_multiplier": 0.8, "xtc_probability": 0.5},
+    {"temperature": 0.9, "seed": 8, "grammar": "root ::= [a-f \\n]+"},
+]
 
 
 def write(server: Server, prompt: str, **how: Any) -> dict[str, Any]:
@@ -48,6 +56,26 @@ def test_speculation_changes_nothing(eager: Server, how: dict[str, Any]) -> None
             assert essence(done) == essence(plain)
             n_drafted += done["timings"].get("draft_n", 0)
     assert n_drafted > 100
+
+
+@pytest.mark.parametrize("how", AFTER_SAMPLING)
+def test_nor_what_tokens_were_drawn_from(eager: Server, how: dict[str, Any]) -> None:
+    n_drafted = 0
+    for prompt in ("x = 1\ny = 2\n" * 8, PROMPTS[0]):
+        ask = {**how, "post_sampling_probs": True, "n_probs": 100}
+        plain = write(eager, prompt, speculative=False, cache_prompt=False, **ask)
+        for spec in ({}, {"types": "mtp", "n_max": 4}, {"types": "ngram-mod"}):
+            done = write(eager, prompt, speculative=spec, **ask)
+            assert essence(done) == essence(plain)
+            n_drafted += done["timings"].get("draft_n_accepted", 0)
+        for entry in plain["completion_probabilities"]:
+            chances = {each["id"]: each["prob"] for each in entry["top_probs"]}
+            assert 0 < entry["prob"] == chances.get(entry["id"], entry["prob"])
+            assert list(chances.values()) == sorted(chances.values(), reverse=True)
+            assert min(chances.values()) > 0
+            whole = sum(chances.values())
+            assert whole == pytest.approx(1) or (len(chances) == 100 and whole < 1)
+    assert n_drafted > 5
 
 
 @pytest.mark.parametrize("how", WAYS)

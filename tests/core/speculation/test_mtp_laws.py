@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
+
+from support.laws import law_of_texts, surprise
 
 from specdec.core import nano
 from specdec.core.generation import GenerateParams
 from specdec.core.runtime import load_runtime
 from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
 from specdec.core.speculation.options import SpecOptions
 
 THREE = SamplingParams(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)
@@ -30,23 +30,13 @@ def test_the_law_of_the_text() -> None:
         while engine.has_work:
             engine.step()
         found = Counter(tuple(text.tokens[len(prompt) :]) for text in texts)
-        chances: dict[tuple[int, ...], float] = {}
-
-        def follow(tokens: list[int], chance: float) -> None:
-            own = tuple(tokens[len(prompt) :])
-            if len(own) == N_TOKENS or (own and own[-1] in runtime.tokenizer.eog_ids):
-                chances[own] = chance
-                return
-            sampler = Sampler(THREE, n_vocab=runtime.n_vocab)
-            law = sampler.law(runtime.logits(tokens)[-1], tokens, len(tokens))
-            for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
-                follow([*tokens, token], chance * share)
-
-        follow(prompt, 1.0)
+        chances = law_of_texts(
+            prompt,
+            N_TOKENS,
+            THREE,
+            lambda tokens: runtime.logits(tokens)[-1],
+            runtime.tokenizer.eog_ids,
+        )
         accepted = sum(text.stats.draft_n_accepted for text in texts)
         assert accepted > 0.3 * sum(text.stats.draft_n for text in texts)
-    assert not found.keys() - chances.keys()
-    pairs = [(found[text], chance * N_RUNS) for text, chance in chances.items()]
-    common = [(n, wanted) for n, wanted in pairs if wanted >= 5]
-    chi_square = sum((n - wanted) ** 2 / wanted for n, wanted in common)
-    assert (chi_square - (len(common) - 1)) / math.sqrt(2 * (len(common) - 1)) < 4
+    assert surprise(found, chances) < 4

@@ -18,6 +18,7 @@ from specdec.core.generation import GenerateParams
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models import build_model
 from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.acceptance import parse_accept
 from specdec.core.speculation.draft_model import DraftModel, make
 from specdec.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
 from specdec.core.speculation.options import SpecOptions
@@ -74,12 +75,13 @@ def engine_of(
     *,
     device: str = "cpu",
     sizes: StateSizes = SIZES,
+    accept: str = "match",
 ) -> Engine:
     return Engine(
         target.model,
         backend(device),
         target.tokenizer,
-        EngineConfig(sizes, chunk=CHUNK),
+        EngineConfig(sizes, chunk=CHUNK, acceptance=parse_accept(accept)),
         drafter=drafter,
         model_id="tiny",
     )

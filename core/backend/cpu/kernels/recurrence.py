@@ -51,6 +51,7 @@ class Recurrence:
                 e.store(e.const(F32X16, 0.0), state + i, 64)
             # Where the state goes as it becomes final; what may be rejected goes to the scratch.
             stored = at.kept.equals(0).select(state, self.scratch)
+            following = state + 4 * LANES * s.head_dim  # of this head, or of the next
             self._replay(at, head, lanes, state, stored)
             source = e.variable(stored)
             update = e.variable(self._finish_row(at, at.start, (head, lanes, values)))
@@ -58,7 +59,8 @@ class Recurrence:
                 last = Factor(e.splat(e.load(F32, self._decay(row - 1, head))), update.get(),
                               self._key(at, row - 1))  # fmt: skip
                 target = (row <= at.pending).select(stored, self.scratch)
-                self._pass(source.get(), target, [last], row_read=self._read_of(at, row))
+                read = self._read_of(at, row)
+                self._pass(source.get(), target, [last], row_read=read, ahead=following)
                 source.set(target)
                 update.set(self._finish_row(at, row, (head, lanes, values)))
         with e.range(at.pending, at.end) as row:
@@ -126,14 +128,18 @@ class Recurrence:
         factors: list[Factor],
         *,
         row_read: tuple[Value, Value] | None = None,
+        ahead: Value | None = None,
     ) -> None:
-        """Move the tile on by some factors, and leave S k and S q in `memory` and `read`."""
+        """Move the tile on by some factors, and leave S k and S q in `memory` and `read`. `ahead`:
+        a tile to fetch meanwhile."""
         e = self.e
         zero = e.const(F32X16, 0.0)
         sums = [[e.variable(zero) for _ in range(CHAINS)] for _ in range(2)]
         with e.range(0, self.s.head_dim, CHAINS) as d:
             for c in range(CHAINS):
                 value = e.load(F32X16, source + (d + c) * 64, 64)
+                if ahead is not None:
+                    e.prefetch(ahead + (d + c) * 64)
                 for factor in factors:
                     key = e.splat(e.load(F32, factor.key + (d + c) * 4))
                     value = e.fma(factor.update, key, factor.decay * value)
