@@ -274,6 +274,13 @@ def unpack_iq4_nl(tiles: Bytes) -> Bytes:
     return _unpack_chosen(tiles, 2)
 
 
+def _rotated(values: Bytes, n: int) -> Bytes:
+    """Bytes to the right by n bits; what leaves comes back at the left."""
+    right, left = np.uint8(n), np.uint8(8 - n)
+    turned: Bytes = values >> right | values << left
+    return turned
+
+
 # MXFP4: exponents are 0 ... 254, rotated by a bit. With 255 a code is 0, 2^127 or beyond float32;
 # so it is with 254 as the code that is twice as large, or the largest.
 
@@ -293,15 +300,12 @@ def _within_254(parts: Bytes) -> Bytes:
 
 def pack_mxfp4(blocks: Bytes) -> Bytes:
     parts = _within_254(_blocks_of_32(blocks))
-    e = parts[..., :1]
-    rotated = _whole(e >> 1 | e << 7, parts[..., 1:])
-    return _pack_chosen(rotated, 1)
+    return _pack_chosen(_whole(_rotated(parts[..., :1], 1), parts[..., 1:]), 1)
 
 
 def unpack_mxfp4(tiles: Bytes) -> Bytes:
     parts = _blocks_of_32(_unpack_chosen(tiles, 1))
-    e = parts[..., :1]
-    return _whole(e << 1 | e >> 7, parts[..., 1:])
+    return _whole(_rotated(parts[..., :1], 7), parts[..., 1:])
 
 
 # Blocks of 256

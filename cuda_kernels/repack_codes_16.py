@@ -15,6 +15,7 @@ from .repack_codes import (
     _from_rows,
     _halves,
     _joined,
+    _rotated,
     _split,
     _to_lanes,
     _to_rows,
@@ -107,11 +108,7 @@ def pack_nvfp4(blocks: Bytes) -> Bytes:
     words = _halves(_words(codes[..., 0, :] | codes[..., 1, :] << 4))
     stored = fours[..., :4].reshape(*shape, 16)
     scales = np.where(stored == 0x7F, 0, stored & 0x7F).astype(np.uint8)
-    return _joined(_to_lanes(words), _to_rows(_turned(scales)))
-
-
-def _turned(scales: Bytes) -> Bytes:
-    return scales >> 4 | scales << 4
+    return _joined(_to_lanes(words), _to_rows(_rotated(scales, 4)))
 
 
 def unpack_nvfp4(tiles: Bytes) -> Bytes:
@@ -120,7 +117,7 @@ def unpack_nvfp4(tiles: Bytes) -> Bytes:
     shape = packed.shape[:3]
     codes = packed.reshape(*shape, 8, 1, 16) >> np.array([[0], [4]], np.uint8) & 15
     quants = (codes[..., :8] | codes[..., 8:] << 4).reshape(*shape, 4, 32)
-    heads = _turned(_from_rows(scales)).reshape(*shape, 4, 4)
+    heads = _rotated(_from_rows(scales), 4).reshape(*shape, 4, 4)
     return np.concatenate([heads, quants], axis=-1).reshape(*shape, 144)
 
 

@@ -152,9 +152,17 @@ def test_what_does_not_fit_is_refused(machine: Machine) -> None:
     first, second = made.halves
     y = machine.garbage((2, made.n_columns))
 
-    def refused(text: str, *halves: Half, x: PackedRows = made.x, **more: object) -> None:
+    def refused(
+        text: str,
+        one: Half,
+        two: Half,
+        *,
+        x: PackedRows = made.x,
+        add: bool = False,
+        split: Split | None = None,
+    ) -> None:
         with pytest.raises(ValueError, match=text):
-            product_of_two(machine.launcher, x, *halves, y, **more)  # type: ignore[arg-type]
+            product_of_two(machine.launcher, x, one, two, y, add=add, split=split)
 
     refused("one product", first, first)
     refused("needed", first, Half(second.matrix, 60, second.workspace))
