@@ -218,7 +218,7 @@ class _Relaying:
 
     def __call__(self, step: Step) -> HostOutput:
         group = self._ring.group
-        with self._ring.exchange():
+        with self._relay.passing(step.n_rows):
             self._relay.begin(step)
             left = self._before(replace(step, out_rows=NO_ROWS, requests=None))
             group.send(left.logits)

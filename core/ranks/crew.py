@@ -23,6 +23,8 @@ from ..backend.layers import KvTypes
 from .group import Group
 from .orders import END, FAULT, PEER_LOST, Message, Order
 from .process import command
+from .pulse import Pulse
+from .watch import LOOK_S, Hang, Talk, Watch
 
 GRACE_S: Final = 10.0  # for whoever waits on a GPU for a rank that is gone
 _END_S: Final = 3.0
@@ -41,12 +43,13 @@ class Member:
     process: subprocess.Popen[bytes]
     pipe: Connection
     log: Path  # what it wrote to stderr
+    pulse: Pulse
     fault: str = ""
 
     @classmethod
     def start(cls, order: Order, folder: Path) -> Member:
         ours, theirs = socket.socketpair()
-        log = folder / f"rank{order.rank}.log"
+        log, pulse = folder / f"rank{order.rank}.log", Pulse.make(Path(order.pulse))
         with theirs, log.open("wb") as stderr:
             process = subprocess.Popen(
                 command(theirs.fileno()),
@@ -56,7 +59,7 @@ class Member:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for us to hear
             )
-        member = cls(order.rank, order.device, process, Connection(ours.detach()), log)
+        member = cls(order.rank, order.device, process, Connection(ours.detach()), log, pulse)
         member.pipe.send(order)
         return member
 
@@ -111,23 +114,26 @@ class Crew:
         self.store = self.folder / "store"
         self.members: list[Member] = []
         self.group: Group | None = None
-        self.is_busy = False  # somebody talks with the ranks
+        self.talk: Talk | None = None  # of somebody with the ranks
         self.is_joining = False
         self.is_lost = False
         self.on_loss: Callable[[], None] = _nobody
         self._is_ending = False
+        self._fault = ""  # of nobody in particular
         n_ranks = len(devices) + 1
         try:
             for rank, device in enumerate(devices, 1):
                 order = Order(
-                    rank, n_ranks, device, kv_types, str(self.store), tuple(sys.path), prepare
-                )
+                    rank, n_ranks, device, kv_types, str(self.store),
+                    str(self.folder / f"rank{rank}.pulse"), tuple(sys.path), prepare,
+                )  # fmt: skip
                 self.members.append(Member.start(order, self.folder))
         except OSError:
             self.end()
             raise
         for member in self.members:
-            threading.Thread(target=self._watch, args=(member,), daemon=True).start()
+            threading.Thread(target=self._await_end, args=(member,), daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def reason(self) -> str:
         """Why the ranks cannot go on; nothing if all of them live."""
@@ -135,6 +141,8 @@ class Crew:
         while True:
             for member in self.members:
                 member.hear_out()
+            if self._fault:
+                return self._fault
             if ending := next(filter(None, (member.ending() for member in self.members)), ""):
                 return ending
             is_gone = any(member.process.poll() is not None for member in self.members)
@@ -160,7 +168,29 @@ class Crew:
             self.group.abort()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _watch(self, member: Member) -> None:
+    def _watch(self) -> None:
+        """In a thread of its own, for ranks that live and hang: they are ended, and that is noticed
+        like any other end."""
+        watch, before = Watch([member.pulse for member in self.members]), time.monotonic()
+        while not (self._is_ending or self.is_lost):
+            time.sleep(LOOK_S)
+            now = time.monotonic()
+            hang, before = watch.look(now - before, self.talk), now
+            if hang is not None:
+                self._end_hanging(hang)
+                return
+
+    def _end_hanging(self, hang: Hang) -> None:
+        if hang.which is not None:
+            member = self.members[hang.which]
+            member.fault = hang.what
+            member.process.kill()
+            return
+        self._fault = hang.what
+        for member in self.members:
+            member.process.kill()
+
+    def _await_end(self, member: Member) -> None:
         """In a thread of its own."""
         member.process.wait()
         if self._is_ending:
@@ -171,9 +201,7 @@ class Crew:
         if group is not None:
             group.abort()
         # Who waits for the CPU notices by itself; who waits on a GPU may not come back.
-        while (
-            self.is_busy and not self._is_ending and (self.is_joining or (group and group.is_gpu))
-        ):
+        while self.talk and not self._is_ending and (self.is_joining or (group and group.is_gpu)):
             if time.monotonic() > deadline:
                 logger.critical(self.reason() or "a rank is gone")
                 for other in self.members:

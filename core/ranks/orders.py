@@ -29,6 +29,7 @@ class Order:
     device: str  # for `create_backend`
     kv_types: KvTypes
     store: str  # the file by which the ranks find each other
+    pulse: str  # the file of its `Pulse`
     path: Sequence[str]  # sys.path
     prepare: str = ""  # "module:function" to call first
 

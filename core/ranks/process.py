@@ -29,6 +29,9 @@ from ..models import prepare_model, survey_model
 from ..models.base import Model, Share
 from .group import Group, PeerLostError
 from .orders import DONE, END, FAULT, PEER_LOST, PROGRESS, READY, TAPS, WARNING, Message, Order
+from .pulse import Place, Pulse
+
+_STARTS = frozenset({"join", "free", "load", "new_state"})  # orders that may take long
 
 
 def command(descriptor: int) -> list[str]:
@@ -67,18 +70,22 @@ def _end_with_parent() -> None:
 def _serve(pipe: Connection) -> None:
     order: Order = pipe.recv()
     _folders.append(Path(order.store).parent)
+    pulse = Pulse(Path(order.pulse))
+    pulse.start()
     sys.path[:] = order.path
     if order.prepare:
         module, _, name = order.prepare.partition(":")
         getattr(importlib.import_module(module), name)()
     logging.getLogger(__package__.partition(".")[0]).addHandler(_Telling(pipe))
-    worker = Worker(pipe, order)
+    worker = Worker(pipe, order, pulse)
     pipe.send(Message(READY, (worker.backend.details,)))
     while True:
-        name, arguments = pipe.recv()
+        with pulse.at(Place.IDLE):
+            name, arguments = pipe.recv()
         if name == END:
             return
-        getattr(worker, name)(*arguments)
+        with pulse.at(Place.STARTS if name in _STARTS else Place.RUNS):
+            getattr(worker, name)(*arguments)
 
 
 def _said(error: BaseException) -> str:
@@ -116,8 +123,8 @@ class Worker:
     model: Model
     group: Group
 
-    def __init__(self, pipe: Connection, order: Order) -> None:
-        self._pipe, self._order = pipe, order
+    def __init__(self, pipe: Connection, order: Order, pulse: Pulse) -> None:
+        self._pipe, self._order, self._pulse = pipe, order, pulse
         self.backend: Backend = create_backend(order.device, None, order.kv_types)
         self._states: dict[int, _Held] = {}
         self._file: GgufFile | None = None
@@ -162,9 +169,11 @@ class Worker:
     def step(self, state: int, number: int, step: Step) -> None:
         run, taps = self._states[state].runs[number]
         rows = self.backend.new_rows(step.n_rows, self.model.hparams.n_embd)
-        self.group.receive(rows)
+        with self._pulse.at(Place.WAITS):
+            self.group.receive(rows)
         output = run(replace(step, received=rows))
-        self.group.send(output.logits)
+        with self._pulse.at(Place.WAITS):
+            self.group.send(output.logits)
         if taps:
             self._tell(TAPS, {name: self.backend.to_host(x) for name, x in output.taps.items()})
 

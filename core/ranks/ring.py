@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from .crew import Crew, Member
 from .group import Group, PeerLostError
 from .orders import DONE, FAULT, PROGRESS, READY, TAPS, WARNING, Message, for_others
 from .signals import uninterrupted
+from .watch import Talk, limit_after
 
 _ANSWER_S: Final = 600.0  # progress counts as an answer
 _BROKEN: Final = "the ranks are out of step, since an earlier step failed"
@@ -32,6 +34,8 @@ class Ring:
         self._end = weakref.finalize(self, self._crew.end)
         self._failure = ""
         self._numbers = iter(range(1 << 62))
+        self._talks = iter(range(1 << 62))
+        self._slowest = 0.0  # step whose kernels were there, in seconds
         self._dropped: list[int] = []  # states that nobody holds; told with the next order
 
     @property
@@ -106,16 +110,16 @@ class Ring:
 
     def tell(self, name: str, *arguments: Any) -> None:
         """All ranks, without an answer."""
-        with self.exchange():
+        with self.exchange(self.limit()):
             self._tell(name, *arguments)
 
     def tell_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
-        with self.exchange():
+        with self.exchange(self.limit()):
             for member, each in zip(self._crew.members, arguments, strict=True):
                 self._send(member, name, *each)
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
-        with self.exchange():
+        with self.exchange(self.limit()):
             self._tell(name, *arguments)
             return self._answers()
 
@@ -131,13 +135,23 @@ class Ring:
     def close(self) -> None:
         self._end()
 
+    def limit(self) -> float:
+        """Seconds that the ranks may take for what is not slow by itself."""
+        return limit_after(self._slowest)
+
+    def note_step(self, seconds: float) -> None:
+        self._slowest = max(self._slowest, seconds)
+
     @contextmanager
-    def exchange(self) -> Iterator[None]:
-        """All talk with the ranks happens in here; what goes wrong in it is the end of the ring."""
+    def exchange(self, limit: float | None = None) -> Iterator[None]:
+        """All talk with the ranks happens in here; what goes wrong in it is the end of the ring.
+
+        `limit`: seconds after which somebody hangs; None: what may take long.
+        """
         if self._failure:
             raise DeviceError(self._failure)
         crew = self._crew
-        crew.is_busy = True
+        crew.talk = Talk(next(self._talks), limit)
         try:
             with uninterrupted():
                 if crew.is_lost:
@@ -160,7 +174,7 @@ class Ring:
             self._fail(_BROKEN)
             raise
         finally:
-            crew.is_busy = False
+            crew.talk = None
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
@@ -204,6 +218,18 @@ class Relay:
         """`tapping`: which of the other ranks have taps, counted from 0."""
         self._ring, self._state, self._number = ring, state, number
         self._tapping = tapping
+        self._sizes: set[int] = set()  # of steps that were run
+
+    @contextmanager
+    def passing(self, n_rows: int) -> Iterator[None]:
+        """A step. The first one of a size compiles what it needs, on whatever rank."""
+        ring, is_known = self._ring, n_rows in self._sizes
+        began = time.monotonic()
+        with ring.exchange(ring.limit() if is_known else None):
+            yield
+        self._sizes.add(n_rows)
+        if is_known:
+            ring.note_step(time.monotonic() - began)
 
     def begin(self, step: Step) -> None:
         """The others may prepare: rows will come."""

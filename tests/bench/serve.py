@@ -116,13 +116,13 @@ def _server_that_notes(pipe: Any) -> None:
     from support.serving import nano_server, running
 
     with running(nano_server(n=N_STREAMS)) as server:
-        worker, notes = server.worker, dict[int, dict[int, float]]()
-        deliver = worker._deliver
+        texts, notes = server.worker._texts, dict[int, dict[int, float]]()
+        deliver = texts.deliver
 
         def note(engine: Any, events: Any) -> None:
             now = time.perf_counter()
             for event in events:
-                work = worker._running.get(event.sequence)
+                work = texts.running.get(event.sequence)
                 if work is not None and event.token >= 0:
                     seed = work.params.sampling.seed
                     if work.first_at == 0.0 and work not in begun:
@@ -132,7 +132,7 @@ def _server_that_notes(pipe: Any) -> None:
             deliver(engine, events)
 
         begun: set[Any] = set()
-        worker._deliver = note  # type: ignore[method-assign]
+        texts.deliver = note  # type: ignore[method-assign]
         pipe.send(server.port)
         pipe.recv()
         pipe.send(notes)

@@ -55,8 +55,8 @@ def test_what_it_says_to_try_works(real_spec: Run, tmp_path: Path, trunk: Path) 
     assert json.loads(given.stdout)["by_source"]["mtp"]["accepted"] > 0
 
 
-def test_shards(real_spec: Run, tmp_path: Path) -> None:
-    made = real_spec(
+def test_shards(real_spec_here: Run, tmp_path: Path) -> None:
+    made = real_spec_here(
         "convert", "split", NANO, "-o", str(tmp_path / "m"), "--split-max-size", "2M", "--json"
     )
     names = json.loads(made.stdout)["output"]
@@ -64,14 +64,14 @@ def test_shards(real_spec: Run, tmp_path: Path) -> None:
     assert Path(names[0]).name == f"m-00001-of-{len(names):05d}.gguf"
     assert f"and {len(names) - 1} more: {len(names)} shards, " in made.stderr
     merged = tmp_path / "merged.gguf"
-    done = real_spec("convert", "merge", *names, "-o", str(merged), "--json")
+    done = real_spec_here("convert", "merge", *names, "-o", str(merged), "--json")
     assert json.loads(done.stdout)["merged_shards"] == len(names)
     assert merged.read_bytes() == nano.path().read_bytes()
 
 
-def test_in_place(real_spec: Run, trunk: Path, tmp_path: Path) -> None:
+def test_in_place(real_spec_here: Run, trunk: Path, tmp_path: Path) -> None:
     before = trunk.read_bytes()
-    done = real_spec(
+    done = real_spec_here(
         "convert", "attach", str(trunk), "--from", NANO, "--in-place", "--backup", "--json"
     )
     assert json.loads(done.stdout)["backup"] == f"{trunk}.bak"
@@ -80,9 +80,9 @@ def test_in_place(real_spec: Run, trunk: Path, tmp_path: Path) -> None:
     assert (tmp_path / "trunk.gguf.bak").read_bytes() == before
 
 
-def test_quiet_says_nothing(real_spec: Run, trunk: Path, tmp_path: Path) -> None:
+def test_quiet_says_nothing(real_spec_here: Run, trunk: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "o.gguf")
-    done = real_spec("convert", "attach", str(trunk), "--from", NANO, "-o", out, "-q")
+    done = real_spec_here("convert", "attach", str(trunk), "--from", NANO, "-o", out, "-q")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -167,6 +167,6 @@ def test_being_stopped_leaves_nothing(sent: signal.Signals, code: int, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["attach", "extract", "detach", "merge", "split"])
-def test_help_shows_an_example(command: str, real_spec: Run) -> None:
-    page = real_spec("convert", command, "--help").stdout
+def test_help_shows_an_example(command: str, real_spec_here: Run) -> None:
+    page = real_spec_here("convert", command, "--help").stdout
     assert f"\n  spec convert {command} " in page

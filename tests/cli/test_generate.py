@@ -29,8 +29,8 @@ def asked(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return request
 
 
-def test_stdout_is_the_text_and_nothing_else(spec: Run) -> None:
-    done = spec(*GENERATE, "hi", script={"pieces": ["Grüße", "", " \x1b[1m日本"]})
+def test_stdout_is_the_text_and_nothing_else(spec_process: Run) -> None:
+    done = spec_process(*GENERATE, "hi", script={"pieces": ["Grüße", "", " \x1b[1m日本"]})
     assert done.returncode == 0
     assert done.stdout == "Grüße \x1b[1m日本"  # a pipe gets every byte, and no newline of ours
 
@@ -112,8 +112,10 @@ def test_verbose_describes_the_model_and_shows_its_control_characters(spec: Run)
         (("",), "", ""),
     ],
 )
-def test_prompt_sources(spec: Run, args: tuple[str, ...], stdin: str | bytes, prompt: str) -> None:
-    done = spec(*GENERATE, *args, stdin=stdin, script={"echo": True})
+def test_prompt_sources(
+    spec_process: Run, args: tuple[str, ...], stdin: str | bytes, prompt: str
+) -> None:
+    done = spec_process(*GENERATE, *args, stdin=stdin, script={"echo": True})
     assert asked(done)["prompt"] == prompt
 
 
@@ -132,8 +134,8 @@ def test_no_prompt_and_an_empty_pipe_is_a_usage_error(spec: Run) -> None:
 
 
 @pytest.mark.parametrize("args", [("-f", "-"), ("-",)])
-def test_a_prompt_that_is_not_utf8_is_refused(spec: Run, args: tuple[str, ...]) -> None:
-    done = spec(*GENERATE, *args, stdin=b"ab\xff")
+def test_a_prompt_that_is_not_utf8_is_refused(spec_process: Run, args: tuple[str, ...]) -> None:
+    done = spec_process(*GENERATE, *args, stdin=b"ab\xff")
     assert done.returncode == 1
     assert done.stderr == ("spec: error: standard input: the text must be UTF-8; byte 2 is 0xff\n")
 
@@ -196,14 +198,14 @@ def test_a_known_failure_is_one_line_after_the_text_so_far(spec: Run, kind: str)
     assert done.stderr == "spec: error: it broke\\nbadly \\x1b[31m\n"
 
 
-def test_a_bug_is_one_line_too_unless_debug(spec: Run) -> None:
-    done = spec(*GENERATE, "hi", script={"error": "ValueError"})
+def test_a_bug_is_one_line_too_unless_debug(spec_process: Run) -> None:
+    done = spec_process(*GENERATE, "hi", script={"error": "ValueError"})
     assert done.returncode == 1
     what = "internal error, ValueError: it broke\\nbadly \\x1b[31m (--debug shows where)"
     assert done.stderr == f"spec: error: {what}\n"
     for debugged in (
-        spec(*GENERATE, "--debug", "hi", script={"error": "ValueError"}),
-        spec(*GENERATE, "hi", script={"error": "ValueError"}, SPEC_DEBUG="1"),
+        spec_process(*GENERATE, "--debug", "hi", script={"error": "ValueError"}),
+        spec_process(*GENERATE, "hi", script={"error": "ValueError"}, SPEC_DEBUG="1"),
     ):
         assert debugged.returncode == 1
         assert "Traceback (most recent call last)" in debugged.stderr
@@ -255,12 +257,12 @@ def test_the_runtime_is_closed_even_after_a_failure(spec: Run, tmp_path: Path) -
     assert mark.exists()
 
 
-def test_the_text_is_utf8_in_any_locale(spec: Run) -> None:
-    done = spec(*GENERATE, "hi", script={"pieces": ["日本"]}, PYTHONIOENCODING="latin-1")
+def test_the_text_is_utf8_in_any_locale(spec_process: Run) -> None:
+    done = spec_process(*GENERATE, "hi", script={"pieces": ["日本"]}, PYTHONIOENCODING="latin-1")
     assert (done.returncode, done.stdout) == (0, "日本")
 
 
-def test_no_escape_codes_without_a_terminal(spec: Run) -> None:
-    failed = spec(*GENERATE, "hi", script={"error": "ModelError"})
-    for shown in (spec(*GENERATE, "-v", "hi").stderr, failed.stderr):
+def test_no_escape_codes_without_a_terminal(spec_process: Run) -> None:
+    failed = spec_process(*GENERATE, "hi", script={"error": "ModelError"})
+    for shown in (spec_process(*GENERATE, "-v", "hi").stderr, failed.stderr):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)

@@ -91,9 +91,11 @@ def not_a_model(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "cut"])
-def test_a_file_that_is_no_model_is_one_line(real_spec: Run, tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_no_model_is_one_line(
+    real_spec_here: Run, tmp_path: Path, kind: str
+) -> None:
     path = not_a_model(tmp_path, kind)
-    done = real_spec("generate", "-m", str(path), "hello")
+    done = real_spec_here("generate", "-m", str(path), "hello")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("spec: error: ")
     assert str(path) in done.stderr
@@ -117,9 +119,9 @@ def test_without_torch_one_line_says_what_to_install(
 
 @pytest.mark.parametrize("device", ["gpu", "cuda", "torch:nonsense", "torch:cuda:99"])
 def test_a_device_that_does_not_exist_is_one_line(
-    real_spec: Run, tmp_path: Path, device: str
+    real_spec_here: Run, tmp_path: Path, device: str
 ) -> None:
-    done = real_spec("generate", "-m", str(tmp_path), "--device", device, "hello")
+    done = real_spec_here("generate", "-m", str(tmp_path), "--device", device, "hello")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert device in done.stderr

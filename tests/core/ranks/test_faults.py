@@ -9,16 +9,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.ranked import kill, load, open_here, pids
+from support.ranked import kill, load, open_here, pids, stuck_in_its_last_step
 from support.running import Machine, Running, random_tokens
+from support.serving import wait_until
 from support.tiny_models import TinyModel
 
 from specdec.core.errors import DeviceError
+from specdec.core.ranks import watch
+from specdec.core.ranks.pulse import Place, Pulse
 from specdec.core.ranks.signals import uninterrupted
+from specdec.core.ranks.watch import Talk, Watch, limit_after
 from specdec.core.server.worker import Loaded, Worker
 
 Tiny = Callable[..., TinyModel]
@@ -61,6 +66,107 @@ def test_a_loss_is_told_to_who_waits_for_something_else(tiny: Tiny) -> None:
     assert worker.join(SOON_S)
     assert isinstance(worker.failure, DeviceError)
     assert str(worker.failure) == "torch (rank 1): its process has ended (Killed)"
+
+
+def test_a_rank_that_stands_still(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of steps. Its process has not ended, and no connection is lost."""
+    monkeypatch.setattr(watch, "frozen_s", 2.0)
+    backend = open_here(["torch"] * 3)
+    text = Running(Machine(load(tiny("qwen35", quantise="Q8_0").path, backend), backend))
+    text.append(random_tokens(3))
+    stopped = pids(backend)[1]
+    timer = threading.Timer(0.3, os.kill, [stopped, signal.SIGSTOP])
+    timer.start()
+    began = time.monotonic()
+
+    def go_on() -> None:
+        while time.monotonic() < began + SOON_S:
+            text.forward([1, 2])
+
+    line = r"^torch \(rank 2\): stands still: no sign of life for 2 s$"
+    with pytest.raises(DeviceError, match=line):
+        go_on()
+    assert time.monotonic() - began < SOON_S
+    assert not any(map(is_alive, pids(backend)))
+    backend.close()
+
+
+def test_a_rank_that_stands_still_while_nobody_asks(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "frozen_s", 1.0)
+    backend = open_here(["torch"] * 2)
+    load(tiny("qwen35", quantise="Q8_0").path, backend)
+    told: list[Callable[[], None]] = []
+    backend.when_lost(told.append)
+    (member,) = backend.ring._crew.members
+    wait_until(lambda: member.pulse.place == Place.IDLE)
+    os.kill(member.process.pid, signal.SIGSTOP)
+    wait_until(lambda: bool(told), SOON_S)
+    with pytest.raises(DeviceError, match="stands still: no sign of life for 1 s"):
+        told[0]()
+
+
+def test_a_rank_whose_step_does_not_end(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slow by itself has more time: loading, and the first step of each size."""
+    monkeypatch.setattr(watch, "step_s", 1.5)
+    monkeypatch.setattr(watch, "SLOWER", 1)  # whatever else the machine does
+    backend = open_here(["torch"] * 2, stuck_in_its_last_step)
+    text = Running(Machine(load(tiny("qwen35", quantise="Q8_0").path, backend), backend))
+    for n_rows in (3, 2, 2, 3):
+        text.append(random_tokens(n_rows))
+    began = time.monotonic()
+    with pytest.raises(DeviceError, match=r"^torch \(rank 1\): has not done its part of a step in"):
+        text.append(random_tokens(3))
+    assert 1 < time.monotonic() - began < SOON_S
+    backend.close()
+
+
+@pytest.fixture
+def pulse(tmp_path: Path) -> Pulse:
+    made = Pulse.make(tmp_path / "pulse")
+    made._cells[0] = 1  # its process has come so far
+    return made
+
+
+def test_who_is_blamed(pulse: Pulse, tmp_path: Path) -> None:
+    other = Pulse.make(tmp_path / "other")
+    for first, second, blamed in (
+        (Place.RUNS, Place.WAITS, 0), (Place.WAITS, Place.RUNS, 1), (Place.IDLE, Place.IDLE, None)
+    ):  # fmt: skip
+        eyes = Watch([pulse, other])
+        pulse._cells[1], other._cells[1] = first, second
+        for n in range(80):
+            pulse._cells[0] += 1
+            other._cells[0] += 1
+            hang = eyes.look(watch.LOOK_S, Talk(7, 15.0))
+            assert hang is None or n >= 60
+        assert hang is not None
+        assert hang.which == blamed
+
+
+def test_only_time_awake_counts(pulse: Pulse) -> None:
+    """Rank 0 was stopped for an hour; so was the machine, perhaps."""
+    eyes = Watch([pulse])
+    pulse._cells[1] = Place.RUNS
+    assert eyes.look(0.25, Talk(1, 60.0)) is None
+    assert eyes.look(3600.0, Talk(1, 60.0)) is None
+    pulse._cells[0] += 1
+    for _ in range(100):
+        assert eyes.look(0.25, Talk(1, 60.0)) is None
+    for number in range(1000):  # a talk each
+        pulse._cells[0] += 1
+        assert eyes.look(0.25, Talk(number, 60.0)) is None
+    pulse._cells[1] = Place.STARTS
+    found = [eyes.look(0.25, Talk(0, None)) for _ in range(2500)]
+    assert not any(found[:2399])  # ten minutes
+    assert found[-1] is not None
+
+
+def test_slow_steps_have_more_time() -> None:
+    assert limit_after(0.1) == watch.step_s
+    assert limit_after(20.0) == 200
+    assert limit_after(4000.0) == 600  # the machine was suspended meanwhile
 
 
 def test_out_of_memory_on_a_rank(tiny: Tiny) -> None:

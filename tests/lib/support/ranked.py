@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,12 @@ from support.host_device import use_for_cuda
 
 from specdec.core.backend.cuda.prompt import PromptSizes
 from specdec.core.backend.layers import HALF_FLOATS
+from specdec.core.backend.step import Step
 from specdec.core.gguf.reader import open_gguf
 from specdec.core.models.base import Model
 from specdec.core.ranks.backend import RankedBackend
 from specdec.core.ranks.load import load_ranked, open_ranks
+from specdec.core.ranks.process import Worker
 from specdec.core.runtime import Runtime
 from specdec.core.speculation.options import SpecOptions
 from specdec.core.state.sizes import StateSizes
@@ -24,6 +28,7 @@ from specdec.core.tokenizer import load_tokenizer
 N_CTX = 128
 SHORT_PROMPTS = PromptSizes(few=8, calls=(16, 32), chunk=64)
 SIZES = StateSizes(N_CTX)
+SLOW_S = 2.5
 
 
 def as_here() -> None:
@@ -36,8 +41,42 @@ def patch(monkeypatch: pytest.MonkeyPatch) -> None:
     use_for_cuda(monkeypatch, prompts=SHORT_PROMPTS)
 
 
-def open_here(devices: list[str]) -> RankedBackend:
-    return open_ranks(devices, HALF_FLOATS, prepare=f"{__name__}:{as_here.__name__}")
+def stuck_in_its_last_step() -> None:
+    """The third of three rows: the process lives, and its step does not end."""
+    slow_at_first()
+    run, n_run = Worker.step, 0
+
+    def step(self: Worker, state: int, number: int, step: Step) -> None:
+        nonlocal n_run
+        n_run += step.n_rows == 3
+        if n_run == 3:
+            time.sleep(1000)
+        run(self, state, number, step)
+
+    pytest.MonkeyPatch().setattr(Worker, "step", step)
+
+
+def slow_at_first() -> None:
+    """The first step of each size takes long, as if kernels were compiled; loading does, too."""
+    as_here()
+    run, load, seen = Worker.step, Worker.load, set[int]()
+
+    def step(self: Worker, state: int, number: int, step: Step) -> None:
+        if step.n_rows not in seen:
+            seen.add(step.n_rows)
+            time.sleep(SLOW_S)
+        run(self, state, number, step)
+
+    def slowly(self: Worker, path: str, blocks: range) -> None:
+        time.sleep(SLOW_S)
+        load(self, path, blocks)
+
+    pytest.MonkeyPatch().setattr(Worker, "step", step)
+    pytest.MonkeyPatch().setattr(Worker, "load", slowly)
+
+
+def open_here(devices: list[str], prepare: Callable[[], None] = as_here) -> RankedBackend:
+    return open_ranks(devices, HALF_FLOATS, prepare=f"{__name__}:{prepare.__name__}")
 
 
 def load(path: Path, backend: RankedBackend, *, with_nextn: bool = True) -> Model:
