@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from .attention import AttentionHeads, AttentionStep
-from .kernel import Array, Kernel, Launcher, Source
+from .attention_variants import Limits, require_cells, require_variant, too_few, variant_kernel
+from .kernel import Array, Kernel, Launcher
 from .kv_pages import KvHeads, KvPages
 from .shapes import require_shape
 
@@ -35,28 +36,14 @@ class Variant:
 
     @property
     def kernel(self) -> Kernel:
-        return _kernel(self)
-
-
-@cache
-def _kernel(variant: Variant) -> Kernel:
-    kv = variant.kv
-    dims = (kv.key_dim, kv.int8_keys), (kv.value_dim, kv.int8_values)
-    types = "_".join(f"{dim}{'i8' if is_int8 else ''}" for dim, is_int8 in dims)
-    name = f"attn_prefill_{types}_x{variant.rows}"
-    defines: dict[str, str | int] = {"NAME": name}
-    defines |= {"KEY_DIM": kv.key_dim, "VALUE_DIM": kv.value_dim}
-    defines |= {"INT8_KEYS": int(kv.int8_keys), "INT8_VALUES": int(kv.int8_values)}
-    defines |= {"WARPS": variant.warps, "SLOTS": variant.slots}
-    return Kernel(
-        name,
-        Source("attn_prefill.cu", tuple(defines.items())),
-        "attention.attend: of many rows, all that comes after attn_prep",
-        threads=32 * variant.warps,
-        registers=255,
-        shared=WHERE_BYTES,
-        dynamic_shared=variant.dynamic_shared,
-    )
+        return variant_kernel(
+            "attn_prefill",
+            "attention.attend: of many rows, all that comes after attn_prep",
+            self.kv,
+            self.rows,
+            (("WARPS", self.warps), ("SLOTS", self.slots)),
+            Limits(32 * self.warps, 255, WHERE_BYTES, self.dynamic_shared),
+        )
 
 
 @cache
@@ -67,7 +54,7 @@ def best_variant(kv: KvHeads, shared_of_a_block: int) -> Variant:
             found = Variant(kv, warps, slots)
             if found.dynamic_shared + WHERE_BYTES <= shared_of_a_block:
                 return found
-    raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
+    raise too_few(shared_of_a_block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +85,9 @@ def attn_prefill(
     rows.check(heads, step.n_rows)
     if sinks is not None:
         require_shape("sinks", sinks, (heads.n_heads,))
-    if cells.heads != heads.kv:
-        raise ValueError(f"cells of {cells.heads}, heads of {heads.kv}")
+    require_cells(heads, cells)
     variant = variant or best_variant(heads.kv.of_one_head, launcher.shared_of_a_block)
-    if variant.kv != heads.kv.of_one_head:
-        raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
+    require_variant(heads, variant.kv)
     arguments = [rows.queries, cells.keys, cells.key_scales, cells.values, cells.value_scales]
     arguments += [step.pages, step.page_stride, cells.page_len, step.starts, step.past]
     arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.window, sinks]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from .attention import AttentionHeads, AttentionStep, Parts
-from .kernel import Array, Kernel, Launcher, Source
+from .attention_variants import Limits, require_cells, require_variant, too_few, variant_kernel
+from .kernel import Array, Kernel, Launcher
 from .kv_pages import KvHeads, KvPages
 from .shapes import require_shape
 
@@ -80,34 +81,25 @@ class Variant:
 
     @property
     def kernel(self) -> Kernel:
-        return _kernel(self)
+        registers = min(255, 65536 // self.threads)
+        return variant_kernel(
+            "attn_verify",
+            "attention.attend: scores, softmax and weighted sums, in parts",
+            self.kv,
+            self.columns,
+            (
+                ("HALVES", self.halves),
+                ("TEAMS", self.teams),
+                ("TILES", self.tiles),
+                ("SLOTS", self.slots),
+            ),
+            Limits(self.threads, registers, self.static_shared, self.dynamic_shared),
+        )
 
 
 def _tile_bytes(dim: int, is_int8: bool) -> int:
     cell = dim if is_int8 else 2 * dim
     return TILE * (cell // 16 | 1) * 16 + (TILE * dim // 16 if is_int8 else 0)
-
-
-@cache
-def _kernel(variant: Variant) -> Kernel:
-    kv = variant.kv
-    dims = (kv.key_dim, kv.int8_keys), (kv.value_dim, kv.int8_values)
-    types = "_".join(f"{dim}{'i8' if is_int8 else ''}" for dim, is_int8 in dims)
-    name = f"attn_verify_{types}_x{variant.columns}"
-    defines: dict[str, str | int] = {"NAME": name}
-    defines |= {"KEY_DIM": kv.key_dim, "VALUE_DIM": kv.value_dim}
-    defines |= {"INT8_KEYS": int(kv.int8_keys), "INT8_VALUES": int(kv.int8_values)}
-    defines |= {"HALVES": variant.halves, "TEAMS": variant.teams}
-    defines |= {"TILES": variant.tiles, "SLOTS": variant.slots}
-    return Kernel(
-        name,
-        Source("attn_verify.cu", tuple(defines.items())),
-        "attention.attend: scores, softmax and weighted sums, in parts",
-        threads=variant.threads,
-        registers=min(255, 65536 // variant.threads),
-        shared=variant.static_shared,
-        dynamic_shared=variant.dynamic_shared,
-    )
 
 
 @cache
@@ -118,7 +110,7 @@ def best_variant(
     possible = (Variant(kv, teams, tiles) for teams, tiles in WIDTHS)
     fitting = [v for v in possible if v.has_registers and v.shared <= shared_of_a_block]
     if not fitting:
-        raise ValueError(f"a block has {shared_of_a_block} bytes of shared memory: too few")
+        raise too_few(shared_of_a_block)
     chosen = min(fitting, key=lambda v: (-(-n_columns // v.columns), v.columns))
     return _with_slots(chosen, shared_of_a_block)
 
@@ -159,15 +151,13 @@ def attn_verify(
     `variant`: None for the best that the device has the shared memory for.
     """
     require_shape("queries", queries, heads.queries_shape(step.n_rows))
-    if cache.heads != heads.kv:
-        raise ValueError(f"cells of {cache.heads}, heads of {heads.kv}")
+    require_cells(heads, cache)
     if not 0 < max_rows <= step.n_rows:
         raise ValueError(f"up to {max_rows} rows of a sequence, of {step.n_rows}")
     parts.require(heads, step.n_rows)
     n_columns = max_rows * heads.group
     variant = variant or best_variant(heads.kv.of_one_head, n_columns, launcher.shared_of_a_block)
-    if variant.kv != heads.kv.of_one_head:
-        raise ValueError(f"a kernel for {variant.kv}, heads of {heads.kv}")
+    require_variant(heads, variant.kv)
     chunks = -(-n_columns // variant.columns)
     arguments = [queries, cache.keys, cache.key_scales, cache.values, cache.value_scales]
     arguments += [step.pages, step.page_stride, cache.page_len, step.starts, step.past]

@@ -122,6 +122,10 @@ class Split:
     rows: Array  # float32 (any, stride)
     row_of: Array  # int32 (tokens,): which one a token's columns go to
 
+    @property
+    def arguments(self) -> list[Argument]:
+        return [self.columns, self.rows, self.row_of, int(self.rows.shape[1])]
+
 
 @dataclass(frozen=True, slots=True)
 class _Target:
@@ -134,10 +138,7 @@ class _Target:
     packed: PackedRows | None = None
 
     def arguments(self, matrix: Matrix, tokens: int) -> list[Argument]:
-        split = [0, None, None, 0]
-        if self.split:
-            stride = int(self.split.rows.shape[1])
-            split = [self.split.columns, self.split.rows, self.split.row_of, stride]
+        split = self.split.arguments if self.split else [0, None, None, 0]
         maxima = [self.maxima, 0 if self.maxima is None else int(self.maxima.shape[1])]
         packed = self.packed.arguments if self.packed else [None, None, None, 0]
         place = [self.y, int(self.y.shape[1]), self.column]
@@ -172,12 +173,7 @@ def split_product(
     column: int = 0,
 ) -> None:
     """The first columns go to `split.rows[split.row_of[token]]`, the others to y[:, column:]."""
-    if not 0 <= split.columns <= matrix.rows:
-        raise ValueError(f"a split at {split.columns} of {matrix.rows} columns")
-    if split.rows.shape[1] < split.columns:
-        raise ValueError(f"rows of {split.rows.shape[1]} cannot take {split.columns} columns")
-    if split.row_of.shape[0] < _tokens(x):
-        raise ValueError(f"{split.row_of.shape[0]} places for {_tokens(x)} rows")
+    _check_split(split, x, matrix)
     _check_y(y, x, column + matrix.rows - split.columns)
     _launch(launcher, x, matrix, _Target(_Ending.SPLIT, y, column, split), workspace)
 
@@ -235,9 +231,7 @@ def _launch(
     launcher: Launcher, x: PackedRows, matrix: Matrix, target: _Target, workspace: Workspace
 ) -> None:
     tokens, tiles = _tokens(x), matrix.tiles
-    if x.width != tiles.k_blocks * 256:
-        raise ValueError(f"packed rows are {x.width} wide, the weights {tiles.width}")
-    _check_workspace(workspace, tokens, matrix, launcher.n_processors)
+    _check_product(launcher, x, matrix, workspace)
     width = next((w for w in WIDTHS if tokens <= w), WIDTHS[-1])
     blocks, each, longer = shares(launcher, tiles)
     arguments = [matrix.weights, tiles.k_blocks, tiles.tiles, each, longer, *x.arguments]
@@ -260,7 +254,19 @@ def _check_y(y: Array, x: PackedRows, columns: int) -> None:
         raise ValueError(f"rows {tuple(y.shape)}, needed {(_tokens(x), columns)}")
 
 
-def _check_workspace(workspace: Workspace, tokens: int, matrix: Matrix, n: int) -> None:
+def _check_split(split: Split, x: PackedRows, matrix: Matrix) -> None:
+    if not 0 <= split.columns <= matrix.rows:
+        raise ValueError(f"a split at {split.columns} of {matrix.rows} columns")
+    if split.rows.shape[1] < split.columns:
+        raise ValueError(f"rows of {split.rows.shape[1]} cannot take {split.columns} columns")
+    if split.row_of.shape[0] < _tokens(x):
+        raise ValueError(f"{split.row_of.shape[0]} places for {_tokens(x)} rows")
+
+
+def _check_product(launcher: Launcher, x: PackedRows, matrix: Matrix, workspace: Workspace) -> None:
+    tokens, n, tiles = _tokens(x), launcher.n_processors, matrix.tiles
+    if x.width != tiles.k_blocks * 256:
+        raise ValueError(f"packed rows are {x.width} wide, the weights {tiles.width}")
     partials, counters = workspace.partials.shape[0], workspace.counters.shape[0]
     if partials < Workspace.partials_size(tokens, n):
         raise ValueError(f"{partials} partial sums, needed {Workspace.partials_size(tokens, n)}")

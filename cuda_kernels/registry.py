@@ -28,6 +28,7 @@ MODULES: tuple[str, ...] = (
     "page_copy",
     "qmm",
     "qmm_moe",
+    "qmm_pair",
     "round_times",
     "spec_accept",
     "wide_rows",

@@ -274,12 +274,38 @@ def unpack_iq4_nl(tiles: Bytes) -> Bytes:
     return _unpack_chosen(tiles, 2)
 
 
+def _rotated(values: Bytes, n: int) -> Bytes:
+    """Bytes to the right by n bits; what leaves comes back at the left."""
+    right, left = np.uint8(n), np.uint8(8 - n)
+    turned: Bytes = values >> right | values << left
+    return turned
+
+
+# MXFP4: exponents are 0 ... 254, rotated by a bit. With 255 a code is 0, 2^127 or beyond float32;
+# so it is with 254 as the code that is twice as large, or the largest.
+
+_TWICE = np.array([0, 2, 4, 5, 6, 7, 7, 7, 8, 10, 12, 13, 14, 15, 15, 15], np.uint8)
+
+
+def _within_254(parts: Bytes) -> Bytes:
+    # as float32 of the same values
+    above = parts[..., 0] == 255
+    if not above.any():
+        return parts
+    parts, codes = parts.copy(), parts[above, 1:]
+    parts[above, 0] = 254
+    parts[above, 1:] = _TWICE[codes & 15] | _TWICE[codes >> 4] << 4
+    return parts
+
+
 def pack_mxfp4(blocks: Bytes) -> Bytes:
-    return _pack_chosen(blocks, 1)
+    parts = _within_254(_blocks_of_32(blocks))
+    return _pack_chosen(_whole(_rotated(parts[..., :1], 1), parts[..., 1:]), 1)
 
 
 def unpack_mxfp4(tiles: Bytes) -> Bytes:
-    return _unpack_chosen(tiles, 1)
+    parts = _blocks_of_32(_unpack_chosen(tiles, 1))
+    return _whole(_rotated(parts[..., :1], 7), parts[..., 1:])
 
 
 # Blocks of 256

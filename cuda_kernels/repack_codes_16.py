@@ -15,6 +15,7 @@ from .repack_codes import (
     _from_rows,
     _halves,
     _joined,
+    _rotated,
     _split,
     _to_lanes,
     _to_rows,
@@ -96,7 +97,7 @@ def unpack_q3_k(tiles: Bytes) -> Bytes:
 
 
 # NVFP4: in each 8 bytes of the file the low nibbles are 8 values, and the high ones the next 8. Of
-# a scale the sign means nothing, and 0x7f is 0.
+# a scale the sign means nothing, and 0x7f is 0. Its nibbles change places.
 
 
 def pack_nvfp4(blocks: Bytes) -> Bytes:
@@ -107,7 +108,7 @@ def pack_nvfp4(blocks: Bytes) -> Bytes:
     words = _halves(_words(codes[..., 0, :] | codes[..., 1, :] << 4))
     stored = fours[..., :4].reshape(*shape, 16)
     scales = np.where(stored == 0x7F, 0, stored & 0x7F).astype(np.uint8)
-    return _joined(_to_lanes(words), _to_rows(scales))
+    return _joined(_to_lanes(words), _to_rows(_rotated(scales, 4)))
 
 
 def unpack_nvfp4(tiles: Bytes) -> Bytes:
@@ -116,7 +117,7 @@ def unpack_nvfp4(tiles: Bytes) -> Bytes:
     shape = packed.shape[:3]
     codes = packed.reshape(*shape, 8, 1, 16) >> np.array([[0], [4]], np.uint8) & 15
     quants = (codes[..., :8] | codes[..., 8:] << 4).reshape(*shape, 4, 32)
-    heads = _from_rows(scales).reshape(*shape, 4, 4)
+    heads = _rotated(_from_rows(scales), 4).reshape(*shape, 4, 4)
     return np.concatenate([heads, quants], axis=-1).reshape(*shape, 144)
 
 

@@ -45,6 +45,7 @@ class DraftAsk:
     chooser: Chooser
     length: int  # tokens at most; 0: its rows are run, and that is all
     p_min: float = 0.0  # the draft ends before a token less probable than this
+    sharpness: float = 1.0  # logits are multiplied by it where chances are told
 
 
 @dataclass(slots=True)
@@ -52,8 +53,11 @@ class Drafts:
     """What came out, by sequence of the step."""
 
     tokens: list[list[int]]
-    # The drafter's own probability of each token: softmax at temperature 1 over all its logits.
+    # The drafter's own probability of each token: softmax over all its logits, times `sharpness`.
     chances: list[list[float]]
+    # Drafts that ended because nobody could pick: the numbers are broken, or only the definition
+    # can tell. Empty: it was not watched.
+    unsure: list[bool] = field(default_factory=list)
 
 
 class DraftRun(Protocol):
@@ -105,6 +109,7 @@ class Line:
     place: int  # in the step that runs
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
+    is_unsure: bool = False
 
 
 class HostChain:
@@ -121,7 +126,7 @@ class HostChain:
         while live := self._choose(live, step, output):
             step = self._follow(live, step, output)
             output = self._run(step)
-        return Drafts([line.tokens for line in lines], [line.chances for line in lines])
+        return drafts_of(lines)
 
     def _choose(self, live: list[Line], step: Step, output: HostOutput) -> list[Line]:
         """One more token for each of them; returns those that want another."""
@@ -143,10 +148,11 @@ class HostChain:
         try:
             token = chooser.pick(output, row, position)
         except NonFiniteError:
-            return False
+            token = UNSURE
+        line.is_unsure = token == UNSURE
         if token == UNSURE or token in self._plan.stops:
             return False
-        chance = chance_of(output.logits[row], token)
+        chance = chance_of(output.logits[row], token, line.ask.sharpness)
         if not chance >= line.ask.p_min:
             return False
         chooser.accept(token)
@@ -196,7 +202,15 @@ def last_rows(step: Step, lines: Sequence[Line]) -> Ints:
     return step.starts[1:][[line.place for line in lines]] - 1
 
 
-def chance_of(logits: Floats, token: int) -> float:
-    """Softmax at temperature 1."""
-    best = logits.max()
-    return float(np.exp(logits[token] - best) / np.exp(logits - best).sum())
+def drafts_of(lines: Sequence[Line]) -> Drafts:
+    return Drafts(
+        [line.tokens for line in lines],
+        [line.chances for line in lines],
+        [line.is_unsure for line in lines],
+    )
+
+
+def chance_of(logits: Floats, token: int, sharpness: float = 1.0) -> float:
+    """Softmax; `sharpness` is one by the temperature."""
+    weights = np.exp((logits - logits.max()) * sharpness)
+    return float(weights[token] / weights.sum())

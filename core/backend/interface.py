@@ -129,6 +129,8 @@ class Backend(ABC):
     report: Report = staticmethod(_silent)
     # Rows of a prompt that are run at once, at absolute multiples of it; None: as the engine likes.
     prompt_chunk: int | None = None
+    # `compile_chain` is quicker than the host loop, and takes no memory that has to be planned for.
+    chains_at_once: bool = False
     # Whether a row's numbers are the same whatever rows run with it, those of prompts included.
     any_cut: bool = True
 

@@ -23,6 +23,7 @@ from .splice import shortened, splice
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
 LONGEST_REST: Final = 64  # rounds
 GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
+FIRST_GLANCE: Final = 28  # the same at the beginning of a text, where they did not pay in the last
 SELDOM: Final = 56  # the same, while they do not pay
 _FORGET: Final = 0.9  # of that profit, at every question
 AFTER_MISS: Final = 5  # rounds
@@ -60,7 +61,9 @@ class Chain(Speculator):
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = 0
         self._run = None
-        self._glance = GLANCE_EVERY  # another text may repeat what the last one did not
+        # Another text may repeat what the last one did not: a first look is soon, but sooner where
+        # looks have paid lately.
+        self._glance = GLANCE_EVERY if self._profit >= 0.0 else FIRST_GLANCE
         sequence = opening.sequence
         self.policy.begin(sequence)
         for each in self._all:

@@ -9,24 +9,24 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..errors import ConfigError, FileFormatError, NonFiniteError, SpecdecError
-from ..sampling.choosing import DraftSampler, make_chooser
+from ..backend.chain import DraftAsk
+from ..errors import ConfigError, FileFormatError
+from ..sampling.choosing import make_chooser
 from ..state.fingerprint import model_fingerprint
 from ..state.leftovers import Leftovers, Origin, give_left, take_left
 from ..state.snapshot import SequenceSnapshot
 from .draft_pick import Language, SharedTokens, TranslatedTokens
+from .draft_round import Line, Round, Work
 from .draft_saving import load_reading, save_reading
-from .draft_state import DraftState, Part, Reading, draft_sizes
+from .draft_state import DraftState, Reading, draft_sizes
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .options import DRAFT
-from .translation import NO_TOKEN, Translation, Translator
+from .translation import Translator
 from .vocabularies import find_difference
 
 if TYPE_CHECKING:
-    from ..backend.interface import HostOutput
     from ..state.store import StateStore
     from .table import LoadedModel, Setting
 
@@ -41,33 +41,6 @@ def make(setting: Setting) -> DraftModel:
         raise ConfigError("spec-type draft needs a draft model: give its file with -md")
     language = _language(setting.target, draft)
     return DraftModel(setting, draft, language, model_fingerprint(draft.file))
-
-
-@dataclass(eq=False, slots=True)
-class _Line:
-    """One text, as long as it is written."""
-
-    text: Translation | None  # None: the target's tokens are the draft model's
-    chooser: DraftSampler | None = None  # until the first draft
-    reading: Reading | None = None  # until the first draft
-    is_broken: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _Work:
-    """One draft in the making."""
-
-    line: _Line
-    reading: Reading
-    ids: Sequence[int]  # the text in the draft model's tokens
-    n_sure: int
-    length: int  # tokens wanted at most
-    chooser: DraftSampler
-    position: int  # of the first token, in the target's text
-    sharpness: float  # at which chances are told: one by the temperature
-    p_min: float  # a token of less chance ends it
-    tokens: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
 
 
 class DraftModel(Speculator):
@@ -85,9 +58,9 @@ class DraftModel(Speculator):
         self.longest = self._n_max
         self._p_min = options.draft_p_min
         h = draft.model.hparams
-        self._n_vocab = h.n_vocab
+        self._n_vocab, self._n_target = h.n_vocab, setting.target.model.hparams.n_vocab
         self._eog_ids = setting.target.tokenizer.eog_ids
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, Line] = {}
         self._by_ratio: set[int] = set()  # texts that want to know laws
         self._n_cells: dict[int, int] = {}  # of the target's state, by text
         self._is_amid = False
@@ -101,7 +74,10 @@ class DraftModel(Speculator):
                 n_train,
             )
         sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
-        self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
+        state = self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
+        if self._language.shares_ids and self._backend.chains_at_once:
+            state.compile_chain(self._draft.model, self._n_max, self._n_target, self._eog_ids)
+        self._round = Round(state, self._language, self._draft.file.label)
 
     def begin(self, opening: Opening) -> None:
         self._n_cells[opening.sequence] = opening.state.n_cells
@@ -126,7 +102,7 @@ class DraftModel(Speculator):
         works = [self._work(ask) for ask in asks]
         wanted = [work for work in works if work is not None]
         if wanted:
-            self._write(wanted)
+            self._round.write(wanted)
         self._is_amid = False
         ms = 1000 * (time.perf_counter() - began_at) / max(1, len(wanted))
         return [Draft() if work is None else self._finish(work, ms) for work in works]
@@ -150,7 +126,7 @@ class DraftModel(Speculator):
         """What does not fit here is left alone: then all is read again."""
         self._recover()
         if _STATE in blobs:
-            line = self._lines[sequence] = _Line(self._language.new_text())
+            line = self._lines[sequence] = Line(self._language.new_text())
             line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
 
     def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
@@ -188,14 +164,14 @@ class DraftModel(Speculator):
 
     # one round
 
-    def _work(self, ask: Ask) -> _Work | None:
+    def _work(self, ask: Ask) -> Work | None:
         """What there is to do for a draft; None if there is to be none."""
         length = min(self._n_max, ask.max_draft)
         if length < self._n_min:
             return None
         line = self._lines.get(ask.sequence)
         if line is None:
-            line = self._lines[ask.sequence] = _Line(self._language.new_text())
+            line = self._lines[ask.sequence] = Line(self._language.new_text())
         if line.is_broken:
             return None
         ids, n_sure = ask.tokens, len(ask.tokens)
@@ -217,11 +193,11 @@ class DraftModel(Speculator):
             )
         chooser.restart(ask.tokens)
         sharpness = 1 / (ask.sampler.params.temperature or _GREEDY)
-        # What is drawn stays, however unlikely: see `DrawingSampler`.
-        p_min = 0.0 if chooser.draws else max(self._p_min, ask.stop_below)
-        return _Work(line, reading, ids, n_sure, length, chooser, len(ask.tokens), sharpness, p_min)
+        p_min = max(self._p_min, ask.stop_below)
+        wanted = DraftAsk(chooser, length, p_min, sharpness)
+        return Work(line, reading, ids, n_sure, chooser, len(ask.tokens), wanted)
 
-    def _reading(self, line: _Line, ids: Sequence[int], n_sure: int) -> Reading | None:
+    def _reading(self, line: Line, ids: Sequence[int], n_sure: int) -> Reading | None:
         """What has been read of the text, taken back to what still holds."""
         reading = line.reading
         if reading is not None and not (
@@ -240,83 +216,15 @@ class DraftModel(Speculator):
         reading.is_compared = True
         return reading.cells[: reading.n_sure] == self._language.known(ids[: reading.n_sure])
 
-    def _write(self, works: list[_Work]) -> None:
-        """A step for each place of the drafts, over all texts that go on.
-
-        The last two lines are what a native chain would do in one call, where ids are shared, the
-        draft model is not recurrent and every sampler has a native request.
-        """
-        live: list[_Work] = []
-        while not live:
-            parts, ran, live = self._first_parts(works)
-            output = self._state.run(parts)
-            for work in ran:
-                is_read = len(work.reading.cells) == len(work.ids)
-                self._state.settle(work.reading, work.n_sure, is_read=is_read)
-            if len(works) > 1:  # the others shall not wait for one that has much to read
-                break
-        while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
-            output = self._state.run([Part(work.reading, [work.tokens[-1]]) for work in live])
-
-    def _first_parts(self, works: list[_Work]) -> tuple[list[Part], list[_Work], list[_Work]]:
-        """What has not been read, in pieces; of whom, and for whom that is all."""
-        left = self._state.store.chunk
-        parts, ran, live = list[Part](), list[_Work](), list[_Work]()
-        for work in works:
-            reading, ids = work.reading, work.ids
-            first = len(reading.cells)
-            end = self._end_of_piece(reading, len(ids))
-            if not self._is_short(reading, end - first):
-                if end - first > left:
-                    continue
-                left -= end - first
-            is_last = end == len(ids)
-            parts.append(Part(reading, self._language.known(ids[first:end]), is_last))
-            ran.append(work)
-            if is_last:
-                live.append(work)
-        return parts, ran, live
-
-    def _is_short(self, reading: Reading, n_rows: int) -> bool:
-        """No more than every text may have in a step besides the pieces of prompts."""
-        n_unsure = len(reading.cells) - reading.n_sure
-        return n_rows + n_unsure <= reading.state.window
-
-    def _end_of_piece(self, reading: Reading, n_ids: int) -> int:
-        first, chunk = len(reading.cells), self._state.store.chunk
-        end = n_ids if n_ids - first <= chunk else (first // chunk + 1) * chunk
-        return min([end, *(place for place in reading.state.wanted if first < place)])
-
-    def _extend(self, work: _Work, output: HostOutput, row: int) -> bool:
-        """By one token; whether there is to be another."""
-        chooser, language = work.chooser, self._language
-        try:
-            token = language.pick(chooser, output, row, work.position + len(work.tokens))
-            if token == NO_TOKEN:
-                return False
-            chance = language.chance(output.logits[row], token, work.sharpness)
-            if chance < work.p_min:
-                return False
-            language.accept(chooser, token)
-        except NonFiniteError as error:
-            work.line.is_broken = True
-            logger.warning("%s: no more drafts for this text: %s", self._draft.file.label, error)
-            return False
-        except SpecdecError:  # the sampler has nothing to say here, as the target will find
-            return False
-        work.tokens.append(token)
-        work.chances.append(chance)
-        return len(work.tokens) < work.length
-
-    def _finish(self, work: _Work, ms: float) -> Draft:
+    def _finish(self, work: Work, ms: float) -> Draft:
         n_drawn = len(work.tokens)
         if work.chooser.draws:
             # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
             laws = work.chooser.laws[:n_drawn]
             return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, laws=laws)
         tokens, chances = self._language.back(work.tokens, work.chances)
-        if len(tokens) > work.length:
-            tokens, chances = tokens[: work.length], chances[: work.length]
+        if len(tokens) > (length := work.ask.length):
+            tokens, chances = tokens[:length], chances[:length]
         if len(tokens) < self._n_min:
             tokens, chances = [], []
         return Draft(tokens, [DRAFT] * len(tokens), {DRAFT: ms}, chances)

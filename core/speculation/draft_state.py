@@ -3,21 +3,23 @@
 Its state is its own: pages, slots and a prefix cache. Tokens drafted are run like any others, and
 taken back by counting, as the target's are. A recurrent state can only be taken back over rows
 whose factors are still pending, so no step may make those of a draft final: where one would, it
-goes back before the draft and runs all of that again together with the new row.
+goes back before the draft and runs all of that again together with the new row. A native call
+cannot do that, and is not made where it would have to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..backend.step import KEPT_FACTORS, n_kept
+from ..backend.step import KEPT_FACTORS, n_kept, replay_after
 from ..state.rows import StateRows
 from ..state.sizes import StateSizes
 from ..state.store import StateStore
 
 if TYPE_CHECKING:
+    from ..backend.chain import DraftAsk, DraftRun, Drafts
     from ..backend.interface import Backend, HostOutput
     from ..models.base import Model
     from ..state.store import SequenceState
@@ -65,6 +67,23 @@ class DraftState:
             model.forward, self.store.state, max_rows=max_rows, taps=frozenset()
         )
         self._rows = StateRows(self.store, max_rows)
+        self._chain: DraftRun | None = None
+        self._chain_rows = 0  # of its first step, at most: it is not for reading prompts
+
+    def compile_chain(
+        self, model: Model, longest: int, n_vocab: int, stops: Collection[int]
+    ) -> None:
+        """For `draft`. `n_vocab`: tokens that those who pick know."""
+        store, sizes = self.store, self.store.sizes
+        self._chain_rows = sizes.n_slots * sizes.window
+        self._chain = store.backend.compile_chain(
+            model.forward,
+            store.state,
+            max_rows=self._chain_rows,
+            max_draft=max(longest, 1),
+            n_vocab=n_vocab,
+            stops=stops,
+        )
 
     def open(self, tokens: Sequence[int]) -> Reading | None:
         """Begin with what other texts left of these tokens; None if there is no room."""
@@ -102,6 +121,44 @@ class DraftState:
             reading.cells += tokens
         return output
 
+    def can_draft(self, parts: Sequence[Part], longest: int) -> bool:
+        """Whether `draft` can run these parts, and behind them drafts of up to `longest` tokens
+        that can be taken back."""
+        if self._chain is None or sum(len(part.tokens) for part in parts) > self._chain_rows:
+            return False
+        return not self.store.is_recurrent or all(
+            self._stays_revocable(part, longest) for part in parts
+        )
+
+    def draft(self, parts: Sequence[Part], asks: Sequence[DraftAsk]) -> Drafts:
+        """Run the parts and draft from each, all in one call. What has run of the drafts has to be
+        told (`keep_draft`), once what is sure is settled."""
+        assert self._chain is not None
+        rows = self._rows
+        rows.begin()
+        for (reading, tokens, _), ask in zip(parts, asks, strict=True):
+            state = reading.state
+            end = state.n_cells + len(tokens) + max(ask.length - 1, 0)
+            state.table.reserve(state.n_cells, end)
+            rows.add(state, tokens, 0)
+        drafts = self._chain(rows.step(), asks)
+        for reading, tokens, _ in parts:
+            reading.state.advance(len(tokens), len(tokens))
+            reading.cells += tokens
+        return drafts
+
+    def keep_draft(self, reading: Reading, tokens: Sequence[int]) -> None:
+        for _ in tokens:  # each in a step of its own
+            reading.state.advance(1, 1)
+        reading.cells += tokens
+
+    def last_part(self, reading: Reading) -> Part:
+        """The last token once more, for its logits."""
+        last = reading.cells[-1]
+        self._cut(reading, len(reading.cells) - 1)
+        reading.n_sure = min(reading.n_sure, len(reading.cells))
+        return Part(reading, [last])
+
     def settle(self, reading: Reading, n_sure: int, *, is_read: bool) -> None:
         """So many tokens of what has run stay; `is_read`: all that there was to read."""
         state = reading.state
@@ -126,6 +183,19 @@ class DraftState:
 
     def _n_revocable(self, reading: Reading) -> int:
         return reading.state.replay if self.store.is_recurrent else len(reading.cells)
+
+    def _stays_revocable(self, part: Part, longest: int) -> bool:
+        """No step of the draft makes one of its rows final: the text would be read anew."""
+        reading, tokens, has_logits = part
+        state, n = reading.state, len(tokens)
+        if len(reading.cells) > reading.n_sure:
+            return False
+        replay = replay_after(state.replay, n, n, state.window)
+        for n_drafted in range(longest - 1 if has_logits else 0):
+            if n_drafted and not n_kept(replay, 1, state.window):
+                return False
+            replay = replay_after(replay, 1, 1, state.window)
+        return True
 
     def _cut(self, reading: Reading, n_cells: int) -> None:
         n_back = len(reading.cells) - n_cells

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..backend.chain import ChainPlan, DraftAsk, Drafts, HostChain, Line, last_rows
+from ..backend.chain import ChainPlan, DraftAsk, Drafts, HostChain, Line, drafts_of, last_rows
 from ..backend.interface import Run
 from ..backend.layers import Floats
 from ..backend.step import Piece, Step, build_step
@@ -43,7 +43,7 @@ class HeadsChain(HostChain):
             for line, row in zip(drafting, hidden, strict=True):
                 if len(line.tokens) > before[line.place] and i + 1 < len(self._runs):
                     behind[line.place].append(row)
-        return Drafts([line.tokens for line in lines], [line.chances for line in lines])
+        return drafts_of(lines)
 
 
 def _with_drafts(step: Step, lines: Sequence[Line], behind: Sequence[list[Floats]]) -> Step:

@@ -13,6 +13,7 @@ QUICK_MS: Final = 0.3  # a step that takes less: reading takes as long as one
 _QUICK_KEPT_FOR: Final = 200
 _SELDOM: Final = 110  # until so few are left, news have to wait
 _TELLING: Final = 0.1  # of a plain step
+_LEAST_MS: Final = 1e-9
 
 
 class Prices:
@@ -36,7 +37,9 @@ class Prices:
         if self._n_left > 0 and n_sequences == self._n_sequences:
             far = abs(n_ctx - self._n_ctx)
             if self.are_quick:
-                if far <= self._reach and (self._n_left > _SELDOM or not self._is_news()):
+                if self._n_left > _SELDOM or not self._is_news():
+                    if far > self._reach:
+                        self._move(n_ctx)
                     return
             elif not self._is_news() and 8 * far <= self._n_ctx:
                 return
@@ -50,6 +53,13 @@ class Prices:
         self.are_quick = plain < QUICK_MS
         self._n_left = _QUICK_KEPT_FOR if self.are_quick else _KEPT_FOR
         self._reach = _TELLING * plain / max(self.costs.slope, 1e-9)
+
+    def _move(self, n_ctx: int) -> None:
+        """To another context: a step of any rows takes as much more or less."""
+        ms = self.costs.slope * (n_ctx - self._n_ctx)
+        self.steps = [max(step + ms, _LEAST_MS) for step in self.steps]
+        self.hoped = [max(step + ms, _LEAST_MS) for step in self.hoped]
+        self._n_ctx = n_ctx
 
     def _is_news(self) -> bool:
         return self._version != self.costs.version

@@ -119,13 +119,35 @@ struct NumbersOnTheWay {
     }
 };
 
-template <class Format>
-__device__ __forceinline__ void product_32(int d[4], const uint32_t a[4], const uint2& b) {
-    const int zero[4] = {0, 0, 0, 0};
-    const uint32_t words[2] = {b.x, b.y};
-    if constexpr (Format::UNSIGNED) mma_u8(d, a, words, zero);
-    else mma_s8(d, a, words, zero);
-}
+// Codes as sums of two fragments cost one or two products more for each 4 rows, for 8 instructions less in all; 16 rows lack registers.
+template <class Format, int TILES>
+constexpr bool IN_PARTS = CHOOSES<Format> && TILES < 4;
+
+template <class Format, int TILES>
+struct Fragment {
+    static constexpr bool TWO = IN_PARTS<Format, TILES>;
+    uint32_t a[TWO ? 8 : 4];
+
+    __device__ __forceinline__ Fragment(const Format& tile, int j) {
+        if constexpr (TWO) tile.parts(j, a);
+        else tile.fragment(j, a);
+    }
+    __device__ __forceinline__ void times(int d[4], const uint2& b) const {
+        const int zero[4] = {0, 0, 0, 0};
+        const uint32_t words[2] = {b.x, b.y};
+        if constexpr (Format::UNSIGNED) mma_u8(d, a, words, zero);
+        else mma_s8(d, a, words, zero);
+        if constexpr (TWO) mma_s8(d, a + 4, words, d);
+    }
+    // The first or the second 16 of k.
+    template <int HALF>
+    __device__ __forceinline__ void half_times(int d[4], const uint2& b) const {
+        const int zero[4] = {0, 0, 0, 0};
+        uint32_t word = HALF ? b.y : b.x;
+        mma_s8_k16(d, a + 2 * HALF, word, zero);
+        if constexpr (TWO) mma_s8_k16(d, a + 4 + 2 * HALF, word, d);
+    }
+};
 
 // Integer scales: all of a super-block is added up as integers, and one float scale finishes 256 values.
 template <class Format, int TILES>
@@ -151,16 +173,15 @@ struct IntegerSums {
         to[2] += scale_8 * p[2];
         to[3] += scale_8 * p[3];
     }
-    __device__ __forceinline__ void sub_block(const Format& tile, int j, const uint32_t a[4], int n, const uint2& b) {
+    __device__ __forceinline__ void sub_block(const Format& tile, int j, const Fragment<Format, TILES>& codes, int n, const uint2& b) {
         int p[4];
         if constexpr (Format::GROUP == 32) {
-            product_32<Format>(p, a, b);
+            codes.times(p, b);
             add(n, j, p, tile.scale(0, j), tile.scale(1, j));
         } else {
-            const int zero[4] = {0, 0, 0, 0};
-            mma_s8_k16(p, a, b.x, zero);
+            codes.template half_times<0>(p, b);
             add(n, j, p, tile.scale(0, 2 * j), tile.scale(1, 2 * j));
-            mma_s8_k16(p, a + 2, b.y, zero);
+            codes.template half_times<1>(p, b);
             add(n, j, p, tile.scale(0, 2 * j + 1), tile.scale(1, 2 * j + 1));
         }
     }
@@ -184,16 +205,15 @@ struct FloatSums {
 #pragma unroll
         for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;
     }
-    __device__ __forceinline__ void sub_block(const Format& tile, int j, const uint32_t a[4], int n, const uint2& b) {
+    __device__ __forceinline__ void sub_block(const Format& tile, int j, const Fragment<Format, TILES>& codes, int n, const uint2& b) {
         int p[4];
         if constexpr (Format::GROUP == 32) {
-            product_32<Format>(p, a, b);
+            codes.times(p, b);
             add(tile, j, p, n);
         } else {
-            const int zero[4] = {0, 0, 0, 0};
-            mma_s8_k16(p, a, b.x, zero);
+            codes.template half_times<0>(p, b);
             add(tile, 2 * j, p, n);
-            mma_s8_k16(p, a + 2, b.y, zero);
+            codes.template half_times<1>(p, b);
             add(tile, 2 * j + 1, p, n);
         }
     }
@@ -221,11 +241,10 @@ __device__ __forceinline__ void multiply_tile(const char* weights, const char* c
     step.clear();
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        uint32_t a[4];
-        tile.fragment(j, a);
+        Fragment<Format, TILES> codes(tile, j);
 #pragma unroll
         for (int n = 0; n < TILES; n++)
-            step.sub_block(tile, j, a, n, *(const uint2*)(values + 8 * QMM_PITCH * n + 32 * j));
+            step.sub_block(tile, j, codes, n, *(const uint2*)(values + 8 * QMM_PITCH * n + 32 * j));
     }
     uint32_t offsets[4];
     if constexpr (Format::MINIMA != 0) tile.offset_halves(offsets);

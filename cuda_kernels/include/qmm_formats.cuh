@@ -14,14 +14,22 @@
 //   ODD_SHIFT           the codes of odd sub-blocks are 2^ODD_SHIFT times larger than those of even ones, and unit is for the odd ones
 //   MINIMA              0, or what times minimum(r) * offset(r, i) is added to each value of group i: +1 or -1
 //   offset_halves(a)    the offsets as the fragment of a 16-bit product with sums of 16: k is the sixteen that an offset is for
-// so that value = scale * unit * code + MINIMA * minimum * offset, with the one shift.
+// so that value = scale * unit * code + MINIMA * minimum * offset, with the one shift. If CHOOSES<Format>, also
+//   parts(j, a)         the codes as sums of two fragments, a[0 ... 3] and a[4 ... 7]: cheaper to make, for twice the products
 #pragma once
 #include "base.cuh"
+
+template <class Format>
+constexpr bool CHOOSES = false;
 
 // Byte `i` of a word, as unsigned and signed.
 __device__ __forceinline__ int byte_of(uint32_t word, int i) { return (int)permute_bytes(word, 0, 0x4440 | (uint32_t)i); }
 __device__ __forceinline__ int signed_byte_of(uint32_t word, int i) {
     return (int)permute_bytes(word, 0, 0x8880 | 0x1111 * (uint32_t)i);
+}
+// The float whose first byte is byte i of `first`, the second that of `second`; the sign of `first`, which has none, fills it up.
+__device__ __forceinline__ float upper_bytes(uint32_t first, uint32_t second, int i) {
+    return __int_as_float((int)permute_bytes(first, second, 0x0488 | 0x1111 * (uint32_t)i));
 }
 __device__ __forceinline__ float low_half(uint32_t word) { return half_to_float((uint16_t)word); }
 __device__ __forceinline__ float high_half(uint32_t word) { return half_to_float((uint16_t)(word >> 16)); }
@@ -166,7 +174,8 @@ struct Q6_K {
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.25f; }
 };
 
-// Nibbles that choose from 16 bytes. Words [r] of sub-block j: four nibbles of a[r] in the low half, of a[2 + r] in the high half.
+// Nibbles that choose from 16 bytes, of which eight are negative and eight are not. Words [r] of sub-block j: four nibbles of a[r] in
+// the low half, of a[2 + r] in the high half.
 struct Chosen_4 {
     uint4 words[4];  // uint4 [4][lane]: of sub-blocks 2 i and 2 i + 1, two words each
 
@@ -189,10 +198,26 @@ struct Chosen_4 {
             }
         }
     }
+    // A nibble whose bit 3 is set chooses the sign of a byte, eight times: the table of the other eight adds 0 or -1, for which
+    // entries of `parts` make up. [0], [1]: the first eight; [2], [3]: the second.
+    __device__ __forceinline__ void sums(int j, const uint32_t parts[4], uint32_t a[8]) const {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint32_t word = word_of(words[j >> 1], 2 * (j & 1) + r), other = word ^ 0x88888888;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                a[2 * h + r] = permute_bytes(parts[0], parts[1], word >> (16 * h));
+                a[4 + 2 * h + r] = permute_bytes(parts[2], parts[3], other >> (16 * h));
+            }
+        }
+    }
 };
 
 #define IQ4_TABLE {0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535}  // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
 #define FP4_TABLE {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc}  // twice E2M1: 0 1 2 3 4 6 8 12, and negative
+// For `sums`. Of IQ4's first eight all are negative: 1 more for the second. Of FP4's second eight all but 0: 1 more for their twins.
+#define IQ4_PARTS {0xbfad9881, 0xf6eaddcf, 0x271a0e02, 0x725a4636}
+#define FP4_PARTS {0x04030200, 0x0d090705, 0xfdfeff00, 0xf4f8fafc}
 
 // Tile: the nibbles; 16 headers of 8 bytes. A scale minus 32 is six bits in two's complement, and comes out times 4. Bits 2 ... 7 of
 // byte i of the second word are scale i; its bits 0 and 1 are the low ones of scale 4 + i, whose high ones are nibble i of the first
@@ -219,6 +244,12 @@ struct IQ4_XS {
         const uint32_t table[4] = IQ4_TABLE;
         codes.fragment(j, table, a);
     }
+    __device__ __forceinline__ void parts(int j, uint32_t a[8]) const {
+        const uint32_t parts[4] = IQ4_PARTS;
+        codes.sums(j, parts, a);
+    }
     __device__ __forceinline__ int scale(int r, int i) const { return signed_byte_of(scales[r][i >> 2], i & 3); }
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.25f; }
 };
+template <>
+constexpr bool CHOOSES<IQ4_XS> = true;

@@ -91,29 +91,43 @@ struct Q3_K {
     __device__ __forceinline__ float unit(int r) const { return d[r] * 0.0078125f; }
 };
 
-// Tile: nibbles that choose; 16 x 16 scales, E4M3 without sign: as bits 7 ... 13 of a half float they are 2^8 too small, and the
-// table is twice E2M1. (What the file's 0x7f and 0x80 mean, which is 0, stands there as 0.)
+// Tile: nibbles that choose; 16 x 16 scales, E4M3 without sign, the lower nibble above the upper one: so they are bits 20 ... 26 of a
+// float, where those without a leading bit mean what they should, and 2^120 too small; the table is twice E2M1. Products with
+// codes are whole multiples of 2^-129, of which a float that is as small as these loses none. (What the file's 0x7f and 0x80
+// mean, which is 0, stands there as 0.)
 struct NVFP4 {
     static constexpr int TILE_BYTES = 2304, GROUP = 16, ODD_SHIFT = 0, MINIMA = 0;
     static constexpr bool INTEGER = false, UNSIGNED = false;
-    static constexpr float UNIT = 128.0f;
+    static constexpr float UNIT = 6.646139978924579e35f;  // 2^119
     Chosen_4 codes;
-    uint4 scales[2];
+    uint32_t upper[2][4], lower[2][4];
 
     __device__ __forceinline__ void load(const char* tile, int lane) {
         codes.load(tile, lane);
 #pragma unroll
-        for (int r = 0; r < 2; r++) scales[r] = ((const uint4*)(tile + 2048))[(lane >> 2) + 8 * r];
+        for (int r = 0; r < 2; r++) {
+            uint4 scales = ((const uint4*)(tile + 2048))[(lane >> 2) + 8 * r];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                upper[r][i] = word_of(scales, i) & 0x07070707;
+                lower[r][i] = word_of(scales, i) & 0xf0f0f0f0;
+            }
+        }
     }
     __device__ __forceinline__ void fragment(int j, uint32_t a[4]) const {
         const uint32_t table[4] = FP4_TABLE;
         codes.fragment(j, table, a);
     }
+    __device__ __forceinline__ void parts(int j, uint32_t a[8]) const {
+        const uint32_t parts[4] = FP4_PARTS;
+        codes.sums(j, parts, a);
+    }
     __device__ __forceinline__ float scale(int r, int i) const {
-        int code = byte_of(word_of(scales[r], i >> 2), i & 3);
-        return half_to_float((uint16_t)(code << 7));
+        return upper_bytes(upper[r][i >> 2], lower[r][i >> 2], i & 3);
     }
 };
+template <>
+constexpr bool CHOOSES<NVFP4> = true;
 
 // What is expanded when it is loaded: value = d * scale * code, all exact.
 // Tile: uint4 [8][lane], the fragment of each sub-block; 16 x 16 int8 scales; 16 floats d.

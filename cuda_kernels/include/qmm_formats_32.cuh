@@ -161,31 +161,50 @@ struct IQ4_NL {
         const uint32_t table[4] = IQ4_TABLE;
         codes.fragment(j, table, a);
     }
+    __device__ __forceinline__ void parts(int j, uint32_t a[8]) const {
+        const uint32_t parts[4] = IQ4_PARTS;
+        codes.sums(j, parts, a);
+    }
     __device__ __forceinline__ float scale(int r, int j) const { return d.of(r, j); }
 };
+template <>
+constexpr bool CHOOSES<IQ4_NL> = true;
 
-__device__ __forceinline__ float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
-
-// Tile: nibbles that choose; 16 x 8 exponents e. The scale is 2^(e - 128), as the table is twice E2M1: with e = 0 and 1 subnormal.
+// Tile: nibbles that choose; 16 x 8 exponents e = 0 ... 254, bit 0 above the seven others. Half of the scale is 2^(e - 127), as the
+// table is twice E2M1: as bits of a float e stands in the upper two bytes, 7 bits in one, 1 in the other. Where all are 0, one bit
+// further down is 2^-127. (repack.py writes what is left of a block with e = 255, which is 0, 2^127 and infinite, with 254.)
 struct MXFP4 {
     static constexpr int TILE_BYTES = 2176, GROUP = 32, ODD_SHIFT = 0, MINIMA = 0;
     static constexpr bool INTEGER = false, UNSIGNED = false;
-    static constexpr float UNIT = 1.0f;
+    static constexpr float UNIT = 0.5f;
     Chosen_4 codes;
-    uint2 exponents[2];
+    uint32_t upper[2][2], lower[2][2];  // [row][half]: four bytes each
 
     __device__ __forceinline__ void load(const char* tile, int lane) {
         codes.load(tile, lane);
 #pragma unroll
-        for (int r = 0; r < 2; r++) exponents[r] = ((const uint2*)(tile + 2048))[(lane >> 2) + 8 * r];
+        for (int r = 0; r < 2; r++) {
+            uint2 exponents = ((const uint2*)(tile + 2048))[(lane >> 2) + 8 * r];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t word = i ? exponents.y : exponents.x;
+                upper[r][i] = word & 0x7f7f7f7f;
+                uint32_t none = ~((upper[r][i] + 0x7f7f7f7f) | word) & 0x80808080;
+                lower[r][i] = (word & 0x80808080) | none >> 1;
+            }
+        }
     }
     __device__ __forceinline__ void fragment(int j, uint32_t a[4]) const {
         const uint32_t table[4] = FP4_TABLE;
         codes.fragment(j, table, a);
     }
+    __device__ __forceinline__ void parts(int j, uint32_t a[8]) const {
+        const uint32_t parts[4] = FP4_PARTS;
+        codes.sums(j, parts, a);
+    }
     __device__ __forceinline__ float scale(int r, int j) const {
-        uint32_t word = j < 4 ? exponents[r].x : exponents[r].y;
-        int e = byte_of(word, j & 3);
-        return power_of_two((e >> 1) - 64) * power_of_two(((e + 1) >> 1) - 64);  // of which neither is subnormal
+        return upper_bytes(upper[r][j >> 2], lower[r][j >> 2], j & 3);
     }
 };
+template <>
+constexpr bool CHOOSES<MXFP4> = true;

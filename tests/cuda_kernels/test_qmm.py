@@ -11,12 +11,21 @@ from support.blocks import HALVES
 from support.packed_rows import pack, unpack
 from support.quantised import Stored, normal_rows, put_packed, relative_error, stored, workspace
 
+from specdec.cuda_kernels.dequant import take_rows
 from specdec.cuda_kernels.packed import PackedRows
 from specdec.cuda_kernels.qmm import Workspace, product
 from specdec.cuda_kernels.repack import FORMATS
 
 Floats = NDArray[np.float32]
-FEW = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "Q2_K", "NVFP4")  # one of each way to decode and to scale
+FEW = (
+    "Q4_K",
+    "Q6_K",
+    "Q8_0",
+    "MXFP4",
+    "IQ4_NL",
+    "Q2_K",
+    "NVFP4",
+)  # one of each way to decode and to scale
 FORMS = FEW if sanitizer.is_wanted() else tuple(FORMATS)
 
 
@@ -64,6 +73,30 @@ def test_extreme_codes_do_not_overflow(machine: Machine, form: str) -> None:
         y = run(machine, extreme, x)
         exact = x.astype(np.float64) @ extreme.values.T
         assert np.allclose(y, exact, rtol=2e-6, atol=1e-3 * np.abs(exact).max()), hex(byte)
+
+
+@pytest.mark.parametrize("form", ["MXFP4", "NVFP4"])
+@pytest.mark.parametrize("tokens", [3, 7, 13])
+def test_smallest_scales(machine: Machine, form: str, tokens: int) -> None:
+    """Weights that are subnormal floats, or scales that have no leading bit, lose nothing."""
+    n_scales, block, most = {"MXFP4": (1, 17, 3), "NVFP4": (4, 36, 15)}[form]
+    weights = stored(form, 40, 512)
+    heads = weights.rows.reshape(40, -1, block)[..., :n_scales]
+    heads[...] = np.random.default_rng(3).integers(0, most + 1, heads.shape)
+    x = normal_rows(tokens, 512) * np.float32(2.0**100 if form == "MXFP4" else 1)
+    y = run(machine, weights, x)
+    assert relative_error(y, unpack(pack(x)) @ weights.values.T) < 1e-6
+
+
+def test_a_block_beyond_float(machine: Machine) -> None:
+    """MXFP4's 255 with codes of one half: 2^127 each, what is left of it in a float."""
+    rows = np.zeros((16, 8, 17), np.uint8)
+    rows[:, 3, 0], rows[:, 3, 1] = 255, 0x01
+    weights = Stored("MXFP4", 256, rows.reshape(16, -1))
+    taken = machine.garbage((1, 256))
+    take_rows(machine.launcher, weights.matrix(machine), machine.put(np.zeros(1, np.int32)), taken)
+    assert np.array_equal(machine.get(taken)[0], weights.values[0].astype(np.float32))
+    assert machine.get(taken).max() == np.float32(2.0**127)
 
 
 @pytest.mark.parametrize("form", FEW)

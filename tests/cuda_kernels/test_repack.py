@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.blocks import form_of
 
 from specdec.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of, unpack
 
 SHAPES = ((16, 256), (37, 512), (130, 768), (272, 1024))
+
+
+def values_of(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        return form_of("MXFP4").dequantize(blocks)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -22,6 +28,13 @@ def test_what_was_repacked_comes_back(form: str, rows: int, width: int) -> None:
     if form == "NVFP4":
         heads = data.reshape(rows, -1, 36)[..., :4]  # what 0x7f and the sign mean is kept
         heads[:] = np.where(heads == 0x7F, 0, heads & 0x7F)
+    if form == "MXFP4":
+        blocks = data.reshape(-1, 17)
+        above = blocks[:, 0] == 255
+        back = unpack(form, packed, rows, width).reshape(-1, 17)
+        assert above.any()
+        assert np.array_equal(values_of(back[above]), values_of(blocks[above]))
+        blocks[above] = back[above]
     assert np.array_equal(unpack(form, packed, rows, width), data)
 
 

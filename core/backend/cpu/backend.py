@@ -47,6 +47,8 @@ PLAN: Any = None  # the step and state that a recording needs are known to the r
 
 
 class CpuBackend(Backend):
+    chains_at_once = True
+
     def __init__(
         self,
         threads: int | None = None,

@@ -52,21 +52,23 @@ class ChainRecording:
         if plan.taken is not None and len(plan.taken) != logits.width:
             raise ValueError(f"a head of {logits.width} rows for {len(plan.taken)} tokens")
         self.taken = None if plan.taken is None else plan.taken.astype(np.int64)
-        self.maxima, sums = self._add_summits(logits, n_values)
         n = r.inputs.max_sequences
         self.asks = np.zeros(n * AskWords.COUNT, np.int64)
+        lines = np.zeros((n, LineWords.COUNT), np.int64)
+        self.maxima, sums = self._add_summits(logits, n_values, lines)
         self.tokens = np.zeros(n * plan.max_draft, np.int64)
         self.chances = np.zeros(n * plan.max_draft, np.float64)
-        self.counts = np.zeros(n, np.int64)
+        self.counts, self.unsure = (np.zeros(n, np.int64) for _ in "cu")
         held: dict[int, NDArray[Any]] = {
             ChainWords.ARRIVED: np.zeros(1, np.int64),
             ChainWords.SCRATCH: aligned(team.n_threads * picking.SCRATCH_BYTES),
-            ChainWords.LINES: np.zeros((n, LineWords.COUNT), np.int64),
+            ChainWords.LINES: lines,
             ChainWords.STOPS: np.array(sorted(plan.stops), np.int64),
             ChainWords.ASKS: self.asks,
             ChainWords.DRAFTED: self.tokens,
             ChainWords.CHANCES: self.chances,
             ChainWords.COUNTS: self.counts,
+            ChainWords.UNSURE: self.unsure,
         }
         if self.taken is not None:
             held[ChainWords.TAKEN] = self.taken
@@ -97,7 +99,9 @@ class ChainRecording:
         r.kinds[self.begin_name] = BEGIN
         r.held += [*held.values(), output, sums]
 
-    def _add_summits(self, logits: FloatRows, n_values: int) -> tuple[FloatRows, FloatRows]:
+    def _add_summits(
+        self, logits: FloatRows, n_values: int, lines: NDArray[np.int64]
+    ) -> tuple[FloatRows, FloatRows]:
         r, width = self.recording, logits.width
         maxima, sums = (
             FloatRows(r, -(-n_values // MAXIMA_BLOCK), logits.row_set) for _ in range(2)
@@ -105,7 +109,10 @@ class ChainRecording:
         r.add(
             name_of("summits", n_values, width),
             lambda e: write_summits(e, n_values, width),
-            [logits.row_set.address, logits.address, maxima.address, sums.address],
+            [
+                *(logits.row_set.address, logits.address, maxima.address, sums.address),
+                *(lines.ctypes.data, self.asks.ctypes.data),
+            ],
         )
         return maxima, sums
 
@@ -134,8 +141,9 @@ class NativeChain:
         # Through views of the memory: calls of numpy are slow when the caches are cold.
         self._asks, self._tokens = made.asks.data, made.tokens.data
         self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
+        self._sharpnesses = cast("memoryview[float]", made.asks.view(np.float32).data)
         self._chances: Any = made.chances.data
-        self._counts = made.counts.data
+        self._counts, self._unsure = made.counts.data, made.unsure.data
         self._words_view = made.words.data
         self._n_sequences = 0
         self._latest: Source | None = None
@@ -148,6 +156,7 @@ class NativeChain:
 
     def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
         words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
+        sharpnesses = self._sharpnesses
         if self._latest is None or self._latest.step is not step:
             self._look_at(step)
         if len(asks) != self._n_sequences:
@@ -157,7 +166,8 @@ class NativeChain:
             if length > 0 and not request:
                 return self._by_host(step, asks)
             words[at], words[at + 1] = request, min(max(length, 0), most)
-            limits[at + 2] = ask.p_min
+            limits[at + AskWords.P_MIN] = ask.p_min
+            sharpnesses[2 * (at + AskWords.SHARPNESS)] = ask.sharpness
             at += AskWords.COUNT
         reach = self._begin(self._address)
         self._inputs.reach(reach)
@@ -175,7 +185,7 @@ class NativeChain:
             tokens.append(self._tokens[at:end].tolist())
             chances.append(self._chances[at:end].tolist())
             at += most
-        return Drafts(tokens, chances)
+        return Drafts(tokens, chances, [unsure > 0 for unsure in self._unsure[:n]])
 
     def _look_at(self, step: Step) -> None:
         """Where its arrays lie: the kernels read them there."""

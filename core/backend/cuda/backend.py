@@ -332,7 +332,7 @@ class CudaBackend(Backend):
         if add_to is None:
             return Product(a, w)
         y = self._made(add_to)
-        self._products.add(a, w, y)
+        self._products.write(a, w, y, add=True)
         return y
 
     def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:

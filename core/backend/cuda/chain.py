@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 class CudaChain:
-    """What `compile_chain` returns. The host loop is for choosers without a request, and for rows
-    that are as many as those of a prompt."""
+    """What `compile_chain` returns. The host loop is for choosers without a request, for chances at
+    another temperature than 1, and for rows that are as many as those of a prompt."""
 
     def __init__(
         self, backend: CudaBackend, forward: Forward, state: CudaState, plan: ChainPlan
@@ -58,7 +58,7 @@ class CudaChain:
         n = step.n_sequences
         if len(asks) != n:
             raise ValueError(f"{len(asks)} asks for a step of {n} sequences")
-        if n > MAX_LINES or any(ask.length > 0 and not ask.chooser.request for ask in asks):
+        if n > MAX_LINES or any(ask.length > 0 and not _is_for_device(ask) for ask in asks):
             return self._by_host(step, asks)
         if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
             return self._by_host(step, asks)  # much to catch up on is read as a prompt is
@@ -113,6 +113,10 @@ class CudaChain:
             [row[:k].tolist() for row, k in zip(drafts, counts, strict=True)],
             [row[:k].tolist() for row, k in zip(chances, counts, strict=True)],
         )
+
+
+def _is_for_device(ask: DraftAsk) -> bool:
+    return bool(ask.chooser.request) and ask.sharpness == 1.0
 
 
 @dataclass(frozen=True, slots=True)

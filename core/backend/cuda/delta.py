@@ -105,7 +105,7 @@ class DeltaRunner:
         out: PackedRows,
     ) -> bool:
         """The same before they are made; False: that cannot be."""
-        shape, (first, *others) = state.gdn_shape(delta), product.w.pieces
+        shape, first = state.gdn_shape(delta), product.w.pieces[0]
         fits = shape.rows_needed(step.shape.max_rows) <= shape.ring_rows
         if product.rows is not None or not fits or shape.gates_width % _ALIGNED:
             return False
@@ -114,9 +114,7 @@ class DeltaRunner:
         ring = state.delta_layer(delta.layer).ring.reshape(-1, shape.channels)
         gates = self._rooms.rows(step.n_rows, shape.gates_width)
         split = qmm.Split(shape.channels, ring, self._ring_rows(shape, step))
-        self._products.put_split(product.a, first.weights, split, gates)
-        for piece in others:
-            self._products.put(product.a, piece, gates, piece.column - shape.channels)
+        self._products.write_split(product.a, product.w, split, gates)
         inputs = GdnRows(gates, 0, None, step.shape.max_rows)
         self._step(inputs, delta, state, step, NormOutputs(packed=out))
         return True

@@ -37,12 +37,16 @@ class Rooms:
         empty = self.device.empty
         return PackedRows(empty(q, "int8"), empty(d, "float32"), empty(s, "int16"))
 
-    def products(self, n_rows: int, n_out: int, hidden: int = 0) -> qmm.Workspace:
-        """Shared by all products: they run one after the other."""
+    def products(
+        self, n_rows: int, n_out: int, hidden: int = 0, beside: bool = False
+    ) -> qmm.Workspace:
+        """Shared by all products: they run one after the other. `beside`: another such, for one
+        that shares its launch."""
+        more = " beside" if beside else ""
         n_rows, n_out = roomy(n_rows), roomy(n_out)
         size = qmm.Workspace.partials_size(n_rows, self.launcher.n_processors)
-        partials = self.kept("partials", size, 1)
-        counters = self.kept("counters", qmm.Workspace.counters_size(n_rows, n_out), 1)
+        partials = self.kept("partials" + more, size, 1)
+        counters = self.kept("counters" + more, qmm.Workspace.counters_size(n_rows, n_out), 1)
         space = self.kept("hidden", n_rows, hidden) if hidden else None
         return qmm.Workspace(partials.reshape(-1), counters.reshape(-1), space)
 
@@ -56,7 +60,7 @@ class Rooms:
         key = name, n, width
         if key not in self._kept:
             make, kind = self.device.empty, "float32"
-            if name == "counters":
+            if name.startswith("counters"):
                 make, kind = self.device.zeros, "int32"
             self._kept[key] = make((n, width), kind)
         return self._kept[key]

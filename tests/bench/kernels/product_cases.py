@@ -83,7 +83,9 @@ def _up(n: int, to: int) -> int:
 
 
 @cache
-def _piece(form: str, n_k: int, is_gated: bool) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+def tiled_piece(
+    form: str, n_k: int, is_gated: bool
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
     """A group of tiles, and the values of its rows; gates before ups."""
     made: Stored = stored(form, PIECE, n_k)
     rows = made.rows[gated_order(PIECE // 2)] if is_gated else made.rows
@@ -101,7 +103,7 @@ class Arrays:
 
 
 def _arrays(place: Place, p: Product) -> Arrays:
-    tiles, values = _piece(p.form, p.n_k, p.ending == "gated")
+    tiles, values = tiled_piece(p.form, p.n_k, p.ending == "gated")
     weights = place.tiled(tiles, p.n_out // PIECE)
     x = place.packed_rows(place.random.standard_normal((p.rows, p.n_k), np.float32))
     partials = Workspace.partials_size(p.rows, place.launcher.n_processors)

@@ -12,7 +12,7 @@ from support.chains import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_a
 from support.running import load
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.chain import ChainPlan, DraftAsk, Drafts, chance_of
+from specdec.core.backend.chain import ChainPlan, DraftAsk, Drafts
 from specdec.core.backend.interface import HostOutput, Taps
 from specdec.core.backend.step import Piece, build_step, replay_after
 from specdec.core.models.mtp import H_NEXTN
@@ -66,7 +66,8 @@ class Naive:
             if i >= len(rows) - 1 and ask.length:
                 logits = self.known(output.logits[0])
                 token = ask.chooser.pick(HostOutput(logits[None], {}), 0, position)
-                chance = chance_of(logits, token)
+                weights = np.exp((logits.astype(np.float64) - logits.max()) * ask.sharpness)
+                chance = float(weights[token] / weights.sum())
                 if token in stops or chance < ask.p_min:
                     break
                 ask.chooser.accept(token)

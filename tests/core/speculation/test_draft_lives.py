@@ -66,10 +66,12 @@ def scripted_model(*, hybrid: bool, n_ctx: int) -> LoadedModel:
     return LoadedModel(*parts)
 
 
-def scripted_drafter(*, hybrid: bool, sizes: StateSizes, n_max: int, n_ctx: int) -> DraftModel:
+def scripted_drafter(
+    *, hybrid: bool, sizes: StateSizes, n_max: int, n_ctx: int, chains: bool = True
+) -> DraftModel:
     draft = scripted_model(hybrid=hybrid, n_ctx=n_ctx)
     options = SpecOptions(types=("draft",), draft_n_max=n_max)
-    backend = cast(Any, ScriptedBackend(hybrid=hybrid))
+    backend = cast(Any, ScriptedBackend(hybrid=hybrid, chains=chains))
     setting = Setting(options, draft, backend, sizes.n_slots, sizes.n_ctx, draft)
     language = SharedTokens(N_VOCAB, N_VOCAB, ScriptedTokenizer.eog_ids)
     return DraftModel(setting, draft, language)
@@ -114,6 +116,7 @@ class Life:
 @settings(max_examples=200, deadline=None)
 @given(
     st.tuples(st.booleans(), st.booleans()),
+    st.booleans(),
     st.lists(ACTIONS, max_size=25),
     st.lists(st.integers(0, 1), min_size=1, max_size=7),
     st.integers(0, 9),
@@ -122,6 +125,7 @@ class Life:
 )
 def test_every_text_is_as_if_it_were_alone(
     hybrid: tuple[bool, bool],
+    chains: bool,
     actions: list[tuple[Any, ...]],
     faults: list[int],
     n_max: int,
@@ -140,7 +144,7 @@ def test_every_text_is_as_if_it_were_alone(
             right.append(wrong.index(1) if 1 in wrong else n)
 
     sizes = replace(SMALL, n_slots=n_slots, window=7)
-    inner = scripted_drafter(hybrid=hybrid[1], sizes=sizes, n_max=n_max, n_ctx=n_ctx)
+    inner = scripted_drafter(hybrid=hybrid[1], sizes=sizes, n_max=n_max, n_ctx=n_ctx, chains=chains)
     watched = Watched(inner, spoil)
     life = Life(make_engine(hybrid=hybrid[0], sizes=sizes, drafter=watched))
     for action in actions:

@@ -98,15 +98,20 @@ def test_an_interrupted_round_is_forgotten(family: str, at: int, tiny: Tiny) -> 
     watched = Watched(make_drafter(target, target))
     engine = engine_of(target, watched)
     state = watched.inner._state
-    run = state._run
 
-    def interrupt(step: Any) -> Any:
-        output = run(step)
-        if len(watched.steps) == at + 1:
-            raise KeyboardInterrupt
-        return output
+    def interrupted(run: Any) -> Any:
+        def interrupt(*call: Any) -> Any:
+            output = run(*call)
+            if len(watched.steps) > at:
+                watched.steps.clear()
+                state._run, state._chain = whole
+                raise KeyboardInterrupt
+            return output
 
-    state._run = interrupt
+        return run and interrupt
+
+    whole = state._run, state._chain
+    state._run, state._chain = map(interrupted, whole)
     lost = [engine.add(prompt, SAMPLED) for prompt in PROMPTS[:2]]
     with pytest.raises(KeyboardInterrupt):
         drain(engine)

@@ -108,7 +108,8 @@ class Texts:
             )
             length = int(rng.choice([0, 1, 2, 3, MAX_DRAFT]))
             p_min = float(rng.choice([0.0, 0.0, 0.01, 0.2]))
-            asks.append(DraftAsk(text.sampler, length, p_min))
+            sharpness = float(rng.choice([1.0, 1.0, 0.4, 2.5]))
+            asks.append(DraftAsk(text.sampler, length, p_min, sharpness))
             text.replay = replay_after(text.replay, len(tokens), len(tokens), WINDOW)
             text.n_cells += len(tokens)
         step = build_step(pieces)
@@ -134,6 +135,8 @@ def _sampler(rng: np.random.Generator, n_vocab: int, index: int) -> DraftSampler
 
 def assert_alike(got: Drafts, want: Drafts) -> None:
     assert got.tokens == want.tokens
+    if got.unsure and want.unsure:  # devices do not watch it
+        assert got.unsure == want.unsure
     assert [len(chances) for chances in got.chances] == [len(tokens) for tokens in got.tokens]
     for ours, theirs in zip(got.chances, want.chances, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.core.backend import create_backend
+from specdec.core.backend.chain import DraftAsk, Drafts
 from specdec.core.backend.interface import Backend
 from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.engine import Engine
@@ -108,9 +109,15 @@ class Watched(Speculator):
     """A draft model whose rounds and rows can be looked at, and whose drafts can be spoiled."""
 
     def __init__(
-        self, inner: DraftModel, spoil: Callable[[Ask, Draft], None] | None = None
+        self,
+        inner: DraftModel,
+        spoil: Callable[[Ask, Draft], None] | None = None,
+        *,
+        by_host: bool = False,
     ) -> None:
-        self.inner, self.spoil = inner, spoil
+        """`by_host`: never all steps of a draft in one call."""
+        self.inner, self.spoil, self.by_host = inner, spoil, by_host
+        self.n_chained = 0  # drafts that were made so
         self.rounds: list[list[tuple[Ask, Draft]]] = []
         self.settled: list[int] = []
         self.steps: list[int] = []  # rows of each step of the draft model
@@ -125,6 +132,23 @@ class Watched(Speculator):
             return run(step)
 
         state._run = counted
+        chain = state._chain
+        if chain is None or self.by_host:
+            state._chain = None
+            return
+
+        def chained(step: Any, asks: Sequence[DraftAsk]) -> Drafts:
+            drafts = chain(step, asks)
+            self.n_chained += 1
+            self.steps.append(step.n_rows)
+            # One row of each draft that went on, as the host loop would have them.
+            for n in range(1, max(ask.length for ask in asks)):
+                pairs = zip(drafts.tokens, asks, strict=True)
+                if live := sum(len(tokens) >= n and n < ask.length for tokens, ask in pairs):
+                    self.steps.append(live)
+            return drafts
+
+        state._chain = chained
 
     def begin(self, opening: Opening) -> None:
         self.inner.begin(opening)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.core.backend.chain import ChainPlan, HostChain
 from specdec.core.backend.interface import Backend, HostOutput, SlotImage
 from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
 from specdec.core.backend.rounds import RoundsPlan
@@ -76,8 +77,10 @@ class ScriptedBackend:
 
     name = state_format = "scripted"
 
-    def __init__(self, *, hybrid: bool = False, poison: frozenset[int] = frozenset()) -> None:
-        self.hybrid, self.poison = hybrid, poison
+    def __init__(
+        self, *, hybrid: bool = False, poison: frozenset[int] = frozenset(), chains: bool = False
+    ) -> None:
+        self.hybrid, self.poison, self.chains_at_once = hybrid, poison, chains
         self.n_steps = 0
         self.rows: list[int] = []  # of each step
         self.before_step: Callable[[Step], None] = lambda _step: None
@@ -106,6 +109,13 @@ class ScriptedBackend:
             return HostOutput(np.array(logits, np.float32).reshape(-1, N_VOCAB), {})
 
         return run
+
+    def compile_chain(
+        self, forward: Any, state: ScriptedState, *, max_rows: int, **named: Any
+    ) -> HostChain:
+        plan = ChainPlan(max_rows, **named)
+        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        return HostChain(run, plan, state.pending.shape[1])
 
     def compile_rounds(self, plan: RoundsPlan) -> None:
         """It cannot."""

@@ -13,7 +13,7 @@ from llvmlite import ir
 from ... import picking
 from ...interface import MAXIMA_BLOCK
 from ...step import KEPT_FACTORS
-from ..emit import F64, I64, LANES, POINTER, Emitter, Value, vector
+from ..emit import F32, F64, I64, LANES, POINTER, Emitter, Value, vector
 from .attention import StepWords
 from .fill import Filling, SourceWords
 from .mathematics import F32X16, I32X16, ROUND, one, polynomial
@@ -36,14 +36,15 @@ class ChainWords:
     # Of each sequence that is asked for, of each row of logits, and what comes out.
     ASKS, LINES, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(14, 22)
     SOURCE = 22  # the step of the call
-    COUNT = 23
+    UNSURE = 23  # of each sequence, 1: nobody could pick here
+    COUNT = 24
 
 
 class AskWords:
-    """What is wanted of a sequence: address, number, float64."""
+    """What is wanted of a sequence: address, number, float64, float32."""
 
-    REQUEST, LENGTH, P_MIN = range(3)
-    COUNT = 3
+    REQUEST, LENGTH, P_MIN, SHARPNESS = range(4)
+    COUNT = 4
 
 
 class LineWords:
@@ -90,7 +91,8 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
         reach.set(e.maximum(reach.get(), position + 1 + length))
         with e.when(n_cells > room):
             is_whole.set(e.index(0))
-        c.put(e.index(0), c.w[ChainWords.COUNTS], b)
+        for word in (ChainWords.COUNTS, ChainWords.UNSURE):
+            c.put(e.index(0), c.w[word], b)
         with e.when(length > 0):
             row = n_out.get()
             c.put(last, c.step[StepWords.OUT_INDEX], row)
@@ -137,8 +139,11 @@ def _choose(c: _Chain, row: Value, scratch: Value, is_short: bool) -> None:
     best = largest(e, maxima, head.n_blocks)
     token = pick_token(e, head, best, (request, scratch, position))
     goes_on = e.variable(e.index(picking.UNSURE))
+    with e.when(token < 0):
+        c.put(e.index(1), w[ChainWords.UNSURE], b)
     with e.when((token >= 0) & (_stops(c, token) ^ 1)):
-        chance = _chance(e, head, best, sums, token)
+        sharpness = e.load(F32, c.ask(b, AskWords.SHARPNESS))
+        chance = _chance(e, head, (best, sums, sharpness), token)
         with e.when(chance >= e.load(F64, c.ask(b, AskWords.P_MIN), 8)):
             n = c.word(w[ChainWords.COUNTS], b)
             at = b * w[ChainWords.MAX_DRAFT] + n
@@ -158,16 +163,18 @@ def _stops(c: _Chain, token: Value) -> Value:
     return found.get()
 
 
-def _chance(e: Emitter, head: Head, best: Value, sums: Value, token: Value) -> Value:
-    """Softmax at temperature 1: the sums of all blocks, each put in relation to the best logit."""
-    n, total = head.n_blocks, e.variable(e.const(F32X16, 0.0))
+def _chance(e: Emitter, head: Head, row: tuple[Value, Value, Value], token: Value) -> Value:
+    """Softmax: the sums of all blocks, each put in relation to the best logit. `row`: that logit,
+    the sums, and what logits are multiplied by."""
+    best, sums, sharpness = row
+    n, total, sharp = head.n_blocks, e.variable(e.const(F32X16, 0.0)), e.splat(sharpness)
     with e.range(0, n, LANES) as i:
         lanes = e.table(vector(I64), list(range(LANES))) < e.splat(n - i)
-        weights = _falling(e, e.load(F32X16, head.maxima + i * 4) - e.splat(best))
+        weights = _falling(e, (e.load(F32X16, head.maxima + i * 4) - e.splat(best)) * sharp)
         weighted = e.load(F32X16, sums + i * 4) * weights
         total.set(total.get() + lanes.select(weighted, e.const(F32X16, 0.0)))
     place, _ = head.place(e, token)
-    own = one(e, _falling, head.logit(e, place) - best)
+    own = one(e, _falling, (head.logit(e, place) - best) * sharpness)
     return (own / e.sum_lanes(total.get())).to_double()
 
 
@@ -243,12 +250,14 @@ def _replay_after(c: _Chain, replay: Value, n_rows: Value) -> Value:
 
 
 def write_summits(e: Emitter, width: int, stride: int) -> None:
-    """Of each block of logits the best, and the sum of all exponentials less the best.
+    """Of each block of logits the best, and the sum of all exponentials less the best, at the
+    sharpness that is asked for.
 
-    Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums.
+    Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums,
+    `LineWords` of each row, `AskWords` of each sequence.
     """
     arguments, part, parts = e.parameters
-    row_set, rows, maxima, out = e.words(arguments, 4)
+    row_set, rows, maxima, out, lines, asks = e.words(arguments, 6)
     n_blocks = -(-width // MAXIMA_BLOCK)
     none = e.const(F32X16, float("-inf"))
     first, last = e.share(e.load(I64, row_set, 8) * n_blocks, part, parts)
@@ -264,7 +273,10 @@ def write_summits(e: Emitter, width: int, stride: int) -> None:
             values = [(k < n).select(x, none) for k, x in zip(lanes, values, strict=True)]
         pairs = [e.larger(values[i], values[i + 1]) for i in (0, 2)]
         best = e.largest_lane(e.larger(*pairs))
-        weights = [_falling(e, x - e.splat(best)) for x in values]
+        b = e.load(I64, lines + row * (8 * LineWords.COUNT) + 8 * LineWords.SEQUENCE, 8)
+        ask = asks + b * (8 * AskWords.COUNT)
+        sharp = e.splat(e.load(F32, ask + 8 * AskWords.SHARPNESS))
+        weights = [_falling(e, (x - e.splat(best)) * sharp) for x in values]
         total = (weights[0] + weights[1]) + (weights[2] + weights[3])
         e.store(best, maxima + unit * 4)
         e.store(e.sum_lanes(total), out + unit * 4)

@@ -203,14 +203,32 @@ def test_a_draft_ends_before_what_is_improbable(tiny: Tiny) -> None:
     assert alone.native(alone.step(), [alone.ask(p_min=1.1)]).tokens[0] == []
 
 
+@pytest.mark.parametrize("sharpness", [0.01, 0.5, 20.0, 1e4])
+def test_chances_are_told_as_sharp_as_asked(tiny: Tiny, sharpness: float) -> None:
+    """Tokens stay the same; a text may be drawn at one temperature and told of at another."""
+    for params in (GREEDY, SamplingParams(seed=3, temperature=1.4)):
+        alone = Alone(tiny, params)
+        ask = DraftAsk(alone.text.sampler, MAX_DRAFT, sharpness=sharpness)
+        got, want = (run(alone.step(), [ask]) for run in (alone.native, alone.host))
+        assert got.tokens == want.tokens == alone.native(alone.step(), [alone.ask()]).tokens
+        # Far below the best the last bits of a logit count for more.
+        np.testing.assert_allclose(
+            got.chances, want.chances, rtol=2e-5 * max(1, sharpness), atol=1e-30
+        )
+        plain = alone.native(alone.step(), [alone.ask()]).chances[0]
+        assert not np.allclose(got.chances[0], plain, rtol=0.01)
+
+
 def test_broken_numbers_end_a_draft(tiny: Tiny) -> None:
     alone = Alone(tiny, SamplingParams(seed=1))
     step = alone.step(2)
     assert step.hidden is not None
     step.hidden[1, 0] = np.nan
     for run in (alone.native, alone.host):
-        assert run(step, [alone.ask()]).tokens == [[]]
-    assert len(alone.native(alone.step(2), [alone.ask()]).tokens[0]) == MAX_DRAFT
+        broken, whole = run(step, [alone.ask()]), run(alone.step(2), [alone.ask()])
+        assert broken.tokens == [[]]
+        assert (broken.unsure, whole.unsure) == ([True], [False])
+        assert len(whole.tokens[0]) == MAX_DRAFT
 
 
 class Counting(Chooser):

@@ -1,0 +1,172 @@
+"""One round of a draft model: what has not been read, then a token for each place of the drafts.
+
+The host loop goes from step to step for all texts, whatever picks their tokens. Where a backend
+makes all steps in one call, and what picks has a native form, that is taken instead; it drafts the
+same tokens. What it cannot tell goes on in the host loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ..backend.chain import NO_REQUEST, Chooser, DraftAsk
+from ..errors import NonFiniteError, SpecdecError
+from .draft_state import DraftState, Part, Reading
+from .translation import NO_TOKEN, Translation
+
+if TYPE_CHECKING:
+    from ..backend.interface import HostOutput
+    from ..sampling.choosing import DraftSampler
+    from .draft_pick import Language
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Line:
+    """One text, as long as it is written."""
+
+    text: Translation | None  # None: the target's tokens are the draft model's
+    chooser: DraftSampler | None = None  # until the first draft
+    reading: Reading | None = None  # until the first draft
+    is_broken: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """One draft in the making."""
+
+    line: Line
+    reading: Reading
+    ids: Sequence[int]  # the text in the draft model's tokens
+    n_sure: int
+    chooser: DraftSampler
+    position: int  # of the first token, in the target's text
+    ask: DraftAsk  # of the chooser: how many tokens at most, and how likely ones
+    tokens: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+
+
+class Round:
+    """Rounds, one after the other."""
+
+    def __init__(self, state: DraftState, language: Language, label: str) -> None:
+        """`label`: what the draft model is called where something is said of it."""
+        self._state, self._language, self._label = state, language, label
+
+    def write(self, works: list[Work]) -> None:
+        """All drafts, as far as they go."""
+        state, live = self._state, list[Work]()
+        while not live:
+            parts, ran, live = self._first_parts(works)
+            if self._is_for_chain(parts, live):
+                live = self._draft_at_once(parts, ran)
+                if not live:
+                    return
+                parts, ran = [state.last_part(work.reading) for work in live], []
+            output = state.run(parts)
+            for work in ran:
+                self._settle(work)
+            if len(works) > 1:  # the others shall not wait for one that has much to read
+                break
+        while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
+            output = state.run([Part(work.reading, [work.tokens[-1]]) for work in live])
+
+    # the first step
+
+    def _first_parts(self, works: list[Work]) -> tuple[list[Part], list[Work], list[Work]]:
+        """What has not been read, in pieces; of whom, and for whom that is all."""
+        left = self._state.store.chunk
+        parts, ran, live = list[Part](), list[Work](), list[Work]()
+        for work in works:
+            reading, ids = work.reading, work.ids
+            first = len(reading.cells)
+            end = self._end_of_piece(reading, len(ids))
+            if not self._is_short(reading, end - first):
+                if end - first > left:
+                    continue
+                left -= end - first
+            is_last = end == len(ids)
+            parts.append(Part(reading, self._language.known(ids[first:end]), is_last))
+            ran.append(work)
+            if is_last:
+                live.append(work)
+        return parts, ran, live
+
+    def _is_short(self, reading: Reading, n_rows: int) -> bool:
+        """No more than every text may have in a step besides the pieces of prompts."""
+        n_unsure = len(reading.cells) - reading.n_sure
+        return n_rows + n_unsure <= reading.state.window
+
+    def _end_of_piece(self, reading: Reading, n_ids: int) -> int:
+        first, chunk = len(reading.cells), self._state.store.chunk
+        end = n_ids if n_ids - first <= chunk else (first // chunk + 1) * chunk
+        return min([end, *(place for place in reading.state.wanted if first < place)])
+
+    def _settle(self, work: Work) -> None:
+        is_read = len(work.reading.cells) == len(work.ids)
+        self._state.settle(work.reading, work.n_sure, is_read=is_read)
+
+    # all steps in one call
+
+    def _is_for_chain(self, parts: list[Part], live: list[Work]) -> bool:
+        for work in live:
+            if not work.chooser.request:
+                return False
+        return bool(live) and self._state.can_draft(parts, max(w.ask.length for w in live))
+
+    def _draft_at_once(self, parts: list[Part], ran: list[Work]) -> list[Work]:
+        """Returns those that nobody over there could pick for."""
+        asks = [
+            work.ask if part.has_logits else _NOTHING for work, part in zip(ran, parts, strict=True)
+        ]
+        drafts, left = self._state.draft(parts, asks), list[Work]()
+        for b, (work, part) in enumerate(zip(ran, parts, strict=True)):
+            self._settle(work)
+            if part.has_logits:
+                work.tokens, work.chances = drafts.tokens[b], drafts.chances[b]
+                self._state.keep_draft(work.reading, work.tokens[: work.ask.length - 1])
+                if drafts.unsure[b]:
+                    left.append(work)
+        return left
+
+    # one step after the other
+
+    def _extend(self, work: Work, output: HostOutput, row: int) -> bool:
+        """By one token; whether there is to be another."""
+        chooser, language, ask = work.chooser, self._language, work.ask
+        try:
+            token = language.pick(chooser, output, row, work.position + len(work.tokens))
+            if token == NO_TOKEN:
+                return False
+            chance = 1.0  # what is drawn stays, however unlikely: see `DrawingSampler`
+            if not chooser.draws:
+                chance = language.chance(output.logits[row], token, ask.sharpness)
+                if chance < ask.p_min:
+                    return False
+            language.accept(chooser, token)
+        except NonFiniteError as error:
+            work.line.is_broken = True
+            logger.warning("%s: no more drafts for this text: %s", self._label, error)
+            return False
+        except SpecdecError:  # the sampler has nothing to say here, as the target will find
+            return False
+        work.tokens.append(token)
+        work.chances.append(chance)
+        return len(work.tokens) < ask.length
+
+
+class _Nobody(Chooser):
+    request = NO_REQUEST
+
+    def pick(self, output: HostOutput, row: int, position: int) -> int:
+        raise AssertionError("nothing is drafted")
+
+    def accept(self, token: int) -> None:
+        raise AssertionError("nothing is drafted")
+
+
+_NOTHING: Final = DraftAsk(_Nobody(), 0)
