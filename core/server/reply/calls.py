@@ -1,7 +1,9 @@
 """Calls as models write them, read while they come: JSON or XML, with marks or without.
 
 A parser gets text until it says what is left over: then its call has ended. What turns out not
-to be a call is given back as content, so that nothing a model wrote is ever lost.
+to be a call is left over, all of it, for others to read: nothing that a model wrote is ever lost.
+That is decided at the first character that no call could have there, so that it does not depend
+on how the text was cut into pieces.
 """
 
 from __future__ import annotations
@@ -10,18 +12,30 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from .pieces import ARGUMENTS, CALL, CONTENT, Piece, n_open
+from .json_text import NotJsonError, ObjectEnd, ValueEnd
+from .pieces import ARGUMENTS, CALL, CONTENT, Piece
 
 _NAME_FIRST: Final = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\S)'
+    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")\s*,\s*'
+    r'"(?:arguments|parameters)"\s*:\s*(?=\S)'
 )
+_ARGS: Final = "[ARGS]"
 _NAMED: Final = re.compile(r"\s*([\w.\-]{1,128})\s*\[ARGS\]\s*(?=\{)")
-_FUNCTION: Final = re.compile(r"\s*<function=([^>\n]{1,256})>\s*")
-_PARAMETER: Final = re.compile(r"\s*<parameter=([^>\n]{1,256})>\n?(.*?)\n?</parameter>", re.DOTALL)
+_NAME: Final = re.compile(r"\s*[\w.\-]{0,128}\s*")
+_FUNCTION: Final = re.compile(r"\s*<function=([^<>\n]{1,256})>\s*")
+_PARAMETER: Final = re.compile(r"\s*<parameter=([^<>\n]{1,256})>\n?(.*?)\n?</parameter>", re.DOTALL)
+_OPEN_PARAMETER: Final = re.compile(r"\s*<parameter=([^<>\n]{1,256})>\n?(.*)", re.DOTALL)
 _END_OF_FUNCTION: Final = re.compile(r"\s*</function>\s*")
-_DECODER: Final = json.JSONDecoder()
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)  # NaN is not JSON
+_as_text: Final = json.JSONEncoder(allow_nan=False).encode  # nor is what 1e999 is read as
 
 Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool, by its name
 
@@ -33,8 +47,8 @@ class CallParser(ABC):
         self.number = number
         self.pieces: list[Piece] = []
         self.is_begun = False  # a name was told
-        self._all = opening  # what was written, in case it is no call
-        self._text = ""  # not read yet
+        self._opening = opening  # what it began with, in case it is no call
+        self._text = ""  # not read yet; until it has begun, all of it
 
     @abstractmethod
     def _read(self) -> bool:
@@ -42,14 +56,15 @@ class CallParser(ABC):
 
     def feed(self, text: str) -> str | None:
         """What is left when the call has ended, else None; `pieces` are for the caller to take."""
-        self._all += text
         self._text += text
         return self._text if self._read() else None
 
-    def end(self) -> None:
-        """No more text comes."""
-        if not self.is_begun:
-            self.pieces.append(Piece(CONTENT, self._all))
+    def end(self) -> str:
+        """No more text comes; what is left. A mark that was cut off is not."""
+        if self.is_begun:
+            return ""
+        self._give_up()
+        return self._text
 
     def _begin(self, name: str) -> None:
         self.is_begun = True
@@ -67,11 +82,10 @@ class CallParser(ABC):
         if text.startswith(closing):
             self._text = text[len(closing) :]
             return True
-        return bool(text) and n_open(text, closing) < len(text)
+        return not closing.startswith(text)
 
     def _give_up(self) -> bool:
-        self.pieces.append(Piece(CONTENT, self._all))
-        self._text = ""
+        self.pieces.append(Piece(CONTENT, self._opening))
         return True
 
 
@@ -84,70 +98,90 @@ class JsonCall(CallParser):
     def __init__(self, number: int, opening: str, closing: str, *, named: bool = False) -> None:
         super().__init__(number, opening)
         self._closing, self._named = closing, named
-        self._value: JsonEnd | None = None  # of the arguments, while they are read
-        self._is_past = False  # of the arguments
-        self._wants_brace = False  # the one behind them is still to come
+        self._whole = ObjectEnd()  # of the call, until it has begun
+        self._value: ValueEnd | None = None  # of the arguments, while they are read
+        self._tail: ObjectEnd | None = None  # of the call, behind the arguments
 
     def _read(self) -> bool:
-        if not self.is_begun and not self._read_head():
-            # Neither JSON nor its beginning: with the mark that closes, it can only be content.
-            is_closed = bool(self._closing) and self._closing in self._text
-            return self._give_up() if is_closed or self._is_hopeless() else False
-        if self._value is not None:
-            self._text = self._read_value(self._text)
-        return self._is_past and self._read_tail()
+        if not self.is_begun:
+            try:
+                is_begun = self._read_name() if self._named else self._read_head()
+            except (NotJsonError, ValueError, RecursionError):
+                return self._give_up()
+            if not is_begun:
+                return False
+        if self._value is not None and not self._read_value():
+            return False
+        return self._read_tail() and self._read_closing(self._closing)
 
-    def _is_hopeless(self) -> bool:
-        start = self._text.lstrip()[:1]
-        return bool(start) and not self._named and start != "{"
+    def _read_name(self) -> bool:
+        if head := _NAMED.match(self._text):
+            self._begin_with_value(head[1], head.end())
+            return True
+        name = _NAME.match(self._text)
+        mark = self._text[name.end() if name else 0 :]
+        if not _ARGS.startswith(mark) and mark.rstrip() != _ARGS:
+            raise NotJsonError
+        return False
 
     def _read_head(self) -> bool:
-        head = (_NAMED if self._named else _NAME_FIRST).match(self._text)
-        if head is not None:
-            if self._text[head.end() :][:1] == '"':  # arguments as a string of JSON
-                return self._read_whole()
-            self._begin(head[1] if self._named else json.loads(head[1]))
-            self._text, self._value = self._text[head.end() :], JsonEnd()
+        head = _NAME_FIRST.match(self._text)
+        if head is not None and self._text[head.end()] != '"':  # else JSON in a string
+            self._begin_with_value(json.loads(head[1]), head.end())
             return True
-        return not self._named and self._read_whole()
+        end = self._whole.find(self._text)
+        if end is not None:
+            self._begin_whole(end)
+        return end is not None
 
-    def _read_whole(self) -> bool:
-        """A complete object with its members in any order."""
-        start = len(self._text) - len(self._text.lstrip())
-        try:
-            found, end = _DECODER.raw_decode(self._text, start)
-        except (ValueError, RecursionError):
-            return False
-        inner = found.get("function") if isinstance(found, dict) else None
+    def _begin_with_value(self, name: str, start: int) -> None:
+        self._begin(name)
+        self._text, self._value = self._text[start:], ValueEnd()
+
+    def _begin_whole(self, end: int) -> None:
+        """With a complete object, its members in any order."""
+        found = _DECODER.decode(self._text[:end])
+        inner = found.get("function")
         call = inner if isinstance(inner, dict) else found
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            return False
+        if not isinstance(call.get("name"), str):
+            raise NotJsonError
         arguments = call.get("arguments", call.get("parameters", {}))
+        told = arguments if isinstance(arguments, str) else _as_text(arguments)
         self._begin(call["name"])
-        self._argue(arguments if isinstance(arguments, str) else json.dumps(arguments))
-        self._text, self._is_past = self._text[end:], True
-        return True
+        self._argue(told)
+        self._text = self._text[end:]
 
-    def _read_value(self, text: str) -> str:
+    def _read_value(self) -> bool:
         assert self._value is not None, "only called while there is one"
-        n = self._value.feed(text)
-        self._argue(text if n is None else text[:n])
-        if n is None:
-            return ""
-        self._value, self._is_past, self._wants_brace = None, True, not self._named
-        return text[n:]
+        n = self._value.feed(self._text)
+        self._argue(self._text[:n])
+        self._text = "" if n is None else self._text[n:]
+        if n is not None:
+            self._value, self._tail = None, None if self._named else ObjectEnd(is_inside=True)
+        return n is not None
 
     def _read_tail(self) -> bool:
-        if self._wants_brace:
-            text = self._text.lstrip()
-            if not text:
+        """Other members, which say nothing of the call, and the brace, unless it is missing."""
+        if self._tail is not None:
+            try:
+                end = self._tail.find(self._text)
+            except NotJsonError:
+                end = 0
+            if end is None:
                 return False
-            self._text, self._wants_brace = text.removeprefix("}"), False
-        return self._read_closing(self._closing)
+            self._text, self._tail = self._text[end:], None
+        return True
+
+    def end(self) -> str:
+        unread = self._text if self._tail is not None else ""  # else a part of the mark
+        return unread if self.is_begun else super().end()
 
 
 class XmlCall(CallParser):
-    """`<function=name><parameter=key>value</parameter>…</function>`, then `closing`."""
+    """`<function=name><parameter=key>value</parameter>…</function>`, then `closing`.
+
+    Values are anything but `</parameter>`: the other marks may stand in them.
+    """
 
     def __init__(self, number: int, opening: str, closing: str, schemas: Schemas) -> None:
         super().__init__(number, opening)
@@ -160,37 +194,44 @@ class XmlCall(CallParser):
         if not self.is_begun:
             head = _FUNCTION.match(self._text)
             if head is None:
-                return self._give_up() if self._closing in self._text else False
+                return False if _may_become("<function=", self._text) else self._give_up()
             name = head[1].strip()
             self._begin(name)
             properties = self._schemas.get(name, {}).get("properties")
             self._properties = properties if isinstance(properties, dict) else {}
             self._text = self._text[head.end() :]
         while not self._is_past:
-            if parameter := _PARAMETER.match(self._text):
-                self._add(parameter[1].strip(), parameter[2])
-            elif parameter := _END_OF_FUNCTION.match(self._text):
+            ends = "</parameter>" in self._text  # quick to see, while a long one comes
+            if ends and (parameter := _PARAMETER.match(self._text)):
+                self._argue(self._lead(parameter[1]) + self._as_json(parameter[1], parameter[2]))
+                self._text = self._text[parameter.end() :]
+            elif end := _END_OF_FUNCTION.match(self._text):
+                self._text = self._text[end.end() :]
                 self._close()
-            elif self._closing in self._text:  # the function was not closed
-                self._text = self._text[self._text.index(self._closing) :]
-                self._close()
-                break
-            else:
+            elif self._goes_on():
                 return False
-            self._text = self._text[parameter.end() :]
+            else:  # the function was not closed
+                self._close()
         return self._read_closing(self._closing)
 
-    def _add(self, key: str, value: str) -> None:
+    def _goes_on(self) -> bool:
+        """Whether what is there may still become one of the marks, or lies within a parameter."""
+        text = self._text.lstrip()
+        if _OPEN_PARAMETER.match(text) or _may_become("<parameter=", text):
+            return True
+        return any(mark.startswith(text) for mark in ("</function>", self._closing) if mark != text)
+
+    def _lead(self, key: str) -> str:
         lead = ", " if self._n_parameters else "{"
         self._n_parameters += 1
-        self._argue(f"{lead}{json.dumps(key)}: {self._as_json(key, value)}")
+        return f"{lead}{json.dumps(key.strip())}: "
 
     def _as_json(self, key: str, value: str) -> str:
         """As the schema types it: XML knows strings only."""
-        schema = self._properties.get(key)
+        schema = self._properties.get(key.strip())
         if isinstance(schema, dict) and "string" not in _types(schema):
             try:
-                return json.dumps(_DECODER.decode(value.strip()))
+                return _as_text(_DECODER.decode(value.strip()))
             except (ValueError, RecursionError):
                 pass
         return json.dumps(value)
@@ -199,42 +240,32 @@ class XmlCall(CallParser):
         self._is_past = True
         self._argue("}" if self._n_parameters else "{}")
 
-    def end(self) -> None:
-        if self.is_begun and not self._is_past:
-            self._close()
-        super().end()
+    def end(self) -> str:
+        if not self.is_begun or self._is_past:
+            return super().end()
+        left = ""
+        if parameter := _OPEN_PARAMETER.match(self._text):
+            value, closing, left = parameter[2].partition(self._closing)
+            self._argue(self._lead(parameter[1]))
+            if not closing:  # cut off: JSON as unfinished as the call
+                self._argue(json.dumps(value)[:-1])
+                return ""
+            # Only its end mark was forgotten.
+            value = value.rstrip().removesuffix("</function>").rstrip()
+            self._argue(self._as_json(parameter[1], value))
+        self._close()
+        return left
+
+
+def _may_become(opening: str, text: str) -> bool:
+    """Whether `<opening…name>` may begin with `text`."""
+    text = text.lstrip()
+    name = text.removeprefix(opening)
+    if name == text:
+        return opening.startswith(text)
+    return len(name) <= 256 and not set(name) & set("<>\n")
 
 
 def _types(schema: Mapping[str, Any]) -> tuple[str, ...]:
     kind = schema.get("type", "string")
     return (kind,) if isinstance(kind, str) else tuple(map(str, kind))
-
-
-class JsonEnd:
-    """Finds where a JSON object or list ends that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = self._is_escaped = False
-
-    def feed(self, text: str) -> int | None:
-        """How many characters of `text` belong to it; None: all, and it goes on."""
-        for i, character in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif character == "\\":
-                    self._is_escaped = True
-                elif character == '"':
-                    self._in_string = False
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if self._depth <= 0:
-                    return i + (self._depth == 0)
-            elif self._depth == 0 and character in ",\n":  # not an object, against the rules
-                return i
-        return None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from .calls import CallParser, Schemas
 from .pieces import CONTENT, REASONING, Piece, n_open
 from .styles import CallStyle
+
+_BETWEEN: Final = re.compile(r"[\s\[,]*")  # two calls of a list, and before the first
 
 
 class ReplyParser:
@@ -25,7 +30,7 @@ class ReplyParser:
         self._is_fresh = True  # nothing but blanks was written yet
         self._trims = False  # blanks that begin here are nobody's
         self._call: CallParser | None = None
-        self._in_list = False
+        self._list: str | None = None  # within one: its mark, until it has had a call
         self._rest = ""  # not told yet
         self._pieces: list[Piece] = []
 
@@ -37,10 +42,13 @@ class ReplyParser:
 
     def end(self) -> list[Piece]:
         """What was held back."""
-        if self._call is not None:
-            self._call.end()
-            self._take_call()
-        elif self._rest and not self._in_list:
+        while self._call is not None:
+            self._end_call(self._call.end())
+            while self._step():
+                continue
+        if self._list is not None:
+            self._tell(CONTENT, self._list and self._list + self._rest)
+        else:
             self._tell(REASONING if self._is_thinking else CONTENT, self._rest)
         self._rest = ""
         return self._take()
@@ -64,7 +72,7 @@ class ReplyParser:
             return False
         if self._is_thinking:
             return self._think()
-        if self._in_list:
+        if self._list is not None:
             return self._next_of_list()
         if self._is_fresh and not self._look_at_start():
             return False
@@ -83,7 +91,9 @@ class ReplyParser:
                 return False
         self._is_fresh = not start
         if start and self._style is not None and self._style.is_whole and start[0] == "{":
-            self._begin_call(start, 0)
+            blanks = self._rest[: -len(start)]
+            self._rest = start
+            self._begin_call(blanks)
         return bool(start)
 
     def _think(self) -> bool:
@@ -111,13 +121,13 @@ class ReplyParser:
         if not mark:
             self._rest = self._hold(CONTENT, style.opening)
             return False
-        self._tell(CONTENT, before.rstrip())
-        self._trims = True
-        self._rest = after
+        said = before.rstrip()
+        self._tell(CONTENT, said)
+        self._rest, opening = after, before[len(said) :] + mark
         if style.is_listed:
-            self._in_list = True
+            self._list = opening
         else:
-            self._begin_call(after, 0)
+            self._begin_call(opening)
         return True
 
     def _hold(self, kind: str, mark: str) -> str:
@@ -127,37 +137,49 @@ class ReplyParser:
         self._tell(kind, safe)
         return self._rest[len(safe) :]
 
-    def _begin_call(self, text: str, skipped: int) -> None:
+    def _begin_call(self, opening: str) -> None:
         assert self._style is not None, "only called where there are calls"
-        opening = "" if self._style.is_whole or self._style.is_listed else self._style.opening
         self._call = self._style.make(self.n_calls, opening, self._schemas)
-        self._rest = text[skipped:]
 
     def _next_of_list(self) -> bool:
-        rest = self._rest.lstrip()
-        self._rest = rest.lstrip("[,").lstrip()
-        if self._rest.startswith("]"):
-            self._in_list, self._rest = False, self._rest[1:]
-            return True
-        if self._rest:
-            self._begin_call(self._rest, 0)
-        return bool(self._rest)
+        found = _BETWEEN.match(self._rest)
+        skipped = found[0] if found else ""
+        if skipped == self._rest:
+            return False
+        self._rest = self._rest[len(skipped) :]
+        if self._rest[0] == "]":
+            self._list, self._trims, self._rest = None, True, self._rest[1:]
+        else:
+            self._begin_call(f"{self._list}{skipped}")
+        return True
 
     def _go_on_with_call(self) -> bool:
         assert self._call is not None, "only called within one"
         left = self._call.feed(self._rest)
-        is_begun = self._call.is_begun
-        self._take_call()
-        self._rest = left or ""
         if left is None:
+            self._rest = ""
+            self._take_call(self._call)
             return False
-        self.n_calls += is_begun
-        if not is_begun:
-            self._in_list = False
-        self._call, self._trims = None, is_begun
+        self._end_call(left)
         return True
 
-    def _take_call(self) -> None:
+    def _end_call(self, left: str) -> None:
+        """`left`: to be read as if there had been no call."""
         assert self._call is not None, "only called within one"
-        self._pieces += self._call.pieces
-        self._call.pieces.clear()
+        self._take_call(self._call)
+        self._rest = left
+        if self._call.is_begun:
+            self.n_calls += 1
+            self._trims = True
+            self._list = None if self._list is None else ""
+        else:
+            self._list = None
+        self._call = None
+
+    def _take_call(self, call: CallParser) -> None:
+        for piece in call.pieces:
+            if piece.kind == CONTENT:  # it was none
+                self._tell(CONTENT, piece.text)
+            else:
+                self._pieces.append(piece)
+        call.pieces.clear()

@@ -45,11 +45,8 @@ class _Either(CallParser):
         self._text = left or ""
         return left is not None
 
-    def end(self) -> None:
-        if self._chosen is None:
-            super().end()
-        else:
-            self._chosen.end()
+    def end(self) -> str:
+        return super().end() if self._chosen is None else self._chosen.end()
 
 
 def _tagged(number: int, opening: str, schemas: Schemas) -> CallParser:

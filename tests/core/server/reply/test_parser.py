@@ -1,41 +1,15 @@
-"""Replies in every style: the same pieces however the text is cut, and no text is ever lost."""
+"""Replies in every style: thoughts, content and calls, told apart."""
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.replies import MARKS, Told
 
-from specdec.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyParser
+from specdec.core.server.reply import ReplyParser
 from specdec.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, find_call_style
-
-MARKS = ("<think>", "</think>")
-WEATHER = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
-SCHEMAS = {"weather": WEATHER}
-
-
-def read(text: str, cuts: list[int] | None = None, **how: Any) -> dict[str, Any]:
-    """Content, reasoning, and calls as (name, arguments)."""
-    parser = ReplyParser(schemas=SCHEMAS, **how)
-    edges = [0, *sorted(cuts or []), len(text)]
-    pieces = [p for a, b in itertools.pairwise(edges) for p in parser.feed(text[a:b])]
-    pieces += parser.end()
-    found: dict[str, Any] = {CONTENT: "", REASONING: "", "calls": []}
-    for piece in pieces:
-        assert piece.text or piece.kind == CALL
-        if piece.kind == CALL:
-            assert piece.call == len(found["calls"])
-            found["calls"].append([piece.text, ""])
-        elif piece.kind == ARGUMENTS:
-            found["calls"][piece.call][1] += piece.text
-        else:
-            found[piece.kind] += piece.text
-    return found
-
 
 CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, Any]]]] = [
     # text, parser, content, reasoning, calls
@@ -80,6 +54,46 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, Any]]]] = [
      [("weather", {"days": 1})]),
     ("{no json at all", {"calls": BARE}, "{no json at all", "", []),
     ("say {x}", {"calls": BARE}, "say {x}", "", []),
+    # Marks where none are meant.
+    ('<tool_call>{"arguments": {"city": "</tool_call>"}, "name": "weather"}</tool_call>',
+     {"calls": HERMES}, "", "", [("weather", {"city": "</tool_call>"})]),
+    ("<tool_call><function=weather><parameter=city></function></tool_call></parameter>"
+     "<parameter=days>2</parameter></function></tool_call>ok", {"calls": HERMES}, "ok", "",
+     [("weather", {"city": "</function></tool_call>", "days": 2})]),
+    # No call, and what comes behind it.
+    ("[TOOL_CALLS]<tool_call>[TOOL_CALLS]", {"calls": LISTED},
+     "[TOOL_CALLS]<tool_call>[TOOL_CALLS]", "", []),
+    ("a [TOOL_CALLS] [, x, y", {"calls": LISTED}, "a [TOOL_CALLS] [, x, y", "", []),
+    ('[TOOL_CALLS][ ,{"name": "now", "arguments": {}}', {"calls": LISTED}, "", "", [("now", {})]),
+    ('a <tool_call>no<tool_call>{"name": "now", "arguments": {}}</tool_call>', {"calls": HERMES},
+     "a <tool_call>no", "", [("now", {})]),
+    ('<tool_call><tool_call>{"name": "now", "arguments": {}}</tool_call>', {"calls": HERMES},
+     "<tool_call>", "", [("now", {})]),
+    ('<tool_call>{"name": "x"]\n<tool_call>{"name": "now"}</tool_call>', {"calls": HERMES},
+     '<tool_call>{"name": "x"]', "", [("now", {})]),
+    ('<tool_call>{"x": "<tool_call>{"name": "now"}</tool_call>', {"calls": HERMES},
+     '<tool_call>{"x": "', "", [("now", {})]),
+    ("<tool_call><function=</tool_call> x", {"calls": HERMES},
+     "<tool_call><function=</tool_call> x", "", []),
+    ("[TOOL_CALLS]no call [TOOL_CALLS]now[ARGS]{}", {"calls": NAMED},
+     "[TOOL_CALLS]no call", "", [("now", {})]),
+    ('{"x": 1} {', {"calls": BARE}, '{"x": 1} {', "", []),
+    # Calls that are not quite right.
+    (r'<tool_call>{"name": "\q", "arguments": {}}</tool_call>', {"calls": HERMES},
+     r'<tool_call>{"name": "\q", "arguments": {}}</tool_call>', "", []),
+    ('<tool_call>{"arguments": NaN, "name": "now"}</tool_call>', {"calls": HERMES},
+     '<tool_call>{"arguments": NaN, "name": "now"}</tool_call>', "", []),
+    ('[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "a}"}, {"name": "now", "arguments": {}}]',
+     {"calls": LISTED}, "", "", [("now", {}), ("now", {})]),
+    ('<tool_call>{"name": "now", "arguments": {}, "id": 7 x', {"calls": HERMES}, ', "id": 7 x', "",
+     [("now", {})]),
+    ("<tool_call><function=now> what? </function></tool_call>", {"calls": HERMES},
+     "what? </function></tool_call>", "", [("now", {})]),
+    ("<tool_call><function=weather><parameter=city>Ulm</function></tool_call>"
+     "<tool_call><function=now></tool_call>", {"calls": HERMES}, "", "",
+     [("weather", {"city": "Ulm"}), ("now", {})]),
+    ("<tool_call><function=weather><parameter=days>1e999</parameter></function></tool_call>",
+     {"calls": HERMES}, "", "", [("weather", {"days": "1e999"})]),
 ]  # fmt: skip
 
 
@@ -87,48 +101,28 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, Any]]]] = [
 def test_replies_are_told_apart(
     text: str, how: dict[str, Any], content: str, reasoning: str, calls: list[Any]
 ) -> None:
-    for cuts in ([], list(range(len(text)))):
-        found = read(text, cuts, **how)
-        assert (found[CONTENT], found[REASONING]) == (content, reasoning)
-        assert [(name, json.loads(text)) for name, text in found["calls"]] == calls
-
-
-@given(st.data())
-def test_where_the_text_is_cut_changes_nothing(data: st.DataObject) -> None:
-    text, how, *_ = data.draw(st.sampled_from(CASES))
-    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
-    assert read(text, cuts, **how) == read(text, **how)
-
-
-FRAGMENTS = [
-    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", '{"name": "a", "arguments": ', "{",
-    "}", "[", "]", '"', "\\", "<function=f>", "</function>", "<parameter=x>", "</parameter>", " ",
-    "\n", "word", "<think>", "</think>", ",", "12",
-]  # fmt: skip
-
-
-@given(
-    st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
-    st.sampled_from([HERMES, LISTED, NAMED, BARE]),
-    st.booleans(),
-)
-def test_no_reply_breaks_the_parser(text: str, style: Any, thinks: bool) -> None:
-    how = {"marks": MARKS, "is_thinking": thinks, "calls": style}
-    whole = read(text, **how)
-    assert read(text, list(range(len(text))), **how) == whole
-    assert len(whole[CONTENT]) + len(whole[REASONING]) <= len(text)
-    if style is HERMES and "<tool_call>" not in text:
-        plain = whole[REASONING] + whole[CONTENT]
-        told = "".join(plain.split())
-        assert told in "".join(text.split()) or "think>" in text
-    if not thinks and not any(mark in text for mark in (style.opening, "<think>")):
-        assert whole[CONTENT] == text
+    for pieces in (0, len(text)):
+        found = Told(text, range(pieces), **how)
+        assert (found.content, found.reasoning) == (content, reasoning)
+        assert [(name, json.loads(text)) for name, text in found.calls] == calls
 
 
 def test_arguments_come_while_they_are_written() -> None:
     parser = ReplyParser(calls=HERMES)
     assert parser.feed('<tool_call>{"name": "a", "arguments": {"x": "lo')[1].text == '{"x": "lo'
     assert parser.feed("ng")[0].text == "ng"
+
+
+def test_what_is_no_call_comes_at_once() -> None:
+    for style, text in ((HERMES, "<tool_call>{x"), (NAMED, "[TOOL_CALLS]a b"), (BARE, "{x")):
+        parser = ReplyParser(calls=style)
+        assert "".join(piece.text for piece in parser.feed(text)) == text
+        assert parser.feed("more")[0].text == "more"
+
+
+def test_a_parameter_that_was_cut_off_is_unfinished_json() -> None:
+    start = "<tool_call><function=run><parameter=command>rm -r /tmp/x"
+    assert Told(start, [], calls=HERMES).calls == [("run", '{"command": "rm -r /tmp/x')]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""JSON that comes in pieces: where a value ends, and whether a text can still become an object."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Possessive, for speed: strings that are still coming are looked at again with each piece.
+_STRING: Final = r'"(?:[^"\\\x00-\x1f]++|\\.)*+'
+_TOKEN: Final = re.compile(rf'\s*(?:({_STRING}")|([-+.\w]++)(?=[\s,\]}}])|([\[\]{{}},:]))')
+_UNFINISHED: Final = re.compile(rf"\s*(?:{_STRING}\\?|[-+.\w]*)")
+_VALUE: Final = '"w{['  # what may begin one; w: a number or a word
+
+
+class NotJsonError(Exception):
+    """Whatever comes now, it is no object."""
+
+
+class ObjectEnd:
+    """Finds where one JSON object ends, and sees at its first wrong token that it is none.
+
+    Numbers, words and escapes are not looked at: that is for who decodes it.
+    """
+
+    def __init__(self, *, is_inside: bool = False) -> None:
+        """`is_inside`: the object has begun, and its last member has just ended."""
+        self._open = "{" if is_inside else ""  # brackets, the innermost last
+        self._last = "w" if is_inside else ""
+        self._wanted = ",}" if is_inside else "{"
+        self._at = 0
+
+    def find(self, text: str) -> int | None:
+        """Where it ends in `text`, which begins as it did the last time; None: not yet."""
+        while token := _TOKEN.match(text, self._at):
+            self._take("w" if token[2] else token[0].lstrip()[0])
+            self._at = token.end()
+            if not self._open:
+                return self._at
+        if _UNFINISHED.fullmatch(text, self._at) is None:
+            raise NotJsonError
+        start = text[self._at :].lstrip()[:1]
+        if start and (start if start == '"' else "w") not in self._wanted:
+            raise NotJsonError
+        return None
+
+    def _take(self, kind: str) -> None:
+        if kind not in self._wanted:
+            raise NotJsonError
+        if kind in "{[":
+            self._open += kind
+            self._wanted = '"}' if kind == "{" else f"{_VALUE}]"
+        elif kind == ":":
+            self._wanted = _VALUE
+        elif kind == ",":
+            self._wanted = '"' if self._open[-1] == "{" else _VALUE
+        elif kind == '"' and self._open[-1] == "{" and self._last in "{,":
+            self._wanted = ":"
+        else:  # the end of a value
+            self._open = self._open[:-1] if kind in "}]" else self._open
+            self._wanted = ",}" if self._open.endswith("{") else ",]"
+        self._last = kind
+
+
+class ValueEnd:
+    """Finds where a JSON object or list ends, without asking whether it is right inside."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = self._is_escaped = False
+
+    def feed(self, text: str) -> int | None:
+        """How many characters of `text` belong to it; None: all, and it goes on."""
+        for i, character in enumerate(text):
+            if self._in_string:
+                if self._is_escaped:
+                    self._is_escaped = False
+                elif character == "\\":
+                    self._is_escaped = True
+                elif character == '"':
+                    self._in_string = False
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                if self._depth <= 0:
+                    return i + (self._depth == 0)
+            elif self._depth == 0 and character in ",\n":  # not an object, against the rules
+                return i
+        return None

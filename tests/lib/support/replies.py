@@ -1,0 +1,55 @@
+"""What a reply says, read in pieces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from specdec.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
+
+MARKS = ("<think>", "</think>")
+WEATHER = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+
+
+class Told:
+    """Of a text that is cut before each of these characters."""
+
+    def __init__(self, text: str, cuts: Iterable[int], **how: Any) -> None:
+        parser = ReplyParser(schemas={"weather": WEATHER}, **how)
+        edges = [0, *sorted(cuts), len(text)]
+        pieces = [p for a, b in itertools.pairwise(edges) for p in parser.feed(text[a:b])]
+        self.pieces = _joined([*pieces, *parser.end()])
+
+    @property
+    def content(self) -> str:
+        return "".join(piece.text for piece in self.pieces if piece.kind == CONTENT)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(piece.text for piece in self.pieces if piece.kind == REASONING)
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """Names and arguments."""
+        found: list[tuple[str, str]] = []
+        for piece in self.pieces:
+            if piece.kind == CALL:
+                assert piece.call == len(found)
+                found.append((piece.text, ""))
+            elif piece.kind == ARGUMENTS:
+                assert piece.call == len(found) - 1
+                name, arguments = found[piece.call]
+                found[piece.call] = name, arguments + piece.text
+        return found
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    found: list[Piece] = []
+    for piece in pieces:
+        assert piece.text or piece.kind == CALL
+        if piece.kind != CALL and found and found[-1].kind == piece.kind:
+            found[-1] = piece._replace(text=found[-1].text + piece.text)
+        else:
+            found.append(piece)
+    return found
