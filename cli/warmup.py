@@ -89,6 +89,9 @@ def _say_kept(repacked: Path | None, output: Output) -> None:
 
 
 def _say_compiled(device: str, place: PlaceOptions, output: Compiling) -> None:
+    if device.startswith("cuda"):
+        output.line(f"not compiled ahead: --device {place.device} compiles at a kernel's first use")
+        return
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return

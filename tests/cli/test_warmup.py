@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.host_device import use_for_cuda
 
 from specdec.cli.app import run
 from specdec.cuda_kernels.cache import CubinCache, Entry
@@ -34,6 +35,15 @@ def test_warmup_of_a_device_without_kernels(spec: Run) -> None:
     done = spec("warmup", "m.gguf", "--device", "torch")
     line = "nothing to compile: --device torch has its kernels ready\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
+
+
+def test_warmup_of_cuda_says_that_kernels_are_compiled_later(
+    tiny: Callable[..., Any], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_for_cuda(monkeypatch)
+    assert run(["warmup", str(tiny("qwen3").path), "--device", "cuda", "-q"]) == 0
+    line = "not compiled ahead: --device cuda compiles at a kernel's first use\n"
+    assert capsys.readouterr().out == line
 
 
 def test_warmup_compiles_once(
