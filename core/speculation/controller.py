@@ -266,7 +266,7 @@ class Controller(Policy):
                 if plan.stop_below:
                     track.impute(0, track.of_chance(0.5 * plan.stop_below))
                 return None
-            if not draft.chances or not track.trusts_chances():
+            if not draft.chances or not track.may_doubt():
                 return None
             return track.of_tokens(0, draft.chances, n)
         if n_model:

@@ -24,6 +24,7 @@ _LEVEL_SHARE: Final = 0.2  # of what other places have shown, for the first
 _CHAIN_WEIGHT: Final = 2.0  # of the place before, for one that has shown little
 _SHARED_PART: Final = 0.25  # of a token: what it counts for other texts
 _SHARED_FORGET: Final = 0.995
+_COMPARED: Final = 8 * _SHARED_PART  # before chances alone decide
 _FORGET: Final = 0.97
 _FADE_EVERY: Final = 8  # rounds
 _FADE: Final = 0.75
@@ -122,6 +123,12 @@ class Track:
     def trusts_chances(self) -> bool:
         """The source's own beliefs, calibrated, have told more than places did."""
         return self._loss_chance <= self._loss_place
+
+    def may_doubt(self) -> bool:
+        """A token may be left out for its chance alone: chances were compared with what the target
+        took, in some text. One that is left out tells nothing, so that a source whose chances mean
+        nothing, or are far too low, would never be found out."""
+        return self.trusts_chances() and sum(self._shared.chance_seen) >= _COMPARED
 
     def of_chance(self, chance: float) -> float:
         """How often a token of this chance is taken."""

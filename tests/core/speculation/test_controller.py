@@ -18,6 +18,7 @@ from support.simulated import (
     MODEL,
     MOE,
     NGRAM,
+    TILES,
     FixedLengths,
     Machine,
     Process,
@@ -50,6 +51,7 @@ WORKLOADS: dict[str, tuple[Process, int]] = {
     "echo alone": (echoes(0.0, 150, 30), 1500),
 }
 SEEDS = range(6)
+ACCEPTANCES = (0.5, 0.7, 0.85, 0.97)
 # Bursts of ten tokens end before they are noticed, which is what is left to gain.
 LEAST = {"bursts": 0.93}
 by_name = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
@@ -107,6 +109,20 @@ def test_four_texts_in_one_batch(machine: Machine, outliers: float) -> None:
         reached.append(simulation.run(Controller(), 2500).rate / best.rate)
     assert sum(reached) / len(reached) >= 0.95, reached
     assert min(reached) > 0.88, reached
+
+
+def test_chances_that_are_far_too_low_are_found_out() -> None:
+    """What is left out for its chance is never seen to be right: four texts began with a belief
+    in the chances, and drafted 20 tokens in all of 2,400."""
+    reached = []
+    for seed in range(6):
+        texts = [iid(p)(random.Random(f"{i} {seed}"), 3000) for i, p in enumerate(ACCEPTANCES)]
+        for text in texts:
+            text.chances = [1e-4] * len(text.right)
+        best, _ = best_fixed(Simulation(TILES, texts), 2400)
+        reached.append(Simulation(TILES, texts, seed=seed).run(Controller(), 2400).rate / best.rate)
+    assert sum(reached) / len(reached) >= 1.0, reached
+    assert min(reached) > 0.95, reached
 
 
 def test_one_controller_beats_every_single_length_over_all_workloads() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from specdec.core.speculation.interface import Draft
 from specdec.core.speculation.plans import AskInfo, ModelOffer, Plan, Policy
@@ -46,7 +47,17 @@ def staircase(n_rows: int) -> float:
     return 4.3 * whole + ms if n_rows > 16 else ms or 4.3
 
 
+def tiles(n_rows: int) -> float:
+    """As a model of 0.8B and 4-bit weights runs on two Zen 4 cores."""
+    for (n, ms), (further, more) in pairwise(_TILES):
+        if n_rows <= further:
+            return ms + (more - ms) * (n_rows - n) / (further - n)
+    return _TILES[-1][1] * n_rows / _TILES[-1][0]
+
+
+_TILES = ((1, 0.75), (4, 1.0), (5, 1.5), (8, 1.55), (12, 2.1), (16, 2.6), (64, 10.4))
 CPU = Machine("cpu", staircase, 0.14)
+TILES = Machine("tiles", tiles, 0.03, 0.03)
 GPU = Machine("gpu", lambda n: 1 + 0.015 * (n - 1), 0.06, 0.04)
 MOE = Machine("moe", lambda n: 1 + 0.6 * (n - 1), 0.14)
 MACHINES = (CPU, GPU, MOE)
