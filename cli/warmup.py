@@ -71,7 +71,8 @@ def warmup(
     """Compile the kernels that a file needs, for the CPU.
 
     They are kept in a cache, and the first run of the file finds them there: when an image is
-    built, for example. On a GPU, kernels are compiled and kept when they are first used. With --repack-cache, its weights are kept as well.
+    built, for example. On a GPU, kernels are compiled and kept when they are first used. With
+    --repack-cache, its weights are kept as well.
     """
     output = Compiling(quiet=voice.quiet, verbose=voice.verbose)
     with open_runtime(models.model, place, output) as runtime:
