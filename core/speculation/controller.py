@@ -177,7 +177,9 @@ class Controller(Policy):
             self._pass(n, n)
             return self._give(texts, [Plan(is_probe=True) for _ in asks])
         chooser.rate = max(self._tokens / self._time, 1.0) * n / prices.steps[n]
-        row = prices.row(n)
+        # Costs that may be wrong are no reason to have nothing to try: whether drafts pay is for
+        # the allocation to say.
+        row = min(prices.row(n), prices.row(n, hoped=True))
         rows = Rows([row * k for k in range(_LONGEST + 2)], 0, n)
         plans: list[Plan] = []
         options: list[Option] = []

@@ -136,14 +136,18 @@ class Explorer:
             return best, possible
         rate = max(self._chooser.rate, possible)
         rows = [*prices.steps[: n + 1], *prices.hoped[n + 1 :]]
-        other, _ = allocate(options, rows, prices.drafts, self._chooser.rate)
         value = best.tokens - rate * best.ms
-        if other.tokens - rate * other.ms < value + _WORTH_A_TRY * n:
-            return best, possible
-        n_rows = n + sum(other.lengths)
-        ms = other.ms + (prices.steps[n_rows] - rows[n_rows]) / 2
-        loss = (value - other.tokens + rate * ms) / rate / prices.steps[n] * n
-        return (other if self.budget.spend(loss) else best), possible
+        # The best that is hoped for may be far away, and too dear to try: then something nearer.
+        for most in (len(rows) - 1, 4 * n, 2 * n):
+            other, _ = allocate(options, rows[: most + 1], prices.drafts, self._chooser.rate)
+            if other.tokens - rate * other.ms < value + _WORTH_A_TRY * n:
+                break
+            n_rows = n + sum(other.lengths)
+            ms = other.ms + (prices.steps[n_rows] - rows[n_rows]) / 2
+            loss = (value - other.tokens + rate * ms) / rate / prices.steps[n] * n
+            if self.budget.spend(loss):
+                return other, possible
+        return best, possible
 
     def _patience(self, text: Text, source: str) -> Patience:
         patience = text.patience.get(source)

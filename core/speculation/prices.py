@@ -79,9 +79,9 @@ class Prices:
             per_row = self._per_row[source] = self.costs.catching_up(source, 1)
         return per_row * n_rows
 
-    def row(self, n_sequences: int) -> float:
+    def row(self, n_sequences: int, *, hoped: bool = False) -> float:
         """What one more row takes where rows are cheapest."""
-        steps = self.steps
+        steps = self.hoped if hoped else self.steps
         start = steps[n_sequences]
         return min(
             (steps[n] - start) / (n - n_sequences)
