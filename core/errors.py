@@ -19,6 +19,10 @@ class ConfigError(SpecdecError):
     """A flag, parameter or request field has a value that cannot work."""
 
 
+class NothingLeftError(ConfigError):
+    """A grammar, or biases, forbid every token that could come next: this text cannot go on."""
+
+
 class TemplateError(SpecdecError):
     """A chat template failed, or tried what it may not do."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from ..errors import NonFiniteError
+from ..errors import NonFiniteError, NothingLeftError
 from .interface import HostOutput
 from .picking import UNSURE
 from .step import Ints, Step, replay_after
@@ -147,7 +147,7 @@ class HostChain:
         chooser = line.ask.chooser
         try:
             token = chooser.pick(output, row, position)
-        except NonFiniteError:
+        except (NonFiniteError, NothingLeftError):  # of a short head's tokens none may fit
             token = UNSURE
         line.is_unsure = token == UNSURE
         if token == UNSURE or token in self._plan.stops:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 from ..backend.interface import HostOutput
-from ..errors import ConfigError, NonFiniteError
+from ..errors import ConfigError, NonFiniteError, NothingLeftError
 from ..generation import ERROR, NO_TOKEN, TARGET, Event
 from ..sampling.law import chance, residual
 from ..sampling.noise import ACCEPT_COIN, RESIDUAL
@@ -97,7 +97,7 @@ class Match(Verifier):
                 source = draft.sources[n_made] if is_hit else TARGET
                 events.append(sequence.emit(token, output, row, source))
                 n_made += 1
-        except NonFiniteError as error:
+        except (NonFiniteError, NothingLeftError) as error:
             events.append(sequence.end(ERROR, error))
         if drafted:
             part.n_accepted = n_made if is_hit else n_made - 1
@@ -131,7 +131,7 @@ class _OneByOne(Verifier):
                 source = draft.sources[n_made] if choice.is_drafted else TARGET
                 events.append(sequence.emit(choice.token, output, row, source))
                 n_made += 1
-        except NonFiniteError as error:
+        except (NonFiniteError, NothingLeftError) as error:
             events.append(sequence.end(ERROR, error))
         part.n_accepted = n_made if choice.is_drafted else n_made - 1
         if sequence.params.with_rejected:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
+from ..errors import NothingLeftError
 from . import transforms
 from .adjust import Adjustment, shortlist
 from .candidates import Candidates, best_from_logits, from_logits
@@ -92,7 +92,7 @@ class Chain(NamedTuple):
 
 def _not_empty(candidates: Candidates, what: str) -> Candidates:
     if not candidates.ids.size:
-        raise ConfigError(f"{what} leaves no token that could come next")
+        raise NothingLeftError(f"{what} leaves no token that could come next")
     return candidates
 
 

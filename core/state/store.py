@@ -243,8 +243,10 @@ class StateStore:
         opened = SequenceState(slot, table, self.sizes.window, n_reused, n_reused=n_reused)
         if checkpoint is not None:
             self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
-            self.slots.touch(checkpoint)
-            self.pool.touch(checkpoint.home.page)
+            # Its own page may have gone for the copy, if the match has only a part of it.
+            if checkpoint.is_alive:
+                self.slots.touch(checkpoint)
+                self.pool.touch(checkpoint.home.page)
             opened.replay, opened.carry = checkpoint.replay, checkpoint.carry
         return opened
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 from support.scripted import (
     END,
+    N_VOCAB,
     PROMPT,
     SMALL,
     Oracle,
@@ -22,7 +24,7 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.errors import ConfigError, NonFiniteError
+from specdec.core.errors import ConfigError, NonFiniteError, NothingLeftError
 from specdec.core.generation import (
     CANCELLED,
     CONTEXT,
@@ -30,7 +32,10 @@ from specdec.core.generation import (
     ERROR,
     LIMIT,
     NO_TOKEN,
+    GenerateParams,
 )
+from specdec.core.sampling.params import SamplingParams
+from specdec.core.speculation.per_text import TextSpec
 
 # Ends --------------------------------------------------------------------------------------------
 
@@ -129,6 +134,21 @@ def test_nan_ends_one_text_only() -> None:
     assert isinstance(last.error, NonFiniteError)
     assert made(bad) == want[:4]
     assert made(good) == alone([9, 9], params(3), engine)
+    assert_nothing_is_held(engine)
+
+
+@pytest.mark.parametrize("accept", ["", "ratio", "relaxed:2,0.5,always"])
+def test_bans_that_leave_nothing_end_one_text_only(accept: str) -> None:
+    """Every verifier: the others go on as if they were alone."""
+    bans = SamplingParams(logit_bias=tuple((token, -math.inf) for token in range(N_VOCAB)))
+    engine = make_engine(drafter=Oracle())
+    how = GenerateParams(bans, max_tokens=9, spec=TextSpec(accept=accept))
+    bad, good = engine.add(PROMPT, how), engine.add([9, 9], params(5))
+    events = drain(engine)
+    last = of(bad, events)[-1]
+    assert (last.token, last.stop_reason) == (NO_TOKEN, ERROR)
+    assert isinstance(last.error, NothingLeftError)
+    assert made(good) == alone([9, 9], params(5), engine)
     assert_nothing_is_held(engine)
 
 

@@ -116,6 +116,25 @@ def test_what_is_used_is_kept_longest() -> None:
         assert cached([*popular, 1, 2]) > 0
 
 
+def test_a_state_whose_page_goes_while_it_is_used() -> None:
+    """It lies beside the pages that are shared, and is the oldest: its page makes room for the
+    copy of the one within which the texts part."""
+    sizes = replace(SMALL, n_slots=1, n_checkpoints=3, kv_pages=12)
+    engine = make_engine(hybrid=True, sizes=sizes)
+    first = [9, 1, 2, 3, 4, 5, 6, 7, 8]
+    longer = [*first, *range(10, 41)]
+    for prompt, n in ((first, 1), (longer, 5)):
+        engine.add(prompt, params(n, ignore_eos=True))
+        drain(engine)
+    third = [*longer[:11], 0]
+    how = params(3, ignore_eos=True)
+    text = engine.add(third, how)
+    drain(engine)
+    assert text.stats.cached_n == len(first)
+    assert made(text) == alone(third, how, engine)
+    assert_nothing_is_held(engine)
+
+
 def test_reuse_can_be_switched_off() -> None:
     engine = make_engine(reuse=False)
     for _ in range(2):

@@ -12,10 +12,11 @@ from support.scripted import drain
 
 from specdec.convert.nano.acceptance import measure
 from specdec.core import nano
+from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence as Text
 from specdec.core.errors import ConfigError
-from specdec.core.generation import GenerateParams
+from specdec.core.generation import EOS, LIMIT, GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.interface import Ask, Draft, Opening
@@ -103,6 +104,32 @@ def test_the_text_is_that_of_plain_decoding(
         tokens = prompt(runtime, i)
         assert write(engine, tokens, params).tokens == write(plain, tokens, params).tokens
         assert noted.drafts
+
+
+@pytest.mark.parametrize("accept", ["match", "ratio"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_short_head_without_a_token_that_the_grammar_allows(
+    runtime: Runtime, plain: Engine, temperature: float, accept: str, tmp_path: Path
+) -> None:
+    """The draft ends there, and nothing else does."""
+    allowed = runtime.tokenizer.encode("aaaa")
+    others = (token for token in range(1500, 1600) if token not in allowed)
+    (tmp_path / "ids").write_text(" ".join(map(str, others)))
+    sampling = SamplingParams(temperature=temperature, seed=4)
+    params = GenerateParams(sampling, max_tokens=20, grammar='root ::= "a"+ "b"* ')
+    target = LoadedModel(runtime.file, runtime.model, runtime.tokenizer)
+    spec = replace(SPEC, draft_vocab=str(tmp_path / "ids"), accept=accept, fixed=True)
+    setting = Setting(spec, target, runtime.backend, 1, runtime.n_ctx)
+    budget = runtime.plan(1)
+    config = EngineConfig(budget.sizes, acceptance=spec.acceptance(("mtp",)))
+    engine = Engine(
+        runtime.model, runtime.backend, runtime.tokenizer, config, drafter=make(setting)
+    )
+    tokens = prompt(runtime)
+    text = write(engine, tokens, params)
+    assert text.stop_reason in (EOS, LIMIT)
+    if accept == "match":
+        assert text.tokens == write(plain, tokens, params).tokens
 
 
 def test_catching_up_in_one_batch_changes_no_draft(runtime: Runtime) -> None:
