@@ -107,7 +107,7 @@ def test_b5_a_full_cache_holds_drafts_too(
 @pytest.mark.parametrize("prefill", [0, 64])
 def test_b6_a_gap_in_what_the_head_reads_fails_nobody(runtime: Runtime, prefill: int) -> None:
     """There, rows that the head does not get (those of an image) end all texts. Here they are the
-    beginnings of prompts: the head goes on behind the gap, and one row or 300 are the same to it."""
+    beginnings of prompts: the head goes on behind the gap."""
     prompts = [random_tokens(n, seed=n, n_vocab=4000) for n in (300, 1, 130)]
     options = replace(SPEC, types=("mtp",), fixed=True, mtp_prefill=prefill)
     setting = replace(runtime.setting(3), options=options)
