@@ -206,6 +206,45 @@ def test_c1_drafts_after_a_restore_are_those_without_it(
     assert noted.drafts | other.drafts == want.drafts
 
 
+@pytest.mark.parametrize("prefill", [0, 1, 64, 100])
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_saved_amid_a_prompt_of_which_the_head_reads_the_end(
+    runtime: Runtime, plain: Engine, n_steps: int, prefill: int, tmp_path: Path
+) -> None:
+    tokens = (prompt(runtime, 1) * 3)[:600]
+    first, _ = make_engine(runtime, mtp_prefill=prefill)
+    sequence = first.add(tokens, SAMPLED)
+    for _ in range(n_steps):
+        first.step()
+    assert 0 < sequence.state.n_cells < len(tokens)  # type: ignore[union-attr]
+    first.snapshot(sequence).save(tmp_path / "saved")
+    second, noted = make_engine(runtime, mtp_prefill=prefill)
+    again = second.restore(SequenceSnapshot.load(tmp_path / "saved"))
+    drain(first)
+    drain(second)
+    assert again.tokens == sequence.tokens == write(plain, tokens, SAMPLED).tokens
+    assert noted.drafts
+
+
+@pytest.mark.parametrize("blob", [b"", b"x" * 15, bytes(16), b"\xff" * (16 + 4 * 256)])
+def test_a_saved_head_that_means_nothing_is_left_alone(
+    runtime: Runtime, plain: Engine, blob: bytes
+) -> None:
+    tokens = prompt(runtime, 1, 300)
+    first, _ = make_engine(runtime)
+    sequence = first.add(tokens, SAMPLED)
+    for _ in range(4):
+        first.step()
+    snapshot = first.snapshot(sequence)
+    (name,) = [name for name in snapshot.blobs if name.endswith("mtp")]
+    snapshot.blobs[name] = blob
+    engine, noted = make_engine(runtime)
+    again = engine.restore(snapshot)
+    drain(engine)
+    assert again.tokens == write(plain, tokens, SAMPLED).tokens
+    assert noted.drafts
+
+
 def test_a_text_saved_without_drafts_goes_on_with_them(runtime: Runtime, plain: Engine) -> None:
     tokens = prompt(runtime, 1, 300)
     want = write(plain, tokens).tokens
