@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.scripted import drain
 
@@ -183,6 +184,30 @@ def test_c1_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, c
     write(cold, second)
     assert reused.stats.cached_n >= cut
     assert noted.drafts == cold_noted.drafts
+
+
+@pytest.mark.parametrize("n", [257, 300])
+def test_c1_what_the_head_keeps_is_that_of_a_cold_run(runtime: Runtime, n: int) -> None:
+    """Where two prompts part: the row that goes on from there was kept with the state. A draft may
+    well be the same without it; the head's keys and values are not."""
+    whole = (prompt(runtime, 0) * 8)[:400]
+    second = [*whole[:n], *prompt(runtime, 2)[:40]]
+    (warm, noted), (cold, cold_noted) = make_engine(runtime), make_engine(runtime)
+    write(warm, whole)
+    noted.drafts.clear()
+    images = []
+    for engine, n_cached in ((warm, 256), (cold, 0)):
+        text = engine.add(second, GREEDY)
+        while len(text.tokens) < len(second) + 9:
+            engine.step()
+        assert text.stats.cached_n == n_cached
+        images.append(engine.snapshot(text).image)
+    assert noted.drafts == cold_noted.drafts
+    of_head = f"kv.{len(runtime.model.state_shape.kv) - 1}."
+    names = [name for name in images[0] if name.startswith(of_head)]
+    assert names
+    for name in names:
+        assert np.array_equal(images[0][name], images[1][name])
 
 
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 9])
