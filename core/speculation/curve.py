@@ -44,7 +44,7 @@ class Cell:
 
     __slots__ = (
         "covariance", "is_doubtful", "is_given", "last", "mean_context", "mean_ms", "n_odd",
-        "odd_since", "samples", "variance",
+        "odd_from", "odd_since", "samples", "variance",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -54,8 +54,10 @@ class Cell:
         self.is_given = False  # read from a file: known for good
         self.mean_ms = self.mean_context = 0.0
         self.variance = self.covariance = 0.0
-        # Timings in a row that were faster (< 0) or slower than expected, and since when.
+        # Timings in a row that were faster (< 0) or slower than expected; since when, and what was
+        # expected then.
         self.n_odd = self.odd_since = 0
+        self.odd_from = 0.0
 
     def add(self, ms: float, context: float, now: int) -> None:
         samples = self.samples
@@ -74,9 +76,11 @@ class Cell:
 
     def is_odd(self, ms: float, expected: float, now: int) -> bool:
         """Too many timings in a row were off, on the same side: it is not noise."""
+        if self.n_odd:
+            expected = self.odd_from
         side = 1 if ms > _ODD * expected else -1 if _ODD * ms < expected else 0
         if side * self.n_odd <= 0:
-            self.n_odd, self.odd_since = 0, now
+            self.n_odd, self.odd_since, self.odd_from = 0, now, expected
         self.n_odd += side
         return self.n_odd <= -_MANY_FASTER or self.n_odd >= _MANY_SLOWER
 
@@ -133,21 +137,21 @@ class Curve:
             far = context - cell.mean_context
             expected = max(cell.mean_ms + self._slope.of(count) * far, _LEAST * cell.mean_ms)
             if cell.is_odd(ms, expected, self.now):
-                self._change_pace(cell, expected)
+                self._change_pace(cell)
         cell.add(ms, context, self.now)
         if len(cell.samples) <= _FEW:
             self.version += 1
 
-    def _change_pace(self, cell: Cell, expected: float) -> None:
+    def _change_pace(self, cell: Cell) -> None:
         """What was measured before says too much or too little. Where that is said by the smallest
         count, which is met most, the machine itself is slower or faster: the others were measured
         in its other state."""
-        since = cell.odd_since
+        since, before = cell.odd_since, cell.odd_from
         cell.begin_anew()
         self.pace += 1
         self.version += 1
         if cell is self.cells[min(self.cells)]:
-            factor = min(max(cell.mean_ms / expected, _LEAST), 1 / _LEAST)
+            factor = min(max(cell.mean_ms / before, _LEAST), 1 / _LEAST)
             for other in self.cells.values():
                 if other.last < since:
                     other.stretch(factor)
