@@ -18,6 +18,7 @@ _HOPE_STALE: Final = 0.8
 _DISTURBED: Final = 1.15  # times what other counts allow
 _OUTLIER: Final = 1.6  # times what was believed: says nothing of how times grow with context
 _LEVER: Final = 128.0**2  # tokens squared: less variation in context says nothing of a slope
+_CHANCE: Final = 4.0  # times the noise of a timing: what noise alone might explain
 _FORGET: Final = 0.99
 _FIT_EVERY: Final = 8  # timings
 _ODD: Final = 1.25  # times what was expected, or one by it
@@ -44,7 +45,7 @@ class Cell:
 
     __slots__ = (
         "covariance", "is_doubtful", "is_given", "last", "mean_context", "mean_ms", "n_odd",
-        "odd_from", "odd_since", "samples", "variance",
+        "odd_from", "odd_since", "samples", "spread", "variance", "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,7 +54,8 @@ class Cell:
         self.is_doubtful = False  # the first timing was far from what neighbours had promised
         self.is_given = False  # read from a file: known for good
         self.mean_ms = self.mean_context = 0.0
-        self.variance = self.covariance = 0.0
+        # Of contexts, of times, and how they go together; of so many timings.
+        self.variance = self.spread = self.covariance = self.weight = 0.0
         # Timings in a row that were faster (< 0) or slower than expected; since when, and what was
         # expected then.
         self.n_odd = self.odd_since = 0
@@ -69,6 +71,8 @@ class Cell:
             self.mean_ms += 0.1 * off
             self.variance = _FORGET * self.variance + far * far
             self.covariance = _FORGET * self.covariance + far * off
+            self.spread = _FORGET * self.spread + off * off
+            self.weight = _FORGET * self.weight + 1.0
         samples.append((ms, context))
         if len(samples) > _N_KEPT:
             del samples[0]
@@ -171,20 +175,26 @@ class Curve:
         each of them computes is not."""
         if self.given_slope is not None:
             return self.given_slope
-        one = many = square = seen = seen_many = 0.0
+        one = many = square = seen = seen_many = spread = weight = 0.0
         for count, cell in self.cells.items():
             one += cell.variance
             many += count * cell.variance
             square += count * count * cell.variance
             seen += cell.covariance
             seen_many += count * cell.covariance
-        one += _LEVER
-        square += _LEVER * (square / one)  # counts are as large as they are
+            spread += cell.spread
+            weight += cell.weight
         if not square:
             return Slope(0.0, 0.0)
-        of_each = (seen_many * one - seen * many) / (square * one - many * many)
-        of_each = max(min(of_each, seen_many / square), 0.0)
-        return Slope(max((seen - of_each * many) / one, 0.0), of_each)
+        square += _LEVER * square / (one + _LEVER)  # counts are as large as they are
+        one += _LEVER
+        each = (seen_many * one - seen * many) / (square * one - many * many)
+        each = max(min(each, seen_many / square), 0.0)
+        common = max((seen - each * many) / one, 0.0)
+        explained = common * seen + each * seen_many
+        noise = max(spread - explained, 0.0) / weight
+        sure = max(1.0 - _CHANCE * noise / explained, 0.0) if explained > 0.0 else 0.0
+        return Slope(sure * common, sure * each)
 
     def tables(self, n_max: int, context: float = 0.0) -> tuple[list[float], list[float]]:
         """(believed, hoped): times of 0 … `n_max`, neither ever falling. What is hoped differs
