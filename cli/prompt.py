@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Final
 
 import typer
 
 from ..core.errors import ConfigError
+from ..core.gguf.whole import read_rest, read_whole
 
-HINT = "no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
+MAX_BYTES: Final = 1 << 28  # no model has so long a context
+HINT: Final = "no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
 
 
 def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> str:
@@ -53,11 +56,15 @@ def text_of_argument(text: str) -> str:
 
 
 def read_file(file: Path) -> str:
-    return decode_document(file.read_bytes(), str(file))
+    return decode_document(read_whole(file, MAX_BYTES), str(file))
 
 
 def read_stdin() -> str:
-    return decode_document(sys.stdin.buffer.read(), "standard input")
+    try:
+        data = read_rest(sys.stdin.buffer, MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"standard input cannot be read: {error.strerror}") from None
+    return decode_document(data, "standard input")
 
 
 def decode_document(data: bytes, source: str) -> str:

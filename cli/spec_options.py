@@ -18,6 +18,7 @@ from ..core.speculation.options import (
     AUTO,
     DRAFT,
     MTP,
+    NGRAM_CACHE,
     NGRAM_MOD,
     NONE,
     NgramModSizes,
@@ -244,6 +245,7 @@ def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     except ConfigError as error:
         raise typer.BadParameter(with_dashes(str(error))) from None
     _check_draft(options, flags)
+    _check_use(options)
     if options.draft_vocab != DEFAULT.draft_vocab:
         from ..core.speculation.draft_vocab import check_option
 
@@ -289,6 +291,24 @@ def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:
     if has_file and not {AUTO, DRAFT, MTP} & set(options.types):
         names = ",".join(options.types)
         raise typer.BadParameter(f"-md is for --spec-type draft, mtp or auto, not {names}")
+
+
+def _check_use(options: SpecOptions) -> None:
+    """A file that nobody would read or write is no file that somebody wants to give."""
+    if options.fixed:
+        for name, file in (("costs", options.costs), ("trace", options.trace)):
+            if file is not None:
+                raise typer.BadParameter(
+                    f"--spec-{name} is for the controller, which --spec-fixed does without"
+                )
+    if options.types == (NONE,) or NGRAM_CACHE in options.types:
+        return
+    for name in ("static", "dynamic"):
+        if getattr(options, f"lookup_cache_{name}") is not None:
+            names = ",".join(options.types)
+            raise typer.BadParameter(
+                f"--lookup-cache-{name} is for --spec-type ngram-cache, not {names}"
+            )
 
 
 def _rates(text: str | None) -> tuple[float, ...]:

@@ -156,14 +156,13 @@ def report(
     n_drafted = sum(drafter.n_drafted for drafter in loop.drafters)
     n_accepted = sum(drafter.n_accepted for drafter in loop.drafters)
     share = f"{100 * n_accepted / n_drafted:.3f}%" if n_drafted else "nothing was drafted"
-    n_predict = UNLIMITED if params.max_tokens is None else params.max_tokens
     seed = [f"seed      = {params.sampling.seed}"] if params.sampling.temperature else []
     written_s = seconds - loop.prompt_s
     return [
         f"encoded {rate(n_prompt, loop.prompt_s)}",
         f"decoded {rate(n_written, written_s)}",
         f"n_draft   = {runtime.spec.n_max}",
-        f"n_predict = {n_predict}",
+        f"n_predict = {n_written}",  # as there: not what was asked for
         f"n_drafted = {n_drafted}",
         f"n_accept  = {n_accepted}",
         f"accept    = {share}",

@@ -5,15 +5,19 @@ its context, a drafter by the tokens it drafts. Knows no clock: times come in th
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, Final, Self
 
 from ..errors import ConfigError
+from ..gguf.shown import shown
+from ..gguf.staging import staged
+from ..gguf.whole import read_whole
 from .curve import Curve, Line
 
 FORMAT: Final = "specdec-costs"
 _MAX_COUNT: Final = 4096
+_MAX_DIGITS: Final = 20  # of a number in a name
+_MAX_BYTES: Final = 1 << 24
 _N_KEPT: Final = 7
 _TELLING: Final = 4  # rows: catching up on fewer is lost in the noise
 _ROW: Final = 0.06  # of a plain step: one more row, until it was measured
@@ -143,16 +147,14 @@ class CostModel:
             },
             "catch_up": {source: self._per_row(source) for source in sorted(self._catching_up)},
         }
-        try:
-            Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+        with staged([Path(path)], overwrite=True) as (file,):
+            file.write(json.dumps(content, indent=1).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Frozen."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(read_whole(Path(path), _MAX_BYTES))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -198,9 +200,10 @@ class _Reader:
     def counted(self, value: Any, place: str) -> list[tuple[int, Any]]:
         found = []
         for name, entry in self.table(value, place).items():
-            if not (name.isascii() and name.isdigit() and 1 <= int(name[:9]) <= _MAX_COUNT):
+            is_number = name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
+            if not (is_number and 1 <= int(name) <= _MAX_COUNT):
                 raise ConfigError(
-                    f"{self._path}: {place} has {name!r} where a count from 1 to {_MAX_COUNT} "
+                    f"{self._path}: {place} has {shown(name)} where a count from 1 to {_MAX_COUNT} "
                     "belongs"
                 )
             found.append((int(name), entry))
@@ -208,8 +211,10 @@ class _Reader:
 
     def number(self, value: Any, place: str) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (is_number and math.isfinite(value) and 0 <= value < 1e9):
-            raise ConfigError(f"{self._path}: {place} must be a number from 0 on, got {value!r}")
+        if not (is_number and 0 <= value < 1e9):  # neither NaN nor what no float can be
+            raise ConfigError(
+                f"{self._path}: {place} must be a number from 0 on, got {shown(value)}"
+            )
         return float(value)
 
     def time(self, value: Any, place: str) -> float:

@@ -50,10 +50,12 @@ def open_draft(path: str | Path, options: SpecOptions) -> DraftFile | None:
     if is_head and {MTP, AUTO}.isdisjoint(options.types):
         raise ConfigError(f"{file.label}: holds only an MTP head, which is for spec-type mtp")
     if not is_head and {DRAFT, AUTO}.isdisjoint(options.types):
+        has_head = file.metadata.int("nextn_predict_layers", 0) > 0
         logger.warning(
-            "%s is not used: it is a whole model, and spec-type is %s; give draft for it",
+            "%s is not used: it is a whole model, and spec-type is %s; give draft for it%s",
             file.label,
             ",".join(options.types),
+            ", or its head alone (spec convert extract)" if has_head else "",
         )
         file.close()
         return None

@@ -6,6 +6,7 @@ be drafted; everything else is as with the whole head.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ import numpy as np
 from ..backend.step import Ints
 from ..errors import ConfigError
 from ..gguf.shown import shown, shown_path
+from ..gguf.whole import read_whole
 from .token_counts import Counts
 
 AUTO, FULL = "auto", "full"
@@ -22,6 +24,7 @@ COVERED: Final = 0.995  # of what the model wrote, by the head that `auto` takes
 UNIT: Final = 256  # rows: heads are made of whole tiles, and slightly other counts change nothing
 _SHORT_ENOUGH: Final = 0.6  # of the whole head; above, there is little to gain
 _MAX_FILE: Final = 1 << 24
+_MAX_DIGITS: Final = 20
 
 
 def choose_tokens(option: str, n_vocab: int, counts: Counts) -> Ints | None:
@@ -30,7 +33,7 @@ def choose_tokens(option: str, n_vocab: int, counts: Counts) -> Ints | None:
         return None
     if option == AUTO:
         return _covering(n_vocab, counts)
-    if option.isascii() and option.isdigit():
+    if _is_number(option):
         n = int(option)
         if n < 1:
             raise ConfigError("--spec-draft-vocab must be at least 1 token, auto, full or a file")
@@ -40,13 +43,18 @@ def choose_tokens(option: str, n_vocab: int, counts: Counts) -> Ints | None:
 
 def check_option(option: str) -> None:
     """What can be known to be wrong before there is a model."""
-    if option in (AUTO, FULL) or (option.isascii() and option.isdigit() and int(option) > 0):
+    if option in (AUTO, FULL) or (_is_number(option) and int(option) > 0):
         return
-    if not Path(option).is_file():
+    if not os.path.isfile(option):  # False for names that none can have
         raise ConfigError(
             f"--spec-draft-vocab {shown(option)}: give auto, full, a number of tokens, or a file "
             "of token ids"
         )
+
+
+def _is_number(text: str) -> bool:
+    """One that Python reads: of thousands of digits it does not."""
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def _covering(n_vocab: int, counts: Counts) -> Ints | None:
@@ -67,9 +75,7 @@ def _most_useful(n: int, counts: Counts) -> Ints:
 
 def _from_file(path: Path, n_vocab: int) -> Ints:
     try:
-        if path.stat().st_size > _MAX_FILE:
-            raise ConfigError(f"--spec-draft-vocab: {shown_path(path)} is too large for token ids")
-        words = path.read_text(encoding="utf-8").replace(",", " ").split()
+        words = read_whole(path, _MAX_FILE).decode().replace(",", " ").split()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
@@ -77,7 +83,7 @@ def _from_file(path: Path, n_vocab: int) -> Ints:
         ) from None
     ids = set()
     for word in words:
-        if not (word.isascii() and word.isdigit()) or int(word) >= n_vocab:
+        if not _is_number(word) or int(word) >= n_vocab:
             raise ConfigError(
                 f"--spec-draft-vocab: {shown_path(path)} holds {shown(word)}, which is not a token "
                 f"id below {n_vocab}"

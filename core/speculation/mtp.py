@@ -181,8 +181,8 @@ class MtpSpeculator(Speculator):
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         if self.name in blobs:
             text = self._texts[sequence]
-            text.resume(blobs[self.name])
-            text.sleeps = False
+            if text.resume(blobs[self.name]):
+                text.sleeps = False
 
     # rounds on the device
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backend.layers import Floats
-from ..errors import FileFormatError
 from ..state.store import SequenceState
 from .rounds import Lent
 
 MAX_WAITING = 256  # rows: a piece of a prompt
 RECENT = 32  # rows that are worth reading before the next draft, however long nobody drafted
 MUCH = RECENT + 64  # rows beyond which only the recent ones are read: pages are 64 cells
+
+_PLACE_BYTES = 16  # of what is saved: two numbers, then a hidden row
 
 
 def bytes_of(rows: Floats) -> memoryview:
@@ -184,16 +185,20 @@ class MtpText:
         self.hidden[self.n_hidden : end] = rows
         self.n_hidden = end
 
-    def resume(self, blob: bytes) -> None:
-        """Go on where a text was saved; its cells are there."""
-        first, n_done = np.frombuffer(blob[:16], "<i8").tolist()
-        row = np.frombuffer(blob[16:], np.float32)
+    def resume(self, blob: bytes) -> bool:
+        """Go on where a text was saved; its cells are there. False: what is saved says nothing
+        here, as where the prompt was not read up to where the head begins, and nothing changes."""
         width = self.hidden.shape[1]
-        if len(row) != width or not 0 <= first <= n_done <= self.state.n_cells:
-            raise FileFormatError("the saved sequence's MTP state does not fit this model")
+        if len(blob) != _PLACE_BYTES + 4 * width:
+            return False
+        first, n_done = np.frombuffer(blob[:_PLACE_BYTES], "<i8").tolist()
+        row = np.frombuffer(blob[_PLACE_BYTES:], np.float32)
+        if not 0 <= first <= n_done <= self.state.n_cells:
+            return False
         self.first, self.n_done = first // self.page_len * self.page_len, n_done
         self.n_tokens = self.n_hidden = 0
         self._append_hidden(row[None])
+        return True
 
     def read(self, n_rows: int, marks: list[int]) -> None:
         """The head has run the first `n_rows` that were waiting."""

@@ -16,11 +16,13 @@ import numpy as np
 from ..errors import ConfigError, FileFormatError
 from ..gguf.shown import shown_path
 from ..gguf.staging import staged
+from ..gguf.whole import read_whole
 from .ngram_counts import MAX_N, Followers, GramCounts, pack, unpack
 
 _MAX_COUNT: Final = (1 << 31) - 1
 _HEAD: Final = MAX_N + 1  # numbers before the followers
 _WORD: Final = 4  # bytes
+_MAX_BYTES: Final = 1 << 30  # of what takes ten times as much in memory
 
 
 def load_counts(path: Path, n_vocab: int) -> GramCounts:
@@ -52,7 +54,7 @@ def save_counts(path: Path, counts: GramCounts) -> None:
 
 def _read_words(path: Path) -> list[int]:
     try:
-        data = path.read_bytes()
+        data = read_whole(path, _MAX_BYTES)
     except OSError as error:
         raise ConfigError(
             f"{shown_path(path)}: the n-gram cache cannot be read: {error.strerror or error}"

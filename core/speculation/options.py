@@ -79,10 +79,11 @@ class SpecOptions:
         _check_range("spec-draft-n-max", self.draft_n_max or 0, 0, MAX_DRAFT)
         _check_range("spec-draft-n-min", self.draft_n_min, 0, MAX_DRAFT)
         _check_range("spec-mtp-prefill", self.mtp_prefill, -1, None)
-        if self.draft_n_max is not None and self.draft_n_min > self.draft_n_max:
+        if self.draft_n_min > self.n_max:
+            default = ", by default" if self.draft_n_max is None else ""
             raise ConfigError(
                 f"spec-draft-n-min is {self.draft_n_min}, more than spec-draft-n-max, "
-                f"{self.draft_n_max}: no draft could ever be long enough"
+                f"{self.n_max}{default}: no draft could ever be long enough"
             )
         if not (math.isfinite(self.draft_p_min) and 0 <= self.draft_p_min <= 1):
             raise ConfigError(

@@ -23,6 +23,7 @@ class Prices:
         self.hoped: list[float] = []  # the same, where unknown as little as it could be
         self._drafts: dict[tuple[str, int], list[float]] = {}
         self._per_row: dict[str, float] = {}  # ms of catching up
+        self._slope = 0.0  # ms of a step per token of context
         self._reach = 0.0  # tokens of context that make no difference
         self.are_quick = False  # steps are: a decision is not to take long beside one
         self._n_sequences = self._n_ctx = self._version = self._n_left = 0
@@ -52,13 +53,17 @@ class Prices:
         plain = self.steps[n_sequences]
         self.are_quick = plain < QUICK_MS
         self._n_left = _QUICK_KEPT_FOR if self.are_quick else _KEPT_FOR
-        self._reach = _TELLING * plain / max(self.costs.slope, 1e-9)
+        self._slope = self.costs.slope
+        self._reach = _TELLING * plain / max(self._slope, 1e-9)
 
     def _move(self, n_ctx: int) -> None:
         """To another context: a step of any rows takes as much more or less."""
-        ms = self.costs.slope * (n_ctx - self._n_ctx)
-        self.steps = [max(step + ms, _LEAST_MS) for step in self.steps]
-        self.hoped = [max(step + ms, _LEAST_MS) for step in self.hoped]
+        ms = self._slope * (n_ctx - self._n_ctx)
+        least = min(self.steps[1], self.hoped[1])
+        if least + ms < _LEAST_MS:
+            ms = _LEAST_MS - least
+        self.steps = [step + ms for step in self.steps]
+        self.hoped = [step + ms for step in self.hoped]
         self._n_ctx = n_ctx
 
     def _is_news(self) -> bool:

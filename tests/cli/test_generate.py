@@ -242,6 +242,16 @@ def test_files_that_cannot_be_a_prompt(spec: Run, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("flag", ["-f", "--grammar-file", "-jf"])
+def test_a_file_that_never_ends(flag: str, spec: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/zero").exists():
+        pytest.skip("there is no /dev/zero")
+    monkeypatch.setattr("specdec.cli.prompt.MAX_BYTES", 1 << 20)
+    done = spec(*GENERATE, *(() if flag == "-f" else ("hi",)), flag, "/dev/zero")
+    assert done.returncode == 1
+    assert done.stderr == "spec: error: /dev/zero: it has more than 1 MiB\n"
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_a_prompt_without_read_permission(spec: Run, tmp_path: Path) -> None:
     file = tmp_path / "secret"

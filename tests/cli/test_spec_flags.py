@@ -65,9 +65,12 @@ def test_every_option_has_a_flag() -> None:
 
 @pytest.mark.parametrize(("line", "name", "value"), FLAGS, ids=[line for line, _, _ in FLAGS])
 def test_a_flag_sets_its_option_and_no_other(line: str, name: str, value: Any, spec: Run) -> None:
-    found = loaded(spec, *line.split())["spec"]
     want = json.loads(json.dumps(DEFAULT))
     option, _, size = name.partition(".")
+    if option.startswith("lookup_cache"):  # of nobody else
+        line += " --spec-type ngram-cache"
+        want["types"] = ["ngram-cache"]
+    found = loaded(spec, *line.split())["spec"]
     if size:
         want[option][size] = value
     else:
@@ -99,6 +102,24 @@ def test_types_are_a_list_and_add_up(spec: Run) -> None:
 @pytest.mark.parametrize("flag", ["-md", "--spec-draft-model", "--model-draft"])
 def test_the_draft_model_is_loaded_beside_it(flag: str, spec: Run) -> None:
     assert loaded(spec, flag, "d.gguf")["draft"] == "d.gguf"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--spec-fixed --spec-costs c", "--spec-costs is for the controller, which --spec-fixed"),
+        ("--spec-fixed --spec-trace t", "--spec-trace is for the controller, which --spec-fixed"),
+        ("-lcs s", "--lookup-cache-static is for --spec-type ngram-cache, not auto"),
+        ("-lcd s --spec-type mtp,draft -md d", "cache-dynamic is for --spec-type ngram-cache, not"),
+        ("--spec-draft-n-min 4 --spec-fixed", "spec-draft-n-max, 3, by default: no draft"),
+        ("--spec-draft-n-min 17", "spec-draft-n-max, 16, by default: no draft"),
+    ],
+)
+def test_flags_that_would_do_nothing(line: str, said: str, spec: Run) -> None:
+    done = spec(*GENERATE, *line.split(), "hi")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_text_that_is_not_the_models_own_is_announced(spec: Run) -> None:

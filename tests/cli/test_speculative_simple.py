@@ -119,6 +119,15 @@ def test_a_random_seed_is_printed(tiny: Callable[..., Any], capsys: Capture) -> 
     assert capsys.readouterr().out == shown.out
 
 
+def test_a_text_that_ends_early_is_counted(tiny: Callable[..., Any], capsys: Capture) -> None:
+    """n_predict, too, is what was written: here up to the end of the context."""
+    context = ("--spec-type", "ngram-simple", "-c", "30", "--ignore-eos")
+    assert run(words(tiny, "speculative-simple", *context, "-p", "ab", n=99)) == 0
+    shown = capsys.readouterr().err
+    assert "decoded   28 tokens" in shown
+    assert "n_predict = 28\n" in shown
+
+
 def test_no_drafts_are_no_division_by_zero(tiny: Callable[..., Any], capsys: Capture) -> None:
     assert run(words(tiny, "speculative-simple", "--spec-type", "none", "x", n=3)) == 0
     assert "accept    = nothing was drafted\n" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from support.verifying import HOW, at, write
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence as Text
 from specdec.core.errors import ConfigError
-from specdec.core.generation import EOS, TARGET, GenerateParams
+from specdec.core.generation import EOS, STOP, TARGET, GenerateParams
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.acceptance import Acceptance
 from specdec.core.speculation.interface import Ask, Draft, Speculator
@@ -74,6 +74,37 @@ def ranks(text: Text) -> list[int]:
             logits[END] = -np.inf
         found.append(int((logits > logits[text.tokens[n]]).sum()))
     return found
+
+
+@pytest.mark.parametrize(
+    "acceptance",
+    [
+        Acceptance(),
+        Acceptance("ratio"),
+        ALWAYS,
+        Acceptance("synthetic", chances=(1.0,) * 4),
+    ],
+    ids=lambda acceptance: acceptance.mode,
+)
+@pytest.mark.parametrize("place", range(5))
+def test_a_text_that_ends_inside_a_draft_is_counted_to_the_end(
+    acceptance: Acceptance, place: int
+) -> None:
+    """By a stop string that comes up with a drafted token: that one was accepted, too."""
+    how = GenerateParams(SamplingParams(temperature=0.7, top_p=1e-6), max_tokens=20)
+    text = write([how], None, hybrid=False)[1][0]
+    piece = ScriptedTokenizer().piece(text[len(PROMPT) + place]).decode()
+    oracle = Oracle(length=4)
+    engine = make_engine(drafter=oracle, acceptance=acceptance)
+    oracle.texts[0] = text
+    sequence = engine.add(PROMPT, replace(how, stop=(piece,)))
+    events = drain(engine)
+    assert sequence.stop_reason == STOP
+    assert made(sequence) == text[len(PROMPT) :][: len(events)]
+    n_drafted = sum(event.source != TARGET for event in events)
+    assert sequence.stats.draft_n_accepted == n_drafted
+    assert sum(n for _, n in oracle.settled) == n_drafted
+    assert len(events) == n_drafted + sequence.stats.steps - (events[-1].source != TARGET)
 
 
 # Relaxed -----------------------------------------------------------------------------------------

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from pathlib import Path
 
 import pytest
 from support.simulated import CPU, GPU, MACHINES, MOE, Machine
 
-from specdec.core.errors import ConfigError
+from specdec.core.errors import ConfigError, SpecdecError
 from specdec.core.speculation.costs import CostModel
 
 
@@ -117,7 +119,11 @@ BAD: list[tuple[object, str]] = [
     (GOOD | {"step": {"rows": {"0": {"ms": 1}}}}, "'0' where a count"),
     (GOOD | {"step": {"rows": {"x": {"ms": 1}}}}, "'x' where a count"),
     (GOOD | {"step": {"rows": {"9" * 5000: {"ms": 1}}}}, "where a count"),
+    (GOOD | {"step": {"rows": {"0" * 8 + "9" * 5000: {"ms": 1}}}}, "where a count"),
     (GOOD | {"step": {"rows": {"1": {"ms": -1}}}}, "step.rows.1.ms must be a number"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 10**400}}}}, "must be a number"),
+    (GOOD | {"step": {"rows": {"1": {"ms": float("nan")}}}}, "must be a number"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 1, "n_ctx": float("inf")}}}}, "must be a number"),
     (GOOD | {"step": {"rows": {"1": {"ms": 0}}}}, "is 0 ms"),
     (GOOD | {"step": {"rows": {"1": {"ms": True}}}}, "must be a number"),
     (GOOD | {"step": {"rows": {"1": {"ms": "1"}}}}, "must be a number"),
@@ -146,5 +152,25 @@ def test_what_is_no_json_and_what_is_not_there(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match="is not JSON"):
             CostModel.load(path)
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(SpecdecError, match="cannot be written"):
         CostModel().save(tmp_path / "no" / "costs.json")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+def test_a_file_that_never_ends() -> None:
+    with pytest.raises(ConfigError, match="cannot be read: it has more than"):
+        CostModel.load("/dev/zero")
+
+
+def test_costs_that_cannot_be_written_leave_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a file would be believed to be one, and refused, by every later run."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SpecdecError, match="cannot be written: No space left"):
+        CostModel().save(tmp_path / "costs.json")
+    assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from specdec.core import nano
 from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.generation import GenerateParams
+from specdec.core.generation import CONTEXT, GenerateParams
 from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.build import build_speculator
@@ -102,6 +102,46 @@ def test_b5_a_full_cache_holds_drafts_too(
     drain(engine)
     assert [text.tokens for text in texts] == [want] * 6
     assert max(text.stats.draft_n for text in texts) > 50
+
+
+@pytest.mark.parametrize("prefill", [0, 64])
+def test_b6_a_gap_in_what_the_head_reads_fails_nobody(runtime: Runtime, prefill: int) -> None:
+    """There, rows that the head does not get (those of an image) end all texts. Here they are the
+    beginnings of prompts: the head goes on behind the gap."""
+    prompts = [random_tokens(n, seed=n, n_vocab=4000) for n in (300, 1, 130)]
+    options = replace(SPEC, types=("mtp",), fixed=True, mtp_prefill=prefill)
+    setting = replace(runtime.setting(3), options=options)
+    engine = engine_with(runtime, build_speculator(setting), n_slots=3)
+    texts = [engine.add(tokens, GREEDY) for tokens in prompts]
+    drain(engine)
+    plain = engine_with(runtime, None)
+    for text, tokens in zip(texts, prompts, strict=True):
+        assert text.tokens == write(plain, tokens).tokens
+        assert text.stats.by_source["mtp"].accepted
+
+
+@pytest.mark.parametrize("types", [("mtp",), ("draft",), ("ngram-mod",), ("ngram-cache", "mtp")])
+def test_c9_a_full_context_leaves_nothing_stale(
+    runtime: Runtime, prompt: list[int], types: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, a context that was shifted left drafters at a place that was gone. Here a text ends
+    where its context does, no draft goes beyond, and the next text is drafted for as ever."""
+    options = replace(
+        SPEC, types=types, fixed=True, ngram_mod=NgramModSizes(n_match=1, n_min=1, n_max=20)
+    )
+    setting = replace(runtime.setting(1), options=options, n_ctx=100)
+    engine = engine_with(runtime, build_speculator(setting), n_ctx=100)
+    plain = engine_with(runtime, None, n_ctx=100)
+    ran: list[int] = []
+    run = engine._run
+    monkeypatch.setattr(engine, "_run", lambda step: ran.extend(step.positions) or run(step))  # type: ignore[func-returns-value]
+    endless = replace(GREEDY, max_tokens=None)
+    for tokens in (prompt, [*prompt, *prompt], prompt[:9]):
+        text, want = write(engine, tokens, endless), write(plain, tokens, endless)
+        assert (text.tokens, text.stop_reason) == (want.tokens, CONTEXT)
+        assert len(text.tokens) == 100
+        assert text.stats.draft_n
+    assert max(ran) == 98  # the last token of a text is not run, nor is anything behind it
 
 
 class Steady(Controller):

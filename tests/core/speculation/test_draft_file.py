@@ -122,6 +122,15 @@ def test_c12_a_model_for_spec_type_mtp(tiny: Tiny, caplog: pytest.LogCaptureFixt
     assert f"{draft} is not used: it is a whole model" in caplog.text
 
 
+def test_c12_a_model_whose_head_would_do(tiny: Tiny, caplog: pytest.LogCaptureFixture) -> None:
+    draft = tiny("qwen35", mtp=True).path
+    with load_runtime(
+        tiny("qwen35").path, "cpu", spec=SpecOptions(types=("mtp",)), draft=draft
+    ) as runtime:
+        assert runtime.draft is None
+    assert "give draft for it, or its head alone (spec convert extract)" in caplog.text
+
+
 def test_files_of_a_wrong_kind(tiny: Tiny, tmp_path: Path) -> None:
     path = tiny("qwen3").path
     assert "cannot be read" in refusal(path, tmp_path / "missing.gguf")

@@ -65,7 +65,7 @@ def test_the_text_is_the_same(family: str, draft: str, way: str, tiny: Tiny) -> 
 def test_a_draft_model_that_is_the_target_is_always_right(
     family: str, way: str, tiny: Tiny
 ) -> None:
-    """B1 and D6: also where both are recurrent."""
+    """Also where both are recurrent."""
     target, params = of(tiny, family), WAYS[way]
     engine = engine_of(target, make_drafter(target, target))
     for prompts in (PROMPTS[:1], PROMPTS):
@@ -78,8 +78,10 @@ def test_a_draft_model_that_is_the_target_is_always_right(
 @pytest.mark.parametrize("n_max", [2, 4, 11])
 @pytest.mark.parametrize("wrong", [0, 1, 3, 7])
 @pytest.mark.parametrize("family", DRAFTS)
-def test_what_is_rejected_leaves_no_trace(family: str, wrong: int, n_max: int, tiny: Tiny) -> None:
-    """B1: every draft is spoiled at one place, and right everywhere else, again and again."""
+def test_b1_what_is_rejected_leaves_no_trace(
+    family: str, wrong: int, n_max: int, tiny: Tiny
+) -> None:
+    """Every draft is spoiled at one place, and right everywhere else, again and again."""
     target = of(tiny, family)
     right: list[int] = []
 

@@ -80,6 +80,7 @@ def test_a_file_of_ids(tmp_path: Path) -> None:
         ("-1", "'-1'"),
         ("4000", "'4000'"),
         ("\0", "not a token id"),
+        ("9" * 5000, "not a token id"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, said: str) -> None:
@@ -98,7 +99,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
         choose_tokens(str(tmp_path), N_VOCAB, NOTHING)
 
 
-@pytest.mark.parametrize("option", ["0", "-3", "many", "/no/such/file", ""])
+@pytest.mark.parametrize("option", ["0", "-3", "many", "/no/such/file", "", "9" * 5000])
 def test_options_that_mean_nothing(option: str) -> None:
     with pytest.raises(ConfigError, match="spec-draft-vocab"):
         check_option(option)

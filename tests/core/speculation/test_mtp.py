@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.scripted import drain
 
@@ -185,6 +186,30 @@ def test_c1_drafts_after_a_cache_hit_are_those_of_a_cold_run(runtime: Runtime, c
     assert noted.drafts == cold_noted.drafts
 
 
+@pytest.mark.parametrize("n", [257, 300])
+def test_c1_what_the_head_keeps_is_that_of_a_cold_run(runtime: Runtime, n: int) -> None:
+    """Where two prompts part: the row that goes on from there was kept with the state. A draft may
+    well be the same without it; the head's keys and values are not."""
+    whole = (prompt(runtime, 0) * 8)[:400]
+    second = [*whole[:n], *prompt(runtime, 2)[:40]]
+    (warm, noted), (cold, cold_noted) = make_engine(runtime), make_engine(runtime)
+    write(warm, whole)
+    noted.drafts.clear()
+    images = []
+    for engine, n_cached in ((warm, 256), (cold, 0)):
+        text = engine.add(second, GREEDY)
+        while len(text.tokens) < len(second) + 9:
+            engine.step()
+        assert text.stats.cached_n == n_cached
+        images.append(engine.snapshot(text).image)
+    assert noted.drafts == cold_noted.drafts
+    of_head = f"kv.{len(runtime.model.state_shape.kv) - 1}."
+    names = [name for name in images[0] if name.startswith(of_head)]
+    assert names
+    for name in names:
+        assert np.array_equal(images[0][name], images[1][name])
+
+
 @pytest.mark.parametrize("n_steps", [0, 1, 2, 5, 9])
 def test_c1_drafts_after_a_restore_are_those_without_it(
     runtime: Runtime, n_steps: int, tmp_path: Path
@@ -204,6 +229,45 @@ def test_c1_drafts_after_a_restore_are_those_without_it(
     drain(second)
     assert again.tokens == text.tokens
     assert noted.drafts | other.drafts == want.drafts
+
+
+@pytest.mark.parametrize("prefill", [0, 1, 64, 100])
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_saved_amid_a_prompt_of_which_the_head_reads_the_end(
+    runtime: Runtime, plain: Engine, n_steps: int, prefill: int, tmp_path: Path
+) -> None:
+    tokens = (prompt(runtime, 1) * 3)[:600]
+    first, _ = make_engine(runtime, mtp_prefill=prefill)
+    sequence = first.add(tokens, SAMPLED)
+    for _ in range(n_steps):
+        first.step()
+    assert 0 < sequence.state.n_cells < len(tokens)  # type: ignore[union-attr]
+    first.snapshot(sequence).save(tmp_path / "saved")
+    second, noted = make_engine(runtime, mtp_prefill=prefill)
+    again = second.restore(SequenceSnapshot.load(tmp_path / "saved"))
+    drain(first)
+    drain(second)
+    assert again.tokens == sequence.tokens == write(plain, tokens, SAMPLED).tokens
+    assert noted.drafts
+
+
+@pytest.mark.parametrize("blob", [b"", b"x" * 15, bytes(16), b"\xff" * (16 + 4 * 256)])
+def test_a_saved_head_that_means_nothing_is_left_alone(
+    runtime: Runtime, plain: Engine, blob: bytes
+) -> None:
+    tokens = prompt(runtime, 1, 300)
+    first, _ = make_engine(runtime)
+    sequence = first.add(tokens, SAMPLED)
+    for _ in range(4):
+        first.step()
+    snapshot = first.snapshot(sequence)
+    (name,) = [name for name in snapshot.blobs if name.endswith("mtp")]
+    snapshot.blobs[name] = blob
+    engine, noted = make_engine(runtime)
+    again = engine.restore(snapshot)
+    drain(engine)
+    assert again.tokens == write(plain, tokens, SAMPLED).tokens
+    assert noted.drafts
 
 
 def test_a_text_saved_without_drafts_goes_on_with_them(runtime: Runtime, plain: Engine) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import FileFormatError, SpecdecError
+from specdec.core.errors import ConfigError, FileFormatError, SpecdecError
+from specdec.core.speculation import ngram_cache_file
 from specdec.core.speculation.ngram_cache_file import load_counts, save_counts
 from specdec.core.speculation.ngram_counts import MAX_N, GramCounts, pack
 
@@ -91,6 +92,13 @@ def test_b8_a_file_of_something_else(tmp_path: Path) -> None:
     path.write_bytes(b"hello")
     with pytest.raises(FileFormatError, match="5 bytes are no whole number"):
         load_counts(path, N_VOCAB)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
+def test_b8_a_file_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram_cache_file, "_MAX_BYTES", 1 << 20)
+    with pytest.raises(ConfigError, match="cannot be read: it has more than 1 MiB"):
+        load_counts(Path("/dev/zero"), N_VOCAB)
 
 
 @given(st.lists(st.integers(-3, 9), max_size=30))
