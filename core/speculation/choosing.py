@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INVESTED_FOR: Final = 24  # rounds that a drafter is expected to stay, once it has caught up
 _LONGEST_CHECK: Final = 3  # model tokens before the tail of a cheap draft
 _HARDLY: Final = 0.05  # the chance of a token: later ones pay for nothing
-_ROUND: Final = 0.25  # plain steps: what a quick round with a draft takes beside its step
+ROUND: Final = 0.25  # plain steps: what a quick round with a draft takes beside its step
 _NO_DRAFTS: Final[Sequence[float]] = ()
 
 Gains = dict[str, list[float]]  # by model: what each token of its draft is expected to gain
@@ -84,7 +84,7 @@ class Chooser:
         n = min(len(draft.tokens), ask.max_draft, text.cheap_reach(draft.sources[0]))
         chances = draft.chances if track.trusts_chances() else ()
         places = () if chances else track.places(n)
-        n_best, best, tokens, gain, round_ms = 0, least, 1.0, 1.0, _ROUND * steps[1]
+        n_best, best, tokens, gain, round_ms = 0, least, 1.0, 1.0, ROUND * steps[1]
         chance = own = -1.0
         for i in range(n):
             if places:

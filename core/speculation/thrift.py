@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from .choice import best_rate
-from .choosing import Chooser, Rows
+from .choice import best_rate, gains_of
+from .choosing import ROUND, Chooser, Rows
 from .exploring import Explorer
 from .plans import AskInfo, Plan
 from .text import Text
@@ -21,6 +21,9 @@ _WELL_KNOWN: Final = 8.0  # drafts that it takes for that
 _TRIED: Final = 2  # drafts before that is done, after a sleep
 _TRIED_TOKENS: Final = 3
 _FIRST_WAIT: Final = 150.0  # plain steps before the first trial
+_DEAR_WAIT: Final = 4000.0  # the same where not even a good head would gain much
+_GOOD: Final = gains_of([0.85] * 8)
+_MUCH: Final = 1.05  # times the plain rate
 _WAIT: Final = 1000.0  # that a model sleeps after one; twice as long whenever it disappoints
 _LONGEST_WAIT: Final = 8000.0
 _NOTHING: Final = Plan()
@@ -29,10 +32,11 @@ _NOTHING: Final = Plan()
 class Sleep:
     """Of one model, through all texts. Times are plain steps, of all texts."""
 
-    __slots__ = ("until", "wait")
+    __slots__ = ("is_new", "until", "wait")
 
     def __init__(self) -> None:
         self.until, self.wait = _FIRST_WAIT, _WAIT
+        self.is_new = True
 
 
 class Thrift:
@@ -41,7 +45,23 @@ class Thrift:
         self._sleeps: dict[str, Sleep] = {}
 
     def is_wanted(self, source: str) -> bool:
-        return self._explorer.budget.total >= self._sleep(source).until
+        sleep, now = self._sleep(source), self._explorer.budget.total
+        if now < sleep.until:
+            return False
+        if sleep.is_new:
+            sleep.is_new = False
+            if not self._promises(source):
+                sleep.until = now + _DEAR_WAIT
+                return False
+        return True
+
+    def _promises(self, source: str) -> bool:
+        """Whether a trial may well end in a gain, by what rounds of the model take."""
+        prices = self._chooser.prices
+        steps, drafts = prices.steps, prices.drafts(source, 1)
+        rounds = [ms + ROUND * steps[1] for ms in steps]
+        rounds[1] = steps[1]
+        return best_rate(_GOOD, rounds, drafts) > _MUCH / steps[1]
 
     def plan(self, ask: AskInfo, text: Text) -> Plan:
         chooser = self._chooser

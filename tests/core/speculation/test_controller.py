@@ -324,3 +324,25 @@ def test_an_unlikely_draft_is_left_where_steps_are_quick() -> None:
         (plan,) = controller.plan([AskInfo(0, text, 8, [draft])])
         text = [*text, 0]  # never what was proposed
     assert not plan.n_cheap
+
+
+@pytest.mark.parametrize(("drafted_ms", "is_tried_soon"), [(0.002, True), (0.03, False)])
+def test_where_steps_are_quick_a_head_that_could_hardly_pay_is_tried_late(
+    drafted_ms: float, is_tried_soon: bool
+) -> None:
+    controller = Controller()
+    for n_rows, ms in {1: 0.08, 4: 0.145, 8: 0.265}.items():
+        for _ in range(3):
+            controller.observe_step(n_rows, 100, ms)
+    for n in range(1, 5):
+        for _ in range(4):
+            controller.observe_draft("mtp", n, 1, drafted_ms * (n + 1))
+    controller.begin(0)
+    wanted = []
+    for _ in range(60):
+        controller.plan([AskInfo(0, list(range(100)), 8)])
+        controller.rested(0, 100)
+        wanted.append(controller.wants(0, "mtp"))
+    assert not wanted[0]
+    assert wanted[4] == is_tried_soon
+    assert wanted[-1]
