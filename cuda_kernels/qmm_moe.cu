@@ -9,6 +9,13 @@
 //   gate_up  x: rows.  Out: activation(gate) * up, packed, of each pair. Splits and 64-column groups of a block of 256 meet
 //            once: each leaves its sums [split][pair][width] as (gate, up), and the last to arrive adds, activates and packs.
 //   down     x: pairs. Out: part[pair][n_out], each the product times the pair's weight. Splits leave sums [split][pair][n_out].
+
+// Where shared memory has room for one block only, registers need not do for two.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+#define QMM_BLOCKS 1
+#else
+#define QMM_BLOCKS 2
+#endif
 #include "qmm_core.cuh"
 #include "qmm_epilogue.cuh"
 #include "moe_lists.cuh"
@@ -232,16 +239,10 @@ __device__ __forceinline__ void multiply(const Work& given, const PackedRows& x,
     });
 }
 
-// Where shared memory has room for one block only, registers need not do for two.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-#define BLOCKS 1
-#else
-#define BLOCKS 2
-#endif
 #define PASTE(a, b) a##b
 #define NAMED(prefix, columns) PASTE(prefix, columns)
 #define QMM_MOE(columns, TILES)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(288, BLOCKS) NAMED(NAME, columns)(                                                \
+    extern "C" __global__ void __launch_bounds__(288, QMM_BLOCKS) NAMED(NAME, columns)(                                            \
         const uint4* weights, const float* scale, const float* bias, const uint4* shared_weights, const float* shared_scale,  \
         const float* shared_bias, int n_expert, int rows, int k_blocks, int splits, const int8_t* q, const float* d,          \
         const int16_t* s, int width, int by_pair, int* n_bundles, int* ids, int* starts, int* columns_at, int per_row,        \

@@ -185,13 +185,11 @@ class Sequence:
         stats.draft_n += n_drafted
         stats.draft_n_accepted += n_accepted
         accepted, drafted = stats.accept_per_pos, stats.draft_per_pos
-        while len(drafted) < n_drafted:
-            accepted.append(0)
-            drafted.append(0)
-        for i in range(n_drafted):
-            drafted[i] += 1
-        for i in range(n_accepted):
-            accepted[i] += 1
+        if (missing := n_drafted - len(drafted)) > 0:
+            accepted += [0] * missing
+            drafted += [0] * missing
+        drafted[:n_drafted] = [count + 1 for count in drafted[:n_drafted]]
+        accepted[:n_accepted] = [count + 1 for count in accepted[:n_accepted]]
         for source in dict.fromkeys(draft.sources):
             counts = stats.by_source.setdefault(source, SourceStats())
             counts.drafted += draft.sources.count(source)

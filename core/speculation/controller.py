@@ -74,7 +74,8 @@ class Controller(Policy):
         self._texts.pop(sequence, None)
 
     def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
-        self.costs.observe_step(n_rows, n_ctx_total, ms)
+        is_quick = self._chooser.prices.are_quick
+        self.costs.observe_step(n_rows, n_ctx_total, ms, notices_pace=is_quick)
         if self._entry is not None:
             self._entry |= {"rows": n_rows, "context": n_ctx_total, "step_ms": ms}
 

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..gguf.shown import shown
 from ..gguf.staging import staged
 from ..gguf.whole import read_whole
-from .curve import Curve, Line
+from .curve import Curve, Line, Slope
 
 FORMAT: Final = "specdec-costs"
 _MAX_COUNT: Final = 4096
@@ -40,17 +40,25 @@ class CostModel:
         return self._steps.version
 
     @property
-    def slope(self) -> float:
-        """ms of a step per token of context."""
+    def pace(self) -> int:
+        """Moves when the machine has become slower or faster, or had been misjudged."""
+        return self._steps.pace
+
+    @property
+    def slope(self) -> Slope:
+        """Of steps, by their rows."""
         return self._steps.slope()
 
     # What is measured
 
-    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
+    def observe_step(
+        self, n_rows: int, n_ctx_total: int, ms: float, *, notices_pace: bool = False
+    ) -> None:
         """A step of the target over so many rows, of texts that are so long together. Not to be
-        called for steps that held pieces of prompts."""
+        called for steps that held pieces of prompts. `notices_pace`: nobody tries again what is
+        believed to be dear, so that it has to be noticed when beliefs are wrong."""
         if not self.is_frozen and ms > 0:
-            self._steps.add(n_rows, ms, n_ctx_total)
+            self._steps.add(n_rows, ms, n_ctx_total, notices_pace=notices_pace)
 
     def observe_draft(
         self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
@@ -127,10 +135,11 @@ class CostModel:
         content = {
             "format": FORMAT,
             "step": {
-                "context_ms": slope,  # per token of context
+                "context_ms": slope.common,  # per token of context
+                "context_row_ms": slope.each,  # the same, for each row
                 "rows": {
                     str(count): {
-                        "ms": cell.level(cell.mean_context, slope),
+                        "ms": cell.level(cell.mean_context, slope.of(count)),
                         "n_ctx": cell.mean_context,
                     }
                     for count, cell in sorted(steps.cells.items())
@@ -167,7 +176,10 @@ class CostModel:
         model = cls()
         model.is_frozen = True
         step = read.table(content.get("step"), "step")
-        model._steps.given_slope = read.number(step.get("context_ms", 0), "step.context_ms")
+        model._steps.given_slope = Slope(
+            read.number(step.get("context_ms", 0), "step.context_ms"),
+            read.number(step.get("context_row_ms", 0), "step.context_row_ms"),
+        )
         for count, cell in read.counted(step.get("rows"), "step.rows"):
             place = f"step.rows.{count}"
             entry = read.table(cell, place)

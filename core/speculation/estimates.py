@@ -4,6 +4,7 @@ before it was taken, and by what the source itself believes. Per text, leaning o
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ _PLACE: Final = tuple(
     max(i for i, edge in enumerate(_EDGES) if edge <= place) for place in range(N_PLACES)
 )
 _LAST: Final = len(_EDGES) - 1
+_ENDS: Final = (*_EDGES[1:], 1 << 31)
 # Upper ends of the ranges of chance that are looked at together.
 _CHANCES: Final = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.88, 0.94, 0.98, 2.0)
 
@@ -34,6 +36,18 @@ _RECENT: Final = 0.85
 _SURPRISE: Final = 7.0
 _AFTER_SURPRISE: Final = 1.5  # tokens that the past still weighs
 _LOW, _HIGH = 0.005, 0.995
+
+
+def _weights(n: int) -> tuple[float, float, float, float]:
+    """Where `n` tokens are counted at once: what was there is multiplied by, and what comes; the
+    same for what all texts share."""
+    keep, shared = _FORGET**n, _SHARED_FORGET**n
+    new, new_shared = (1 - keep) / (1 - _FORGET), (1 - shared) / (1 - _SHARED_FORGET)
+    return keep, new, shared, _SHARED_PART * new_shared
+
+
+_N_WEIGHTS: Final = 64
+_WEIGHTS: Final = tuple(_weights(n) for n in range(_N_WEIGHTS))
 
 
 class Shared:
@@ -132,10 +146,7 @@ class Track:
 
     def of_chance(self, chance: float) -> float:
         """How often a token of this chance is taken."""
-        i = 0
-        while chance > _CHANCES[i]:
-            i += 1
-        return self._calibrated(i, chance)
+        return self._calibrated(bisect_left(_CHANCES, chance), chance)
 
     def least_chance(self, rate: float) -> float:
         """Tokens below this chance are taken less often than `rate`; 0 if chances tell little."""
@@ -162,7 +173,7 @@ class Track:
         rate = (self._chance_hits[i] + _SHARED_WEIGHT * guess) / (
             self._chance_seen[i] + _SHARED_WEIGHT
         )
-        return min(max(rate, _LOW), _HIGH)
+        return _LOW if rate < _LOW else _HIGH if rate > _HIGH else rate
 
     # What is seen
 
@@ -170,27 +181,42 @@ class Track:
         """From place `first` on so many tokens were taken; then, if `is_miss`, one was not.
         `chances`: of these tokens, if the source gave any."""
         rates = self._rates or self.rates()  # as they were when this was drafted
-        hits, seen = self._hits, self._seen
         n = n_hits + is_miss
-        for i in range(n):
+        n_chances = min(n, len(chances)) if chances and chances[0] >= 0.0 else 0
+        i = 0
+        while i < n:  # tokens that share all that is counted, at once
             place = first + i
             group = _PLACE[place] if place < N_PLACES else _LAST
-            hit, rate = (1.0 if i < n_hits else 0.0), rates[group]
-            hits[group] = _FORGET * hits[group] + hit
-            seen[group] = _FORGET * seen[group] + 1.0
-            self._shared.count(group, hit)
-            self._surprise += hit - rate
-            self._variance += rate - rate * rate
-        if chances and chances[0] >= 0.0:
-            for i in range(min(n, len(chances))):
-                place = first + i
-                group = _PLACE[place] if place < N_PLACES else _LAST
-                self._count_chance(chances[i], 1.0 if i < n_hits else 0.0, rates[group])
+            end, hit, rate = i + 1, 0.0, rates[group]
+            if i < n_hits:
+                hit, last = 1.0, min(n_hits, _ENDS[group] - first)
+                if i < n_chances:
+                    chance = chances[i]
+                    while end < last and end < n_chances and chances[end] == chance:
+                        end += 1
+                else:
+                    end = last
+            self._count(group, hit, rate, end - i)
+            if i < n_chances:
+                self._count_chance(chances[i], hit, rate, end - i)
+            i = end
         self._is_stale = True
         self._n_until_fading -= 1
         if not self._n_until_fading:
             self._fade(first + n)
         self._notice()
+
+    def _count(self, group: int, hit: float, rate: float, n: int) -> None:
+        """`n` tokens of which all were taken, or none."""
+        keep, new, keep_shared, new_shared = _WEIGHTS[n] if n < _N_WEIGHTS else _weights(n)
+        hits, seen, shared = self._hits, self._seen, self._shared
+        hits[group] = keep * hits[group] + new * hit
+        seen[group] = keep * seen[group] + new
+        self._surprise += n * (hit - rate)
+        self._variance += n * (rate - rate * rate)
+        hits, seen = shared.hits, shared.seen
+        hits[group] = keep_shared * hits[group] + new_shared * hit
+        seen[group] = keep_shared * seen[group] + new_shared
 
     def _fade(self, n_places: int) -> None:
         """What was not seen again is believed less."""
@@ -209,18 +235,18 @@ class Track:
         self._shared.count(group, rate)
         self._is_stale = True
 
-    def _count_chance(self, chance: float, hit: float, rate: float) -> None:
-        i = 0
-        while chance > _CHANCES[i]:
-            i += 1
+    def _count_chance(self, chance: float, hit: float, rate: float, n: int) -> None:
+        i = bisect_left(_CHANCES, chance)
+        keep, new, keep_shared, new_shared = _WEIGHTS[n] if n < _N_WEIGHTS else _weights(n)
         error, error_by_place = hit - self._calibrated(i, chance), hit - rate
-        self._loss_chance = _FORGET * self._loss_chance + error * error
-        self._loss_place = _FORGET * self._loss_place + error_by_place * error_by_place
-        self._chance_hits[i] = _FORGET * self._chance_hits[i] + hit
-        self._chance_seen[i] = _FORGET * self._chance_seen[i] + 1.0
-        shared = self._shared
-        shared.chance_hits[i] = _SHARED_FORGET * shared.chance_hits[i] + _SHARED_PART * hit
-        shared.chance_seen[i] = _SHARED_FORGET * shared.chance_seen[i] + _SHARED_PART
+        self._loss_chance = keep * self._loss_chance + new * error * error
+        self._loss_place = keep * self._loss_place + new * error_by_place * error_by_place
+        hits, seen, shared = self._chance_hits, self._chance_seen, self._shared
+        hits[i] = keep * hits[i] + new * hit
+        seen[i] = keep * seen[i] + new
+        hits, seen = shared.chance_hits, shared.chance_seen
+        hits[i] = keep_shared * hits[i] + new_shared * hit
+        seen[i] = keep_shared * seen[i] + new_shared
 
     def _notice(self) -> None:
         """Let the past weigh little if the last rounds do not look like it."""

@@ -50,14 +50,18 @@ class Pool:
         text.extend(new)
         text.is_superseded += bytes(len(new))
         latest, texts, n = self._latest, self._texts, self.n
-        base = text.number << _SHIFT
-        for start in range(text.n_entered, len(text.tokens) - n):
-            value = text.hashes[start]
-            before = latest.get(value)
-            latest[value] = base | (start + n)
+        begin, end = text.n_entered, len(text.tokens) - n
+        if end <= begin:
+            return
+        seen = latest.get
+        place = (text.number << _SHIFT) + begin + n
+        for value in text.hashes[begin:end]:
+            before = seen(value)
+            latest[value] = place
+            place += 1
             if before is not None:
                 texts[before >> _SHIFT].is_superseded[before & _INDEX] = 1
-        text.n_entered = max(text.n_entered, len(text.tokens) - n)
+        text.n_entered = end
 
     def drop(self, text: PoolText) -> None:
         latest, number = self._latest, text.number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .costs import CostModel
+from .curve import Slope
 
 _MOST_ROWS: Final = 320
 _LONGEST: Final = 64
@@ -13,7 +14,7 @@ QUICK_MS: Final = 0.3  # a step that takes less: reading takes as long as one
 _QUICK_KEPT_FOR: Final = 200
 _SELDOM: Final = 110  # until so few are left, news have to wait
 _TELLING: Final = 0.1  # of a plain step
-_LEAST_MS: Final = 1e-9
+_LEAST: Final = 0.5  # of a plain step: what is left of it in a much shorter context
 
 
 class Prices:
@@ -23,9 +24,10 @@ class Prices:
         self.hoped: list[float] = []  # the same, where unknown as little as it could be
         self._drafts: dict[tuple[str, int], list[float]] = {}
         self._per_row: dict[str, float] = {}  # ms of catching up
+        self._slope = Slope(0.0, 0.0)
         self._reach = 0.0  # tokens of context that make no difference
         self.are_quick = False  # steps are: a decision is not to take long beside one
-        self._n_sequences = self._n_ctx = self._version = self._n_left = 0
+        self._n_sequences = self._n_ctx = self._version = self._pace = self._n_left = 0
 
     def expire(self) -> None:
         """The tables are read anew the next time."""
@@ -37,9 +39,9 @@ class Prices:
         if self._n_left > 0 and n_sequences == self._n_sequences:
             far = abs(n_ctx - self._n_ctx)
             if self.are_quick:
-                if self._n_left > _SELDOM or not self._is_news():
-                    if far > self._reach:
-                        self._move(n_ctx)
+                is_due = self._n_left <= _SELDOM and self._is_news()
+                is_due = is_due or self._pace != self.costs.pace
+                if not is_due and (far <= self._reach or self._moves(n_ctx)):
                     return
             elif not self._is_news() and 8 * far <= self._n_ctx:
                 return
@@ -48,18 +50,24 @@ class Prices:
         self._drafts.clear()
         self._per_row.clear()
         self._n_sequences, self._n_ctx = n_sequences, n_ctx
-        self._version = self.costs.version
+        self._version, self._pace = self.costs.version, self.costs.pace
         plain = self.steps[n_sequences]
         self.are_quick = plain < QUICK_MS
         self._n_left = _QUICK_KEPT_FOR if self.are_quick else _KEPT_FOR
-        self._reach = _TELLING * plain / max(self.costs.slope, 1e-9)
+        self._slope = self.costs.slope
+        self._reach = _TELLING * plain / max(self._slope.of(n_sequences), 1e-9)
 
-    def _move(self, n_ctx: int) -> None:
-        """To another context: a step of any rows takes as much more or less."""
-        ms = self.costs.slope * (n_ctx - self._n_ctx)
-        self.steps = [max(step + ms, _LEAST_MS) for step in self.steps]
-        self.hoped = [max(step + ms, _LEAST_MS) for step in self.hoped]
+    def _moves(self, n_ctx: int) -> bool:
+        """To another context, if it is not too far away to be reckoned."""
+        far, (common, each) = n_ctx - self._n_ctx, self._slope
+        ms, row = common * far, each * far
+        least = min(self.steps[1], self.hoped[1])
+        if least + ms + row < _LEAST * least:
+            return False
+        self.steps = [step + ms + row * n for n, step in enumerate(self.steps)]
+        self.hoped = [step + ms + row * n for n, step in enumerate(self.hoped)]
         self._n_ctx = n_ctx
+        return True
 
     def _is_news(self) -> bool:
         return self._version != self.costs.version

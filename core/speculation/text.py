@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .estimates import Shared, Track
+from .ngram_estimates import n_common
 from .plans import AskInfo, Plan
 from .probing import Patience
 
@@ -109,13 +110,10 @@ class Text:
     def _learn(self, tokens: Sequence[int]) -> None:
         """What was written since shows how far the cheap drafts were right, used or not."""
         first = self.n_tokens
-        written = tokens[first : first + _WRITTEN]
+        written = list(tokens[first : first + _WRITTEN])
         for draft in self.cheap:
-            n = min(len(written), len(draft.tokens))
-            n_hits = 0
-            while n_hits < n and draft.tokens[n_hits] == written[n_hits]:
-                n_hits += 1
-            if n:
+            if n := min(len(written), len(draft.tokens)):
+                n_hits = n_common(written, draft.tokens)
                 self._move_reach(draft.sources[0], n, n_hits)
                 self.cheap_track(draft).observe(0, n_hits, n_hits < n, draft.chances)
                 self.runs[draft.sources[0]] = n_hits == n

@@ -27,10 +27,12 @@
 #define QMM_SHARED 100352  // what the ring may take: all of a block's 99 KB on the smaller GPUs, twice on the larger ones
 
 // Two blocks share a processor where its memory holds two rings. (It would on sm_100, too, but then registers are short.)
+#ifndef QMM_BLOCKS
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define QMM_BLOCKS 2
 #else
 #define QMM_BLOCKS 1
+#endif
 #endif
 
 // Sums and scales of the activations of a step.
@@ -55,10 +57,11 @@ struct Ring {
     }
 };
 
-// What follows is done by one warp.
+// What follows is done by one warp. It is to forget its lane: what follows from that alone, as the places of all pieces of a stage,
+// would be kept in registers from before the first run, of the multiplying warps too.
 template <class Format>
 __device__ __forceinline__ void fetch_weights(char* to, const char* from, int tiles) {
-    int lane = threadIdx.x & 31;
+    int lane = forgotten(threadIdx.x & 31);
     to += 16 * lane;
     from += 16 * lane;
     if (tiles == QMM_WARPS) {
@@ -75,7 +78,7 @@ __device__ __forceinline__ void fetch_weights(char* to, const char* from, int ti
 // The values of all columns. What no token fills stays what it was: it ends in columns that nobody reads.
 template <int TILES, class Cursor>
 __device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, const Cursor& cursor) {
-    int lane = threadIdx.x & 31, plane = lane >> 4, piece = 16 * (lane & 15);
+    int lane = forgotten(threadIdx.x & 31), plane = lane >> 4, piece = 16 * (lane & 15);
 #pragma unroll 4
     for (int token = 0; token < 4 * TILES; token++) {
         int row = cursor.row(token);
@@ -94,7 +97,7 @@ struct NumbersOnTheWay {
 
     template <class Cursor>
     __device__ __forceinline__ void load(const PackedRows& x, const Cursor& cursor) {
-        int lane = threadIdx.x & 31, blocks = x.width / PACK_BLOCK, row = lane < 4 * TILES ? cursor.row(lane) : -1;
+        int lane = forgotten(threadIdx.x & 31), blocks = forgotten(x.width) / PACK_BLOCK, row = lane < 4 * TILES ? cursor.row(lane) : -1;
         d = row >= 0 ? x.d[(uint32_t)row * blocks + cursor.block()] : 0.0f;
         if constexpr (Format::MINIMA != 0) {
 #pragma unroll
@@ -107,7 +110,7 @@ struct NumbersOnTheWay {
         }
     }
     __device__ __forceinline__ void store(StepNumbers<TILES>* to) const {
-        int lane = threadIdx.x & 31, pair = lane & 7;
+        int lane = forgotten(threadIdx.x & 31), pair = lane & 7;
         if (lane < 4 * TILES) to->d[lane] = d;
         if constexpr (Format::MINIMA != 0) {
 #pragma unroll
@@ -122,6 +125,15 @@ struct NumbersOnTheWay {
 // Codes as sums of two fragments cost one or two products more for each 4 rows, for 8 instructions less in all; 16 rows lack registers.
 template <class Format, int TILES>
 constexpr bool IN_PARTS = CHOOSES<Format> && TILES < 4;
+
+// With registers for two blocks, the compiler loads so far ahead of these products for sm_80 that some spill, if nothing stops it halfway.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900 && QMM_BLOCKS == 2
+template <class Format, int TILES>
+constexpr bool IN_HALVES = IN_PARTS<Format, TILES> && Format::GROUP == 16 && TILES == 2;
+#else
+template <class Format, int TILES>
+constexpr bool IN_HALVES = false;
+#endif
 
 template <class Format, int TILES>
 struct Fragment {
@@ -245,6 +257,7 @@ __device__ __forceinline__ void multiply_tile(const char* weights, const char* c
 #pragma unroll
         for (int n = 0; n < TILES; n++)
             step.sub_block(tile, j, codes, n, *(const uint2*)(values + 8 * QMM_PITCH * n + 32 * j));
+        if (IN_HALVES<Format, TILES> && j == 4) __syncwarp();
     }
     uint32_t offsets[4];
     if constexpr (Format::MINIMA != 0) tile.offset_halves(offsets);
@@ -342,7 +355,7 @@ __device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Wo
         }
     }
     while (first < last) {
-        int end = min(first + work.run(first), last);
+        int end = forgotten(min(first + work.run(first), last));  // else both are kept
         float sums[TILES][2];
 #pragma unroll
         for (int n = 0; n < TILES; n++) sums[n][0] = sums[n][1] = 0.0f;

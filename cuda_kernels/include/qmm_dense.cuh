@@ -56,6 +56,12 @@ struct Shares {
     }
 };
 
+// What is asked for after a run only. In shared memory: in registers it would be all the time, with what follows from it.
+struct BetweenRuns {
+    Shares shares;
+    int k_blocks, groups;
+};
+
 // Leaves this block's part of a group. True if the others of the group have come before: then `sums` are the whole sums.
 template <int TILES>
 __device__ __forceinline__ bool join(const Shares& shares, int group, int k_blocks, float* partials, int* counters, float sums[TILES][2]) {
@@ -64,9 +70,9 @@ __device__ __forceinline__ bool join(const Shares& shares, int group, int k_bloc
     if (first == last) return true;
     // Of a block's two partials the first is that of the group in which it starts.
     auto slot = [&](int block) {
-        int which = shares.first(block) >= first_unit ? 0 : 1;
-        size_t at = ((size_t)blockIdx.y * shares.blocks + block) * 2 + which;
-        return (float2*)(partials + at * QMM_PARTIAL) + (warp * 4 * 32 + lane);
+        uint32_t which = shares.first(block) >= first_unit ? 0 : 1;
+        uint32_t at = (blockIdx.y * shares.blocks + block) * 2 + which;  // of less than 16 GB
+        return (float2*)partials + (at * (QMM_PARTIAL / 2) + warp * 4 * 32 + lane);
     };
     float2* mine = slot(shares.block);
     if (warp < QMM_WARPS) {
@@ -96,12 +102,13 @@ template <class Format, int TILES, class Finish>
 __device__ __forceinline__ void multiply(const DenseWork<Format>& work, const Shares& shares, const PackedRows& x, float* partials,
                                          int* counters, Finish&& finish) {
     DYNAMIC_SHARED(char, memory);
+    __shared__ BetweenRuns kept;
+    if (threadIdx.x == 0) kept = {shares, work.k_blocks, (work.all_tiles + QMM_WARPS - 1) / QMM_WARPS};  // a run begins with a barrier
     int first = shares.first(shares.block), steps = shares.first(shares.block + 1) - first;
     walk<Format, TILES>(memory, x, work, first, steps, [&](int unit, float (&sums)[TILES][2]) {
-        int k_blocks = forgotten(work.k_blocks), group = unit / k_blocks;
-        int groups = (work.all_tiles + QMM_WARPS - 1) / QMM_WARPS;
-        int* joined = counters + blockIdx.y * 2 * groups;  // then those of packed blocks
-        if (!join<TILES>(shares, group, k_blocks, partials, joined, sums)) return;
-        finish(group, forgotten(4 * TILES) * blockIdx.y, joined + groups, sums);
+        int group = unit / kept.k_blocks;
+        int* joined = counters + blockIdx.y * 2 * kept.groups;  // then those of packed blocks
+        if (!join<TILES>(kept.shares, group, kept.k_blocks, partials, joined, sums)) return;
+        finish(group, forgotten(4 * TILES) * blockIdx.y, joined + kept.groups, sums);
     });
 }

@@ -72,6 +72,55 @@ def test_longer_contexts_take_longer() -> None:
         assert costs.steps(4, context)[0][4] == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize(("common", "each"), [(3e-4, 0.0), (0.0, 2e-5), (2e-4, 2e-5)])
+def test_what_a_context_takes_depends_on_the_rows(common: float, each: float) -> None:
+    """Attention of 16 rows takes 16 times that of one where it is computing that takes the time:
+    by one slope for all, a plain step in a short context was believed to take next to nothing."""
+    noise, costs = random.Random(4), CostModel()
+
+    def ms(n: int, context: int) -> float:
+        return 0.07 + 0.03 * n + (common + each * n) * context
+
+    for _ in range(300):
+        context = noise.choice((150, 300, 900))
+        n = noise.choice((1, 1, 1, 4, 8, 16))
+        costs.observe_step(n, context, ms(n, context) * (1 + 0.02 * noise.random()))
+    assert costs.slope.of(1) == pytest.approx(common + each, rel=0.2, abs=1e-5)
+    assert costs.slope.of(16) == pytest.approx(common + 16 * each, rel=0.1)
+    for context in (100, 600, 2000):
+        for n in (1, 16):
+            believed = costs.steps(16, context)[0][n]
+            assert believed == pytest.approx(ms(n, context), rel=0.1)
+
+
+def test_a_machine_that_is_faster_now_is_noticed_at_once_where_nobody_tries_again() -> None:
+    costs = measured(GPU)
+    before = costs.steps(8, 0)[0]
+    for i in range(3):
+        assert costs.pace == 0
+        costs.observe_step(1, 0, 0.6 + 0.001 * i, notices_pace=True)
+    assert costs.pace == 1
+    believed = costs.steps(8, 0)[0]
+    assert believed[1] == pytest.approx(0.6, rel=0.02)
+    # Others were measured in its other state.
+    assert believed[8] == pytest.approx(0.6 * before[8], rel=0.05)
+    costs.observe_step(8, 0, 0.7, notices_pace=True)
+    assert costs.pace == 1
+
+
+def test_what_disturbs_a_while_is_no_news_and_what_stays_is() -> None:
+    costs = measured(GPU)
+    for _ in range(5):
+        costs.observe_step(1, 0, 3.0, notices_pace=True)
+    costs.observe_step(1, 0, 1.0, notices_pace=True)
+    assert costs.pace == 0
+    assert costs.steps(8, 0)[0][1] == pytest.approx(1.0, rel=0.05)
+    for _ in range(8):
+        costs.observe_step(1, 0, 1.5, notices_pace=True)
+    assert costs.pace == 1
+    assert costs.steps(8, 0)[0][1] == pytest.approx(1.5, rel=0.02)
+
+
 def test_drafters_cost_a_line() -> None:
     noise, costs = random.Random(2), CostModel()
     costs.observe_step(1, 0, 1.0)

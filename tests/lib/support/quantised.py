@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shim.machine import Machine
 
+from specdec.core.gguf.quants import dequantize
 from specdec.cuda_kernels.packed import PackedRows
 from specdec.cuda_kernels.qmm import Matrix, Workspace
 from specdec.cuda_kernels.repack import repack, tiles_of
@@ -28,9 +29,8 @@ class Stored:
 
     @property
     def values(self) -> Doubles:
-        form = form_of(self.form)
-        flat = form.dequantize(self.rows.reshape(-1, form.block_bytes))
-        return flat.reshape(len(self.rows), self.width).astype(np.float64)
+        shape = len(self.rows), self.width
+        return dequantize(self.rows.reshape(-1), form_of(self.form), shape).astype(np.float64)
 
     def matrix(
         self,
