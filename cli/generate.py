@@ -33,6 +33,7 @@ from .spec_options import (
     SpecFlags,
     build_spec,
     check_audit,
+    check_mode,
     warning_of,
 )
 
@@ -69,6 +70,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
+    check_mode(speculation, params)
     setup = read_chat(chats)
     talks = setup is not None and not prompts.is_given and sys.stdin.isatty()
     if talks and (results.json or results.jsonl):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
 from ..core.errors import ConfigError
-from ..core.speculation.acceptance import MATCH, SYNTHETIC, Acceptance, parse_accept
+from ..core.speculation.acceptance import MATCH, RATIO, SYNTHETIC, Acceptance, parse_accept
 from ..core.speculation.options import (
     AUTO,
     DRAFT,
@@ -25,6 +25,9 @@ from ..core.speculation.options import (
     NgramSizes,
     SpecOptions,
 )
+
+if TYPE_CHECKING:
+    from ..core.generation import GenerateParams
 
 DEFAULT: Final = SpecOptions()
 
@@ -261,6 +264,23 @@ def check_audit(audit: AuditFlags, options: SpecOptions) -> None:
         raise typer.BadParameter(
             "--verify-lossless is for --spec-accept match without synthetic acceptance: "
             "anything else is meant to change the text"
+        )
+
+
+def check_mode(options: SpecOptions, params: GenerateParams) -> None:
+    """Rules of acceptance that cannot be kept for such a text."""
+    if options.types == (NONE,):
+        return
+    if options.is_synthetic and params.is_restricted:
+        raise typer.BadParameter(
+            "synthetic acceptance keeps draft tokens that no grammar has seen: a grammar or JSON "
+            "schema, and --spec-synth-len or --spec-synth-rates, exclude each other"
+        )
+    sampling = params.sampling
+    if parse_accept(options.accept).mode == RATIO and sampling.mirostat and sampling.temperature:
+        raise typer.BadParameter(
+            "--spec-accept ratio needs to know how likely each token is, which --mirostat does "
+            "not say; give --spec-accept match"
         )
 
 

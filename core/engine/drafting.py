@@ -174,6 +174,13 @@ class Drafting:
         if self._speculator is not None:
             self._speculator.forget()
 
+    def recover(self) -> None:
+        """An interrupt ended the last round anywhere: texts that had begun do not go on."""
+        self._drafted.clear()
+        self._parts = ()
+        if self._speculator is not None:
+            self._speculator.recover()
+
     def save_left(self, tokens: Many[int]) -> dict[str, bytes]:
         return {} if self._speculator is None else self._speculator.save_left(tokens)
 

@@ -342,6 +342,7 @@ class Engine:
         """An interrupt (Ctrl-C) ended the last step anywhere: what ran in it cannot go on."""
         if not self._is_amid_step:
             return
+        self._drafting.recover()
         for sequence in self._scheduler.running:
             if sequence.stop_reason is None:
                 self._news.append(sequence.end(CANCELLED))

@@ -301,6 +301,10 @@ class Chain(Speculator):
             each.end(sequence)
         self._cheap = self._wanted()
 
+    def recover(self) -> None:
+        for each in self._all:
+            each.recover()
+
     def forget(self) -> None:
         for each in self._all:
             each.forget()

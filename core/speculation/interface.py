@@ -156,6 +156,10 @@ class Speculator(ABC):
     def limit(self, sequence: int, sources: frozenset[str]) -> None:
         """Only these may draft for it from now on; empty: all."""
 
+    def recover(self) -> None:
+        """An interrupt ended the last call anywhere: what is half done has to go. All texts that
+        have begun are ended next."""
+
     def forget(self) -> None:
         """Between texts: drop what they left for others that begin alike."""
 

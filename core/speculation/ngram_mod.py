@@ -51,8 +51,14 @@ class ModText(AgreeingText):
 class NgramMod(NgramSpeculator):
     def __init__(self, sizes: NgramModSizes, eog_ids: Set[int], max_kept: int = MAX_KEPT) -> None:
         super().__init__(NGRAM_MOD, eog_ids, sizes.n_max)
-        self._sizes = sizes
+        self._sizes, self._max_kept = sizes, max_kept
         self.pools = Pools(sizes.n_match, max_kept)
+
+    def recover(self) -> None:
+        """A text that is half read would be in everybody's way."""
+        self._texts.clear()
+        self._owners.clear()
+        self.pools = Pools(self._sizes.n_match, self._max_kept)
 
     def open(self, owner: str) -> ModText:
         return ModText(self._sizes, self.pools, owner)

@@ -112,6 +112,9 @@ def test_the_draft_model_is_loaded_beside_it(flag: str, spec: Run) -> None:
         ("-lcs s", "--lookup-cache-static is for --spec-type ngram-cache, not auto"),
         ("-lcd s --spec-type mtp,draft -md d", "cache-dynamic is for --spec-type ngram-cache, not"),
         ("--spec-draft-n-min 4 --spec-fixed", "spec-draft-n-max, 3, by default: no draft"),
+        ("--spec-synth-len 2 -j {}", "synthetic acceptance keeps draft tokens that no grammar"),
+        ("--spec-synth-rates 0.5 --grammar root::=[a]", "exclude each other"),
+        ("--spec-accept ratio --mirostat 2", "--spec-accept ratio needs to know how likely"),
         ("--spec-draft-n-min 17", "spec-draft-n-max, 16, by default: no draft"),
     ],
 )

@@ -37,6 +37,7 @@ class Control:
 
     ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, AGAIN, ASLEEP = (LINE * i for i in range(7))
     BYTES = ASLEEP + LINE * 256  # one flag for each member
+    LED = PROGRAM + 8  # of the steps announced, those that the leader has walked to their end
 
 
 def _atomic_load(e: Emitter, address: Value) -> Value:
@@ -80,6 +81,11 @@ def _walk_program(e: Emitter, control: Value, part: Value, parts: Value) -> None
         leave_if(_atomic_load(e, control + Control.AGAIN).equals(0))
 
 
+def _lead_program(e: Emitter, control: Value, part: Value, parts: Value) -> None:
+    _walk_program(e, control, part, parts)
+    e.store(_atomic_load(e, control + Control.STEP), control + Control.LED, 8)
+
+
 def _announce(e: Emitter, control: Value) -> None:
     """The word beside ARRIVED holds its value at this moment."""
     e.store(_atomic_load(e, control + Control.ARRIVED), control + Control.ARRIVED + 8, 8)
@@ -94,23 +100,28 @@ def write_begin(e: Emitter) -> None:
 
 def write_run(e: Emitter) -> None:
     """Announce a step and lead it, all in one call. If members sleep, it only announces: returns
-    how many have to be woken before the caller leads."""
+    how many have to be woken before the caller leads. -1 if the last step was not led: nothing is
+    announced."""
     control, program, n_entries, parts = e.parameters
-    e.store(program, control + Control.PROGRAM, 8)
-    e.store(n_entries, control + Control.N_ENTRIES, 8)
-    _announce(e, control)
-    n_asleep = e.variable(e.index(0))
-    with e.range(1, parts) as part:
-        flag = _atomic_load(e, control + Control.ASLEEP + part * LINE)
-        n_asleep.set(n_asleep.get() + flag)
-    with e.when(n_asleep.get().equals(0)):
-        _walk_program(e, control, e.index(0), parts)
-    e.finish(n_asleep.get())
+    result = e.variable(e.index(-1))
+    is_led = _atomic_load(e, control + Control.STEP).equals(e.load(I64, control + Control.LED, 8))
+    with e.when(is_led):
+        e.store(program, control + Control.PROGRAM, 8)
+        e.store(n_entries, control + Control.N_ENTRIES, 8)
+        _announce(e, control)
+        n_asleep = e.variable(e.index(0))
+        with e.range(1, parts) as part:
+            flag = _atomic_load(e, control + Control.ASLEEP + part * LINE)
+            n_asleep.set(n_asleep.get() + flag)
+        with e.when(n_asleep.get().equals(0)):
+            _lead_program(e, control, e.index(0), parts)
+        result.set(n_asleep.get())
+    e.finish(result.get())
 
 
 def write_lead(e: Emitter) -> None:
     control, part, parts = e.parameters
-    _walk_program(e, control, part, parts)
+    _lead_program(e, control, part, parts)
     e.finish()
 
 
@@ -198,11 +209,25 @@ class Team:
         return self._control + Control.AGAIN
 
     def run(self, program: Program) -> None:
-        """One caller at a time; others wait."""
+        """One caller at a time; others wait. An interrupt (Ctrl-C) never leaves members amid a
+        step: between two calls of native code it may come anywhere, even into this."""
         with self._running:
-            if self._run(self._control, program.address, program.n_entries, self.n_threads):
-                _wake(self._block, self._bells)
-                self._lead(self._control, 0, self.n_threads)
+            try:
+                while n_asleep := self._run(
+                    self._control, program.address, program.n_entries, self.n_threads
+                ):
+                    self._finish()
+                    if n_asleep > 0:
+                        return
+            except BaseException:
+                self._finish()
+                raise
+
+    def _finish(self) -> None:
+        """Lead a step that was announced and no more."""
+        if self._block[Control.STEP // 8] != self._block[Control.LED // 8]:
+            _wake(self._block, self._bells)
+            self._lead(self._control, 0, self.n_threads)
 
     def close(self) -> None:
         self._close()
@@ -211,8 +236,7 @@ class Team:
 def _wake(block: NDArray[np.int64], bells: list[threading.Semaphore]) -> None:
     for part in range(1, len(bells)):
         if block[(Control.ASLEEP + part * LINE) // 8]:
-            block[(Control.ASLEEP + part * LINE) // 8] = 0
-            bells[part].release()
+            bells[part].release()  # it lowers its flag itself; a ring too many does no harm
 
 
 def _serve(

@@ -24,6 +24,7 @@ from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.speculation.mtp import MtpSpeculator, make
 from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT
 from specdec.core.speculation.options import SpecOptions
+from specdec.core.speculation.per_text import TextSpec
 from specdec.core.speculation.table import LoadedModel, Setting
 from specdec.core.state.snapshot import SequenceSnapshot
 
@@ -40,11 +41,13 @@ def runtime() -> Iterator[Runtime]:
 
 
 class Noted(MtpSpeculator):
-    """Notes every draft, by the number of tokens before it; drafts only while it may."""
+    """Notes every draft, by the number of tokens before it, and how much longer it could have been;
+    drafts only while it may."""
 
     may_draft = True
     hands_over = True  # False: it drafts at every token, and nobody gets to see it
     drafts: dict[int, list[int]]
+    room: dict[int, int]
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         if not self.may_draft:
@@ -52,6 +55,7 @@ class Noted(MtpSpeculator):
         made = super().propose(asks)
         for ask, draft in zip(asks, made, strict=True):
             self.drafts[len(ask.tokens)] = list(draft.tokens)
+            self.room[len(ask.tokens)] = ask.max_draft - len(draft.tokens)
         return made if self.hands_over else [Draft() for _ in asks]
 
 
@@ -60,7 +64,7 @@ def make_engine(runtime: Runtime, n_slots: int = 1, **options: int) -> tuple[Eng
     spec = replace(SPEC, **options)  # type: ignore[arg-type]
     setting = Setting(spec, target, runtime.backend, n_slots, runtime.n_ctx)
     speculator = Noted(runtime.model.nextn, runtime.backend, setting)
-    speculator.drafts = {}
+    speculator.drafts, speculator.room = {}, {}
     return runtime.new_engine(runtime.plan(n_slots), speculator), speculator
 
 
@@ -131,6 +135,34 @@ def test_a_short_head_without_a_token_that_the_grammar_allows(
     assert text.stop_reason in (EOS, LIMIT)
     if accept == "match":
         assert text.tokens == write(plain, tokens, params).tokens
+
+
+@pytest.mark.parametrize("n_min", [0, 3])
+def test_c7_no_more_than_there_is_room_for(runtime: Runtime, n_min: int) -> None:
+    """Nor less than the least, because there was no room."""
+    engine, noted = make_engine(runtime, draft_n_max=8, draft_n_min=n_min)
+    engine.add(prompt(runtime), replace(GREEDY, max_tokens=48))
+    engine.add(prompt(runtime, 1), replace(GREEDY, max_tokens=5, spec=TextSpec(n_max=2)))
+    drain(engine)
+    assert min(noted.room.values()) == 0
+    lengths = {len(draft) for draft in noted.drafts.values()}
+    assert lengths - {0} <= set(range(max(n_min, 1), 9))
+
+
+def test_d12_a_draft_ends_before_the_text_does(runtime: Runtime) -> None:
+    """The head says where it thinks that the text ends, and says no more."""
+    ends, n_ends = runtime.tokenizer.eog_ids, {}
+    for is_told in (True, False):
+        engine, noted = make_engine(runtime)
+        if not is_told:
+            noted._stops = frozenset()
+            engine = runtime.new_engine(runtime.plan(1), noted)
+        n_ends[is_told] = 0
+        for seed in range(12):
+            write(engine, prompt(runtime, seed % 4), GenerateParams(SamplingParams(seed=seed)))
+            n_ends[is_told] += sum(not ends.isdisjoint(draft) for draft in noted.drafts.values())
+            noted.drafts.clear()
+    assert n_ends[True] == 0 < n_ends[False]
 
 
 def test_catching_up_in_one_batch_changes_no_draft(runtime: Runtime) -> None:

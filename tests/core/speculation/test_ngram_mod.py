@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import ANY, EOG, ask, begin
+from support.scripted import alone, drain, made, make_engine, params
 
 from specdec.core.speculation.interface import Ask
 from specdec.core.speculation.ngram_index import Roller
@@ -261,3 +262,26 @@ def test_who_knows_nothing_has_no_draft(
         question = Ask(which, texts[which], 8, ANY)
         known = speculator.knows(question)
         assert known or not ask(speculator, texts[which], sequence=which).tokens
+
+
+def test_an_interrupt_amid_a_text_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a chat: the next turn goes on from a text of which only a part was taken in."""
+    engine = make_engine(drafter=NgramMod(SMALL, EOG))
+    prompt = [1, 2, 3, 1, 2, 3, 1]
+    text = engine.add(prompt, params(9))
+    engine.step()
+    engine.step()
+
+    def interrupt(half: Roller, new: list[int]) -> None:
+        half.tokens += new
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Roller, "extend", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    how = params(9)
+    for turn in ([*text.tokens, 4, 5, 1, 2, 3], prompt):
+        again = engine.add(turn, how)
+        drain(engine)
+        assert made(again) == alone(turn, how, engine)

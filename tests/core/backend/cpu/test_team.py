@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,35 @@ def test_every_entry_sees_all_of_the_one_before(threads: int) -> None:
     team, chain = Team(kernels(), threads), Chain(7)
     for start in range(200 if threads <= 2 else 30):
         chain.check(team, start)
+    team.close()
+
+
+@pytest.mark.parametrize("place", ["_run", "_finish", "_lead"])
+def test_an_interrupt_between_waking_and_leading(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that was announced ends before anything else happens: what members do of it later
+    would spoil the next one, or they would wait in it for ever."""
+    team, chain, other = Team(kernels(), 3), Chain(5), Chain(9)
+    for start in range(3):
+        chain.check(team, start)
+        time.sleep(0.3)  # they sleep
+        work = getattr(team, place)
+
+        def interrupt(*args: int, work: Any = work) -> None:
+            monkeypatch.undo()
+            if place == "_run":  # Ctrl-C is noticed when a call of native code has returned
+                work(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(team, place, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            chain.check(team, start)
+        thread = threading.Thread(target=other.check, args=(team, start), daemon=True)
+        thread.start()
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+        assert np.array_equal(other.rows[-1], other.expected(other.rows[0]))
     team.close()
 
 
