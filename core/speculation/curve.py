@@ -95,9 +95,12 @@ class Cell:
         self.mean_ms = sum(ms for ms, _ in self.samples) / len(self.samples)
         self.mean_context = sum(at for _, at in self.samples) / len(self.samples)
 
-    def stretch(self, factor: float) -> None:
-        self.samples = [(factor * ms, context) for ms, context in self.samples]
-        self.mean_ms *= factor
+    def stretch(self, factor: float, least: float) -> None:
+        """All that is known was measured in another state of the machine: it is worth one timing,
+        so that new ones soon count for more."""
+        ms, context = sorted(self.samples)[int((len(self.samples) - 1) * _QUANTILE)]
+        self.mean_ms, self.mean_context = max(factor * ms, least), context
+        self.samples, self.n_odd = [(self.mean_ms, context)], 0
 
     def level(self, context: float, slope: float) -> float:
         """What is believed at this context; `slope`: ms per token of it."""
@@ -158,7 +161,7 @@ class Curve:
             factor = min(max(cell.mean_ms / before, _LEAST), 1 / _LEAST)
             for other in self.cells.values():
                 if other.last < since:
-                    other.stretch(factor)
+                    other.stretch(factor, cell.mean_ms)
 
     def is_sure(self, count: int) -> bool:
         cell = self.cells.get(count)

@@ -11,8 +11,8 @@ _MOST_ROWS: Final = 320
 _LONGEST: Final = 64
 _KEPT_FOR: Final = 48  # readings
 QUICK_MS: Final = 0.3  # a step that takes less: reading takes as long as one
-_QUICK_KEPT_FOR: Final = 200
-_SELDOM: Final = 110  # until so few are left, news have to wait
+_QUICK_KEPT_FOR: Final = 64
+_SELDOM: Final = 52  # until so few are left, news have to wait
 _TELLING: Final = 0.1  # of a plain step
 _LEAST: Final = 0.5  # of a plain step: what is left of it in a much shorter context
 
