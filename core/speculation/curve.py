@@ -98,9 +98,8 @@ class Cell:
     def stretch(self, factor: float, least: float) -> None:
         """All that is known was measured in another state of the machine: it is worth one timing,
         so that new ones soon count for more."""
-        ms, context = sorted(self.samples)[int((len(self.samples) - 1) * _QUANTILE)]
-        self.mean_ms, self.mean_context = max(factor * ms, least), context
-        self.samples, self.n_odd = [(self.mean_ms, context)], 0
+        self.mean_ms = max(factor * self.level(self.mean_context, 0.0), least)
+        self.samples, self.n_odd = [(self.mean_ms, self.mean_context)], 0
 
     def level(self, context: float, slope: float) -> float:
         """What is believed at this context; `slope`: ms per token of it."""
@@ -189,8 +188,8 @@ class Curve:
             weight += cell.weight
         if not square:
             return Slope(0.0, 0.0)
-        square += _LEVER * square / (one + _LEVER)  # counts are as large as they are
         one += _LEVER
+        square *= 1.0 + _LEVER / one  # the same for the part of each, in which counts are squared
         each = (seen_many * one - seen * many) / (square * one - many * many)
         each = max(min(each, seen_many / square), 0.0)
         common = max((seen - each * many) / one, 0.0)
