@@ -58,7 +58,7 @@ class RoundText:
     # the hidden rows of the positions before each of them.
     fresh: Sequence[int]
     hidden: Floats | None = None
-    draft_first: int = 0  # the first cell that the drafter sees, at the beginning of a page
+    draft_first: int = 0  # the first cell that the drafter sees
 
 
 class LineLimit(NamedTuple):

@@ -27,6 +27,7 @@ FIRST_GLANCE: Final = 28  # the same at the beginning of a text, where they did 
 SELDOM: Final = 56  # the same, while they do not pay
 _FORGET: Final = 0.9  # of that profit, at every question
 AFTER_MISS: Final = 5  # rounds
+_HEARD_EVERY: Final = 8  # rounds without a rest: whether models are wanted changes seldom
 _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
 
@@ -47,6 +48,9 @@ class Chain(Speculator):
         self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._listeners: set[tuple[int, str]] = set()  # texts, and models that keep up with them
+        self._is_untold = False  # nobody needs to know what this step takes
+        self._has_naps = True  # a model lets rows pass by until shortly before it is tried
+        self._n_unheard = 0  # rounds since it was asked whom models are to keep up with
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
         self._glance = GLANCE_EVERY  # rounds of a rest, between two looks at n-grams
@@ -59,7 +63,7 @@ class Chain(Speculator):
             each.attach(store)
 
     def begin(self, opening: Opening) -> None:
-        self.rest = self._to_rest = 0
+        self.rest = self._to_rest = self._n_unheard = 0
         self._run = None
         # Another text may repeat what the last one did not: a first look is soon, but sooner where
         # looks have paid lately.
@@ -87,13 +91,15 @@ class Chain(Speculator):
 
     def _hear(self, sequence: int, model: Speculator) -> None:
         key = sequence, model.name
-        wanted = self.policy.wants(*key)
+        wanted = self.policy.wants(*key) and not (self._has_naps and self.policy.may_nap(*key))
         if wanted != (key in self._listeners):
             model.keep_up(sequence, wanted=wanted)
             (self._listeners.add if wanted else self._listeners.remove)(key)
 
     def hears(self, sequence: int, model: Speculator) -> bool:
-        """Whether the model is to keep up with the text: decided anew."""
+        """Whether the model is to keep up with the text: decided anew. For rounds, which it takes
+        part in or not: none are made while it wakes up."""
+        self._has_naps = False
         self._hear(sequence, model)
         return (sequence, model.name) in self._listeners
 
@@ -150,17 +156,42 @@ class Chain(Speculator):
                 self._rest_on()
                 return [Draft() for _ in asks]
             self._to_rest = 0
+        self._n_unheard += 1
+        if self._is_time_to_hear():
+            self._hear_all(asks)
+        if not was_resting and self._nobody_could(asks):
+            self._pass_by()
+            return [Draft() for _ in asks]
+        self._tell_of_rest(asks)
+        return self._question(asks)
+
+    def _is_time_to_hear(self) -> bool:
+        if self._n_unheard >= _HEARD_EVERY or self._resting >= LONGEST_REST:
+            return True
+        return bool(self._listeners) and self.policy.quick_ms() > 0.0
+
+    def _hear_all(self, asks: Sequence[Ask]) -> None:
+        self._tell_of_rest(asks)
+        self._n_unheard = 0
+        for model in self._models:
+            for ask in asks:
+                self._hear(ask.sequence, model)
+
+    def _pass_by(self) -> None:
+        """A round without a question; where steps are quick, more of them."""
+        self._resting += 1
+        self._is_untold = self._n_unheard > 0  # what the step took has been told of lately
+        if self.policy.quick_ms():
+            if self._profit < 0.0:
+                self._glance = min(2 * self._glance, SELDOM)
+            self._to_rest, self._is_untold = LONGEST_REST, False
+            self._rest_on()
+
+    def _tell_of_rest(self, asks: Sequence[Ask]) -> None:
         if self._resting:
             for ask in asks:
                 self.policy.rested(ask.sequence, self._resting)
             self._resting = 0
-        if not was_resting and self._nobody_could(asks):
-            self._to_rest, self._resting = LONGEST_REST, 1
-            if self._profit < 0.0:
-                self._glance = min(2 * self._glance, SELDOM)
-            self._rest_on()
-            return [Draft() for _ in asks]
-        return self._question(asks)
 
     def _begin_run(self, ask: Ask, whole: Draft, n: int) -> None:
         if not self.policy.repeats and self.policy.quick_ms():
@@ -195,15 +226,9 @@ class Chain(Speculator):
         return drafts
 
     def _nobody_could(self, asks: Sequence[Ask]) -> bool:
-        """Where steps are quick: no model is awake, and n-grams know nothing. Then there is
-        nothing to decide."""
-        if self.policy.repeats or not self.policy.quick_ms():
+        """No model is awake, and n-grams know nothing: there is nothing to decide."""
+        if self._listeners or self.policy.repeats:
             return False
-        for ask in asks:
-            for model in self._models:
-                self._hear(ask.sequence, model)
-                if (ask.sequence, model.name) in self._listeners:
-                    return False
         return not self.is_known(asks)
 
     def _take_a_rest(self, ms: float) -> None:
@@ -224,16 +249,15 @@ class Chain(Speculator):
     def _propose(self, asks: Sequence[Ask], cheap: list[Sequence[Draft]]) -> list[Draft]:
         infos = []
         for i, ask in enumerate(asks):
-            sequence, tokens, max_draft, _, _ = ask
+            sequence, tokens, max_draft, *_ = ask
             offers = []
-            for each in self._models:
-                self._hear(sequence, each)
+            for each in self._models if self._listeners else ():
                 if (sequence, each.name) not in self._listeners:
                     continue
                 if not self.may_draft(sequence, each):
                     continue
                 if (n := each.n_pending(sequence)) >= 0:
-                    offers.append(ModelOffer(each.name, each.longest, n))
+                    offers.append(ModelOffer(each.name, each.longest, n, each.n_trial))
             infos.append(
                 AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
             )
@@ -254,7 +278,8 @@ class Chain(Speculator):
             if self._listeners or not each.taps:
                 each.observe(seen)
         self.step_took(seen.ms)
-        if self.rest or (self._go is not None and not self._go.counts):
+        is_untold, self._is_untold = self._is_untold, False
+        if is_untold or self.rest or (self._go is not None and not self._go.counts):
             return
         step = seen.step
         if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
@@ -270,6 +295,8 @@ class Chain(Speculator):
         draft = self._drafts[sequence]
         self.policy.settle(sequence, draft, n_accepted)
         self.tell_others(sequence, draft, n_accepted)
+        if not n_accepted:
+            self._n_unheard = _HEARD_EVERY  # a model that was tried may sleep again
         is_alone = len(self._drafts) == 1
         if is_alone and not self.policy.repeats and draft.sources[0] in self._cheap_names:
             self._count_profit(n_accepted)
@@ -395,10 +422,12 @@ class Chain(Speculator):
         wanted, chosen, n_pending, longest = [], [], 0, 0
         for i, plan in enumerate(plans):
             if plan.model == model.name:
-                sequence, tokens, _, sampler, _ = asks[i]
-                wanted.append(Ask(sequence, tokens, plan.n_model, sampler, plan.stop_below))
+                sequence, tokens, _, sampler, *_ = asks[i]
+                ask = Ask(sequence, tokens, plan.n_model, sampler, plan.stop_below, plan.is_trial)
+                wanted.append(ask)
                 chosen.append(i)
-                n_pending += model.n_pending(sequence)
+                n = model.n_pending(sequence)
+                n_pending += min(n, model.n_trial) if plan.is_trial else n
                 longest = max(longest, plan.n_model)
         if not chosen:
             return

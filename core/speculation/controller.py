@@ -31,6 +31,7 @@ _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 8  # rounds that a decision is kept after that
 _IDLE_FOR: Final = 64  # the same, of the decision to draft nothing
 _LONGEST: Final = 64
+_WAKES_BEFORE: Final = 4  # rounds: a model that is to be tried
 _AGREEMENT: Final = 0.15  # how much one draft says of how often sources agree
 _TRACED: Final = 17  # rows whose believed cost is in the trace
 _TRACED_PLACES: Final = 8
@@ -69,6 +70,12 @@ class Controller(Policy):
 
     def wants(self, sequence: int, source: str) -> bool:
         return not self._chooser.prices.are_quick or self._thrift.is_wanted(source)
+
+    def may_nap(self, sequence: int, source: str) -> bool:
+        text = self._texts.get(sequence)
+        if text is None or source not in text.patience or self._chooser.prices.are_quick:
+            return False
+        return text.patience[source].due > text.n_rounds + _WAKES_BEFORE
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
@@ -374,6 +381,8 @@ class Controller(Policy):
         self._explorer.budget.total += n_rounds
         if (text := self._texts.get(sequence)) is not None:
             text.rests = True
+            if not self._chooser.prices.are_quick:
+                text.n_rounds += n_rounds
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

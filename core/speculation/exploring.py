@@ -47,10 +47,10 @@ class Explorer:
             patience = self._patience(text, offer.source)
             if offer.source == plan.model or text.n_rounds < patience.due:
                 continue
-            once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
+            once = self._chooser.prices.catching_up(offer.source, offer.n_to_try)
             if self._affords(gains[offer.source], offer.source, 1, value, once=once):
                 patience.loss = self.budget.last
-                return Plan(model=offer.source, n_model=1, is_probe=True)
+                return Plan(model=offer.source, n_model=1, is_probe=True, is_trial=True)
             patience.due = text.n_rounds + _AGAIN
         is_hopeful = text.n_rounds >= text.hopeful_due
         if is_hopeful:
@@ -114,7 +114,7 @@ class Explorer:
             if plan.model == offer.source:
                 patience.used(text.n_rounds)
             elif not plan.model and not plan.n_cheap and text.n_rounds >= patience.due:
-                once = self._chooser.prices.catching_up(offer.source, offer.n_pending)
+                once = self._chooser.prices.catching_up(offer.source, offer.n_to_try)
                 row = min(prices.steps[n_rows + 1], _LIKELY * prices.hoped[n_rows + 1])
                 row = max(row - prices.steps[n_rows], prices.row(n))
                 ms = row + prices.drafts(offer.source, n)[1] / n + once
@@ -122,7 +122,8 @@ class Explorer:
                 scale = n / prices.steps[n]
                 if self.budget.spend(loss * scale, once * scale, n):
                     patience.loss = self.budget.last
-                    plan.model, plan.n_model, plan.is_probe = offer.source, 1, True
+                    plan.model, plan.n_model = offer.source, 1
+                    plan.is_probe = plan.is_trial = True
                     return True
                 patience.due = text.n_rounds + _AGAIN
         return False

@@ -46,6 +46,7 @@ class Ask(NamedTuple):
     max_draft: int  # at least 1; longer drafts are cut
     sampler: Sampler  # of the target, for the next token; to be copied, not changed
     stop_below: float = 0.0  # a token of less chance, by the drafter's own belief, ends the draft
+    is_trial: bool = False  # of who is not in use: `n_trial` rows of the text are enough to read
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class Speculator(ABC):
     is_wanted: bool = True  # some text could use it: otherwise it is not asked
     is_model: bool = False  # its drafts take time: it is asked only if they seem worth it
     longest: int = 64  # tokens that it drafts at most
+    n_trial: int = 1 << 30  # rows of a text that it reads at most where it is only tried
     rest: int = 0  # so many rounds it need not be asked: it would say nothing
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
 

@@ -24,7 +24,7 @@ from ..state.store import SequenceState, StateStore
 from .draft_vocab import choose_tokens
 from .interface import Ask, Draft, Opening, Seen, Speculator
 from .mtp_heads import HeadsChain
-from .mtp_text import MAX_WAITING, MUCH, MtpText, WaitingRows, bytes_of
+from .mtp_text import MAX_WAITING, MUCH, RECENT, MtpText, WaitingRows, bytes_of
 from .options import MTP
 from .per_text import BY_DEFAULT
 from .rounds import Lent
@@ -37,6 +37,7 @@ class MtpSpeculator(Speculator):
     name = MTP
     is_model = True
     taps = frozenset({H_NEXTN})
+    n_trial = RECENT
 
     def __init__(self, heads: Sequence[MtpHead], backend: Backend, setting: Setting) -> None:
         options = self._options = setting.options
@@ -106,6 +107,7 @@ class MtpSpeculator(Speculator):
         views = self._views
         if views is None or seen.step is not views.step or rows is not views.rows:
             views = self._views = _Views(seen.step, rows)
+        marks = self._store.pool.n_drafter_cells
         for b, sequence in enumerate(seen.sequences):
             text = self._texts.get(sequence)
             n = seen.n_true[b]
@@ -114,7 +116,7 @@ class MtpSpeculator(Speculator):
             first = views.starts[b]
             position = views.positions[first]
             is_prompt = position + n <= text.n_prompt
-            if text.sleeps and not text.wakes_in(position, n):
+            if text.sleeps and not text.wakes_in(position, n, marks):
                 continue
             if text.n_tokens + n > MAX_WAITING:
                 self._make_room(text, is_prompt=is_prompt)
@@ -134,18 +136,17 @@ class MtpSpeculator(Speculator):
             text.sleeps, text.is_wanted = True, False
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        wanted, texts = [], []
+        wanted, texts, marks = [], [], self._store.pool.n_drafter_cells
         for ask in asks:
             text = self._texts[ask.sequence]
             draft_ask = self._draft_ask(ask)
-            if text.n_tokens > MUCH:
-                text.forget()
+            if text.n_tokens > (RECENT if ask.is_trial else MUCH):
+                text.forget(marks)
             end = text.add_last(ask.tokens[-1])
             text.state.table.reserve(end - 1, end + draft_ask.length)
             wanted.append(draft_ask)
             texts.append(text)
         drafts = self._run(self._rows.of(texts), wanted)
-        marks = self._store.pool.n_drafter_cells
         for text in texts:
             text.read(text.n_tokens, marks)
         return [
@@ -173,7 +174,7 @@ class MtpSpeculator(Speculator):
         text = self._texts[sequence]
         if text.sleeps:
             return {}
-        text.forget()
+        text.forget(self._store.pool.n_drafter_cells)
         self._catch_up(text)
         place = np.array([text.first, text.n_done], "<i8")
         return {"mtp": place.tobytes() + text.last_hidden.tobytes()}
@@ -201,7 +202,7 @@ class MtpSpeculator(Speculator):
     def lend(self, sequence: int, last: int, room: int) -> Lent:
         text = self._texts[sequence]
         if text.n_tokens > MUCH:
-            text.forget()
+            text.forget(self._store.pool.n_drafter_cells)
         if text.n_tokens >= room:
             self._catch_up(text)
         return text.lend(last)
@@ -241,7 +242,7 @@ class MtpSpeculator(Speculator):
         if is_prompt:
             self._catch_up(text)
         else:
-            text.forget()
+            text.forget(self._store.pool.n_drafter_cells)
 
     def _catch_up(self, text: MtpText) -> None:
         """Read all that waits, without drafting."""

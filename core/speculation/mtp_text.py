@@ -3,6 +3,9 @@
 The row for position p takes the token at p and the trunk's hidden row of p - 1. It writes cell p of
 the head's keys and values, which lie in the pages of the text itself: so they are shared, copied
 and saved with it. `PagePool.n_drafter_cells` tells which cells of a page another text has filled.
+
+A head that begins amid a text counts its cells from there. Unless that is where a page begins, its
+cells lie before those of the trunk, where no other text finds them: they are not told of.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from ..state.store import SequenceState
 from .rounds import Lent
 
 MAX_WAITING = 256  # rows: a piece of a prompt
-RECENT = 32  # rows that are worth reading before the next draft, however long nobody drafted
-MUCH = RECENT + 64  # rows beyond which only the recent ones are read: pages are 64 cells
+RECENT = 16  # rows that are worth reading before the next draft, however long nobody drafted
+MUCH = 96  # rows beyond which only the recent ones are read; whoever is only tried reads no more
 
 _PLACE_BYTES = 16  # of what is saved: two numbers, then a hidden row
 
@@ -48,7 +51,7 @@ class MtpText:
         self, state: SequenceState, n_prompt: int, page_len: int, rows: WaitingRows
     ) -> None:
         self.state, self.n_prompt, self.page_len = state, n_prompt, page_len
-        self.first = 0  # the first cell that the head sees, at the beginning of a page
+        self.first = 0  # the first cell that the head sees
         self.n_done = 0  # cells below this are filled, from `first` on
         # Waiting: tokens from position `n_done` on, and the hidden rows that go with them.
         self.rows, self.tokens, self.hidden = rows, rows.tokens, rows.hidden
@@ -114,21 +117,29 @@ class MtpText:
         self.first = first_page * page_len
         self.n_done = last * page_len + min(n_tail, limit - last * page_len)
 
-    def wakes_in(self, position: int, n: int) -> bool:
-        """After a sleep, which rows to begin with: those from the next page on, for what the head
-        sees of a text begins with one. Of a prompt, the last page is enough."""
+    def wakes_in(self, position: int, n: int, marks: list[int]) -> bool:
+        """After a sleep, which rows to begin with: the next one. Of a prompt, the last page is
+        enough, and a page's beginning is where others can go on from."""
         if not self.is_wanted:
             return False
-        page_len = self.page_len
-        begin = (position // page_len + 1) * page_len
+        page_len, begin = self.page_len, position + 1
         if position < self.n_prompt:
-            begin = max(begin, (self.n_prompt - 1) // page_len * page_len)
+            next_page = -(-begin // page_len) * page_len
+            begin = max(next_page, (self.n_prompt - 1) // page_len * page_len)
         if begin > position + n:
             return False
-        self.first = self.n_done = begin
+        self._begin_at(begin, marks)
+        self.n_done = begin
         self.n_tokens = self.n_hidden = 0
         self.sleeps = False
         return True
+
+    def _begin_at(self, first: int, marks: list[int]) -> None:
+        """What a page held before belongs to other places of the text."""
+        self.first = first
+        if first % self.page_len:
+            for page in self.state.table.pages[first // self.page_len :]:
+                marks[page] = 0
 
     def add(
         self, tokens: memoryview, hidden: memoryview, rows: tuple[int, int], position: int
@@ -195,7 +206,7 @@ class MtpText:
         row = np.frombuffer(blob[_PLACE_BYTES:], np.float32)
         if not 0 <= first <= n_done <= self.state.n_cells:
             return False
-        self.first, self.n_done = first // self.page_len * self.page_len, n_done
+        self.first, self.n_done = first, n_done
         self.n_tokens = self.n_hidden = 0
         self._append_hidden(row[None])
         return True
@@ -205,15 +216,17 @@ class MtpText:
         self._mark(n_rows, marks)
         self._drop(n_rows)
 
-    def forget(self) -> None:
+    def forget(self, marks: list[int]) -> None:
         """Nobody has drafted for long: of what waits, only the recent rows will be read, and what
         the head drafts next begins there. To read on for nobody would cost what a layer costs."""
-        end = self.n_done + self.n_tokens
-        first = max(end - RECENT, 0) // self.page_len * self.page_len
+        first = self.n_done + self.n_tokens - RECENT
+        page = first // self.page_len
+        if page < self.state.table.n_shared:  # others may read what is there
+            first = page * self.page_len
         dropped = first - self.n_done
         if dropped > 0:
             self._drop(dropped)
-            self.first = first
+            self._begin_at(first, marks)
 
     def _drop(self, n_rows: int) -> None:
         self.n_done += n_rows
@@ -226,6 +239,8 @@ class MtpText:
 
     def _mark(self, n_rows: int, marks: list[int]) -> None:
         page_len, pages = self.page_len, self.state.table.pages
+        if self.first % page_len:
+            return
         cell, end = self.n_done, self.n_done + n_rows
         while cell < end:
             page, offset = pages[cell // page_len], cell % page_len

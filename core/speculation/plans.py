@@ -20,6 +20,11 @@ class ModelOffer(NamedTuple):
     source: str
     max_draft: int
     n_pending: int = 0  # rows that it has to read before it can draft
+    n_trial: int = 1 << 30  # that are enough where it is only tried
+
+    @property
+    def n_to_try(self) -> int:
+        return min(self.n_pending, self.n_trial)
 
 
 class AskInfo(NamedTuple):
@@ -46,6 +51,7 @@ class Plan:
     n_model: int = 0
     stop_below: float = 0.0  # a drafted token of less chance is not worth going on
     is_probe: bool = False  # to learn, not to gain
+    is_trial: bool = False  # of a model that is not in use
 
 
 @dataclass(slots=True)
@@ -84,6 +90,10 @@ class Policy(ABC):
     def wants(self, sequence: int, source: str) -> bool:
         """Whether a model may be asked before long, and so has to keep up with the text."""
         return True
+
+    def may_nap(self, sequence: int, source: str) -> bool:
+        """Whether a model that is wanted will not be asked in the next rounds."""
+        return False
 
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""

@@ -35,7 +35,7 @@ from support.simulated import (
 from specdec.core.speculation.controller import Controller
 from specdec.core.speculation.costs import CostModel
 from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.plans import AskInfo, FixedPolicy, ModelOffer
+from specdec.core.speculation.plans import AskInfo, FixedPolicy, ModelOffer, Plan
 
 # Tokens of a text: 300 rounds and more where it goes fast.
 WORKLOADS: dict[str, tuple[Process, int]] = {
@@ -95,6 +95,24 @@ def test_probes_stay_within_their_budget(machine: Machine) -> None:
     first = Simulation(machine, [text]).run(Controller(), 1000)
     whole = Simulation(machine, [text]).run(Controller(), 5000)
     assert (whole.ms - 5000) - (first.ms - 1000) < 0.02 * 4000
+
+
+def test_a_model_that_disappoints_naps_until_it_is_tried_again() -> None:
+    controller, text = Controller(), SimText([False] * 400)
+    simulation, naps, tried = Simulation(CPU, [text]), [], []
+    plan = controller.plan
+
+    def watched(asks: Sequence[AskInfo]) -> Sequence[Plan]:
+        naps.append(controller.may_nap(0, MODEL))
+        plans = plan(asks)
+        tried.append(bool(plans[0].model))
+        return plans
+
+    controller.plan = watched  # type: ignore[method-assign]
+    simulation.run(controller, 300)
+    assert sum(naps) > 150
+    assert not any(asleep and drafts for asleep, drafts in zip(naps, tried, strict=True))
+    assert sum(tried[30:]) >= 3  # it is tried all the same
 
 
 @pytest.mark.parametrize("outliers", [0.0, 0.2])

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from support.scripted import drain
 
 from specdec.convert.nano.acceptance import measure
 from specdec.core import nano
+from specdec.core.backend.chain import DraftAsk
 from specdec.core.engine.config import EngineConfig
 from specdec.core.engine.engine import Engine
 from specdec.core.engine.sequence import Sequence as Text
@@ -22,11 +25,12 @@ from specdec.core.runtime import Runtime, load_runtime
 from specdec.core.sampling.params import SamplingParams
 from specdec.core.speculation.interface import Ask, Draft, Opening
 from specdec.core.speculation.mtp import MtpSpeculator, make
-from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT
+from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT, MtpText, WaitingRows
 from specdec.core.speculation.options import SpecOptions
 from specdec.core.speculation.per_text import TextSpec
 from specdec.core.speculation.table import LoadedModel, Setting
 from specdec.core.state.snapshot import SequenceSnapshot
+from specdec.core.state.store import SequenceState
 
 PROMPTS = json.loads((Path(__file__).parents[2] / "data/nano-prompts.json").read_text())["prompts"]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=48, ignore_eos=True)
@@ -368,10 +372,11 @@ def test_a_file_without_a_head() -> None:
 
 
 @pytest.mark.parametrize("wanted_at", [0, 5, 40])
-def test_after_a_sleep_it_drafts_from_the_next_page_on(
+def test_after_a_sleep_it_drafts_from_the_next_token_on(
     runtime: Runtime, plain: Engine, wanted_at: int
 ) -> None:
-    """It is wanted again after so many tokens of the text; until a page begins, it cannot draft."""
+    """It is wanted again after so many tokens of the text, amid a page of cells. What it keeps from
+    then on lies elsewhere than other texts would look for it, so it is not told of."""
     params = replace(GREEDY, max_tokens=150)
     tokens = prompt(runtime, n=40)
     engine, speculator = make_engine(runtime)
@@ -379,18 +384,69 @@ def test_after_a_sleep_it_drafts_from_the_next_page_on(
     sequence = engine.add(tokens, params)
     engine.step()
     speculator.keep_up(sequence.id, wanted=False)
-    page_len = engine.store.sizes.page_len
+    pool, marks = engine.store.pool, []
     while engine.has_work:
         n_made = len(sequence.tokens) - sequence.n_prompt
         if n_made >= wanted_at:
             speculator.keep_up(sequence.id, wanted=True)
         speculator.may_draft = speculator.n_pending(sequence.id) >= 0
+        state = sequence.state
+        engine.step()
+        assert state is not None
+        if engine.has_work and not (text := speculator._texts[sequence.id]).sleeps:
+            own = state.table.pages[text.first // engine.store.sizes.page_len :]
+            marks += [pool.n_drafter_cells[page] for page in own]
+    assert sequence.tokens == write(plain, tokens, params).tokens
+    begins = sequence.n_prompt + wanted_at
+    assert begins <= min(speculator.drafts) <= begins + 2
+    assert sequence.stats.draft_n_accepted > 0.3 * sequence.stats.draft_n > 0
+    assert marks
+    assert not any(marks)
+
+
+@pytest.mark.parametrize(("n_shared", "first"), [(0, 134), (2, 134), (3, 128)])
+def test_a_page_that_others_may_read_is_left_as_it_is(n_shared: int, first: int) -> None:
+    """A head that forgets begins amid a page only where the page is the text's own."""
+    table = SimpleNamespace(pages=[5, 1, 7], n_shared=n_shared)
+    state = cast(SequenceState, SimpleNamespace(table=table, n_cells=50))
+    text = MtpText(state, 50, 64, WaitingRows(8))
+    text.n_done, text.n_tokens, text.n_hidden = 50, 100, 100
+    marks = [0, 64, 0, 0, 0, 50, 0, 3]
+    text.forget(marks)
+    assert (text.first, text.n_done, text.n_tokens) == (first, first, 150 - first)
+    assert marks == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
+    text.read(10, marks)
+    assert marks == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
+
+
+def test_for_a_trial_only_the_last_rows_are_read(runtime: Runtime, plain: Engine) -> None:
+    params = replace(GREEDY, max_tokens=150)
+    tokens = prompt(runtime, n=40)
+    engine, speculator = make_engine(runtime)
+    ask = speculator._draft_ask
+    read = []
+
+    def noting(wanted: Ask) -> DraftAsk:
+        read.append(speculator.n_pending(wanted.sequence))
+        return ask(wanted)
+
+    speculator._draft_ask = noting  # type: ignore[method-assign,assignment]
+    propose = speculator.propose
+    speculator.propose = lambda asks: propose(  # type: ignore[method-assign]
+        [each._replace(is_trial=True) for each in asks]
+    )
+    rows = []
+    run = speculator._run
+    speculator._run = lambda step, asks: (rows.append(len(step.tokens)), run(step, asks))[1]  # type: ignore[func-returns-value]
+    sequence = engine.add(tokens, params)
+    while engine.has_work:
+        n_made = len(sequence.tokens) - sequence.n_prompt
+        speculator.may_draft = n_made % 40 == 39
         engine.step()
     assert sequence.tokens == write(plain, tokens, params).tokens
-    first = min(speculator.drafts)
-    begins = -(-(sequence.n_prompt + wanted_at) // page_len) * page_len
-    assert begins <= first <= begins + 2
-    assert sequence.stats.draft_n_accepted > 0.3 * sequence.stats.draft_n > 0
+    assert max(read) > RECENT  # so many had waited
+    assert max(rows[1:]) == RECENT + 1  # the prompt, then these and the text's last token
+    assert sequence.stats.draft_n > 0
 
 
 def test_a_prompt_passes_a_sleeper_by_and_it_has_nothing_to_hand_on(runtime: Runtime) -> None:

@@ -106,6 +106,49 @@ def test_a_new_text_is_glanced_at_early_again() -> None:
     assert waited == GLANCE_EVERY
 
 
+class Slow(Quick):
+    """A question takes little beside a step."""
+
+    naps = False
+
+    def quick_ms(self) -> float:
+        return 0.0
+
+    def wants(self, sequence: int, source: str) -> bool:
+        return True
+
+    def may_nap(self, sequence: int, source: str) -> bool:
+        return self.naps
+
+
+def test_where_nobody_could_draft_n_grams_are_looked_at_in_every_round() -> None:
+    """A model naps until it is to be tried again. There is no question meanwhile, and no rest."""
+    ngrams, model, policy = Told("ngram"), Told("mtp", is_model=True), Slow()
+    chain = begun(policy, ngrams, model)
+    chain.propose([Ask(0, [1, 2], 8, ANY)])
+    assert ngrams.n_asked == 1
+    policy.naps = True
+    for _ in range(50):
+        assert not chain.propose([Ask(0, [1, 2], 8, ANY)])[0].tokens
+    n_asked, n_rested = ngrams.n_asked, policy.n_rested
+    assert n_asked < 10  # until it was noticed that the model naps
+    assert n_rested + n_asked > 40
+    ngrams.has_news = True
+    (draft,) = chain.propose([Ask(0, [1, 2], 8, ANY)])
+    assert draft.tokens == [1]
+    assert policy.n_rested + n_asked == 51  # every round was told of, before the question
+    ngrams.has_news, policy.naps, model.has_news = False, False, True
+    drafts = [chain.propose([Ask(0, [1, 2], 8, ANY)])[0].tokens for _ in range(10)]
+    assert drafts[-1] == [1]
+
+
+def test_where_rounds_are_made_by_a_device_a_model_stays_awake() -> None:
+    model, policy = Told("mtp", is_model=True), Slow()
+    chain = begun(policy, Told("ngram"), model)
+    policy.naps = True
+    assert chain.hears(0, model)
+
+
 class Knowing(Told):
     """Says what comes next of a text that counts upwards."""
 
