@@ -17,6 +17,7 @@ from .costs import CostModel
 from .estimates import Shared
 from .exploring import Explorer
 from .plans import NOTHING, AskInfo, Late, Plan, Policy
+from .probing import SOON
 from .text import Text
 from .thrift import Thrift
 
@@ -31,7 +32,7 @@ _FIRST_ROUNDS: Final = 24  # of a text: everything is decided anew
 _KEPT_FOR: Final = 8  # rounds that a decision is kept after that
 _IDLE_FOR: Final = 64  # the same, of the decision to draft nothing
 _LONGEST: Final = 64
-_WAKES_BEFORE: Final = 4  # rounds: a model that is to be tried
+_WAKES_BEFORE: Final = SOON  # rounds: a model that is to be tried; so one in use never naps
 _AGREEMENT: Final = 0.15  # how much one draft says of how often sources agree
 _TRACED: Final = 17  # rows whose believed cost is in the trace
 _TRACED_PLACES: Final = 8
@@ -383,6 +384,7 @@ class Controller(Policy):
             text.rests = True
             if not self._chooser.prices.are_quick:
                 text.n_rounds += n_rounds
+                text.fresh -= n_rounds
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

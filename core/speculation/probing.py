@@ -7,9 +7,9 @@ from typing import Final
 _SHARE: Final = 0.01  # of all time
 _CREDIT: Final = 1.0  # plain steps that may be spent before any time has passed
 _AT_ONCE: Final = 0.8  # plain steps that one probe may cost
-_SOON: Final = 4  # rounds between two probes of a source
+SOON: Final = 4  # rounds between two probes of a source; one in use is never due later
 _LATE: Final = 200
-_PATIENCE: Final = 0.006  # plain steps per round that repeated probes of one source may cost
+_PATIENCE: Final = 0.004  # plain steps per round that repeated probes of one source may cost
 
 
 class Budget:
@@ -36,16 +36,16 @@ class Patience:
     __slots__ = ("due", "loss", "wait")
 
     def __init__(self, now: int, wait: int = 0) -> None:
-        self.wait = max(wait, _SOON)
+        self.wait = max(wait, SOON)
         self.due = now + self.wait
         self.loss = 0.0  # of the last probe
 
     def tried(self, now: int, *, taken: bool) -> None:
-        latest = min(max(2 * _SOON, int(self.loss / _PATIENCE)), _LATE)
-        self.wait = 1 if taken else min(2 * max(self.wait, _SOON // 2), latest)
+        latest = min(max(2 * SOON, int(self.loss / _PATIENCE)), _LATE)
+        self.wait = 1 if taken else min(2 * max(self.wait, SOON // 2), latest)
         self.due = now + self.wait
 
     def used(self, now: int) -> None:
         """Not to be probed while it is in use."""
-        self.wait = _SOON
-        self.due = now + _SOON
+        self.wait = SOON
+        self.due = now + SOON

@@ -18,6 +18,8 @@ from specdec.core.speculation.splice import shortened, splice
 MODEL, NGRAM = "mtp", "ngram-mod"
 N_MAX = 16
 CATCH_UP = 0.05  # of a drafted token: rows without logits, many at once
+N_TRIAL = 16  # rows that are read for a trial
+HEARD_EVERY = 8  # rounds: whether a model naps
 
 
 @dataclass(frozen=True)
@@ -171,17 +173,32 @@ class Simulation:
             policy.begin(i)
         pending = [0] * len(at)
         active = list(range(len(at)))
+        naps = False
         while run.tokens < n_tokens:
-            self._round(policy, active, at, pending, run)
+            if len(active) == 1 and run.rounds % HEARD_EVERY == 0:
+                naps = policy.may_nap(0, MODEL)
+            if naps and not self.texts[0].cheap_draft(at[0]).tokens:
+                self._pass_by(policy, at, pending, run)
+            else:
+                self._round(policy, active, at, pending, run, naps=naps)
         return run
 
+    def _pass_by(self, policy: Policy, at: list[int], pending: list[int], run: Run) -> None:
+        """A round without a question, for nobody could answer it."""
+        policy.rested(0, 1)
+        run.ms += self.machine.step_ms(1, at[0])
+        run.tokens, run.rounds = run.tokens + 1, run.rounds + 1
+        at[0] += 1
+        pending[0] = 0
+
     def _round(
-        self, policy: Policy, active: list[int], at: list[int], pending: list[int], run: Run
-    ) -> None:
-        models = (N_MAX,) if self._uses_model else ()
+        self, policy: Policy, active: list[int], at: list[int], pending: list[int], run: Run,
+        *, naps: bool = False,
+    ) -> None:  # fmt: skip
+        models = (N_MAX,) if self._uses_model and not naps else ()
         asks = [
             AskInfo(i, range(at[i]), 64, [self.texts[i].cheap_draft(at[i])],
-                    [ModelOffer(MODEL, n, pending[i]) for n in models])
+                    [ModelOffer(MODEL, n, pending[i], N_TRIAL) for n in models])
             for i in active
         ]  # fmt: skip
         plans = policy.plan(asks)
@@ -232,8 +249,9 @@ class Simulation:
         ]
         count, depth = sum(n > 0 for n in lengths), max(lengths)
         caught_up = 0
-        for i, n in zip(active, lengths, strict=True):
-            caught_up += pending[i] if n else 0
+        for i, n, plan in zip(active, lengths, plans, strict=True):
+            if n:
+                caught_up += min(pending[i], N_TRIAL) if plan.is_trial else pending[i]
             pending[i] = 0 if n else pending[i] + 1
         ms = self.machine.draft_ms(depth, count) + CATCH_UP * self.machine.per_token * caught_up
         if depth:
