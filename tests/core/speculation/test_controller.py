@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from support.simulated import (
@@ -99,20 +100,26 @@ def test_probes_stay_within_their_budget(machine: Machine) -> None:
 
 def test_a_model_that_disappoints_naps_until_it_is_tried_again() -> None:
     controller, text = Controller(), SimText([False] * 400)
-    simulation, naps, tried = Simulation(CPU, [text]), [], []
-    plan = controller.plan
+    simulation, tried, passed = Simulation(CPU, [text]), [], []
+    plan, rested = controller.plan, controller.rested
 
     def watched(asks: Sequence[AskInfo]) -> Sequence[Plan]:
-        naps.append(controller.may_nap(0, MODEL))
         plans = plan(asks)
-        tried.append(bool(plans[0].model))
+        if plans[0].is_trial:
+            tried.append(len(asks[0].tokens))
         return plans
 
-    controller.plan = watched  # type: ignore[method-assign]
+    def noting(sequence: int, n_rounds: int) -> None:
+        passed.append(n_rounds)
+        rested(sequence, n_rounds)
+
+    controller.plan, controller.rested = watched, noting  # type: ignore[method-assign]
     simulation.run(controller, 300)
-    assert sum(naps) > 150
-    assert not any(asleep and drafts for asleep, drafts in zip(naps, tried, strict=True))
-    assert sum(tried[30:]) >= 3  # it is tried all the same
+    assert sum(passed) > 150
+    waits = [b - a for a, b in pairwise(tried)]
+    assert len(waits) >= 4  # it is tried all the same
+    assert waits == sorted(waits)
+    assert waits[-1] < 100  # what is kept of a plan does not keep it from being tried
 
 
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
