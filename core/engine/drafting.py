@@ -99,6 +99,9 @@ class Drafting:
         speculator = self._speculator
         if speculator is None or self._is_passed_over(speculator):
             return
+        if speculator.skips_step:
+            speculator.skips_step = False
+            return
         try:
             ids = [part.sequence.id for part in self._parts]
             speculator.observe(Seen(step, output, ids, n_true, ms))

@@ -48,7 +48,6 @@ class Chain(Speculator):
         self._go: Go | None = None  # of the rehearsal, under way
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._listeners: set[tuple[int, str]] = set()  # texts, and models that keep up with them
-        self._is_untold = False  # nobody needs to know what this step takes
         self._has_naps = True  # a model lets rows pass by until shortly before it is tried
         self._n_unheard = 0  # rounds since it was asked whom models are to keep up with
         self._resting = 0  # rounds of the rest that is over, or under way
@@ -64,23 +63,30 @@ class Chain(Speculator):
 
     def begin(self, opening: Opening) -> None:
         self.rest = self._to_rest = self._n_unheard = 0
-        self._run = None
+        self._run, self.skips_step = None, False
         # Another text may repeat what the last one did not: a first look is soon, but sooner where
         # looks have paid lately.
         self._glance = GLANCE_EVERY if self._profit >= 0.0 else FIRST_GLANCE
         sequence = opening.sequence
         self.policy.begin(sequence)
         for each in self._all:
-            each.begin(opening)
+            if each.is_model:
+                self._begin_model(each, opening)
+            else:
+                each.begin(opening)
         self._cheap = self._wanted()
         self.limit(sequence, opening.spec.sources)
+
+    def _begin_model(self, model: Speculator, opening: Opening) -> None:
+        sequence = opening.sequence
+        is_wanted = self.policy.wants(sequence, model.name)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
-        for each in self._models:
-            if is_long and self.policy.quick_ms():
-                each.keep_up(sequence, wanted=False)
-            else:
-                self._listeners.add((sequence, each.name))
-            self._hear(sequence, each)
+        reads_all = is_wanted and not (is_long and self.policy.quick_ms())
+        model.begin(opening if reads_all else opening._replace(is_wanted=False))
+        if is_wanted:
+            self._listeners.add((sequence, model.name))
+            if not reads_all:
+                model.keep_up(sequence, wanted=True)
 
     def limit(self, sequence: int, sources: frozenset[str]) -> None:
         self._run = None
@@ -180,12 +186,13 @@ class Chain(Speculator):
     def _pass_by(self) -> None:
         """A round without a question; where steps are quick, more of them."""
         self._resting += 1
-        self._is_untold = self._n_unheard > 0  # what the step took has been told of lately
         if self.policy.quick_ms():
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
-            self._to_rest, self._is_untold = LONGEST_REST, False
+            self._to_rest = LONGEST_REST
             self._rest_on()
+        else:
+            self.skips_step = self._n_unheard > 0  # what one takes has been told of lately
 
     def _tell_of_rest(self, asks: Sequence[Ask]) -> None:
         if self._resting:
@@ -278,8 +285,7 @@ class Chain(Speculator):
             if self._listeners or not each.taps:
                 each.observe(seen)
         self.step_took(seen.ms)
-        is_untold, self._is_untold = self._is_untold, False
-        if is_untold or self.rest or (self._go is not None and not self._go.counts):
+        if self.rest or (self._go is not None and not self._go.counts):
             return
         step = seen.step
         if len(step.out_rows) == len(step.tokens):  # no pieces of prompts
@@ -329,6 +335,7 @@ class Chain(Speculator):
         self._cheap = self._wanted()
 
     def recover(self) -> None:
+        self.skips_step = False
         for each in self._all:
             each.recover()
 

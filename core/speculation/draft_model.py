@@ -21,13 +21,13 @@ from .draft_pick import Language, SharedTokens, TranslatedTokens
 from .draft_round import Line, Round, Work
 from .draft_saving import load_reading, save_reading
 from .draft_state import DraftState, Reading, draft_sizes
-from .interface import Ask, Draft, Opening, Seen, Speculator
+from .interface import Ask, Draft, Opening, Speculator
 from .options import DRAFT
 from .translation import Translator
 from .vocabularies import find_difference
 
 if TYPE_CHECKING:
-    from ..state.store import StateStore
+    from ..state.store import SequenceState, StateStore
     from .table import LoadedModel, Setting
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class DraftModel(Speculator):
         self._eog_ids = setting.target.tokenizer.eog_ids
         self._lines: dict[int, Line] = {}
         self._by_ratio: set[int] = set()  # texts that want to know laws
-        self._n_cells: dict[int, int] = {}  # of the target's state, by text
+        self._targets: dict[int, SequenceState] = {}  # what the target has read, by text
         self._is_amid = False
 
     def attach(self, store: StateStore) -> None:
@@ -80,20 +80,15 @@ class DraftModel(Speculator):
         self._round = Round(state, self._language, self._draft.file.label)
 
     def begin(self, opening: Opening) -> None:
-        self._n_cells[opening.sequence] = opening.state.n_cells
+        self._targets[opening.sequence] = opening.state
         if self._language.shares_ids and opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
-
-    def observe(self, seen: Seen) -> None:
-        for sequence, n in zip(seen.sequences, seen.n_true, strict=True):
-            if sequence in self._n_cells:
-                self._n_cells[sequence] += n
 
     def n_pending(self, sequence: int) -> int:
         """Rows that it has to catch up on before it can draft, about as many."""
         line = self._lines.get(sequence)
         n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
-        return max(0, self._n_cells[sequence] - n_read)
+        return max(0, self._targets[sequence].n_cells - n_read)
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         self._recover()
@@ -109,7 +104,7 @@ class DraftModel(Speculator):
 
     def end(self, sequence: int) -> None:
         self._recover()
-        self._n_cells.pop(sequence, None)
+        self._targets.pop(sequence, None)
         self._by_ratio.discard(sequence)
         line = self._lines.pop(sequence, None)
         if line is not None and line.reading is not None:

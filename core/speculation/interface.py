@@ -31,6 +31,7 @@ class Opening(NamedTuple):
     owner: str = ""  # whose it is: what one owner wrote is not drafted for another
     spec: TextSpec = BY_DEFAULT  # what it wants of speculators
     n_prompt: int = 0  # of `tokens`, if it is a saved text; 0: all of them
+    is_wanted: bool = True  # as in `Speculator.keep_up`
 
     @property
     def carry(self) -> dict[str, bytes]:
@@ -82,6 +83,7 @@ class Speculator(ABC):
     longest: int = 64  # tokens that it drafts at most
     n_trial: int = 1 << 30  # rows of a text that it reads at most where it is only tried
     rest: int = 0  # so many rounds it need not be asked: it would say nothing
+    skips_step: bool = False  # the step that comes now is nothing that it has to be told of
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
 
     def for_rounds(self) -> RoundSpeculation | None:
@@ -116,7 +118,7 @@ class Speculator(ABC):
         return bool(self.taps)
 
     def observe(self, seen: Seen) -> None:
-        """The target ran. Called after every step, whoever drafted."""
+        """The target ran, whoever drafted. Not called where `skips_step` or a rest leaves it out."""
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         """How many tokens of the last draft the target kept; `mine`: some of them were proposed

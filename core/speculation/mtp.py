@@ -91,13 +91,16 @@ class MtpSpeculator(Speculator):
         store, state = self._store, opening.state
         rows = self._spare.pop() if self._spare else WaitingRows(self._width)
         text = MtpText(state, len(opening.tokens), store.sizes.page_len, rows)
-        text.start(
-            opening.tokens,
-            opening.carry.get(self.name, b""),
-            self._prefill,
-            store.pool.n_drafter_cells,
-            runs_again=not store.is_recurrent and state.n_cells > 0,
-        )
+        if opening.is_wanted:
+            text.start(
+                opening.tokens,
+                opening.carry.get(self.name, b""),
+                self._prefill,
+                store.pool.n_drafter_cells,
+                runs_again=not store.is_recurrent and state.n_cells > 0,
+            )
+        else:
+            text.sleeps, text.is_wanted = True, False
         self._texts[opening.sequence] = text
         if opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)

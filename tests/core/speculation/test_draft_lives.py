@@ -155,7 +155,7 @@ def test_every_text_is_as_if_it_were_alone(
     store = inner._state.store
     assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
     assert not inner._lines
-    assert not inner._n_cells
+    assert not inner._targets
 
 
 def test_a_wrong_cell_of_the_draft_model_would_be_seen() -> None:
