@@ -89,14 +89,16 @@ def source(tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Labels of what is really compiled."""
+def compiled(source: Source, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Labels of what is really compiled of this source: other tests may have left threads behind
+    that compile ahead."""
     labels: list[str] = []
     real = compile_module._compile
 
-    def noting(code: bytes, source: Source, arch: int, options: tuple[str, ...]) -> Entry:
-        labels.append(f"{source.defines[0][1]} sm_{arch}")
-        return real(code, source, arch, options)
+    def noting(code: bytes, given: Source, arch: int, options: tuple[str, ...]) -> Entry:
+        if given.file == source.file:
+            labels.append(f"{given.defines[0][1]} sm_{arch}")
+        return real(code, given, arch, options)
 
     monkeypatch.setattr(compile_module, "_compile", noting)
     return labels
