@@ -97,7 +97,8 @@ class Drafting:
     def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
         """What became of the parts that `draft` was called with."""
         speculator = self._speculator
-        if speculator is None or self._is_passed_over(speculator):
+        # The last round of a rest is told of: what a plain step takes has to be known.
+        if speculator is None or (self._rests and speculator.rest and not speculator.listens):
             return
         if speculator.skips_step:
             speculator.skips_step = False
@@ -109,10 +110,6 @@ class Drafting:
                 speculator.settle(part.sequence.id, part.n_accepted, mine=True)
         except Exception as error:  # noqa: BLE001 - forgiven or raised again
             self._forgive(speculator, error)
-
-    def _is_passed_over(self, speculator: Speculator) -> bool:
-        # The last round of a rest is told of: what a plain step takes has to be known.
-        return self._rests and speculator.rest > 0 and not speculator.listens
 
     def attempt(self, work: Callable[[], T], otherwise: T) -> T:
         """Something that is asked of the speculator beside the steps."""

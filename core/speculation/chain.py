@@ -32,6 +32,8 @@ _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the
 
 
 class Chain(Speculator):
+    listens = False  # an attribute: it is looked at in every round
+
     def __init__(self, speculators: Sequence[Speculator], policy: Policy) -> None:
         """`speculators` in the order of their precedence."""
         self._all, self.policy = list(speculators), policy
@@ -84,7 +86,7 @@ class Chain(Speculator):
         reads_all = is_wanted and not (is_long and self.policy.quick_ms())
         model.begin(opening if reads_all else opening._replace(is_wanted=False))
         if is_wanted:
-            self._listeners.add((sequence, model.name))
+            self._note_listener((sequence, model.name), listens=True)
             if not reads_all:
                 model.keep_up(sequence, wanted=True)
 
@@ -100,7 +102,11 @@ class Chain(Speculator):
         wanted = self.policy.wants(*key) and not (self._has_naps and self.policy.may_nap(*key))
         if wanted != (key in self._listeners):
             model.keep_up(sequence, wanted=wanted)
-            (self._listeners.add if wanted else self._listeners.remove)(key)
+            self._note_listener(key, listens=wanted)
+
+    def _note_listener(self, key: tuple[int, str], *, listens: bool) -> None:
+        (self._listeners.add if listens else self._listeners.discard)(key)
+        self.listens = bool(self.taps and self._listeners)
 
     def hears(self, sequence: int, model: Speculator) -> bool:
         """Whether the model is to keep up with the text: decided anew. For rounds, which it takes
@@ -120,10 +126,6 @@ class Chain(Speculator):
         if len(self._models) > 1 or not isinstance(model, MtpSpeculator) or not model.can_be_lent:
             return None
         return ChainRounds(self, model)
-
-    @property
-    def listens(self) -> bool:
-        return bool(self.taps and self._listeners)
 
     def rehearse(self) -> bool:
         if not self.policy.repeats:
@@ -249,6 +251,8 @@ class Chain(Speculator):
     def _rest_on(self) -> None:
         """In between only n-grams are asked, which takes little, and now and then."""
         n = min(self._to_rest, self._glance if self._cheap else LONGEST_REST)
+        if self._to_rest < n + n // 2:
+            n = self._to_rest  # its end is a look, too
         self.rest = n
         self._to_rest -= n
         self._resting += n
@@ -329,7 +333,7 @@ class Chain(Speculator):
         self._drafts.pop(sequence, None)
         self._limited.pop(sequence, None)
         for model in self._models:
-            self._listeners.discard((sequence, model.name))
+            self._note_listener((sequence, model.name), listens=False)
         for each in self._all:
             each.end(sequence)
         self._cheap = self._wanted()

@@ -118,7 +118,7 @@ class Speculator(ABC):
         return bool(self.taps)
 
     def observe(self, seen: Seen) -> None:
-        """The target ran, whoever drafted. Not called where `skips_step` or a rest leaves it out."""
+        """The target ran, whoever drafted. Not called where `skips_step` or a rest says so."""
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
         """How many tokens of the last draft the target kept; `mine`: some of them were proposed
