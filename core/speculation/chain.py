@@ -305,7 +305,7 @@ class Chain(Speculator):
         draft = self._drafts[sequence]
         self.policy.settle(sequence, draft, n_accepted)
         self.tell_others(sequence, draft, n_accepted)
-        if not n_accepted:
+        if self._listeners and not n_accepted:
             self._n_unheard = _HEARD_EVERY  # a model that was tried may sleep again
         is_alone = len(self._drafts) == 1
         if is_alone and not self.policy.repeats and draft.sources[0] in self._cheap_names:

@@ -385,6 +385,10 @@ class Controller(Policy):
             if not self._chooser.prices.are_quick:
                 text.n_rounds += n_rounds
                 text.fresh -= n_rounds
+                kept = _FORGET**n_rounds  # of what was reached: these brought a token each
+                plain = (1.0 - kept) / (1.0 - _FORGET)
+                self._tokens = kept * self._tokens + plain
+                self._time = kept * self._time + plain
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):

@@ -122,6 +122,25 @@ def test_a_model_that_disappoints_naps_until_it_is_tried_again() -> None:
     assert waits[-1] < 100  # what is kept of a plan does not keep it from being tried
 
 
+def test_what_was_reached_is_forgotten_in_rounds_without_a_question() -> None:
+    """Beside the eight tokens a step of a run that is long over, a modest draft looks worthless."""
+    costs = CostModel()
+    for n in range(1, 20):
+        for _ in range(3):
+            costs.observe_step(n, 0, 10.0 + 0.3 * n)
+    taken = []
+    for n_rounds in (0, 100):
+        controller = Controller(costs)
+        controller.begin(0)
+        controller._tokens, controller._time = 160.0, 20.0
+        if n_rounds:
+            controller.rested(0, n_rounds)
+        draft = Draft([1, 2, 3], [NGRAM] * 3, chances=[0.12] * 3)
+        (plan,) = controller.plan([AskInfo(0, range(9), 8, [draft])])
+        taken.append(plan.n_cheap > 0)
+    assert taken == [False, True]
+
+
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
 @by_name
 def test_four_texts_in_one_batch(machine: Machine, outliers: float) -> None:
