@@ -385,8 +385,10 @@ class Controller(Policy):
             if not self._chooser.prices.are_quick:
                 text.n_rounds += n_rounds
                 text.fresh -= n_rounds
-                kept = _FORGET**n_rounds  # of what was reached: these brought a token each
-                plain = (1.0 - kept) / (1.0 - _FORGET)
+                # Of what was reached, as `_pass` would have it: every text tells of these rounds.
+                n_texts = len(self._texts)
+                kept = _FORGET ** (n_rounds / n_texts)
+                plain = n_texts * (1.0 - kept) / (1.0 - _FORGET)
                 self._tokens = kept * self._tokens + plain
                 self._time = kept * self._time + plain
 

@@ -100,7 +100,7 @@ class MtpSpeculator(Speculator):
                 runs_again=not store.is_recurrent and state.n_cells > 0,
             )
         else:
-            text.sleeps, text.is_wanted = True, False
+            text.sleep()
         self._texts[opening.sequence] = text
         if opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
@@ -136,7 +136,7 @@ class MtpSpeculator(Speculator):
         if wanted:
             text.is_wanted = True
         else:
-            text.sleeps, text.is_wanted = True, False
+            text.sleep()
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         wanted, texts, marks = [], [], self._store.pool.n_drafter_cells

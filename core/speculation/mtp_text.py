@@ -117,6 +117,9 @@ class MtpText:
         self.first = first_page * page_len
         self.n_done = last * page_len + min(n_tail, limit - last * page_len)
 
+    def sleep(self) -> None:
+        self.sleeps, self.is_wanted = True, False
+
     def wakes_in(self, position: int, n: int, marks: list[int]) -> bool:
         """After a sleep, which rows to begin with: the next one. Of a prompt, the last page is
         enough, and a page's beginning is where others can go on from."""
@@ -181,7 +184,7 @@ class MtpText:
         """All was read up to the `fresh` tokens, of which the target has not run the last one."""
         self.n_tokens = self.n_hidden = 0
         if hidden is None:
-            self.sleeps, self.is_wanted = True, False
+            self.sleep()
             return
         n_done = n_cells - max(len(fresh) - 1, 0)
         self._mark(n_done - self.n_done, marks)

@@ -141,6 +141,20 @@ def test_what_was_reached_is_forgotten_in_rounds_without_a_question() -> None:
     assert taken == [False, True]
 
 
+@pytest.mark.parametrize("n_texts", [1, 4])
+def test_it_is_forgotten_once_however_many_texts_tell_of_the_rounds(n_texts: int) -> None:
+    controller = Controller()
+    for i in range(n_texts):
+        controller.begin(i)
+    controller._tokens, controller._time = 160.0 * n_texts, 20.0 * n_texts
+    for i in range(n_texts):
+        controller.rested(i, 20)
+    want = 0.95**20
+    plain = (1 - want) / 0.05
+    reached = controller._tokens / controller._time
+    assert reached == pytest.approx((160 * want + plain) / (20 * want + plain))
+
+
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
 @by_name
 def test_four_texts_in_one_batch(machine: Machine, outliers: float) -> None:
