@@ -21,7 +21,25 @@ if TYPE_CHECKING:
 
 Bytes = NDArray[np.uint8]
 ROWS = 16  # output rows of a tile
-NEAR = (4096, 2)  # see `TileFormat.ahead`; what suits bytes that are hardly unpacked, or not at all
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How weights are fetched before their use.
+
+    A line on its way keeps one of the few places that a core has for misses. Where little is done
+    with each byte, one line of many is asked for: that brings the page's address and starts the
+    hardware's own fetching, which does better undisturbed.
+    """
+
+    distance: int  # bytes
+    level: int = 2  # of the cache
+    every: int = 64  # bytes of which one line is fetched
+
+
+EVERY_LINE = Ahead(8192)
+CLOSE = Ahead(4096, level=1)  # what takes the hardware's fetching some time to see through
+SPARSE = Ahead(8192, every=512)
 
 
 class Record:
@@ -67,9 +85,8 @@ class TileFormat(ABC):
     quant_bytes: ClassVar[int]  # of 16 rows and one span
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
-    # How far ahead of their use, and into which level of the cache, weights are fetched.
-    ahead: ClassVar[tuple[int, int]] = (8192, 2)
-    ahead_of_one: ClassVar[tuple[int, int]] = (8192, 2)  # the same for a single row
+    # By rows of activations; `EVERY_LINE` for those not named. Measured: docs/log.md.
+    ahead: ClassVar[dict[int, Ahead]] = {}
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

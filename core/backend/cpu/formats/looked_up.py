@@ -38,6 +38,7 @@ class Iq4NlBytes(Q8_0):
 class Mxfp4Bytes(TileFormat):
     name = "MXFP4_I8"
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, ROWS
+    ahead = Q8_0.ahead
     quant_moves, scale_moves = (Move(1, 32, 4),), (Move(0, 1, 1),)
 
     def prepare(self, blocks: Bytes, type_name: str) -> Bytes:
