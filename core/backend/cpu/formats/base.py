@@ -37,9 +37,10 @@ class Ahead:
     every: int = 64  # bytes of which one line is fetched
 
 
-EVERY_LINE = Ahead(8192)
-CLOSE = Ahead(4096, level=1)  # what takes the hardware's fetching some time to see through
-SPARSE = Ahead(8192, every=512)
+EVERY_LINE = (Ahead(8192),)
+CLOSE = (Ahead(4096, level=1),)  # for bytes that are not read in the order of memory
+TWICE = (Ahead(8192), Ahead(1024, level=1))  # as good as `CLOSE` for Q6_K, on AVX2 better
+SPARSE = (Ahead(8192, every=512),)
 
 
 class Record:
@@ -86,7 +87,7 @@ class TileFormat(ABC):
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
     # By rows of activations; `EVERY_LINE` for those not named. Measured: docs/log.md.
-    ahead: ClassVar[dict[int, Ahead]] = {}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {}
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

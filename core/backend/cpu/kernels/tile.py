@@ -18,7 +18,7 @@ from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
 WIDTHS = (1, 4, 8, 16)  # activation rows that have a kernel of their own
-FLOATS_AHEAD = Ahead(4096)
+FLOATS_AHEAD = (Ahead(4096),)
 AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 
 
@@ -42,10 +42,11 @@ def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     e.finish()
 
 
-def _prefetch(e: Emitter, ahead: Ahead, address: Value, n_bytes: int) -> None:
+def _prefetch(e: Emitter, ways: tuple[Ahead, ...], address: Value, n_bytes: int) -> None:
     """Group by group: the lines of a whole super-block at a time would wait for each other."""
-    for line in range(0, n_bytes, ahead.every):
-        e.prefetch(address + (ahead.distance + line), ahead.level)
+    for ahead in ways:
+        for line in range(0, n_bytes, ahead.every):
+            e.prefetch(address + (ahead.distance + line), ahead.level)
 
 
 def _add_group(e: Emitter, group: Group, rows: list[Value], totals: list[Variable]) -> None:
