@@ -33,13 +33,13 @@ SPARE_ROWS = max(WIDTHS)  # a group may be wider than the rows that are left
 def groups_of(n_rows: int) -> tuple[Words, Words, Words]:
     """Groups (first row, width), and of each row the first row and width of its group.
 
-    One row alone, else the narrowest kernel that takes what is left, idle rows included; between
-    9 and 12 rows, 8 and what is left are cheaper than 16.
+    The narrowest kernel that takes what is left, idle rows included; between 9 and 14 rows, 8 and
+    what is left are cheaper than 16.
     """
-    groups, row = [], 0
+    groups, row, widest = [], 0, max(WIDTHS)
     while row < n_rows:
         left = n_rows - row
-        width = 1 if left == 1 else 4 if left <= 4 else 8 if left <= 12 else 16
+        width = 8 if 8 < left <= 14 else next(w for w in WIDTHS if w >= min(left, widest))
         groups.append((row, width))
         row += width
     table = np.array(groups, np.int64).reshape(-1, 2)

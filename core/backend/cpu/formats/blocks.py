@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Q8_0(TileFormat):
     name = "Q8_0"
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 4: SPARSE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 2 * ROWS
 
     quant_moves, scale_moves = (Move(2, 32, 4),), (Move(0, 2, 2),)
@@ -32,7 +32,7 @@ class _Nibbles(TileFormat):
     """16 bytes a row: byte j holds element j low and element j + 16 high."""
 
     span, quant_bytes = 32, 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(2, 16, 4),)
     scale_moves: ClassVar[tuple[Move, ...]] = (Move(0, 2, 2),)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Expanded(TileFormat):
     name = "I8_S16"
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 4: SPARSE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS
 
     quant_moves, scale_moves = (Move(8, 32, 4),), (Move(0, 8, 4),)

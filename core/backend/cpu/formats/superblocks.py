@@ -46,7 +46,7 @@ class Q4K(TileFormat):
 
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
 
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(20, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
@@ -127,7 +127,7 @@ class Q6K(TileFormat):
 
     name = "Q6_K"
     span, quant_bytes, scale_bytes = 256, 192 * ROWS, HALF + 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: TWICE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: TWICE, 2: TWICE}
 
     quant_moves = (
         Move(0, 32, 4), Move(128, 32, 4), Move(32, 32, 4),
@@ -220,7 +220,7 @@ class Q2K(TileFormat):
 class Iq4Xs(TileFormat):
     name = "IQ4_XS"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 4 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE}
+    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
 
     quant_moves = (Move(8, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 4, 1))

@@ -42,8 +42,8 @@ def pack_block(e: Emitter, first: Value, second: Value, record: Value) -> None:
 class RowSet:
     """Words that describe the rows of a step: how many, and how they are grouped for the products.
 
-    Rows go through the products in groups of 1, 4, 8 or 16; the records of a group lie side by
-    side, block after block.
+    Rows go through the products in groups of some widths (`tile.WIDTHS`); the records of a group
+    lie side by side, block after block.
     """
 
     COUNT, N_GROUPS, GROUPS, START, SIZE = range(5)

@@ -17,7 +17,7 @@ from ..formats.floats import _Floats
 from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
-WIDTHS = (1, 4, 8, 16)  # activation rows that have a kernel of their own
+WIDTHS = (1, 2, 4, 6, 8, 16)  # activation rows that have a kernel of their own
 FLOATS_AHEAD = (Ahead(4096),)
 AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 
