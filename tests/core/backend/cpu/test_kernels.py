@@ -209,7 +209,7 @@ def test_groups_cover_all_rows_once(n: int) -> None:
     table, start, size = groups_of(n)
     assert (np.diff(table[:, 0]) == table[:-1, 1]).all()
     assert set(table[:, 1]) <= set(WIDTHS)
-    assert n <= table[-1].sum() < n + 8
+    assert n <= table[-1].sum() <= n + 1, "idle rows cost as much as others"
     for row in range(n):
         assert start[row] <= row < start[row] + size[row]
 
