@@ -36,10 +36,10 @@ def groups_of(n_rows: int) -> tuple[Words, Words, Words]:
     The narrowest kernel that takes what is left, idle rows included; between 9 and 14 rows, 8 and
     what is left are cheaper than 16.
     """
-    groups, row, widest = [], 0, max(WIDTHS)
+    groups, row = [], 0
     while row < n_rows:
         left = n_rows - row
-        width = 8 if 8 < left <= 14 else next(w for w in WIDTHS if w >= min(left, widest))
+        width = 8 if 8 < left <= 14 else next(w for w in WIDTHS if w >= min(left, WIDTHS[-1]))
         groups.append((row, width))
         row += width
     table = np.array(groups, np.int64).reshape(-1, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .base import CLOSE, ROWS, SPARSE, Ahead, Bytes, Group, Move, TileFormat
+from .base import CLOSE, ROWS, SPARSE, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, I32X16, high, load64, load_half, load_u8, low, raise_bit
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class Q8_0(TileFormat):
     name = "Q8_0"
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = dict.fromkeys((1, 2, 4), SPARSE)
+    ahead = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 2 * ROWS
 
     quant_moves, scale_moves = (Move(2, 32, 4),), (Move(0, 2, 2),)
@@ -32,7 +32,7 @@ class _Nibbles(TileFormat):
     """16 bytes a row: byte j holds element j low and element j + 16 high."""
 
     span, quant_bytes = 32, 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
+    ahead = dict.fromkeys((1, 2), SPARSE)
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(2, 16, 4),)
     scale_moves: ClassVar[tuple[Move, ...]] = (Move(0, 2, 2),)
 
@@ -112,7 +112,7 @@ class _FiveBits(_Nibbles):
     """Nibbles and 32 fifth bits. Byte t of the regrouped bits holds bit v of element 4 v + t."""
 
     quant_bytes = 20 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: CLOSE}
+    ahead = dict.fromkeys((1,), CLOSE)
     header: ClassVar[int] = 2  # bytes of scales before the fifth bits
     quant_moves, scale_moves = (Move(6, 16, 4), Move(2, 4, 4)), (Move(0, 2, 2),)
 

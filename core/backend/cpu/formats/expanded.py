@@ -7,11 +7,11 @@ says is stored as it is. Costs 10 bits a weight in memory instead of the file's 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import ROWS, SPARSE, Ahead, Bytes, Group, Move, TileFormat
+from .base import ROWS, SPARSE, Bytes, Group, Move, TileFormat
 from .unpack import F32X16, load64
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class Expanded(TileFormat):
     name = "I8_S16"
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = dict.fromkeys((1, 2, 4), SPARSE)
+    ahead = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS
 
     quant_moves, scale_moves = (Move(8, 32, 4),), (Move(0, 8, 4),)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..emit import I32
-from .base import CLOSE, ROWS, SPARSE, TWICE, Ahead, Bytes, Group, Move, TileFormat
+from .base import CLOSE, ROWS, SPARSE, TWICE, Bytes, Group, Move, TileFormat
 from .blocks import IQ4_VALUES
 from .unpack import (
     F32X16,
@@ -46,7 +46,7 @@ class Q4K(TileFormat):
 
     name = "Q4_K"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
+    ahead = dict.fromkeys((1, 2), SPARSE)
 
     quant_moves: ClassVar[tuple[Move, ...]] = (Move(20, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 16, 1))
@@ -83,7 +83,7 @@ class Q5K(Q4K):
 
     name = "Q5_K"
     quant_bytes = 160 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: CLOSE}
+    ahead = dict.fromkeys((1,), CLOSE)
 
     quant_moves = (Move(20, 16, 4), Move(52, 64, 4), Move(36, 16, 4), Move(116, 64, 4))
 
@@ -127,7 +127,7 @@ class Q6K(TileFormat):
 
     name = "Q6_K"
     span, quant_bytes, scale_bytes = 256, 192 * ROWS, HALF + 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: TWICE, 2: TWICE}
+    ahead = dict.fromkeys((1, 2), TWICE)
 
     quant_moves = (
         Move(0, 32, 4), Move(128, 32, 4), Move(32, 32, 4),
@@ -158,7 +158,7 @@ class Q3K(TileFormat):
 
     name = "Q3_K"
     span, quant_bytes, scale_bytes = 256, 96 * ROWS, HALF + 12 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: CLOSE}
+    ahead = dict.fromkeys((1,), CLOSE)
 
     quant_moves = (Move(0, 16, 4), Move(32, 32, 4), Move(16, 16, 4), Move(64, 32, 4))
     scale_moves = (Move(108, 2, 2), Move(96, 12, 1))
@@ -194,7 +194,7 @@ class Q3K(TileFormat):
 class Q2K(TileFormat):
     name = "Q2_K"
     span, quant_bytes, scale_bytes = 256, 64 * ROWS, 2 * HALF + 16 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: CLOSE}
+    ahead = dict.fromkeys((1,), CLOSE)
 
     quant_moves = (Move(16, 64, 4),)
     scale_moves = (Move(80, 4, 2), Move(0, 16, 1))
@@ -220,7 +220,7 @@ class Q2K(TileFormat):
 class Iq4Xs(TileFormat):
     name = "IQ4_XS"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 4 * ROWS
-    ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {1: SPARSE, 2: SPARSE}
+    ahead = dict.fromkeys((1, 2), SPARSE)
 
     quant_moves = (Move(8, 128, 4),)
     scale_moves = (Move(0, 4, 2), Move(4, 4, 1))

@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from llvmlite import ir
 
 from ..emit import F32, I32, I64, VOID, Emitter, Value, Variable, vector
-from ..formats.base import EVERY_LINE, ROWS, Ahead, Group, Record, TileFormat
+from ..formats.base import ROWS, Ahead, Group, Record, TileFormat
 from ..formats.floats import _Floats
 from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
 WIDTHS = (1, 2, 4, 6, 8, 16)  # activation rows that have a kernel of their own
-FLOATS_AHEAD = (Ahead(4096),)
 AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 
 
 def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     quants, scales, n_spans, x, _, _, _, _, _, _ = e.parameters
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
-    ahead = form.ahead.get(m, EVERY_LINE)
+    ahead = form.ahead.get(m, form.ahead_else)
     with e.range(0, n_spans) as i:
         at = quants + i * form.quant_bytes
         records = x + i * (form.span // Record.BLOCK * m * Record.SIZE)
@@ -109,8 +108,9 @@ def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
             total.set(e.fma(weights, e.splat(value), total.get()))
 
     even = n_elements - n_elements % 2
+    ahead = form.ahead.get(m, form.ahead_else)
     with e.range(0, even, 2) as i:
-        _prefetch(e, FLOATS_AHEAD, quants + i * form.quant_bytes, 2 * form.quant_bytes)
+        _prefetch(e, ahead, quants + i * form.quant_bytes, 2 * form.quant_bytes)
         add(i, 0)
         add(i + 1, 1)
     with e.when(n_elements > even):
