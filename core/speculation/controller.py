@@ -130,6 +130,14 @@ class Controller(Policy):
         self._time = _FORGET * self._time + time
         self._explorer.budget.total += time
 
+    def _pass_plainly(self, n_rounds: int) -> None:
+        """As `_pass` with plain steps, of which every text tells; the budget has them already."""
+        n_texts = len(self._texts)
+        kept = _FORGET ** (n_rounds / n_texts)
+        plain = n_texts * (1.0 - kept) / (1.0 - _FORGET)
+        self._tokens = kept * self._tokens + plain
+        self._time = kept * self._time + plain
+
     def _plan_one(self, ask: AskInfo, text: Text) -> Plan:
         chooser, prices = self._chooser, self._chooser.prices
         text.meet(ask)
@@ -385,12 +393,7 @@ class Controller(Policy):
             if not self._chooser.prices.are_quick:
                 text.n_rounds += n_rounds
                 text.fresh -= n_rounds
-                # Of what was reached, as `_pass` would have it: every text tells of these rounds.
-                n_texts = len(self._texts)
-                kept = _FORGET ** (n_rounds / n_texts)
-                plain = n_texts * (1.0 - kept) / (1.0 - _FORGET)
-                self._tokens = kept * self._tokens + plain
-                self._time = kept * self._time + plain
+                self._pass_plainly(n_rounds)
 
     def close(self) -> None:
         if self._costs_file is not None and self.costs.n_timings(1):
