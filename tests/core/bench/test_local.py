@@ -12,7 +12,7 @@ from specdec.core import nano
 from specdec.core.bench.local import LocalTarget
 from specdec.core.bench.record import Prompt, PromptSet, RunSettings, Sample
 from specdec.core.bench.rendering import fitting
-from specdec.core.bench.running import Runner, Schedule
+from specdec.core.bench.running import Runner, Schedule, paired
 from specdec.core.bench.sweep import grid, point_variant, sweep
 from specdec.core.bench.variants import Variant, common_options, parse_variant
 from specdec.core.bench.workloads import built_in, selected
@@ -168,8 +168,9 @@ def test_a_planted_slow_down_is_found(runtime: Runtime) -> None:
         handicap = 0.3
 
     targets = [LocalTarget(runtime, PLAIN), Handicapped(runtime, Variant("slow", PLAIN.options))]
-    plan = Schedule(repeat=5, seconds=60, precision=0.03)
-    samples = Runner(targets, some("code", "edit", "maths"), SETTINGS, plan).run()
+    plan = Schedule(repeat=20, seconds=60, precision=0.03)
+    runner = Runner(targets, some("code", "edit", "maths"), SETTINGS, plan)
+    samples = paired(runner.run(), [target.name for target in targets])
     mine, base = ([s for s in samples if s.configuration == t.name] for t in reversed(targets))
     found = compare(mine, base, decoding)
     assert found is not None
