@@ -213,6 +213,11 @@ class Emitter:
         kind = ir.Constant(vector(I32, n), list(range(first, first + n)))
         return Value(self.builder, self.builder.shuffle_vector(value.v, value.v, kind))
 
+    def choose(self, a: Value, b: Value, lanes: list[int]) -> Value:
+        """Of the lanes of a, then of b, those with these numbers."""
+        kind = ir.Constant(vector(I32, len(lanes)), lanes)
+        return Value(self.builder, self.builder.shuffle_vector(a.v, b.v, kind))
+
     def call(self, name: str, result: Type, *args: Value) -> Value:
         """An LLVM intrinsic or an external function."""
         function = self.module.globals.get(name)

@@ -56,6 +56,11 @@ class Record:
     HALF_ZERO = 32
     BLOCK = 32
 
+    @classmethod
+    def word(cls, at: int) -> int:
+        """Which of the words behind the values lies there."""
+        return (at - cls.SCALE) // 4
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

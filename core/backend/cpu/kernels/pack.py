@@ -10,33 +10,57 @@ from ..emit import F32, I8, I32, I64, LANES, Emitter, Value, vector
 from ..formats.base import Record
 from .mathematics import F32X16, I32X16, round_to_int
 
+F32X8, I32X8 = vector(F32, 8), vector(I32, 8)
 SMALLEST = 1e-30  # below this a block counts as zero: 127 / maximum would overflow
 
 
 def pack_block(e: Emitter, first: Value, second: Value, record: Value) -> None:
-    """Two vectors of 16 floats to one record."""
+    """Two vectors of 16 floats to one record, which is stored as one line."""
+    scale, inverse = _scales(e, first, second)
+    wide = e.choose(inverse, inverse, [0] * LANES)
+    halves = [round_to_int(x * wide) for x in (first, second)]
+    values = [half.narrow(vector(I8)) for half in halves]
+    packed = e.choose(values[0], values[1], list(range(Record.BLOCK))).bits(I32X8)
+    line = e.choose(packed, _words(e, halves, scale), list(range(LANES)))
+    e.store(line, record, 16)
+
+
+def _scales(e: Emitter, first: Value, second: Value) -> tuple[Value, Value]:
+    """What one step of int8 is worth, and its inverse, in all of 8 lanes."""
     bits = [(x.bits(I32X16) & 0x7FFFFFFF) for x in (first, second)]
     larger = (bits[0] > bits[1]).select(bits[0], bits[1])
-    top = e.call("llvm.vector.reduce.umax.v16i32", I32, larger)
-    maximum = top.bits(F32)
+    low, high = e.half_of(larger, 0, 8), e.half_of(larger, 8, 8)
+    top = (low > high).select(low, high)
+    for distance in (4, 2, 1):
+        other = e.choose(top, top, [lane ^ distance for lane in range(8)])
+        top = (top > other).select(top, other)
+    maximum = top.bits(F32X8)
     is_zero = maximum < SMALLEST
-    zero, nan = e.const(F32, 0.0), e.const(F32, float("nan"))
-    inverse = is_zero.select(zero, 127.0 / maximum)
+    zero, nan = e.const(F32X8, 0.0), e.const(F32X8, float("nan"))
     scale = is_zero.select(zero, maximum * (1 / 127))
-    scale = (top >= 0x7F800000).select(nan, scale)
-    sums = []
-    for half, x in enumerate((first, second)):
-        values = round_to_int(x * e.splat(inverse))
-        e.store(values.narrow(vector(I8)), record + 16 * half, 16)
-        sums.append(e.call("llvm.vector.reduce.add.v16i32", I32, values))
-    total = sums[0] + sums[1]
-    e.store(scale, record + Record.SCALE)
-    e.store(0.0 - scale * total.to_float(F32), record + Record.MINIMUM)
+    return (top >= 0x7F800000).select(nan, scale), is_zero.select(zero, 127.0 / maximum)
+
+
+def _words(e: Emitter, halves: list[Value], scale: Value) -> Value:
+    """The second half of a record: its scale, and all that is made of the sums of its values."""
+    first, second = (e.half_of(x, 0, 8) + e.half_of(x, 8, 8) for x in halves)
+    low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+    sums = e.choose(first, second, low) + e.choose(first, second, high)
+    for distance in (2, 1):
+        sums = sums + e.choose(sums, sums, [lane ^ distance for lane in range(8)])
+    total = sums + e.choose(sums, sums, [lane ^ 4 for lane in range(8)])
+    # Lanes 0 to 3 of `sums` are the first half's, 4 to 7 the second's.
+    of_lanes = e.choose(total, sums, [0, 0, 0, 0, 8, 12, 8, 12])
+    times = [0] * 8
     for zero_point, at in Record.SUMS.items():
-        e.store(total * -zero_point, record + at)
-    for value, at, minimum_at in zip(sums, Record.HALF_SUMS, Record.HALF_MINIMA, strict=True):
-        e.store(value * -Record.HALF_ZERO, record + at)
-        e.store(0.0 - scale * value.to_float(F32), record + minimum_at)
+        times[Record.word(at)] = -zero_point
+    for at in Record.HALF_SUMS:
+        times[Record.word(at)] = -Record.HALF_ZERO
+    whole = of_lanes * e.table(I32X8, times)
+    minima = (0.0 - scale * of_lanes.to_float(F32X8)).bits(I32X8)
+    lanes = [lane if times[lane] else 8 + lane for lane in range(8)]
+    words = e.choose(whole, minima, lanes)
+    return e.choose(words, scale.bits(I32X8), [8, 1, 2, 3, 4, 5, 6, 7])
 
 
 class RowSet:
