@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..emit import F32, I16, I32, vector
-from .base import ROWS, Ahead, Group, Move, TileFormat
+from .base import ROWS, SPARSE, Group, Move, TileFormat
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class _Floats(TileFormat):
     span, scale_bytes, is_float = 1, 0, True
-    ahead_else = (Ahead(4096),)
+    ahead = dict.fromkeys((1,), SPARSE)
 
     def groups(self, e: Emitter, quants: Value, scales: Value) -> Iterator[Group]:
         raise AssertionError("float formats are read element by element, see `element`")

@@ -19,6 +19,7 @@ from ..formats.unpack import F32X16, I32X16
 TILE = ir.FunctionType(VOID, [I64] * 10)
 WIDTHS = (1, 2, 4, 6, 8, 16)  # activation rows that have a kernel of their own
 AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
+SUMS = 2  # of a row with floats, of even and odd elements: one alone would wait for itself
 
 
 def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
@@ -97,26 +98,40 @@ def _start(e: Emitter, zero: int, row: Value, span: tuple[int, int]) -> Value:
 
 
 def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
-    """Two sums per row, of even and odd elements: one alone would wait for itself."""
+    ahead = form.ahead.get(m, form.ahead_else)
+    totals: list[Value] = []
+    at_once = e.simd.sums_at_once // SUMS
+    for first in range(0, m, at_once):  # again through the tile, which is in a cache by then
+        totals += _float_rows(e, form, range(first, min(first + at_once, m)), ahead)
+        ahead = ()
+    _store(e, totals)
+    e.finish()
+
+
+def _float_rows(e: Emitter, form: _Floats, rows: range, ahead: tuple[Ahead, ...]) -> list[Value]:
     quants, _, n_elements, x, x_stride, _, _, _, _, _ = e.parameters
-    sums = [[e.variable(e.const(F32X16, 0.0)) for _ in range(m)] for _ in range(2)]
+    sums = [[e.variable(e.const(F32X16, 0.0)) for _ in rows] for _ in range(SUMS)]
 
     def add(index: Value, which: int) -> None:
         weights = form.element(e, quants + index * form.quant_bytes)
-        for row, total in enumerate(sums[which]):
+        for row, total in zip(rows, sums[which], strict=True):
             value = e.load(F32, x + x_stride * row + index * 4)
             total.set(e.fma(weights, e.splat(value), total.get()))
 
-    even = n_elements - n_elements % 2
-    ahead = form.ahead.get(m, form.ahead_else)
-    with e.range(0, even, 2) as i:
-        _prefetch(e, ahead, quants + i * form.quant_bytes, 2 * form.quant_bytes)
+    piece = max([2, *(each.every // form.quant_bytes for each in ahead)])
+    whole, even = (n_elements - n_elements % n for n in (piece, 2))
+    with e.range(0, whole, piece) as start:
+        _prefetch(e, ahead, quants + start * form.quant_bytes, piece * form.quant_bytes)
+        for i in range(0, piece, 2):
+            e.barrier()
+            add(start + i, 0)
+            add(start + (i + 1), 1)
+    with e.range(whole, even, 2) as i:
         add(i, 0)
         add(i + 1, 1)
     with e.when(n_elements > even):
         add(even, 0)
-    _store(e, [a.get() + b.get() for a, b in zip(*sums, strict=True)])
-    e.finish()
+    return [a.get() + b.get() for a, b in zip(*sums, strict=True)]
 
 
 def _store(e: Emitter, totals: list[Value]) -> None:
