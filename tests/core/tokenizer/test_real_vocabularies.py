@@ -55,7 +55,7 @@ def test_a_large_vocabulary_loads_at_once() -> None:
     for _ in range(3):
         with open_gguf(FOLDER / "ggml-vocab-qwen2.gguf") as file:
             metadata = dict(file.metadata)
-        start = time.perf_counter()
+        start = time.process_time()  # not what neighbours take
         load_tokenizer(metadata)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.6  # 0.25 s when nothing else runs
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.6  # 0.25 s

@@ -15,7 +15,7 @@ import pytest
 from specdec.core.backend.cpu.compile import Kernels
 from specdec.core.backend.cpu.emit import I64, Emitter
 from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.cpu.team import Program, Team
+from specdec.core.backend.cpu.team import LINE, Control, Program, Team
 from specdec.core.backend.cpu.threads import default_threads
 
 N = 64
@@ -74,6 +74,15 @@ def test_every_entry_sees_all_of_the_one_before(threads: int) -> None:
     team.close()
 
 
+def wait_until_asleep(team: Team) -> None:
+    """All members: beside busy neighbours that takes them long."""
+    flags = [(Control.ASLEEP + part * LINE) // 8 for part in range(1, team.n_threads)]
+    end = time.monotonic() + 20
+    while not all(team._block[flag] for flag in flags):
+        assert time.monotonic() < end, "members do not fall asleep"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("place", ["_run", "_finish", "_lead"])
 def test_an_interrupt_between_waking_and_leading(
     place: str, monkeypatch: pytest.MonkeyPatch
@@ -83,7 +92,7 @@ def test_an_interrupt_between_waking_and_leading(
     team, chain, other = Team(kernels(), 3), Chain(5), Chain(9)
     for start in range(3):
         chain.check(team, start)
-        time.sleep(0.3)  # they sleep
+        wait_until_asleep(team)
         work = getattr(team, place)
 
         def interrupt(*args: int, work: Any = work) -> None:
@@ -114,7 +123,7 @@ def test_members_that_fell_asleep_are_woken() -> None:
 def test_an_idle_team_takes_no_processor_time() -> None:
     team, chain = Team(kernels(), 2), Chain(3)
     chain.check(team, 0)
-    time.sleep(0.5)
+    wait_until_asleep(team)
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.1
