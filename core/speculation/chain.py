@@ -168,7 +168,7 @@ class Chain(Speculator):
         if self._is_time_to_hear():
             self._hear_all(asks)
         if not was_resting and self._nobody_could(asks):
-            self._pass_by()
+            self._pass_by(asks)
             return [Draft() for _ in asks]
         self._tell_of_rest(asks)
         return self._question(asks)
@@ -185,9 +185,11 @@ class Chain(Speculator):
             for ask in asks:
                 self._hear(ask.sequence, model)
 
-    def _pass_by(self) -> None:
+    def _pass_by(self, asks: Sequence[Ask]) -> None:
         """A round without a question; where steps are quick, more of them."""
         self._resting += 1
+        if not self._n_unheard:  # now and then
+            self.policy.passed_by(len(asks), sum(len(ask.tokens) for ask in asks))
         if self.policy.quick_ms():
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)

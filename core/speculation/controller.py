@@ -69,6 +69,9 @@ class Controller(Policy):
         prices = self._chooser.prices
         return prices.steps[1] if prices.are_quick else 0.0
 
+    def passed_by(self, n_sequences: int, n_ctx_total: int) -> None:
+        self._chooser.prices.read(n_sequences, n_ctx_total)
+
     def wants(self, sequence: int, source: str) -> bool:
         return not self._chooser.prices.are_quick or self._thrift.is_wanted(source)
 

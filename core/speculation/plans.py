@@ -95,6 +95,9 @@ class Policy(ABC):
         """Whether a model that is wanted will not be asked in the next rounds."""
         return False
 
+    def passed_by(self, n_sequences: int, n_ctx_total: int) -> None:
+        """Nobody could draft: there is no plan, but `quick_ms` has to stay true."""
+
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""
 

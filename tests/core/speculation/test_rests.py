@@ -10,9 +10,10 @@ import pytest
 from support.ngrams import ANY
 
 from specdec.core.speculation.chain import GLANCE_EVERY, LONGEST_REST, Chain
+from specdec.core.speculation.controller import Controller
 from specdec.core.speculation.interface import Ask, Draft, Opening, Speculator
 from specdec.core.speculation.per_text import TextSpec
-from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan
+from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan, Policy
 from specdec.core.state.store import SequenceState
 
 FRESH = cast(SequenceState, SimpleNamespace(n_cells=0))
@@ -51,7 +52,7 @@ class Told(Speculator):
         return [Draft([1], [self.name]) if self.has_news else Draft() for _ in asks]
 
 
-def begun(policy: Quick, *speculators: Speculator) -> Chain:
+def begun(policy: Policy, *speculators: Speculator) -> Chain:
     chain = Chain(speculators, policy)
     chain.begin(Opening(0, [1, 2], FRESH, spec=TextSpec()))
     return chain
@@ -195,3 +196,28 @@ def test_what_ends_a_run(how: str) -> None:
         ngrams.propose = lambda asks: [Draft() for _ in asks]  # type: ignore[method-assign]
     drafts = chain.propose(asks)
     assert [len(draft.tokens) for draft in drafts] == ([0, 0] if how == "two texts" else [3])
+
+
+def rounds_asked(chain: Chain, policy: Policy, n: int, ms: float) -> int:
+    """In how many of so many plain rounds the chain was asked; it is told what steps take."""
+    n_asked = 0
+    for _ in range(n):
+        n_asked += not chain.rest
+        one_round(chain)
+        if chain.skips_step:
+            chain.skips_step = False
+        elif not chain.rest:
+            policy.observe_step(1, 100, ms)
+    return n_asked
+
+
+def test_n_grams_that_have_never_known_anything_rest_too() -> None:
+    """A model without a head: there never is a plan, by which quick steps would be noticed."""
+    ngrams, policy = Told("ngram"), Controller()
+    chain = begun(policy, ngrams)
+    rounds_asked(chain, policy, 20, 0.1)
+    assert rounds_asked(chain, policy, 200, 0.1) < 20
+    # A long context, or another process: n-grams are worth a look again.
+    rounds_asked(chain, policy, 40 * LONGEST_REST, 5.0)
+    assert rounds_asked(chain, policy, 200, 5.0) == 200
+    assert ngrams.n_asked == 0
