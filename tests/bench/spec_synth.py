@@ -33,6 +33,7 @@ from .spec_runs import (
 
 ROUNDS, N_PROMPT, N_PLAIN, N_DRAFTED, N_HOSTILE = 5, 16, 64, 160, 192
 N_CTX = 1024
+SMALL, N_SMALL = "small", 960  # steps of 0.15 ms, and no head: only n-grams could draft
 N_DRAFT, LENGTH, SHORT_LENGTH = 3, 3.0, 1.1
 HEADS = {"full": 1.7, "8192": 2.1, "4096": 2.1}  # tokens that the head knows, and what is asked
 NEVER_SLOWER = 0.97
@@ -131,11 +132,16 @@ def hostile(setup: Setup) -> list[Figure]:
     """Nothing that is drafted holds, or nearly nothing: a controller has to notice it. Every text
     has a controller of its own that knows nothing yet."""
     figures = []
-    for mixture in MIXTURES:
-        path = setup.file(f"{mixture}-mtp")
+    for mixture in (*MIXTURES, SMALL):
+        path = setup.file(mixture if mixture == SMALL else f"{mixture}-mtp")
         with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
-            found = _hostile_rates(runtime)
+            runs = _hostile_runs(runtime, N_SMALL if mixture == SMALL else N_HOSTILE)
+            if mixture == SMALL:
+                runs = {name: runs[name] for name in HOSTILE["auto, random tokens"]}
+            found = interleaved(runs, ROUNDS)
         for what, (name, plain) in HOSTILE.items():
+            if name not in found:
+                continue
             detail = spreads({name: found[name], plain: found[plain]})
             measured = ratio(found[name], found[plain])
             title = f"{mixture}: {what} / plain"
@@ -143,35 +149,34 @@ def hostile(setup: Setup) -> list[Figure]:
     return figures
 
 
-def _hostile_rates(runtime: Runtime) -> dict[str, list[float]]:
+def _hostile_runs(runtime: Runtime, n: int) -> dict[str, Callable[[int], float]]:
     """The real drafters meet a text at temperature 1: a greedy one would repeat itself."""
     prompts, engine = random_prompts(runtime), new_engine(runtime, PLAIN)
     texts: dict[int, list[int]] = {}
 
     def plain(i: int) -> float:
-        return rate(write(engine, Task(prompts[i], N_HOSTILE), 0, i, ""))
+        return rate(write(engine, Task(prompts[i], n), 0, i, ""))
 
     def plain_sampled(i: int) -> float:
-        written = write(engine, Task(prompts[i], N_HOSTILE), 1, i, "")
+        written = write(engine, Task(prompts[i], n), 1, i, "")
         check_same(texts, i, written)
         return rate(written)
 
     def auto(i: int) -> float:
-        written = write(new_engine(runtime, AUTO), Task(prompts[i], N_HOSTILE), 1, i, "")
+        written = write(new_engine(runtime, AUTO), Task(prompts[i], n), 1, i, "")
         check_same(texts, i, written)
         return rate(written)
 
     def synthetic(i: int) -> float:
         engine = new_engine(runtime, SpecOptions(types=(MTP,), synth_len=SHORT_LENGTH))
-        return rate(write(engine, Task(prompts[i], N_HOSTILE), 0, i, ""))
+        return rate(write(engine, Task(prompts[i], n), 0, i, ""))
 
-    runs = {
+    return {
         "plain": plain,
         "synthetic": synthetic,
         "plain, sampled": plain_sampled,
         "auto": auto,
     }
-    return interleaved(runs, ROUNDS)
 
 
 def check_same(texts: dict[int, list[int]], i: int, written: Written) -> None:
