@@ -21,7 +21,7 @@ from .run import Run
 from .splice import shortened, splice
 
 QUESTIONS: Final = 0.01  # of a step's time may go into asking, while nothing is drafted
-LONGEST_REST: Final = 64  # rounds
+LONGEST_REST: Final = 64  # rounds, for each text under way
 GLANCE_EVERY: Final = 7  # rounds of a rest, between two looks at n-grams, to begin with
 FIRST_GLANCE: Final = 28  # the same at the beginning of a text, where they did not pay in the last
 SELDOM: Final = 56  # the same, while they do not pay
@@ -51,6 +51,7 @@ class Chain(Speculator):
         self._drafts: dict[int, Draft] = {}  # the latest of each sequence
         self._listeners: set[tuple[int, str]] = set()  # texts, and models that keep up with them
         self._has_naps = True  # a model lets rows pass by until shortly before it is tried
+        self._begun: set[int] = set()  # texts under way
         self._n_unheard = 0  # rounds since it was asked whom models are to keep up with
         self._resting = 0  # rounds of the rest that is over, or under way
         self._to_rest = 0  # rounds that it may still last
@@ -64,12 +65,16 @@ class Chain(Speculator):
             each.attach(store)
 
     def begin(self, opening: Opening) -> None:
-        self.rest = self._to_rest = self._n_unheard = 0
+        sequence = opening.sequence
         self._run, self.skips_step = None, False
         # Another text may repeat what the last one did not: a first look is soon, but sooner where
         # looks have paid lately.
         self._glance = GLANCE_EVERY if self._profit >= 0.0 else FIRST_GLANCE
-        sequence = opening.sequence
+        if self._begun:
+            self._wake_after(self._glance)
+        else:
+            self.rest = self._to_rest = self._n_unheard = 0
+        self._begun.add(sequence)
         self.policy.begin(sequence)
         for each in self._all:
             if each.is_model:
@@ -193,7 +198,7 @@ class Chain(Speculator):
         if self.policy.quick_ms():
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
-            self._to_rest = LONGEST_REST
+            self._to_rest = LONGEST_REST * len(asks)
             self._rest_on()
         else:
             self.skips_step = self._n_unheard > 0  # what one takes has been told of lately
@@ -233,7 +238,7 @@ class Chain(Speculator):
         if not self.policy.repeats:
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
-            self._take_a_rest(ms)
+            self._take_a_rest(ms, len(asks))
         return drafts
 
     def _nobody_could(self, asks: Sequence[Ask]) -> bool:
@@ -242,22 +247,30 @@ class Chain(Speculator):
             return False
         return not self.is_known(asks)
 
-    def _take_a_rest(self, ms: float) -> None:
+    def _take_a_rest(self, ms: float, n_texts: int) -> None:
         """Where a question takes long beside a step, it is asked less often while the answer is
         nothing."""
         affordable = QUESTIONS * self._step_ms
         if affordable:
-            self._to_rest = min(LONGEST_REST, int(ms / affordable))
+            self._to_rest = min(LONGEST_REST * n_texts, int(ms / affordable))
             self._rest_on()
 
     def _rest_on(self) -> None:
-        """In between only n-grams are asked, which takes little, and now and then."""
-        n = min(self._to_rest, self._glance if self._cheap else LONGEST_REST)
+        """In between only n-grams are asked, which takes little, and now and then; of many texts
+        some nearly always know something, and a question takes longer."""
+        n = min(self._to_rest, self._glance * len(self._begun)) if self._cheap else self._to_rest
         if self._to_rest < n + n // 2:
             n = self._to_rest  # its end is a look, too
         self.rest = n
         self._to_rest -= n
         self._resting += n
+
+    def _wake_after(self, n: int) -> None:
+        """Of the rounds that were to pass without a look no more than these are left."""
+        early = max(self.rest - n, 0)
+        self.rest -= early
+        self._resting -= early
+        self._to_rest += early
 
     def _propose(self, asks: Sequence[Ask], cheap: list[Sequence[Draft]]) -> list[Draft]:
         infos = []
@@ -331,6 +344,7 @@ class Chain(Speculator):
 
     def end(self, sequence: int) -> None:
         self._rehearsal = self._go = self._run = None
+        self._begun.discard(sequence)
         self.policy.end(sequence)
         self._drafts.pop(sequence, None)
         self._limited.pop(sequence, None)

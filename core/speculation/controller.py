@@ -220,6 +220,9 @@ class Controller(Policy):
             _shorten(plan, length)
             n_rows += self._explorer.probe_among(ask, text, plan, n, n_rows)
         self._pass(n, allocation.ms / prices.steps[n] * n)
+        if prices.are_quick:
+            offered = {offer.source for ask in asks for offer in ask.models}
+            self._thrift.judged(offered, {plan.model for plan in plans})
         return self._give(texts, plans)
 
     def _give(self, texts: Sequence[Text], plans: list[Plan]) -> Sequence[Plan]:

@@ -104,9 +104,13 @@ class Thrift:
         if plan.model:
             plan = self._explorer.instead(alone, text, gains, plan, value)
         text.verdict, text.fresh = plan, self._kept_for(text, plan)
-        for offer in ask.models:
-            sleep = self._sleep(offer.source)
-            if offer.source == plan.model:
+        self.judged({offer.source for offer in ask.models}, {plan.model})
+
+    def judged(self, offered: set[str], taken: set[str]) -> None:
+        """Models that are awake, and those that are to draft: the others sleep."""
+        for source in offered:
+            sleep = self._sleep(source)
+            if source in taken:
                 sleep.until, sleep.wait = 0.0, _WAIT
             else:
                 sleep.until = self._explorer.budget.total + sleep.wait

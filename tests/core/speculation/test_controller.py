@@ -404,3 +404,30 @@ def test_where_steps_are_quick_a_head_that_could_hardly_pay_is_tried_late(
     assert not wanted[0]
     assert wanted[4] == is_tried_soon
     assert wanted[-1]
+
+
+def test_where_steps_are_quick_a_head_that_does_not_pay_sleeps_through_batches_too() -> None:
+    controller, n = Controller(), 4
+    for n_rows, ms in {1: 0.08, 4: 0.15, 8: 0.27, 16: 0.54}.items():
+        for _ in range(3):
+            controller.observe_step(n_rows, 400, ms)
+    for sequence in range(n):
+        controller.begin(sequence)
+        controller.rested(sequence, 200)
+    awake, tokens = 0, list(range(100))
+    for _ in range(100):
+        is_awake = controller.wants(0, MODEL)
+        awake += is_awake
+        offers = [ModelOffer(MODEL, 8, 0, 0)] if is_awake else []
+        plans = controller.plan([AskInfo(i, tokens, 8, models=offers) for i in range(n)])
+        longest = max(plan.n_model for plan in plans)
+        if longest:
+            controller.observe_draft(MODEL, longest, n, 0.1 * longest)
+        drafts = [Draft([1] * plan.n_model, [MODEL] * plan.n_model) for plan in plans]
+        kept = [draft.tokens[:k] for draft, k in zip(drafts, controller.cut(drafts), strict=True)]
+        controller.observe_step(n + sum(map(len, kept)), 400, 0.15 + 0.03 * sum(map(len, kept)))
+        for sequence, draft in enumerate(drafts):
+            if draft.tokens:
+                controller.settle(sequence, draft, 0)
+    assert 0 < awake < 50
+    assert not controller.wants(0, MODEL)

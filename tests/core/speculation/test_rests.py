@@ -221,3 +221,20 @@ def test_n_grams_that_have_never_known_anything_rest_too() -> None:
     rounds_asked(chain, policy, 40 * LONGEST_REST, 5.0)
     assert rounds_asked(chain, policy, 200, 5.0) == 200
     assert ngrams.n_asked == 0
+
+
+def test_a_text_that_joins_others_is_looked_at_soon_but_not_at_once() -> None:
+    """A question takes longer for many, and where texts come and go there would be one for each."""
+    ngrams, policy = Told("ngram"), Quick()
+    chain = begun(policy, ngrams)
+    for _ in range(5 * LONGEST_REST):
+        one_round(chain)
+    while chain.rest <= GLANCE_EVERY:
+        one_round(chain)
+    n_rested, left = policy.n_rested, chain.rest
+    chain.begin(Opening(1, [1, 2], FRESH, spec=TextSpec()))
+    assert 0 < chain.rest <= GLANCE_EVERY < left
+    ngrams.has_news = True
+    waited = next(i for i in range(LONGEST_REST) if one_round(chain).tokens)
+    assert waited <= GLANCE_EVERY
+    assert policy.n_rested - n_rested <= LONGEST_REST  # rounds that did not pass are not told of
