@@ -193,15 +193,15 @@ class Chain(Speculator):
     def _pass_by(self, asks: Sequence[Ask]) -> None:
         """A round without a question; where steps are quick, more of them."""
         self._resting += 1
-        if not self._n_unheard:  # now and then
-            self.policy.passed_by(len(asks), sum(len(ask.tokens) for ask in asks))
         if self.policy.quick_ms():
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
             self._to_rest = LONGEST_REST * len(asks)
             self._rest_on()
-        else:
-            self.skips_step = self._n_unheard > 0  # what one takes has been told of lately
+            return
+        if not self._n_unheard:  # now and then
+            self.policy.passed_by(len(asks), sum(len(ask.tokens) for ask in asks))
+        self.skips_step = self._n_unheard > 0  # what one takes has been told of lately
 
     def _tell_of_rest(self, asks: Sequence[Ask]) -> None:
         if self._resting:

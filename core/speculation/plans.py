@@ -96,7 +96,7 @@ class Policy(ABC):
         return False
 
     def passed_by(self, n_sequences: int, n_ctx_total: int) -> None:
-        """Nobody could draft: there is no plan, but `quick_ms` has to stay true."""
+        """Nobody could draft: there is no plan, but that steps are quick has to be noticed."""
 
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""

@@ -217,9 +217,6 @@ def test_n_grams_that_have_never_known_anything_rest_too() -> None:
     chain = begun(policy, ngrams)
     rounds_asked(chain, policy, 20, 0.1)
     assert rounds_asked(chain, policy, 200, 0.1) < 20
-    # A long context, or another process: n-grams are worth a look again.
-    rounds_asked(chain, policy, 40 * LONGEST_REST, 5.0)
-    assert rounds_asked(chain, policy, 200, 5.0) == 200
     assert ngrams.n_asked == 0
 
 
