@@ -122,10 +122,10 @@ def _float_rows(e: Emitter, form: _Floats, rows: range, ahead: tuple[Ahead, ...]
     whole, even = (n_elements - n_elements % n for n in (piece, 2))
     with e.range(0, whole, piece) as start:
         _prefetch(e, ahead, quants + start * form.quant_bytes, piece * form.quant_bytes)
-        for i in range(0, piece, 2):
+        for k in range(0, piece, 2):
             e.barrier()
-            add(start + i, 0)
-            add(start + (i + 1), 1)
+            add(start + k, 0)
+            add(start + (k + 1), 1)
     with e.range(whole, even, 2) as i:
         add(i, 0)
         add(i + 1, 1)
