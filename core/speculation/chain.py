@@ -196,7 +196,7 @@ class Chain(Speculator):
         if self.policy.quick_ms():
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
-            self._to_rest = LONGEST_REST * len(asks)
+            self._to_rest = LONGEST_REST * len(self._begun)
             self._rest_on()
             return
         if not self._n_unheard:  # now and then
@@ -238,7 +238,7 @@ class Chain(Speculator):
         if not self.policy.repeats:
             if self._profit < 0.0:
                 self._glance = min(2 * self._glance, SELDOM)
-            self._take_a_rest(ms, len(asks))
+            self._take_a_rest(ms)
         return drafts
 
     def _nobody_could(self, asks: Sequence[Ask]) -> bool:
@@ -247,12 +247,12 @@ class Chain(Speculator):
             return False
         return not self.is_known(asks)
 
-    def _take_a_rest(self, ms: float, n_texts: int) -> None:
+    def _take_a_rest(self, ms: float) -> None:
         """Where a question takes long beside a step, it is asked less often while the answer is
         nothing."""
         affordable = QUESTIONS * self._step_ms
         if affordable:
-            self._to_rest = min(LONGEST_REST * n_texts, int(ms / affordable))
+            self._to_rest = min(LONGEST_REST * len(self._begun), int(ms / affordable))
             self._rest_on()
 
     def _rest_on(self) -> None:

@@ -33,13 +33,17 @@ from .spec_runs import (
 
 ROUNDS, N_PROMPT, N_PLAIN, N_DRAFTED, N_HOSTILE = 5, 16, 64, 160, 192
 N_CTX = 1024
-SMALL, N_SMALL = "small", 960  # steps of 0.15 ms, and no head: only n-grams could draft
+N_SMALL = 960  # its steps take 0.15 ms
 N_DRAFT, LENGTH, SHORT_LENGTH = 3, 3.0, 1.1
 HEADS = {"full": 1.7, "8192": 2.1, "4096": 2.1}  # tokens that the head knows, and what is asked
 NEVER_SLOWER = 0.97
 HOSTILE = {  # what runs, and what it is held against
     f"mtp at length {SHORT_LENGTH}": ("synthetic", "plain"),
     "auto, random tokens": ("auto", "plain, sampled"),
+}
+HOSTILE_FILES = {  # tokens of a text, and what is measured
+    **{f"{mixture}-mtp": (N_HOSTILE, tuple(HOSTILE)) for mixture in MIXTURES},
+    "small": (N_SMALL, ("auto, random tokens",)),  # without a head: only n-grams could draft
 }
 
 
@@ -132,19 +136,17 @@ def hostile(setup: Setup) -> list[Figure]:
     """Nothing that is drafted holds, or nearly nothing: a controller has to notice it. Every text
     has a controller of its own that knows nothing yet."""
     figures = []
-    for mixture in (*MIXTURES, SMALL):
-        path = setup.file(mixture if mixture == SMALL else f"{mixture}-mtp")
+    for file, (n_tokens, measures) in HOSTILE_FILES.items():
+        path = setup.file(file)
         with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
-            runs = _hostile_runs(runtime, N_SMALL if mixture == SMALL else N_HOSTILE)
-            if mixture == SMALL:
-                runs = {name: runs[name] for name in HOSTILE["auto, random tokens"]}
-            found = interleaved(runs, ROUNDS)
-        for what, (name, plain) in HOSTILE.items():
-            if name not in found:
-                continue
+            runs = _hostile_runs(runtime, n_tokens)
+            wanted = {name for what in measures for name in HOSTILE[what]}
+            found = interleaved({name: runs[name] for name in runs if name in wanted}, ROUNDS)
+        for what in measures:
+            name, plain = HOSTILE[what]
             detail = spreads({name: found[name], plain: found[plain]})
             measured = ratio(found[name], found[plain])
-            title = f"{mixture}: {what} / plain"
+            title = f"{file.removesuffix('-mtp')}: {what} / plain"
             figures.append(Figure(title, measured, "x", NEVER_SLOWER, detail=detail))
     return figures
 

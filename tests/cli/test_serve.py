@@ -75,7 +75,7 @@ def test_the_ready_line_and_a_quiet_end() -> None:
 def test_the_end_of_a_busy_server() -> None:
     """What is short is drained, what is long ends with an error event."""
     with serving("--spec-type", "none") as (process, port):
-        long, short = ask(port, LONG), ask(port, {**LONG, "n_predict": 100})
+        long, short = ask(port, LONG), ask(port, {**LONG, "n_predict": 300})
         assert long.readline()
         assert short.readline()
         told: dict[str, bytes] = {}

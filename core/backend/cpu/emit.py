@@ -210,8 +210,7 @@ class Emitter:
 
     def half_of(self, value: Value, first: int, n: int) -> Value:
         """Lanes first … first + n - 1."""
-        kind = ir.Constant(vector(I32, n), list(range(first, first + n)))
-        return Value(self.builder, self.builder.shuffle_vector(value.v, value.v, kind))
+        return self.choose(value, value, list(range(first, first + n)))
 
     def choose(self, a: Value, b: Value, lanes: list[int]) -> Value:
         """Of the lanes of a, then of b, those with these numbers."""

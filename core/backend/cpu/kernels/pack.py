@@ -50,16 +50,17 @@ def _words(e: Emitter, halves: list[Value], scale: Value) -> Value:
         sums = sums + e.choose(sums, sums, [lane ^ distance for lane in range(8)])
     total = sums + e.choose(sums, sums, [lane ^ 4 for lane in range(8)])
     # Lanes 0 to 3 of `sums` are the first half's, 4 to 7 the second's.
-    of_lanes = e.choose(total, sums, [0, 0, 0, 0, 8, 12, 8, 12])
-    times = [0] * 8
+    lanes, times = [0] * 8, [0] * 8
     for zero_point, at in Record.SUMS.items():
         times[Record.word(at)] = -zero_point
-    for at in Record.HALF_SUMS:
-        times[Record.word(at)] = -Record.HALF_ZERO
+    for half, places in enumerate(zip(Record.HALF_SUMS, Record.HALF_MINIMA, strict=True)):
+        for at in places:
+            lanes[Record.word(at)] = 8 + 4 * half
+        times[Record.word(places[0])] = -Record.HALF_ZERO
+    of_lanes = e.choose(total, sums, lanes)
     whole = of_lanes * e.table(I32X8, times)
     minima = (0.0 - scale * of_lanes.to_float(F32X8)).bits(I32X8)
-    lanes = [lane if times[lane] else 8 + lane for lane in range(8)]
-    words = e.choose(whole, minima, lanes)
+    words = e.choose(whole, minima, [lane if times[lane] else 8 + lane for lane in range(8)])
     return e.choose(words, scale.bits(I32X8), [8, 1, 2, 3, 4, 5, 6, 7])
 
 
