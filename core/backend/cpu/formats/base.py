@@ -91,9 +91,8 @@ class TileFormat(ABC):
     quant_bytes: ClassVar[int]  # of 16 rows and one span
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
-    # By rows of activations, and for those not named. Measured: docs/log.md.
+    # By rows of activations; `EVERY_LINE` for those not named. Measured: docs/log.md.
     ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {}
-    ahead_else: ClassVar[tuple[Ahead, ...]] = EVERY_LINE
 
     quant_moves: ClassVar[tuple[Move, ...]]
     scale_moves: ClassVar[tuple[Move, ...]] = ()

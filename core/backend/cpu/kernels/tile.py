@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from llvmlite import ir
 
 from ..emit import F32, I32, I64, VOID, Emitter, Value, Variable, vector
-from ..formats.base import ROWS, Ahead, Group, Record, TileFormat
+from ..formats.base import EVERY_LINE, ROWS, Ahead, Group, Record, TileFormat
 from ..formats.floats import _Floats
 from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
 WIDTHS = (1, 2, 4, 6, 8, 16)  # activation rows that have a kernel of their own
 AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
-SUMS = 2  # of a row with floats, of even and odd elements: one alone would wait for itself
+FLOAT_SUMS = 2  # of a row with floats, of even and odd elements: one alone would wait for itself
 
 
 def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
     quants, scales, n_spans, x, _, _, _, _, _, _ = e.parameters
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
-    ahead = form.ahead.get(m, form.ahead_else)
+    ahead = form.ahead.get(m, EVERY_LINE)
     with e.range(0, n_spans) as i:
         at = quants + i * form.quant_bytes
         records = x + i * (form.span // Record.BLOCK * m * Record.SIZE)
@@ -98,9 +98,9 @@ def _start(e: Emitter, zero: int, row: Value, span: tuple[int, int]) -> Value:
 
 
 def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
-    ahead = form.ahead.get(m, form.ahead_else)
+    ahead = form.ahead.get(m, EVERY_LINE)
     totals: list[Value] = []
-    at_once = e.simd.sums_at_once // SUMS
+    at_once = e.simd.sums_at_once // FLOAT_SUMS
     for first in range(0, m, at_once):  # again through the tile, which is in a cache by then
         totals += _float_rows(e, form, range(first, min(first + at_once, m)), ahead)
         ahead = ()
@@ -110,7 +110,7 @@ def write_float_tile(e: Emitter, form: _Floats, m: int) -> None:
 
 def _float_rows(e: Emitter, form: _Floats, rows: range, ahead: tuple[Ahead, ...]) -> list[Value]:
     quants, _, n_elements, x, x_stride, _, _, _, _, _ = e.parameters
-    sums = [[e.variable(e.const(F32X16, 0.0)) for _ in rows] for _ in range(SUMS)]
+    sums = [[e.variable(e.const(F32X16, 0.0)) for _ in rows] for _ in range(FLOAT_SUMS)]
 
     def add(index: Value, which: int) -> None:
         weights = form.element(e, quants + index * form.quant_bytes)
