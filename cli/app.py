@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import SpecdecError
+from ..core.errors import NextnError
 from .bench_compare import bench_compare
 from .bench_spec import bench_spec
 from .convert.app import app as convert
@@ -49,7 +49,7 @@ def show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print_version(version("specdec"))
+        print_version(version("nextn"))
         raise typer.Exit
 
 
@@ -99,7 +99,7 @@ def one_name(argv: list[str]) -> list[str]:
 def failure_line(error: Exception) -> str:
     """What went wrong, for a person: known failures as they are, bugs with the way to report."""
     match error:
-        case SpecdecError():
+        case NextnError():
             return str(error)
         case FileNotFoundError(filename=name) if name is not None:
             return f"no such file: {name}"

@@ -1,4 +1,4 @@
-"""docs/cli.md from the commands themselves: `python -m specdec.cli.help_page > docs/cli.md`."""
+"""docs/cli.md from the commands themselves: `python -m nextn.cli.help_page > docs/cli.md`."""
 
 from __future__ import annotations
 

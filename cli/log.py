@@ -8,7 +8,7 @@ from typing import Final
 
 from .output import Output, print_error
 
-_ALL: Final = "specdec"
+_ALL: Final = "nextn"
 
 
 class _ToOutput(logging.Handler):

@@ -39,7 +39,7 @@ class ScaleOptions:
         flag(
             "--ray", metavar="A=B,C=D",
             help="The same on a Ray cluster: replicas=N, cpus and gpus of each, address of the "
-            "cluster (none: of this machine alone). Needs specdec[ray].",
+            "cluster (none: of this machine alone). Needs nextn[ray].",
         ),
     ] = None  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import SpecdecError
+from ..core.errors import NextnError
 from ..core.sampling.params import MAX_SEED
 from .answer import make_answer
 from .interrupts import rearm
@@ -113,7 +113,7 @@ class _Talk:
         except KeyboardInterrupt:
             self.conversation.take_back("user")
             return True
-        except SpecdecError as error:
+        except NextnError as error:
             self.output.clear_progress()
             print_error(str(error))
             self.conversation.take_back("user")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 
-class SpecdecError(Exception):
+class NextnError(Exception):
     """Base of all of them. The message says what, where, and what to do."""
 
 
-class FileFormatError(SpecdecError):
+class FileFormatError(NextnError):
     """A file is damaged, hostile, or not what it claims to be."""
 
 
-class ModelError(SpecdecError):
+class ModelError(NextnError):
     """A readable file does not hold a model that can be run."""
 
 
-class ConfigError(SpecdecError):
+class ConfigError(NextnError):
     """A flag, parameter or request field has a value that cannot work."""
 
 
@@ -23,17 +23,17 @@ class NothingLeftError(ConfigError):
     """A grammar, or biases, forbid every token that could come next: this text cannot go on."""
 
 
-class TemplateError(SpecdecError):
+class TemplateError(NextnError):
     """A chat template failed, or tried what it may not do."""
 
 
-class MissingDependencyError(SpecdecError):
+class MissingDependencyError(NextnError):
     """Something optional is not installed; the message names the install command."""
 
 
-class NonFiniteError(SpecdecError):
+class NonFiniteError(NextnError):
     """The model computed NaN or infinity; nothing it says can be trusted."""
 
 
-class DeviceError(SpecdecError):
+class DeviceError(NextnError):
     """A device failed while it was running, or the process that drives it is gone."""

@@ -18,4 +18,4 @@ def cache_root() -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "specdec"
+    return base / "nextn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from .errors import ConfigError, SpecdecError
+from .errors import ConfigError, NextnError
 from .sampling.params import SamplingParams
 from .speculation.per_text import BY_DEFAULT, TextSpec
 
@@ -75,7 +75,7 @@ class Event(NamedTuple):
     top_logprobs: tuple[tuple[int, float], ...] = ()  # the best tokens and theirs, best first
     stop_string: str | None = None  # the one that came up
     sequence: int = 0  # `Sequence.id`, where several are running
-    error: SpecdecError | None = None  # why it failed
+    error: NextnError | None = None  # why it failed
     rejected: tuple[int, ...] = ()  # what was drafted instead, if that was asked for
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-MAGIC = b"specdec cubin 1\n"
+MAGIC = b"nextn cubin 1\n"
 DIGEST = 32
 
 
@@ -77,4 +77,4 @@ def default_folder() -> Path:
         base = Path.home() / "Library" / "Caches"
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "specdec" / "cubins"
+    return base / "nextn" / "cubins"

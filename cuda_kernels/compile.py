@@ -82,12 +82,12 @@ def nvrtc_problem() -> str | None:
     try:
         nvrtc_version()
     except ModuleNotFoundError:
-        return "cuda-bindings is not installed; run: pip install 'specdec[cuda]'"
+        return "cuda-bindings is not installed; run: pip install 'nextn[cuda]'"
     except (RuntimeError, OSError, ImportError) as error:
         # cuda-bindings finds NVRTC when it is first called; its own errors are RuntimeErrors.
         first = str(error).strip().partition("\n")[0]
         return f"NVRTC, the compiler for CUDA, is not found ({first}); " + (
-            "run: pip install 'specdec[cuda]'"
+            "run: pip install 'nextn[cuda]'"
         )
     return None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .compile import nvrtc_problem, supported_architectures
 
-EXTRA = "pip install 'specdec[cuda]'"
+EXTRA = "pip install 'nextn[cuda]'"
 OLDEST_DRIVER = 13000  # of CUDA, as the driver counts: 13.0
 OLDEST_ARCHITECTURE = 80  # int8 products of 16x8x32 and asynchronous copies
 

@@ -1,4 +1,4 @@
-"""The table of all kernels: `python -m specdec.cuda_kernels.table docs/kernels.md`.
+"""The table of all kernels: `python -m nextn.cuda_kernels.table docs/kernels.md`.
 
 It stands between two marks of that page and is written there anew.
 """
@@ -14,7 +14,7 @@ from .compile import ARCHITECTURES, Compiler, Cubin, nvrtc_version
 from .kernel import Kernel, Source
 from .registry import all_kernels, all_sources
 
-BEGIN = "<!-- kernels: python -m specdec.cuda_kernels.table docs/kernels.md -->\n"
+BEGIN = "<!-- kernels: python -m nextn.cuda_kernels.table docs/kernels.md -->\n"
 END = "<!-- end of kernels -->\n"
 HEAD = "| kernel | source | equals | threads | registers | shared |\n"
 

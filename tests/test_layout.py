@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # `core/__init__.py` ("") and the files beside it are the engine's face.
 LEVELS = [
     {"server", "bench", "nano"},
-    {"", "runtime", "generation", "engine", "audit", "simple", "fitting"},
+    {"", "library", "runtime", "generation", "engine", "audit", "simple", "fitting"},
     {"speculation", "ranks"},
     {"models", "sampling"},
     {"state"},
@@ -37,6 +37,7 @@ LEVELS = [
     {"errors", "folders"},
 ]
 TOP = LEVELS[1]
+LIBRARY = "core/library"  # the folder that is installed as `nextn` itself
 MAX_FILE = 500
 MAX_FUNCTION = 60
 SHIPPED = (".html", ".css", ".js", ".py", "py.typed", ".cu", ".cuh", ".gguf", ".json")
@@ -146,7 +147,7 @@ def foreign_imports(root: Path) -> list[str]:
     for path in python_files(root, *MAY_IMPORT):
         folder = path.relative_to(root).parts[0]
         for line, name in absolute_imports(path):
-            if name == "specdec" or (name == "cupy" and folder != "cuda_kernels"):
+            if name == "nextn" or (name == "cupy" and folder != "cuda_kernels"):
                 bad.append(f"{path.relative_to(root)}:{line}: imports {name}")
     return bad
 
@@ -156,13 +157,18 @@ def unlisted_packages(root: Path) -> list[str]:
     settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     listed = set(settings["tool"]["setuptools"]["packages"])
     folders = {path.parent for path in python_files(root, *MAY_IMPORT)}
-    found = {".".join(("specdec", *folder.relative_to(root).parts)) for folder in folders}
+    found = {package_of(folder.relative_to(root).as_posix()) for folder in folders}
     bare = [folder for folder in folders if not (folder / "__init__.py").exists()]
     return [
         *(f"{name}: not listed in pyproject.toml" for name in sorted(found - listed)),
         *(f"{name}: listed, but not there" for name in sorted(listed - found)),
         *(f"{folder.relative_to(root)}: no __init__.py" for folder in sorted(bare)),
     ]
+
+
+def package_of(folder: str) -> str:
+    """The package that a folder is installed as."""
+    return "nextn" if folder == LIBRARY else f"nextn.{folder.replace('/', '.')}"
 
 
 def long_files(root: Path) -> list[str]:
@@ -230,12 +236,14 @@ def machine_paths(root: Path) -> list[str]:
 
 
 def wrong_links(root: Path) -> list[str]:
-    links = root / ".types" / "specdec"
+    links = root / ".types" / "nextn"
     names = {path.name for path in links.iterdir()}
-    if names != set(MAY_IMPORT):
-        return [f".types/specdec holds {sorted(names)}"]
+    expected = {name: f"../../{name}" for name in MAY_IMPORT}
+    expected["__init__.py"] = f"../../{LIBRARY}/__init__.py"
+    if names != set(expected):
+        return [f".types/nextn holds {sorted(names)}"]
     targets = {name: str((links / name).readlink()) for name in names}
-    return [f"{n} -> {t}" for n, t in targets.items() if t != f"../../{n}"]
+    return [f"{n} -> {t}" for n, t in sorted(targets.items()) if t != expected[n]]
 
 
 CHECKS: list[Check] = [
@@ -257,7 +265,7 @@ def test_the_repository(check: Check) -> None:
 
 
 def test_links_for_type_checkers() -> None:
-    if not all((ROOT / ".types" / "specdec" / name).is_symlink() for name in MAY_IMPORT):
+    if not all((ROOT / ".types" / "nextn" / name).is_symlink() for name in MAY_IMPORT):
         pytest.skip("git made plain files of the symbolic links here (core.symlinks=false)")
     assert wrong_links(ROOT) == []
 
@@ -275,9 +283,9 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (upward_imports, "core/errors.py", "from .gguf import x", "errors must not import"),
     (upward_imports, "core/state/a.py", "def f():\n    from ..runtime import x", "state must not"),
     (upward_imports, "core/models/a.py", "from ...cuda_kernels import x", "only backend/cuda"),
-    (foreign_imports, "cli/a.py", "import specdec.core", "imports specdec"),
+    (foreign_imports, "cli/a.py", "import nextn.core", "imports nextn"),
     (foreign_imports, "core/a.py", "from cupy.cuda import x", "imports cupy"),
-    (unlisted_packages, "core/new/__init__.py", "", "specdec.core.new: not listed"),
+    (unlisted_packages, "core/new/__init__.py", "", "nextn.core.new: not listed"),
     (unlisted_packages, "core/new/a.py", "", "core/new: no __init__.py"),
     (long_files, "tests/a.py", "x = 1\n" * (MAX_FILE + 1), "tests/a.py: 501 lines"),
     (long_files, "cuda_kernels/a.cu", "//\n" * (MAX_FILE + 1), "cuda_kernels/a.cu: 501 lines"),
@@ -289,23 +297,24 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (reordered_arithmetic, "core/a.py", "b.fadd(x, y, flags=('reassoc',))", "reassoc"),
     (missing_docstrings, "tests/a.py", "import sys", "does not open with a docstring"),
     (machine_paths, "docs/a.md", "see /ro" + "ot/x", "docs/a.md:1"),
-    (wrong_links, ".types/specdec/more", "", "more"),
+    (wrong_links, ".types/nextn/more", "", "more"),
 ]
 
 
 @pytest.fixture
 def clean(tmp_path: Path) -> Path:
     """A tree without faults."""
-    packages = [f'"specdec.{name}"' for name in ("cli", "convert", "core", "cuda_kernels")]
+    packages = [f'"nextn.{name}"' for name in ("cli", "convert", "core", "cuda_kernels")]
     parts = ("backend", "gguf", "models", "sampling", "state")
-    packages += [f'"specdec.core.{name}"' for name in parts]
+    packages += [f'"nextn.core.{name}"' for name in parts]
     settings = f"[tool.setuptools]\npackages = [{', '.join(packages)}]\n"
     (tmp_path / "pyproject.toml").write_text(settings)
     for folder in (*MAY_IMPORT, "tests", *(f"core/{part}" for part in parts)):
         plant(tmp_path / folder / "__init__.py", '"""."""\n')
     for name in MAY_IMPORT:
-        (tmp_path / ".types" / "specdec").mkdir(parents=True, exist_ok=True)
-        (tmp_path / ".types" / "specdec" / name).symlink_to(f"../../{name}")
+        (tmp_path / ".types" / "nextn").mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".types" / "nextn" / name).symlink_to(f"../../{name}")
+    (tmp_path / ".types/nextn/__init__.py").symlink_to(f"../../{LIBRARY}/__init__.py")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     return tmp_path
 
@@ -341,7 +350,7 @@ def test_what_is_allowed_is_not_a_fault(check: Check, name: str, source: str, cl
 
 
 def test_a_link_to_elsewhere_is_found(clean: Path) -> None:
-    link = clean / ".types" / "specdec" / "core"
+    link = clean / ".types" / "nextn" / "core"
     link.unlink()
     link.symlink_to("../../cli")
     assert wrong_links(clean) == ["core -> ../../cli"]
@@ -366,14 +375,22 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["core", "core.gguf.reader", "core.sampling.params", "core.models", "cuda_kernels"]
+    "module",
+    [
+        "core",
+        "core.runtime",
+        "core.gguf.reader",
+        "core.sampling.params",
+        "core.models",
+        "cuda_kernels",
+    ],
 )
 def test_imports_stay_light(module: str) -> None:
-    assert loaded_by(f"import specdec.{module}").isdisjoint(HEAVY)
+    assert loaded_by(f"import nextn.{module}").isdisjoint(HEAVY)
 
 
 def test_heavy_imports_would_be_seen() -> None:
-    assert "torch" in loaded_by("import specdec.core.backend.reference.backend")
+    assert "torch" in loaded_by("import nextn.core.backend.reference.backend")
 
 
 @pytest.fixture(scope="module")
@@ -393,13 +410,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     shipped = {
-        f"specdec/{path.relative_to(ROOT).as_posix()}"
+        f"{package_of(path.parent.relative_to(ROOT).as_posix()).replace('.', '/')}/{path.name}"
         for path in known_files(ROOT)
         if path.relative_to(ROOT).parts[0] in MAY_IMPORT and path.name.endswith(SHIPPED)
     }
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == shipped
-    assert "specdec/core/py.typed" in shipped
+    assert {"nextn/__init__.py", "nextn/py.typed", "nextn/core/py.typed"} <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 
@@ -412,7 +429,7 @@ def test_the_wheel_installs(wheel: Path, tmp_path: Path) -> None:
     subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
     assert [*venv.glob("bin/spec"), *venv.glob("Scripts/spec.exe")]
     statement = (
-        "import specdec.core, specdec.core.errors as e; from importlib.util import find_spec; "
+        "import nextn.core, nextn.core.errors as e; from importlib.util import find_spec; "
         "print(e.__file__, *map(find_spec, ['cli', 'core', 'convert', 'cuda_kernels']))"
     )
     command = [python, "-c", statement]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 from ..auditing import difference_line
 from ..flags import takes_flags
 from ..loading import open_runtime
@@ -125,7 +125,7 @@ def look_through(file: GgufFile, findings: Findings, output: Output) -> dict[str
     try:
         check_vocabulary(file)
         broken = broken_rules(file)
-    except SpecdecError as error:
+    except NextnError as error:
         broken = [str(error)]
     if broken:
         findings.fail("rules", broken)
@@ -194,7 +194,7 @@ def run(
                         f"none of {trial.stats.draft_n} drafted tokens was accepted: a head or "
                         "draft of another model, or random weights?",
                     )
-    except SpecdecError as error:
+    except NextnError as error:
         findings.fail("run", [str(error)])
     finally:
         output.clear_progress()

@@ -6,13 +6,13 @@ import socket
 import ssl
 from typing import Final
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 
 # No server of that name, none that listens, none that is who it says: not soon, either.
 FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 
 
-class RemoteError(SpecdecError):
+class RemoteError(NextnError):
     """Something on a server cannot be read."""
 
 

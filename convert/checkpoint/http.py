@@ -200,7 +200,7 @@ class Client:
         parts = _split(url)
         origin = _origin(parts)
         self._asked = origin[1]
-        sent = {"User-Agent": "specdec", "Accept-Encoding": "identity", **headers}
+        sent = {"User-Agent": "nextn", "Accept-Encoding": "identity", **headers}
         is_private = parts.scheme == "https" or parts.hostname in _LOOPBACK
         if self._token and origin == self._home and is_private:
             sent["Authorization"] = f"Bearer {self._token}"

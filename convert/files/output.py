@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...core.errors import ConfigError, SpecdecError
+from ...core.errors import ConfigError, NextnError
 from ...core.gguf.header import DEFAULT_ALIGNMENT
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.shown import shown_path
@@ -89,7 +89,7 @@ def write(
 def _check_unchanged(sources: list[GgufFile]) -> None:
     for source in sources:
         if not source.is_unchanged():
-            raise SpecdecError(f"{source.label} was written to meanwhile; nothing was made")
+            raise NextnError(f"{source.label} was written to meanwhile; nothing was made")
 
 
 def check_output(output: Output, inputs: Iterable[Path], total: int) -> None:
@@ -109,7 +109,7 @@ def check_output(output: Output, inputs: Iterable[Path], total: int) -> None:
         raise ConfigError(f"{shown_path(folder)} cannot be written to")
     free = shutil.disk_usage(folder).free
     if free < total + min(_HEADERS, total // 8):
-        raise SpecdecError(
+        raise NextnError(
             f"{shown_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are "
             f"needed: make room, or choose another disk"
         )
@@ -167,7 +167,7 @@ class _Backup:
 def _copy(path: Path, backup: Path) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < 2 * path.stat().st_size:
-        raise SpecdecError(f"{shown_path(path.parent)} has no room for a backup of {path.name}")
+        raise NextnError(f"{shown_path(path.parent)} has no room for a backup of {path.name}")
     try:
         shutil.copyfile(path, backup)
     except BaseException:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 from typing import Final
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 from ...core.folders import cache_root
 from ...core.gguf.shown import shown_path
 from ..checkpoint import Checkpoint
@@ -45,7 +45,7 @@ def _fetch(repository: Repository, names: list[str], progress: Progress) -> None
     needed = sum(repository.files[name].size or 0 for name in missing)
     free = shutil.disk_usage(root).free
     if free < needed:
-        raise SpecdecError(
+        raise NextnError(
             f"{shown_path(root)} has {free / 1e6:,.0f} MB free, {needed / 1e6:,.0f} MB are to be "
             f"fetched into it: make room, or set SPEC_CACHE_DIR"
         )

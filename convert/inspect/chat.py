@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 from ...core.gguf.metadata import Metadata
 from ...core.tokenizer.chat import ChatTemplate
 from .report import Part, Report, TemplateFacts, TokenizerFacts
@@ -42,7 +42,7 @@ def tokenizer_facts(metadata: Metadata, report: Report) -> TokenizerFacts | None
 
     try:
         tokenizer = load_tokenizer(metadata)
-    except SpecdecError as error:
+    except NextnError as error:
         report.problem(Part.MODEL, f"the tokenizer cannot be used: {error}")
         return None
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
@@ -68,7 +68,7 @@ def describe_template(source: str, names: tuple[str, ...] = ()) -> TemplateFacts
     size = len(source)
     try:
         plain = _render(template, _USER)
-    except SpecdecError as error:
+    except NextnError as error:
         return TemplateFacts(size, names=names, error=str(error))
     return TemplateFacts(
         size,
@@ -91,7 +91,7 @@ def _thinking(template: ChatTemplate, source: str, plain: str) -> str:
 def _tried(template: ChatTemplate, messages: Any, **values: Any) -> str:
     try:
         return _render(template, messages, **values)
-    except SpecdecError:
+    except NextnError:
         return ""
 
 

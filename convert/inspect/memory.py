@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 from ...core.models import ARCHITECTURES, survey_model
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
 from .facts import Facts
@@ -24,7 +24,7 @@ def survey(facts: Facts, report: Report) -> Survey | None:
         return None
     try:
         found = survey_model(facts.file)
-    except SpecdecError as error:
+    except NextnError as error:
         text = str(error).removeprefix(f"{facts.file.label}: ")
         if not any(text in finding.text or finding.text in text for finding in report.findings):
             report.problem(Part.MODEL, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 from ...core.gguf.reader import GgufFile
 from ...core.speculation.vocabularies import find_difference
 from ...core.tokenizer import load_tokenizer
@@ -80,5 +80,5 @@ def _difference(facts: Facts, other: Facts) -> str | None:
     try:
         target = load_tokenizer(facts.file.metadata)
         return find_difference(target, load_tokenizer(other.file.metadata))
-    except SpecdecError as error:
+    except NextnError as error:
         return f"a tokenizer cannot be used ({error})"

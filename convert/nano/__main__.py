@@ -1,4 +1,4 @@
-"""`python -m specdec.convert.nano --out FILE`: make the bundled model out of Python's sources."""
+"""`python -m nextn.convert.nano --out FILE`: make the bundled model out of Python's sources."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    in_one_line("python -m specdec.convert.nano", main)
+    in_one_line("python -m nextn.convert.nano", main)

@@ -1,4 +1,4 @@
-"""The command that makes the bundled model: `python -m specdec.convert.nano --out FILE`."""
+"""The command that makes the bundled model: `python -m nextn.convert.nano --out FILE`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .training import Checkpoint, Trainer, keep_freed_memory
 LENGTH, ROWS = 1024, 4
 Number = TypeVar("Number", int, float)
 
-_log = logging.getLogger("specdec.convert.nano")
+_log = logging.getLogger("nextn.convert.nano")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m specdec.convert.nano", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m nextn.convert.nano", description=__doc__)
     add = parser.add_argument
     add("--out", type=Path, required=True, help="the GGUF file to write")
     add("--work", type=Path, help="folder of checkpoints; default: beside --out")

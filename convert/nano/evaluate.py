@@ -1,4 +1,4 @@
-"""`python -m specdec.convert.nano.evaluate FILE`: the figures of `docs/nano.md`, by our runtime."""
+"""`python -m nextn.convert.nano.evaluate FILE`: the figures of `docs/nano.md`, by our runtime."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ N_BODY = 200  # tokens of a completed function
 N_SEEDS = 5
 TEMPERATURE = 0.5  # of completed functions; chosen on other headers than those that are counted
 
-_log = logging.getLogger("specdec.convert.nano")
+_log = logging.getLogger("nextn.convert.nano")
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -156,4 +156,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    in_one_line("python -m specdec.convert.nano.evaluate", main)
+    in_one_line("python -m nextn.convert.nano.evaluate", main)

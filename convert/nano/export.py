@@ -64,7 +64,7 @@ def general(shape: Shape, kind: str) -> dict[str, Any]:
     return {
         "general.architecture": architecture(shape),
         "general.type": "model",
-        "general.name": "specdec nano" if shape.is_hybrid else "specdec nano draft",
+        "general.name": "nextn nano" if shape.is_hybrid else "nextn nano draft",
         "general.description": DESCRIPTION,
         "general.license": LICENSE,
         "general.file_type": FILE_TYPES[kind],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from ...core.errors import SpecdecError
+from ...core.errors import NextnError
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -19,9 +19,9 @@ def in_one_line(program: str, work: Callable[[], None]) -> None:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        _end(f"{program}: error: torch is not installed; run: pip install 'specdec[train]'")
+        _end(f"{program}: error: torch is not installed; run: pip install 'nextn[train]'")
         sys.exit(FAILED)
-    except (SpecdecError, OSError) as error:
+    except (NextnError, OSError) as error:
         _end(f"{program}: error: {error}")
         sys.exit(FAILED)
 

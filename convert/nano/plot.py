@@ -1,4 +1,4 @@
-"""`python -m specdec.convert.nano.plot CHECKPOINT OUT.svg`: the loss curve as a picture."""
+"""`python -m nextn.convert.nano.plot CHECKPOINT OUT.svg`: the loss curve as a picture."""
 
 from __future__ import annotations
 
@@ -80,4 +80,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    in_one_line("python -m specdec.convert.nano.plot", main)
+    in_one_line("python -m nextn.convert.nano.plot", main)

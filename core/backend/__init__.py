@@ -49,6 +49,6 @@ def create_backend(
             raise
         raise MissingDependencyError(
             f"--device {device} needs torch, which is not installed; "
-            "run: pip install 'specdec[torch]'"
+            "run: pip install 'nextn[torch]'"
         ) from None
     return ReferenceBackend(name or "cpu")

@@ -21,7 +21,7 @@ _NAMES: Final = {
     "prefix_cache_hits": "cached",
     "n_decode": "steps",
 }
-_OWN: Final = "specdec:"  # beside llama.cpp's, what only our server counts
+_OWN: Final = "nextn:"  # beside llama.cpp's, what only our server counts
 _OWN_NAMES: Final = {"draft_tokens": "drafted", "accepted_tokens": "accepted"}
 _PER_PLACE: Final = "spec_decode_num_accepted_tokens_per_pos"
 _BUSY: Final = ("requests_processing", "requests_deferred", "num_requests_running",

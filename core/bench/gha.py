@@ -43,8 +43,8 @@ def _extra(report: Report, summary: Summary) -> dict[str, str]:
         f"prompts {report.prompt_set} ({report.prompt_set_sha256[:12]})",
         f"{summary.counts.n_samples} texts, seed {report.settings.seed}",
     ]
-    version = (report.provenance.get("versions") or {}).get("specdec")
-    return {"extra": "\n".join([*lines, *([f"specdec {version}"] if version else [])])}
+    version = (report.provenance.get("versions") or {}).get("nextn")
+    return {"extra": "\n".join([*lines, *([f"nextn {version}"] if version else [])])}
 
 
 def as_gha(report: Report) -> str:

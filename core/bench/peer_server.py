@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any, Final
 
-READY: Final = "specdec-peer "  # before the address: llama.cpp may write lines of its own
+READY: Final = "nextn-peer "  # before the address: llama.cpp may write lines of its own
 _ERRORS_ONLY: Final = 1
 
 

@@ -16,11 +16,11 @@ from .wire import Answer, ServerError, Wire
 
 AUTO: Final = "auto"
 APIS: Final = (AUTO, NATIVE, COMPLETIONS, CHAT)
-OURS: Final = "specdec"  # as a kind of server
+OURS: Final = "nextn"  # as a kind of server
 # Who they say that they are (`owned_by`), and what we call them.
 _OWNERS: Final = {
     "llamacpp": "llama.cpp",
-    "specdec": OURS,
+    "nextn": OURS,
     "vllm": "vLLM",
     "sglang": "SGLang",
 }

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ..runtime import Runtime
 from .noise import load_average
 
-PACKAGES: Final = ("specdec", "numpy", "llvmlite", "tokenizers", "torch")
+PACKAGES: Final = ("nextn", "numpy", "llvmlite", "tokenizers", "torch")
 _CHUNK: Final = 1 << 22
 
 

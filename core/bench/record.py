@@ -18,7 +18,7 @@ from ..errors import ConfigError
 from .coding import decode, encode
 
 SCHEMA: Final = 1  # goes up when an older reader would misread a file
-FORMAT: Final = "specdec-bench"
+FORMAT: Final = "nextn-bench"
 
 # Prompts -----------------------------------------------------------------------------------------
 
@@ -337,6 +337,6 @@ class Report:
         schema = value.get("schema")
         if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
             raise ConfigError(
-                f"the report has schema {schema!r}, this version reads {SCHEMA}; update specdec"
+                f"the report has schema {schema!r}, this version reads {SCHEMA}; update nextn"
             )
         return decode(cls, value)

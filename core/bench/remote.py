@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from .counters import Counters, differences
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
 from .probing import Service, counters_of
@@ -155,7 +155,7 @@ class RemoteTarget:
                 self._write(manner, replace(task, salt=salt), sample, stop, watches=watches)
             except Stopped:
                 return
-            except SpecdecError as error:
+            except NextnError as error:
                 sample.error = str(error)
             yield sample
             if sample.error:

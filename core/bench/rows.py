@@ -56,7 +56,7 @@ def _place(report: Report) -> Row:
         "test_time", "seed",
     )  # fmt: skip
     row = {name: known.get(name) for name in names}
-    row["build_number"] = known.get("versions", {}).get("specdec")
+    row["build_number"] = known.get("versions", {}).get("nextn")
     row["backends"] = known.get("device")
     if row["model_filename"] is not None:
         row["model_filename"] = PurePath(row["model_filename"]).name

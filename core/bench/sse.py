@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 
 MAX_EVENT: Final = 16 << 20  # bytes; no server sends that in one event, a broken one sends no end
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
-class EventTooLongError(SpecdecError):
+class EventTooLongError(NextnError):
     """The stream is no stream of events, or a hostile one."""
 
 

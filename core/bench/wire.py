@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import ConfigError, SpecdecError
+from ..errors import ConfigError, NextnError
 from .address import Address
 from .sse import EventParser
 
@@ -21,7 +21,7 @@ _READ: Final = 1 << 16
 _SHOWN: Final = 300  # characters of a server's own words
 
 
-class ServerError(SpecdecError):
+class ServerError(NextnError):
     """A server did not do what it was asked. `status` is 0 where it did not answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -70,7 +70,7 @@ class Wire:
             raise ConfigError("--api-key holds characters that no key has")
         self.address = address
         self._timeouts = timeouts
-        self._headers = {"User-Agent": "specdec", "Accept-Encoding": "identity"}
+        self._headers = {"User-Agent": "nextn", "Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._has_key = bool(api_key)

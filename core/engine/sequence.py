@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..backend.interface import HostOutput
 from ..backend.picking import UNSURE
-from ..errors import SpecdecError
+from ..errors import NextnError
 from ..generation import (
     CONTEXT,
     EOS,
@@ -129,7 +129,7 @@ class Sequence:
         own, best = law_logprobs(law, token, count)
         return own, tuple(best)
 
-    def end(self, reason: str, error: SpecdecError | None = None) -> Event:
+    def end(self, reason: str, error: NextnError | None = None) -> Event:
         """The last event of a text that does not end with a token."""
         self.stop_reason = reason
         return Event(NO_TOKEN, self._flush(), stop_reason=reason, sequence=self.id, error=error)

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import ConfigError, SpecdecError
+from ..errors import ConfigError, NextnError
 from .shown import shown_path
 
 
@@ -38,7 +38,7 @@ def staged(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]]:
             os.replace(source, final)
         _sync_folder(finals[0].parent)
     except OSError as error:
-        raise SpecdecError(
+        raise NextnError(
             f"{shown_path(finals[0])}: cannot be written: {error.strerror or error}"
         ) from error
     finally:

@@ -1,6 +1,6 @@
 """The bundled model: a small hybrid with an MTP head, trained on Python's standard library.
 
-Made by `python -m specdec.convert.nano`; `docs/nano.md` says what it is good for.
+Made by `python -m nextn.convert.nano`; `docs/nano.md` says what it is good for.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ConfigError, SpecdecError
+from ..errors import ConfigError, NextnError
 
 _MOST = 64
 
@@ -41,7 +41,7 @@ def check_devices(devices: Sequence[str]) -> None:
 class OneIsTooSmallError(Exception):
     """A model does not fit its GPU, and there are others."""
 
-    def __init__(self, reason: SpecdecError, n_devices: int) -> None:
+    def __init__(self, reason: NextnError, n_devices: int) -> None:
         super().__init__(str(reason))
         self.reason, self.n_devices = reason, n_devices
 

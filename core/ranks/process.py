@@ -23,7 +23,7 @@ from ..backend import create_backend
 from ..backend.interface import Backend, RunRows, SlotImage, State, Taps
 from ..backend.layers import StateShape
 from ..backend.step import Step
-from ..errors import SpecdecError
+from ..errors import NextnError
 from ..gguf.reader import GgufFile, open_gguf
 from ..models import prepare_model, survey_model
 from ..models.base import Model, Share
@@ -94,7 +94,7 @@ def _said(error: BaseException) -> str:
     if isinstance(error, MemoryError) or is_torchs or type(error).__name__ == "OutOfMemoryError":
         return "ran out of memory"
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-    return text if isinstance(error, SpecdecError) else f"failed, {type(error).__name__}: {text}"
+    return text if isinstance(error, NextnError) else f"failed, {type(error).__name__}: {text}"
 
 
 class _Telling(logging.Handler):

@@ -68,7 +68,7 @@ def _model(service: Service, names: tuple[str, ...]) -> dict[str, Any]:
         "id": names[0],
         "object": "model",
         "created": service.started_at,
-        "owned_by": "specdec",
+        "owned_by": "nextn",
         "root": names[0],
         "parent": None,
         "max_model_len": service.n_ctx,
@@ -119,7 +119,7 @@ def _props(service: Service) -> dict[str, Any]:
         "bos_token": spelling(tokenizer, tokenizer.bos_id),
         "eos_token": spelling(tokenizer, tokenizer.eos_id),
         "speculative_types": list(runtime.spec_types),
-        "build_info": f"specdec-{_version()}",
+        "build_info": f"nextn-{_version()}",
         "is_sleeping": False,
         "cache": _cache(service),
     }
@@ -212,4 +212,4 @@ def _service(request: Request) -> Service:
 def _version() -> str:
     from importlib.metadata import version
 
-    return version("specdec")
+    return version("nextn")

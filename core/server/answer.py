@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, Final
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats
 from ..tokenizer import Tokenizer
 from .work import Work
@@ -25,7 +25,7 @@ class Answer:
         self.rejected: list[list[str]] = []  # what was drafted in their place, if it was asked for
         self.stop_reason: str | None = None
         self.stop_string = ""
-        self.error: SpecdecError | None = None
+        self.error: NextnError | None = None
         self.is_open = False  # its format has been told that it begins
         self._tokenizer, self._is_silent = tokenizer, is_silent
         self._with_logprobs = work.params.logprobs is not None

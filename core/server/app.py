@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from . import (
     about,
     anthropic,
@@ -73,7 +73,7 @@ def build_app(service: Service) -> ASGIApp:
         routes=_routes(service.settings.with_page),
         exception_handlers={
             ApiError: on_api_error,
-            SpecdecError: on_api_error,
+            NextnError: on_api_error,
             HTTPException: on_http_error,
             Exception: on_bug,
         },

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from ..tokenizer import ChatTemplate, Tokenizer
 from ..tokenizer.chat import prompt_tokens, spelling
 from ..tokenizer.chatml import CHATML
@@ -77,5 +77,5 @@ def _render(
             eos_token=spelling(tokenizer, tokenizer.eos_id),
             switches=switches,
         )
-    except SpecdecError as error:
+    except NextnError as error:
         raise api_error(error) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..errors import ConfigError, SpecdecError, TemplateError
+from ..errors import ConfigError, NextnError, TemplateError
 
 _KINDS: Final = {
     400: "invalid_request_error",
@@ -60,11 +60,11 @@ class ApiError(Exception):
         return headers
 
 
-class EngineError(SpecdecError):
+class EngineError(NextnError):
     """A step of the engine failed: whoever took part in it has to know."""
 
 
-class UnavailableError(SpecdecError):
+class UnavailableError(NextnError):
     """The server is going down, or the request waited too long."""
 
 
@@ -85,7 +85,7 @@ def api_error(error: BaseException) -> ApiError:
             return ApiError(400, field_names(str(error)))
         case UnavailableError():
             return ApiError(503, str(error), retry_after=1)
-        case SpecdecError():
+        case NextnError():
             return ApiError(500, str(error))
     return ApiError(500, f"internal error: {type(error).__name__}")
 

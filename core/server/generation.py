@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import ConfigError, SpecdecError
+from ..errors import ConfigError, NextnError
 from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
 from .answer import Answer
 from .errors import ApiError, UnavailableError, api_error
@@ -103,7 +103,7 @@ class Generation(Response):
         """It is streaming, waits for the engine, and has sent nothing."""
         return self.has_begun and not self.waits_since and self.sent_at < moment
 
-    def give_up(self, error: SpecdecError) -> None:
+    def give_up(self, error: NextnError) -> None:
         """It ends with this, whatever the engine still does."""
         for answer in self.answers:
             if answer.stop_reason is None:

@@ -105,7 +105,7 @@ def _vllm(worker: Worker, more: dict[str, str]) -> Iterator[list[str]]:
 def _own(worker: Worker) -> Iterator[list[str]]:
     totals = worker.totals
     sources = totals.by_source.items()
-    name = "specdec:{}".format
+    name = "nextn:{}".format
     yield family(
         name("draft_tokens_total"), "counter", "Tokens that were drafted, by who drafted them.",
         {source: stats.drafted for source, stats in sources}, "source",

@@ -12,7 +12,7 @@ from .asked import Asked
 from .formats import DONE, Format, encode, event, progress_object
 from .mailbox import Progress
 
-FINGERPRINT: Final = "specdec"
+FINGERPRINT: Final = "nextn"
 
 
 class OpenAIFormat(Format):

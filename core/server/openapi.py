@@ -228,7 +228,7 @@ def document() -> Schema:
 
     return {
         "openapi": "3.1.0",
-        "info": {"title": "spec serve", "version": version("specdec"), "license": {"name": "MIT"}},
+        "info": {"title": "spec serve", "version": version("nextn"), "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
         "paths": _paths(),

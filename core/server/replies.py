@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from .errors import ApiError, api_error
 from .formats import encode
 
@@ -28,7 +28,7 @@ def error_response(error: ApiError) -> Response:
 
 
 async def on_api_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError | SpecdecError), "registered for these"
+    assert isinstance(error, ApiError | NextnError), "registered for these"
     return error_response(api_error(error))
 
 

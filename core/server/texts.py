@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import SpecdecError
+from ..errors import NextnError
 from ..generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
 from .crossing import Crossing
 from .errors import EngineError, UnavailableError
@@ -44,7 +44,7 @@ class Texts:
                 sequence = engine.add(
                     work.prompt, work.params, index=work.index, sampler=work.sampler
                 )
-            except SpecdecError as error:
+            except NextnError as error:
                 self._refuse(work, error)
                 continue
             work.sequence, work.began_at = sequence, now
@@ -130,14 +130,14 @@ class Texts:
             work.is_cancelled = True
             engine.cancel(work.sequence, reason)
 
-    def _refuse(self, work: Work, error: SpecdecError | None, reason: str = ERROR) -> None:
+    def _refuse(self, work: Work, error: NextnError | None, reason: str = ERROR) -> None:
         """It ends before it began."""
         work.mailbox.put(work.place, Event(NO_TOKEN, "", stop_reason=reason, error=error))
         self._crossing.touch(work.mailbox)
         self.n_ended += 1
         self._totals.ended[reason] = self._totals.ended.get(reason, 0) + 1
 
-    def end_all(self, told: SpecdecError, engine: Engine | None) -> None:
+    def end_all(self, told: NextnError, engine: Engine | None) -> None:
         """Nobody is left without a last word. `engine`: None where it cannot be asked any more."""
         for work in [*self.running.values(), *self.waiting]:
             if work.sequence is not None:

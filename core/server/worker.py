@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..errors import DeviceError, SpecdecError
+from ..errors import DeviceError, NextnError
 from ..generation import CANCELLED, NO_TOKEN
 from ..state.host_memory import give_back
 from .crossing import Crossing
@@ -327,7 +327,7 @@ class Worker:
         """The end of the server."""
         self._fail_all(UnavailableError("the server is shutting down"))
 
-    def _fail_all(self, told: SpecdecError | None = None) -> None:
+    def _fail_all(self, told: NextnError | None = None) -> None:
         told = told or EngineError(f"the engine has failed: {type(self.failure).__name__}")
         while not self._commands.empty():  # somebody may have been submitted meanwhile
             self._commands.get()()

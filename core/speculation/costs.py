@@ -14,7 +14,7 @@ from ..gguf.staging import staged
 from ..gguf.whole import read_whole
 from .curve import Curve, Line, Slope
 
-FORMAT: Final = "specdec-costs"
+FORMAT: Final = "nextn-costs"
 _MAX_COUNT: Final = 4096
 _MAX_DIGITS: Final = 20  # of a number in a name
 _MAX_BYTES: Final = 1 << 24

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..backend.chain import NO_REQUEST, Chooser, DraftAsk
-from ..errors import NonFiniteError, SpecdecError
+from ..errors import NextnError, NonFiniteError
 from .draft_state import DraftState, Part, Reading
 from .translation import NO_TOKEN, Translation
 
@@ -152,7 +152,7 @@ class Round:
             work.line.is_broken = True
             logger.warning("%s: no more drafts for this text: %s", self._label, error)
             return False
-        except SpecdecError:  # the sampler has nothing to say here, as the target will find
+        except NextnError:  # the sampler has nothing to say here, as the target will find
             return False
         work.tokens.append(token)
         work.chances.append(chance)

@@ -8,11 +8,11 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import I64, Emitter, vector
-from specdec.core.backend.cpu.memory import aligned
-from specdec.core.backend.cpu.team import Program, Team
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import I64, Emitter, vector
+from nextn.core.backend.cpu.memory import aligned
+from nextn.core.backend.cpu.team import Program, Team
 
 from .context import bytes_read, cell_bytes, state_bytes
 from .figures import Figure, spread

@@ -17,7 +17,7 @@ from .setup import Setup
 ROUNDS, N = 5, 512
 TEXT = "hello world this is a"
 ASKED = 1.2
-SPEC = "from specdec.cli.start import main; main()"
+SPEC = "from nextn.cli.start import main; main()"
 FLAGS = {"greedy": ["--temp", "0"], "default sampling": ["-s", "1"]}
 SETTINGS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0},

@@ -16,16 +16,16 @@ from support.ggml_quantize import ggml_quantize
 from support.random_shapes import Sizes
 from support.sparse_file import write_sparse_qwen35
 
-from specdec.convert.files.output import Output
-from specdec.convert.quantize.encode import encode
-from specdec.convert.quantize.native import WRITERS
-from specdec.convert.quantize.plan import Wishes, make_plan
-from specdec.convert.quantize.recipes import find_recipe
-from specdec.convert.quantize.run import quantize_file
-from specdec.core.gguf.quants import dequantize, find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.types import Writable
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.files.output import Output
+from nextn.convert.quantize.encode import encode
+from nextn.convert.quantize.native import WRITERS
+from nextn.convert.quantize.plan import Wishes, make_plan
+from nextn.convert.quantize.recipes import find_recipe
+from nextn.convert.quantize.run import quantize_file
+from nextn.core.gguf.quants import dequantize, find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import Writable
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 from .figures import Figure, spread
 from .setup import Setup
@@ -33,7 +33,7 @@ from .setup import Setup
 MOST_ERROR = 1.02  # of llama.cpp's
 RATES = {"Q8_0": 300.0, "Q4_K": 50.0, "Q6_K": None, "IQ4_XS": None}  # MB/s of F16
 ROUNDS = 3
-SPEC = "from specdec.cli.start import main; main()"
+SPEC = "from nextn.cli.start import main; main()"
 # Qwen3.5-27B as it is, but for the vocabulary: 15 GB in Q4_0.
 LARGE = Sizes(
     n_layers=64, n_embd=5120, n_ff=17408, n_vocab=65536, n_heads=24, n_kv_heads=4,

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from support.llama_cpp import LlamaCpp
 
-import specdec.core
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
+import nextn.core
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -47,7 +47,7 @@ def measure(path: Path, threads: int, prompt_rounds: int = 0) -> tuple[Rates, Ra
     decode, prompts = Rates(), Rates()
     rng = np.random.default_rng(0)
     with (
-        specdec.core.load(path, "cpu", n_ctx=1024, threads=threads) as runtime,
+        nextn.core.load(path, "cpu", n_ctx=1024, threads=threads) as runtime,
         LlamaCpp(path, n_ctx=1024, n_threads=threads, half_kv=True) as llama,
     ):
 

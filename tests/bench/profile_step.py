@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import I64, Emitter
-from specdec.core.backend.cpu.kernels.moe import ExpertWords
-from specdec.core.backend.cpu.kernels.product import ProductWords
-from specdec.core.backend.cpu.team import Program, Team
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import I64, Emitter
+from nextn.core.backend.cpu.kernels.moe import ExpertWords
+from nextn.core.backend.cpu.kernels.product import ProductWords
+from nextn.core.backend.cpu.team import Program, Team
 
 from .setup import Stepper
 

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from specdec.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.cpu.backend import CpuBackend
 
 PACKAGES = ("llvmlite", "numpy", "xllamacpp")
 

@@ -15,7 +15,7 @@ from typing import Any
 from support.llama_cpp import LlamaCpp
 from support.served import SPEC, Served, ask, served
 
-from specdec.core import nano
+from nextn.core import nano
 
 from .figures import Figure, spread
 from .serve_client import N_STREAMS, N_TOKENS, PROMPTS, body_of, rate, together

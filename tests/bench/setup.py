@@ -12,14 +12,14 @@ import numpy as np
 from support import llama_quantize, random_file, random_shapes
 from support.random_file import Sizes, write_random
 
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.team import Team
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.team import Team
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.state.sizes import PAGE_LEN
 
 MIXTURES = ("Q4_0", "Q4_K_M", "Q8_0")
 WINDOW = 16  # rows whose factors are kept: the widest step that is measured

@@ -185,7 +185,7 @@ class Soak:
                 self.found.faults.append(f"not free at the end: {open_}")
                 break
             await asyncio.sleep(0.05)
-        if metrics["specdec:failed_steps_total"] or metrics["specdec:drafter_failures_total"]:
+        if metrics["nextn:failed_steps_total"] or metrics["nextn:drafter_failures_total"]:
             self.found.faults.append("steps or drafters have failed")
 
 

@@ -9,19 +9,19 @@ from functools import partial
 
 import numpy as np
 
-import specdec.core
-from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.scheduler import Part
-from specdec.core.engine.verify import Synthetic, Verifier
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
-from specdec.core.speculation.options import MTP, SpecOptions
-from specdec.core.speculation.synthetic import chances_of, rates_for_length
-from specdec.core.tokenizer import Tokenizer
+import nextn.core
+from nextn.core.backend.interface import HostOutput
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.scheduler import Part
+from nextn.core.engine.verify import Synthetic, Verifier
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.acceptance import SYNTHETIC, Acceptance
+from nextn.core.speculation.options import MTP, SpecOptions
+from nextn.core.speculation.synthetic import chances_of, rates_for_length
+from nextn.core.tokenizer import Tokenizer
 
 from .figures import Figure, spread
 from .setup import Setup
@@ -57,7 +57,7 @@ def four(setup: Setup) -> list[Figure]:
     figures = []
     for mixture in FILES:
         path = setup.file(f"{mixture}-mtp")
-        with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
+        with nextn.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
             rates, lengths, watched = measure(runtime)
         for name in ("fixed", "controller"):
             detail = {name: spread(rates[name]), "plain": spread(rates["plain"])}

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-import specdec.core
-from specdec.core import nano
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
+import nextn.core
+from nextn.core import nano
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
 
 from .figures import Figure, spread
 from .setup import Setup
@@ -37,7 +37,7 @@ class Side:
 
 
 def chats(setup: Setup) -> list[Figure]:
-    with specdec.core.load(nano.path(), "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
+    with nextn.core.load(nano.path(), "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
         sides, rates = measure(runtime)
     plain, auto = sides["plain"], sides["auto"]
     ratios = [ratio(plain.seconds[chat], auto.seconds[chat]) for chat in range(CHATS)]

@@ -6,10 +6,10 @@ import statistics
 from dataclasses import replace
 from functools import partial
 
-import specdec.core
-from specdec.core import nano
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.options import MTP, NGRAM_MOD, NgramModSizes, SpecOptions
+import nextn.core
+from nextn.core import nano
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.options import MTP, NGRAM_MOD, NgramModSizes, SpecOptions
 
 from .figures import Figure
 from .setup import Setup
@@ -25,7 +25,7 @@ SIZES = {"usual sizes": NgramModSizes(), "n-match 8, n-min 1": NgramModSizes(n_m
 
 def edits(setup: Setup) -> list[Figure]:
     figures = []
-    with specdec.core.load(nano.path(), "cpu", threads=setup.threads) as runtime:
+    with nextn.core.load(nano.path(), "cpu", threads=setup.threads) as runtime:
         for name, sizes in SIZES.items():
             found = measure(runtime, sizes)
             for other in ALONE:

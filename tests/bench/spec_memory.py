@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
-from specdec.core.backend.step import Piece, build_step, replay_after
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.state.sizes import PAGE_LEN
 
 from .figures import Figure, spread
 from .setup import WINDOW, Setup, Stepper

@@ -9,8 +9,8 @@ from functools import partial
 
 from support.llama_cpp import LlamaCpp
 
-import specdec.core
-from specdec.core import nano
+import nextn.core
+from nextn.core import nano
 
 from .figures import Figure
 from .setup import Setup
@@ -24,7 +24,7 @@ ASKED = 1.6
 
 def held_out_python(setup: Setup) -> list[Figure]:
     with (
-        specdec.core.load(nano.path(), "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime,
+        nextn.core.load(nano.path(), "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime,
         ExitStack() as peers,
     ):
         work = [Task(encode(runtime, text), N_TOKENS) for text in held_out()]

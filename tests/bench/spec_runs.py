@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.config import PREFILL_CHUNK, EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.scheduler import Part
-from specdec.core.engine.verify import Verifier
-from specdec.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import MATCH, Acceptance
-from specdec.core.speculation.build import make_policy, make_speculators
-from specdec.core.speculation.chain import Chain
-from specdec.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
-from specdec.core.speculation.plans import FixedPolicy, Policy
-from specdec.core.speculation.table import resolve_types
+from nextn.core.backend.interface import HostOutput
+from nextn.core.engine.config import PREFILL_CHUNK, EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.scheduler import Part
+from nextn.core.engine.verify import Verifier
+from nextn.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.acceptance import MATCH, Acceptance
+from nextn.core.speculation.build import make_policy, make_speculators
+from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
+from nextn.core.speculation.plans import FixedPolicy, Policy
+from nextn.core.speculation.table import resolve_types
 
 from .figures import spread
 

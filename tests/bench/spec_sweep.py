@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import specdec.core
-from specdec.core import nano
-from specdec.core.engine.engine import Engine
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.options import NGRAM_MOD, SpecOptions
+import nextn.core
+from nextn.core import nano
+from nextn.core.engine.engine import Engine
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.options import NGRAM_MOD, SpecOptions
 
 from .figures import Figure, spread
 from .setup import Setup
@@ -34,7 +34,7 @@ Rates = dict[str, list[float]]  # by setting, one of each round
 def sweep(setup: Setup) -> list[Figure]:
     """One engine for each setting, which does all the work in turn, as a server would."""
     path: Path = nano.path()
-    with specdec.core.load(path, "cpu", threads=setup.threads) as runtime:
+    with nextn.core.load(path, "cpu", threads=setup.threads) as runtime:
         engines = {name: new_engine(runtime, options) for name, options in SETTINGS.items()}
         found = {
             f"{kind}, temperature {temperature:g}": measure(runtime, engines, kind, temperature)

@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 from support.llama_cpp import LlamaCpp
 
-import specdec.core
-from specdec.core.engine.engine import Engine
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.options import MTP, SpecOptions
+import nextn.core
+from nextn.core.engine.engine import Engine
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.options import MTP, SpecOptions
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -86,7 +86,7 @@ def synthetic(setup: Setup) -> list[Figure]:
 def _heads(setup: Setup, mixture: str) -> list[Figure]:
     path = setup.file(f"{mixture}-mtp")
     with (
-        specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime,
+        nextn.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime,
         LlamaCpp(path, n_ctx=N_CTX, n_threads=setup.threads, half_kv=True) as llama,
     ):
         prompts = random_prompts(runtime)
@@ -138,7 +138,7 @@ def hostile(setup: Setup) -> list[Figure]:
     figures = []
     for file, (n_tokens, measures) in HOSTILE_FILES.items():
         path = setup.file(file)
-        with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
+        with nextn.core.load(path, "cpu", n_ctx=N_CTX, threads=setup.threads) as runtime:
             runs = _hostile_runs(runtime, n_tokens)
             wanted = {name for what in measures for name in HOSTILE[what]}
             found = interleaved({name: runs[name] for name in runs if name in wanted}, ROUNDS)

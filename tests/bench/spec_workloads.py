@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.core.runtime import Runtime
+from nextn.core.runtime import Runtime
 
 from .spec_runs import Task
 

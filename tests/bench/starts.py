@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import Emitter
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.cpu.team import Program, Team
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.team import Program, Team
 
 from .figures import Figure
 from .setup import Setup
@@ -45,12 +45,12 @@ def dispatch(setup: Setup) -> list[Figure]:
 START = """
 import sys, time
 start = time.perf_counter()
-import specdec.core, specdec.core.runtime
+import nextn.core, nextn.core.runtime
 def memory(name):  # of this process alone: getrusage would count what started it
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 before = memory("VmRSS")
-runtime = specdec.core.load(sys.argv[1], "cpu", n_ctx=4096)
+runtime = nextn.core.load(sys.argv[1], "cpu", n_ctx=4096)
 events = runtime.generate("Hello world, this is")
 next(events)
 ready = time.perf_counter() - start

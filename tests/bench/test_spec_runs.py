@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from specdec import core
-from specdec.core import nano
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.options import NGRAM_MOD, SpecOptions
+from nextn import core
+from nextn.core import nano
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.options import NGRAM_MOD, SpecOptions
 
 from . import spec_batch, spec_chats, spec_sweep
 from .spec_runs import (

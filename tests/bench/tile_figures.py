@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import Emitter
-from specdec.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
-from specdec.core.backend.cpu.formats.base import ROWS, Record, TileFormat
-from specdec.core.backend.cpu.formats.floats import _Floats
-from specdec.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
-from specdec.core.backend.cpu.memory import aligned
-from specdec.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
+from nextn.core.backend.cpu.formats.base import ROWS, Record, TileFormat
+from nextn.core.backend.cpu.formats.floats import _Floats
+from nextn.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from nextn.core.backend.cpu.memory import aligned
+from nextn.core.backend.cpu.simd import SETS
 
 N_IN = 1024  # elements of a row: as wide as a small model
 WEIGHT_BYTES = 256 << 10  # a quarter of the second-level cache of most CPUs

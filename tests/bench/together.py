@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from support.llama_cpp import LlamaCpp
 
-import specdec.core
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
+import nextn.core
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
 
 from .figures import Figure, spread
 from .setup import MIXTURES, Setup
@@ -46,7 +46,7 @@ def eight_in_llama_cpp(setup: Setup) -> list[Figure]:
 def ours(path: Path, threads: int) -> tuple[list[float], list[float]]:
     """Tokens/s after the step that reads the prompts, interleaved."""
     rng = np.random.default_rng(0)
-    with specdec.core.load(path, "cpu", n_ctx=N_CTX, threads=threads) as runtime:
+    with nextn.core.load(path, "cpu", n_ctx=N_CTX, threads=threads) as runtime:
         engine = runtime.new_engine(runtime.plan(SEQUENCES))
 
         def rate(n: int) -> float:

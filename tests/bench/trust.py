@@ -23,17 +23,17 @@ from typing import Any, Final
 
 from support.benching import SlowTarget
 
-from specdec.cli.bench_running import Plan, compare
-from specdec.core import nano
-from specdec.core.bench.gates import SPEEDUP, Gates
-from specdec.core.bench.local import LocalTarget
-from specdec.core.bench.provenance import provenance
-from specdec.core.bench.record import PromptSet, Report, RunSettings
-from specdec.core.bench.reporting import configuration_of
-from specdec.core.bench.running import Schedule
-from specdec.core.bench.variants import Variant, common_options, parse_variant
-from specdec.core.bench.workloads import built_in, selected
-from specdec.core.runtime import Runtime, load_runtime
+from nextn.cli.bench_running import Plan, compare
+from nextn.core import nano
+from nextn.core.bench.gates import SPEEDUP, Gates
+from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.provenance import provenance
+from nextn.core.bench.record import PromptSet, Report, RunSettings
+from nextn.core.bench.reporting import configuration_of
+from nextn.core.bench.running import Schedule
+from nextn.core.bench.variants import Variant, common_options, parse_variant
+from nextn.core.bench.workloads import built_in, selected
+from nextn.core.runtime import Runtime, load_runtime
 
 CATEGORIES: Final = ("code", "edit", "explain", "summarise", "extract", "translate", "creative",
                      "maths")  # fmt: skip

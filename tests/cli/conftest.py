@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from support import fake_spec
 
-from specdec import core
-from specdec.cli import app
+from nextn import core
+from nextn.cli import app
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 FAKE = [sys.executable, fake_spec.__file__]
-REAL = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
+REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 LEFT_OUT = frozenset({"NO_COLOR", "TERM", "SPEC_DEBUG", "PYTHONIOENCODING", "COLUMNS"})
 TIME_LIMIT = 60
 
@@ -75,7 +75,7 @@ def run_here(
         patch.setenv("TERM", "xterm")
         for name, stream in streams.items():
             patch.setattr(sys, name, stream)
-        patch.setattr(logging.getLogger("specdec"), "handlers", [])
+        patch.setattr(logging.getLogger("nextn"), "handlers", [])
         if script is not None:
             patch.setattr(fake_spec, "SCRIPT", script)
             patch.setattr(core, "load", fake_spec.fake_load)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from support.drafters import Toy, repeats
 
-from specdec.cli.app import run
-from specdec.core import audit as audit_module
-from specdec.core import runtime as runtime_module
-from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.sequence import Sequence
+from nextn.cli.app import run
+from nextn.core import audit as audit_module
+from nextn.core import runtime as runtime_module
+from nextn.core.backend.interface import HostOutput
+from nextn.core.engine.sequence import Sequence
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "the cat and the dog and the cat and the "

@@ -10,7 +10,7 @@ import pytest
 from support.bench_reports import report
 from support.fake_server import VLLM, FakeServer, Script
 
-from specdec.cli.app import run
+from nextn.cli.app import run
 
 SMALL = ["bench-spec", "-n", "20", "-r", "3", "--set", "code", "--category", "code,edit", "--limit",
          "2", "-q"]  # fmt: skip

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from specdec.cli.app import run
-from specdec.cli.bench_progress import BenchProgress, duration
-from specdec.cli.output import Output
-from specdec.core.bench import running
-from specdec.core.bench.record import Report, Sample
-from specdec.core.bench.tables import markdown
+from nextn.cli.app import run
+from nextn.cli.bench_progress import BenchProgress, duration
+from nextn.cli.output import Output
+from nextn.core.bench import running
+from nextn.core.bench.record import Report, Sample
+from nextn.core.bench.tables import markdown
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("bench-spec", "--category", "code,edit", "--limit", "2", "-n", "12", "-r", "2", "-t", "1")
@@ -31,7 +31,7 @@ def test_the_tables(capsys: Capture) -> None:
     code, out, err = bench(capsys, *PAIR, "--concurrency", "1,2")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("specdec nano (qwen35 Q8_0), cpu")
+    assert lines[0].startswith("nextn nano (qwen35 Q8_0), cpu")
     assert lines[1].startswith("4 prompts, 2 repetitions, prompt set code")
     titles = [line for line in lines[2:] if line.endswith(":") and not line.startswith("|")]
     assert titles == [
@@ -168,7 +168,7 @@ def test_an_earlier_report(capsys: Capture, tmp_path: Path) -> None:
 
 
 def test_a_text_that_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.core.bench.local import LocalTarget
+    from nextn.core.bench.local import LocalTarget
 
     original = LocalTarget._sample
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from specdec.cli.app import run
-from specdec.core import nano
-from specdec.core.gguf.reader import open_gguf
+from nextn.cli.app import run
+from nextn.core import nano
+from nextn.core.gguf.reader import open_gguf
 
 
 def test_generate_takes_the_bundled_model(capsys: pytest.CaptureFixture[str]) -> None:

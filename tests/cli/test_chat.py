@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specdec.cli.app import run
+from nextn.cli.app import run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 CHAT = ("generate", "-m", "m.gguf", "--chat")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.tiny_models import TinyModel, build_tiny
 
-from specdec.cli.app import run
-from specdec.core import audit as auditing
-from specdec.core import nano
-from specdec.core.backend.layers import Floats
+from nextn.cli.app import run
+from nextn.core import audit as auditing
+from nextn.core import nano
+from nextn.core.backend.layers import Floats
 
 Tiny = Callable[..., TinyModel]
 Capture = pytest.CaptureFixture[str]
@@ -71,7 +71,7 @@ def test_nan_and_what_follows(tmp_path: Path, capsys: Capture) -> None:
 
 def test_absurd_scales_of_a_quantised_file(tmp_path: Path, capsys: Capture) -> None:
     path = build_tiny("qwen3", tmp_path, quantise="Q8_0").path
-    from specdec.core.gguf.reader import open_gguf
+    from nextn.core.gguf.reader import open_gguf
 
     with open_gguf(path) as file:
         raw = bytes(file.tensors["blk.0.ffn_down.weight"].data[:34])
@@ -101,7 +101,7 @@ def test_a_text_that_is_not_the_same(
         def __call__(self, token: int, source: str, output: Any, row: int) -> None:
             super().__call__(token + (len(self.rows) == 7), source, output, row)
 
-    from specdec.convert.check import trial
+    from nextn.convert.check import trial
 
     monkeypatch.setattr(trial, "Witness", Lying)
     assert check(str(tiny("qwen3").path), "-n", "12") == 1

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cli.app import run
-from specdec.core import nano
+from nextn.cli.app import run
+from nextn.core import nano
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 NANO = str(nano.path())
@@ -137,13 +137,13 @@ def test_one_clear_line(
 
 SLOW = """
 import time
-import specdec.core.gguf.ranges as ranges
+import nextn.core.gguf.ranges as ranges
 copy = ranges._copy_in_kernel
 def slowly(*where):
     time.sleep(0.05)
     return copy(*where)
 ranges._copy_in_kernel = slowly
-from specdec.cli.start import main
+from nextn.cli.start import main
 main()
 """
 

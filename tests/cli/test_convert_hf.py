@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from support.checkpoints import build_checkpoint, write_tokenizer
 
-from specdec.cli.app import run
-from specdec.core.gguf.reader import open_gguf
+from nextn.cli.app import run
+from nextn.core.gguf.reader import open_gguf
 
 Capture = pytest.CaptureFixture[str]
-COMMAND = [sys.executable, "-c", "from specdec.cli.start import main; main()", "convert", "hf"]
+COMMAND = [sys.executable, "-c", "from nextn.cli.start import main; main()", "convert", "hf"]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_ctrl_c_leaves_nothing(large: Path, tmp_path: Path) -> None:
 def test_memory_stays_small(large: Path, tmp_path: Path) -> None:
     program = (
         # Not `ru_maxrss`: it begins with what the process that started this one had.
-        "import sys; from pathlib import Path; from specdec.cli.app import run; "
+        "import sys; from pathlib import Path; from nextn.cli.app import run; "
         "assert run(sys.argv[1:]) == 0; "
         "lines = Path('/proc/self/status').read_text().splitlines(); "
         "print(next(line.split()[1] for line in lines if line.startswith('VmHWM')))"

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 from support.hub import Hub, serve_hub
 from support.tiny_models import build_tiny
 
-from specdec.cli.app import run
-from specdec.core import nano
+from nextn.cli.app import run
+from nextn.core import nano
 
 Capture = pytest.CaptureFixture[str]
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.cli.app import run
+from nextn.cli.app import run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]
@@ -114,7 +114,7 @@ def test_without_torch_one_line_says_what_to_install(
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
-    assert "pip install 'specdec[torch]'" in done.stderr
+    assert "pip install 'nextn[torch]'" in done.stderr
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda", "torch:nonsense", "torch:cuda:99"])

@@ -6,20 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specdec.cli.help_page import help_page
+from nextn.cli.help_page import help_page
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert page == help_page(), "run: python -m specdec.cli.help_page > docs/cli.md"
+    assert page == help_page(), "run: python -m nextn.cli.help_page > docs/cli.md"
 
 
 def test_help_loads_nothing_heavy() -> None:
     """That is what keeps `spec --help` under a quarter of a second."""
     program = (
-        "import sys; from specdec.cli.app import run; run(['generate', '--help']); "
+        "import sys; from nextn.cli.app import run; run(['generate', '--help']); "
         "[run(['convert', name, '--help']) for name in "
         "'inspect hf attach extract detach merge split quantize check'.split()]; "
         "sys.stderr.write(' '.join(sys.modules))"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from specdec.cli.app import run
+from nextn.cli.app import run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ import pytest
 
 from .test_replicas import LONG, REAL, ask, health, serving
 
-pytest.importorskip("ray", reason="an extra: specdec[ray]")
+pytest.importorskip("ray", reason="an extra: nextn[ray]")
 pytestmark = pytest.mark.slow
 RAY = ("--ray", "replicas=2,cpus=1")
 

@@ -20,11 +20,11 @@ import psutil
 import pytest
 import typer
 
-from specdec.cli.options import PlaceOptions
-from specdec.cli.scale_options import place_of, place_on_ray, read_ray
-from specdec.core.server.replicas.ray_fleet import RayPlan
+from nextn.cli.options import PlaceOptions
+from nextn.cli.scale_options import place_of, place_on_ray, read_ray
+from nextn.core.server.replicas.ray_fleet import RayPlan
 
-REAL = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
+REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 LONG: dict[str, object] = {"prompt": "a = ", "ignore_eos": True, "n_predict": 1200}
 
@@ -192,7 +192,7 @@ def test_ray_is_asked_for_by_name(real_spec: Run, tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     done = real_spec("serve", "--ray", "replicas=2", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "spec: error: --ray needs Ray Serve: pip install 'specdec[ray]'\n"
+    assert done.stderr == "spec: error: --ray needs Ray Serve: pip install 'nextn[ray]'\n"
 
 
 def test_where_replicas_compute() -> None:

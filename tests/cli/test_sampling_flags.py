@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from specdec.cli.app import run
-from specdec.core.sampling.params import SamplingParams
+from nextn.cli.app import run
+from nextn.core.sampling.params import SamplingParams
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-REAL = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
+REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-SERVE = [sys.executable, "-c", "from specdec.cli.start import main; main()", "serve", "--port", "0"]
+SERVE = [sys.executable, "-c", "from nextn.cli.start import main; main()", "serve", "--port", "0"]
 
 
 @contextlib.contextmanager

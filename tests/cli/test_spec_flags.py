@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specdec.core.speculation.options import SpecOptions
+from nextn.core.speculation.options import SpecOptions
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 GENERATE = ("generate", "-m", "m.gguf")

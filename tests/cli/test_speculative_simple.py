@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.drafters import Toy, knows, repeats
 
-from specdec.cli import output
-from specdec.cli.app import run
-from specdec.core.errors import ConfigError
-from specdec.core.speculation import build
-from specdec.core.speculation.table import Setting
+from nextn.cli import output
+from nextn.cli.app import run
+from nextn.core.errors import ConfigError
+from nextn.core.speculation import build
+from nextn.core.speculation.table import Setting
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "the cat and the dog and the cat and the "

@@ -16,13 +16,13 @@ class Interrupt:
         if name == {name!r}:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from specdec.cli.start import main
+from nextn.cli.start import main
 sys.argv = ["spec", "--version"]
 main()
 """
 
 
-@pytest.mark.parametrize("name", ["typer", "specdec.cli.generate", "specdec.cli.warmup"])
+@pytest.mark.parametrize("name", ["typer", "nextn.cli.generate", "nextn.cli.warmup"])
 def test_an_interrupted_import_leaves_no_traceback(name: str) -> None:
     program = INTERRUPTED.format(name=name)
     ended = subprocess.run(

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from specdec.core.speculation.options import TYPES
+from nextn.core.speculation.options import TYPES
 
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals and POSIX signals", allow_module_level=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specdec.cli.app import app, run
+from nextn.cli.app import app, run
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.host_device import use_for_cuda
 
-from specdec.cli.app import run
-from specdec.cuda_kernels.cache import CubinCache, Entry
+from nextn.cli.app import run
+from nextn.cuda_kernels.cache import CubinCache, Entry
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]

@@ -11,14 +11,14 @@ from support.drafters import Toy, repeats
 from support.running import random_tokens
 from support.tiny_models import TinyModel
 
-import specdec.core
-from specdec.core import runtime as runtime_module
-from specdec.core.audit import Verdict, Witness, audit
-from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.sequence import Sequence
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
+import nextn.core
+from nextn.core import runtime as runtime_module
+from nextn.core.audit import Verdict, Witness, audit
+from nextn.core.backend.interface import HostOutput
+from nextn.core.engine.sequence import Sequence
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
 
 Tiny = Callable[..., TinyModel]
 GREEDY = SamplingParams(temperature=0.0)
@@ -33,7 +33,7 @@ def runtime(
     """Drafts after each token what came after it before; often wrong."""
     toy = Toy(lambda text, longest: (repeats(text, longest) or text[-1:])[:4])
     monkeypatch.setattr(runtime_module, "build_speculator", lambda _setting: toy)
-    with specdec.core.load(tiny(request.param).path, "cpu", n_ctx=128) as loaded:
+    with nextn.core.load(tiny(request.param).path, "cpu", n_ctx=128) as loaded:
         yield loaded
 
 

@@ -16,14 +16,14 @@ from support.running import random_tokens, start
 from support.tiny_models import TinyModel, build_tiny
 from support.vocab import EOS_ID, N_VOCAB
 
-import specdec.core
-from specdec.core import runtime as runtime_module
-from specdec.core.errors import ConfigError, NonFiniteError
-from specdec.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.options import NO_SPECULATION
+import nextn.core
+from nextn.core import runtime as runtime_module
+from nextn.core.errors import ConfigError, NonFiniteError
+from nextn.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.options import NO_SPECULATION
 
 GREEDY = SamplingParams(temperature=0.0)
 N_CTX = 64
@@ -35,7 +35,7 @@ Tiny = Callable[..., TinyModel]
 @pytest.fixture(scope="module", params=["qwen3", "qwen35"])
 def runtime(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Runtime]:
     """A dense model, then a hybrid with recurrent state."""
-    with specdec.core.load(tiny(request.param).path, "torch", n_ctx=N_CTX) as loaded:
+    with nextn.core.load(tiny(request.param).path, "torch", n_ctx=N_CTX) as loaded:
         yield loaded
 
 
@@ -210,7 +210,7 @@ def test_nan_raises(tmp_path: Path) -> None:
         tensors["output_norm.weight"] = np.full_like(tensors["output_norm.weight"], np.nan)
 
     path = build_tiny("qwen3", tmp_path, edit=poison).path
-    with specdec.core.load(path, "torch", n_ctx=N_CTX) as damaged:
+    with nextn.core.load(path, "torch", n_ctx=N_CTX) as damaged:
         for _ in range(2):
             with pytest.raises(NonFiniteError):
                 write(damaged)
@@ -228,7 +228,7 @@ def test_a_runtime_that_is_dropped_is_gone(family: str, tiny: Tiny) -> None:
     gc.collect()
     gc.disable()
     try:
-        with specdec.core.load(tiny(family).path, "cpu", n_ctx=N_CTX) as loaded:
+        with nextn.core.load(tiny(family).path, "cpu", n_ctx=N_CTX) as loaded:
             write(loaded, n=3)
             engine = loaded.warm_up()
             parts = [weakref.ref(o) for o in (loaded.backend, loaded.model, engine, engine.store)]
@@ -239,7 +239,7 @@ def test_a_runtime_that_is_dropped_is_gone(family: str, tiny: Tiny) -> None:
 
 
 def test_an_engine_keeps_what_it_runs_on(tiny: Tiny) -> None:
-    loaded = specdec.core.load(tiny("qwen35").path, "cpu", n_ctx=N_CTX, spec=NO_SPECULATION)
+    loaded = nextn.core.load(tiny("qwen35").path, "cpu", n_ctx=N_CTX, spec=NO_SPECULATION)
     want = [
         event.token for event in loaded.generate([1, 2, 3], GenerateParams(GREEDY, max_tokens=9))
     ]
@@ -288,7 +288,7 @@ def test_token_ids_outside_the_vocabulary(runtime: Runtime, token: int) -> None:
 @pytest.mark.parametrize("n_ctx", [0, -1])
 def test_impossible_context_sizes(n_ctx: int, tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match=f"context size must be at least 1, got {n_ctx}"):
-        specdec.core.load(tiny("qwen3").path, "torch", n_ctx=n_ctx)
+        nextn.core.load(tiny("qwen3").path, "torch", n_ctx=n_ctx)
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_impossible_context_sizes(n_ctx: int, tiny: Tiny) -> None:
 )
 def test_unknown_devices(device: str, said: str, tiny: Tiny) -> None:
     with pytest.raises(ConfigError) as caught:
-        specdec.core.load(tiny("qwen3").path, device)
+        nextn.core.load(tiny("qwen3").path, device)
     assert said in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -316,10 +316,10 @@ class Missing:
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 sys.meta_path.insert(0, Missing())
-import specdec.core
-from specdec.core.errors import MissingDependencyError
+import nextn.core
+from nextn.core.errors import MissingDependencyError
 try:
-    specdec.core.load(sys.argv[1], "torch")
+    nextn.core.load(sys.argv[1], "torch")
 except MissingDependencyError as error:
     print(error)
 assert "torch" not in sys.modules
@@ -334,13 +334,13 @@ def test_without_torch_the_install_command_is_named(tiny: Tiny) -> None:
         timeout=60,
     )
     assert done.stderr == ""
-    assert "pip install 'specdec[torch]'" in done.stdout
+    assert "pip install 'nextn[torch]'" in done.stdout
     assert done.stdout.count("\n") == 1
 
 
 def test_progress_ends_at_one(tiny: Tiny) -> None:
     seen: list[float] = []
-    specdec.core.load(tiny("qwen3").path, "torch", progress=lambda _, done: seen.append(done))
+    nextn.core.load(tiny("qwen3").path, "torch", progress=lambda _, done: seen.append(done))
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 
@@ -353,7 +353,7 @@ GRAMMAR = 'root ::= [a-c]+ " " [0-9] [0-9]'
 def test_a_grammar_is_followed_to_its_end(device: str, temperature: float, tiny: Tiny) -> None:
     import re
 
-    with specdec.core.load(tiny("qwen3").path, device, n_ctx=N_CTX) as loaded:
+    with nextn.core.load(tiny("qwen3").path, device, n_ctx=N_CTX) as loaded:
         for seed in range(4):
             sampling = SamplingParams(temperature=temperature, seed=seed)
             params = GenerateParams(sampling, max_tokens=60, grammar=GRAMMAR)
@@ -370,7 +370,7 @@ def test_a_json_schema_is_followed(tiny: Tiny) -> None:
 
     schema = {"type": "object", "properties": {"n": {"type": "boolean"}}, "required": ["n"],
               "additionalProperties": False}  # fmt: skip
-    with specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX) as loaded:
+    with nextn.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX) as loaded:
         params = GenerateParams(
             SamplingParams(temperature=0, logit_bias=((32, -20.0),)),
             max_tokens=100,
@@ -382,7 +382,7 @@ def test_a_json_schema_is_followed(tiny: Tiny) -> None:
 
 
 def test_grammars_that_cannot_be_are_refused(tiny: Tiny) -> None:
-    loaded = specdec.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
+    loaded = nextn.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX)
     with loaded, pytest.raises(ConfigError, match="grammar"):
         list(loaded.generate(PROMPT, GenerateParams(grammar="root ::= nothing")))
     with pytest.raises(ConfigError, match="cannot both"):

@@ -12,14 +12,14 @@ from support.drafters import Toy, knows, repeats
 from support.running import random_tokens, start
 from support.tiny_models import TinyModel
 
-import specdec.core
-from specdec.core.engine.samplers import SamplerMaker
-from specdec.core.generation import TARGET, GenerateParams
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.simple import LONGEST_DRAFT, PROMPT_ROWS, SimpleLoop
-from specdec.core.speculation.interface import Speculator
+import nextn.core
+from nextn.core.engine.samplers import SamplerMaker
+from nextn.core.generation import TARGET, GenerateParams
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.simple import LONGEST_DRAFT, PROMPT_ROWS, SimpleLoop
+from nextn.core.speculation.interface import Speculator
 
 Tiny = Callable[..., TinyModel]
 GREEDY = SamplingParams(temperature=0.0)
@@ -32,7 +32,7 @@ N_CTX = 400
 def runtime(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Runtime]:
     """A dense model, then a hybrid with recurrent state."""
     path = tiny(request.param, mtp=request.param == "qwen35").path
-    with specdec.core.load(path, "cpu", n_ctx=N_CTX) as loaded:
+    with nextn.core.load(path, "cpu", n_ctx=N_CTX) as loaded:
         yield loaded
 
 

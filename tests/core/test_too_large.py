@@ -14,13 +14,13 @@ from support.random_file import Sizes
 from support.sparse_file import write_sparse_qwen35
 from support.tiny_models import TinyModel
 
-import specdec.core
-from specdec.core import runtime as runtime_module
-from specdec.core.backend import create_backend
-from specdec.core.errors import ConfigError, ModelError
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.models.weights import Demand
+import nextn.core
+from nextn.core import runtime as runtime_module
+from nextn.core.backend import create_backend
+from nextn.core.errors import ConfigError, ModelError
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.models.weights import Demand
 
 Tiny = Callable[..., TinyModel]
 GIB = 1 << 30
@@ -28,7 +28,7 @@ SMALL = Sizes(n_layers=4, n_embd=256, n_ff=512, n_vocab=1024, n_delta_heads=2)
 
 GENERATE = """
 import resource, sys
-from specdec.cli.app import run
+from nextn.cli.app import run
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 code = run(["generate", "-m", sys.argv[1], "-c", "4096", "hi"])
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
@@ -74,7 +74,7 @@ def test_what_is_foretold_is_what_is_taken(
     family: str, quantise: str, device: str, tiny: Tiny
 ) -> None:
     path = tiny(family, quantise=quantise).path
-    with specdec.core.load(path, device, n_ctx=64) as runtime:
+    with nextn.core.load(path, device, n_ctx=64) as runtime:
         assert demand_of(path, device).weight_bytes == runtime.backend.weight_bytes()
 
 
@@ -85,34 +85,34 @@ def test_expanded_types_are_counted_as_they_will_be(
     stored = path.stat().st_size
     available(monkeypatch, 3 * stored)
     with pytest.raises(ModelError, match=r"expands its types.*Q4_K") as caught:
-        specdec.core.load(path, "cpu", n_ctx=64)
+        nextn.core.load(path, "cpu", n_ctx=64)
     assert str(caught.value).startswith(f"{path}: not enough memory")
 
 
 def test_the_line_between_model_and_context(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte decides whether the model or the context is too large; both say what fits."""
     path = tiny("qwen35").path
-    with specdec.core.load(path, "cpu", n_ctx=64) as runtime:
+    with nextn.core.load(path, "cpu", n_ctx=64) as runtime:
         budget, weights = runtime.budget, runtime.backend.weight_bytes()
     least = weights + budget.slot_bytes + 2 * budget.page_bytes
     available(monkeypatch, least - 1)
     with pytest.raises(ModelError, match="not enough memory for this model"):
-        specdec.core.load(path, "cpu", n_ctx=512)
+        nextn.core.load(path, "cpu", n_ctx=512)
     available(monkeypatch, least)
     with pytest.raises(ConfigError, match=r"1 x 512 tokens.*smaller -c \(up to 64 would fit\)"):
-        specdec.core.load(path, "cpu", n_ctx=512)
+        nextn.core.load(path, "cpu", n_ctx=512)
 
 
 def test_nothing_is_read_of_what_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.core.backend.cpu.backend import CpuBackend
+    from nextn.core.backend.cpu.backend import CpuBackend
 
     available(monkeypatch, 10_000)
     monkeypatch.setattr(CpuBackend, "matrix", None)
     with pytest.raises(ModelError, match="not enough memory for this model"):
-        specdec.core.load(tiny("qwen3").path, "cpu", n_ctx=64)
+        nextn.core.load(tiny("qwen3").path, "cpu", n_ctx=64)
 
 
 def test_where_the_system_does_not_say(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "available_memory", lambda: None)
-    with specdec.core.load(tiny("qwen3").path, "cpu", n_ctx=64) as runtime:
+    with nextn.core.load(tiny("qwen3").path, "cpu", n_ctx=64) as runtime:
         assert runtime.budget.available is None

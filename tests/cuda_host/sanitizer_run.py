@@ -26,7 +26,7 @@ def compute_sanitizer() -> str | None:
 
 
 def problem() -> str | None:
-    from specdec.cuda_kernels.device import unavailable_reason
+    from nextn.cuda_kernels.device import unavailable_reason
 
     if reason := unavailable_reason():
         return reason

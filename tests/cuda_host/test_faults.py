@@ -10,7 +10,7 @@ import pytest
 from shim.build import BuildError, unavailable_reason
 from shim.launcher import HostLauncher, ShimError, aligned
 
-from specdec.cuda_kernels.kernel import Kernel, Source
+from nextn.cuda_kernels.kernel import Kernel, Source
 
 KERNELS = Path(__file__).parent / "kernels"
 SEEDS = range(5)

@@ -12,7 +12,7 @@ from shim import sanitizer
 from shim.build import unavailable_reason
 from shim.launcher import HostLauncher, ShimError, aligned
 
-from specdec.cuda_kernels.kernel import Kernel, Source
+from nextn.cuda_kernels.kernel import Kernel, Source
 
 if reason := unavailable_reason():
     pytest.skip(reason, allow_module_level=True)

@@ -16,7 +16,7 @@ sys.path.insert(0, "tests/cuda_host")
 import numpy as np
 from shim.launcher import ShimError
 from shim.machine import HostMachine
-from specdec.cuda_kernels.kernel import Kernel, Source
+from nextn.cuda_kernels.kernel import Kernel, Source
 
 machine = HostMachine(seed=int(sys.argv[1]))
 source = Source(sys.argv[2])

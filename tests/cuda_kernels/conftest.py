@@ -12,10 +12,10 @@ from shim.alone import alone
 from shim.machine import CudaMachine, HostMachine, Machine, cuda_problem, host_problem
 from support.sass import disassembler
 
-from specdec.cuda_kernels.cache import CubinCache, default_folder
-from specdec.cuda_kernels.compile import Compiler, Cubin, nvrtc_problem
-from specdec.cuda_kernels.kernel import Source
-from specdec.cuda_kernels.registry import all_sources
+from nextn.cuda_kernels.cache import CubinCache, default_folder
+from nextn.cuda_kernels.compile import Compiler, Cubin, nvrtc_problem
+from nextn.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.registry import all_sources
 
 HERE = Path(__file__).parent
 

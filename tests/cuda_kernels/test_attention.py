@@ -23,11 +23,11 @@ from support.attention_case import (
 from support.packed_rows import pack, rows_of, same_packed, unpack
 from support.sass import Code, functions, loops
 
-from specdec.core.backend.layers import RopePairs
-from specdec.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
-from specdec.cuda_kernels.attn_verify import KERNELS, Variant, best_variant, kernels_of
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
+from nextn.core.backend.layers import RopePairs
+from nextn.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
+from nextn.cuda_kernels.attn_verify import KERNELS, Variant, best_variant, kernels_of
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
 NEIGHBOURS, HALVES = RopePairs.NEIGHBOURS, RopePairs.HALVES
 BIG = Layer(
@@ -197,7 +197,7 @@ def queries_of(words: Numpy, for_int8_keys: bool) -> Numpy:
 def reference_queries(case: Case) -> Numpy:
     import torch
 
-    from specdec.core.backend.reference.attention import apply_rope
+    from nextn.core.backend.reference.attention import apply_rope
 
     layer, n = case.layer, case.n_rows[0]
     q = torch.from_numpy(case.qkv[0][:, : layer.heads.q_width]).double()

@@ -13,12 +13,12 @@ import pytest
 from shim.machine import Machine
 from support.attention_case import Cache, Case, Layer, Numpy, preparation, random_case
 
-from specdec.core.backend.layers import RopePairs
-from specdec.cuda_kernels.attention import AttentionStep
-from specdec.cuda_kernels.attn_prefill import PrefillRows, Variant, attn_prefill, best_variant
-from specdec.cuda_kernels.attn_prep import attn_prep
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.kv_pages import KvHeads, KvPages
+from nextn.core.backend.layers import RopePairs
+from nextn.cuda_kernels.attention import AttentionStep
+from nextn.cuda_kernels.attn_prefill import PrefillRows, Variant, attn_prefill, best_variant
+from nextn.cuda_kernels.attn_prep import attn_prep
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.kv_pages import KvHeads, KvPages
 
 BIG = Layer(
     6, 1, 256, 256, gated=True, has_norms=True, n_turned=64, page_len=64, magnitude=1.1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core.folders import cache_root
-from specdec.cuda_kernels import compile as compile_module
-from specdec.cuda_kernels.cache import CubinCache, Entry, default_folder
-from specdec.cuda_kernels.compile import Compiler, nvrtc_problem
-from specdec.cuda_kernels.kernel import Source
+from nextn.core.folders import cache_root
+from nextn.cuda_kernels import compile as compile_module
+from nextn.cuda_kernels.cache import CubinCache, Entry, default_folder
+from nextn.cuda_kernels.compile import Compiler, nvrtc_problem
+from nextn.cuda_kernels.kernel import Source
 
 ENTRY = Entry("what was said: ü", bytes(range(256)))
 CODE = 'extern "C" __global__ void fill(float* x) { x[threadIdx.x] = VALUE; }\n'

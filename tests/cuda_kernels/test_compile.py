@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.cuda_limits import complaints, early_complaints
 
-from specdec.cuda_kernels.compile import ARCHITECTURES, CompileError, Compiler, Cubin
-from specdec.cuda_kernels.kernel import FOLDER, Kernel, Source
-from specdec.cuda_kernels.registry import MODULES, all_kernels, all_sources, kernels_by_module
+from nextn.cuda_kernels.compile import ARCHITECTURES, CompileError, Compiler, Cubin
+from nextn.cuda_kernels.kernel import FOLDER, Kernel, Source
+from nextn.cuda_kernels.registry import MODULES, all_kernels, all_sources, kernels_by_module
 
 SCALE = """
 #include "base.cuh"

@@ -14,11 +14,11 @@ from support.blocks import random_blocks
 from support.quantised import Stored, stored
 from support.sass import whole
 
-from specdec.core.gguf.quants import find_format
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.dequant import KERNELS, dequant_bf16, take_rows
-from specdec.cuda_kernels.qmm import Matrix
-from specdec.cuda_kernels.repack import FORMATS, gated_order
+from nextn.core.gguf.quants import find_format
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.dequant import KERNELS, dequant_bf16, take_rows
+from nextn.cuda_kernels.qmm import Matrix
+from nextn.cuda_kernels.repack import FORMATS, gated_order
 
 # Watched, one of each way to decode and to scale.
 FORMS = (

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from specdec.cuda_kernels import device
-from specdec.cuda_kernels.device import architecture, unavailable_reason
+from nextn.cuda_kernels import device
+from nextn.cuda_kernels.device import architecture, unavailable_reason
 
 
 class CudaError(RuntimeError):
@@ -83,7 +83,7 @@ def test_packages_that_are_not_installed(machine: Machine, monkeypatch: pytest.M
     assert unavailable_reason() == "NVRTC is not found"
     monkeypatch.setattr(device, "find_spec", lambda name: None if name == "cupy" else object())
     reason = unavailable_reason()
-    assert reason == "cupy-cuda13x is not installed; run: pip install 'specdec[cuda]'"
+    assert reason == "cupy-cuda13x is not installed; run: pip install 'nextn[cuda]'"
 
 
 def test_packages_that_cannot_be_imported(machine: Machine) -> None:
@@ -144,8 +144,8 @@ def test_here() -> None:
 
 def test_importing_loads_nothing_of_cuda() -> None:
     statement = (
-        "import specdec.cuda_kernels.launch, specdec.cuda_kernels.device as d\n"
-        "from specdec.cuda_kernels.registry import all_kernels\n"
+        "import nextn.cuda_kernels.launch, nextn.cuda_kernels.device as d\n"
+        "from nextn.cuda_kernels.registry import all_kernels\n"
         "all_kernels()\n"
         "import sys\n"
         "print(*{name.partition('.')[0] for name in sys.modules})"

@@ -23,15 +23,15 @@ from support.device_lines import (
 )
 from support.picking_rows import requests_of
 
-from specdec.core.backend.chain import ChainPlan, DraftAsk, Drafts, HostChain
-from specdec.core.backend.interface import MAXIMA_BLOCK, HostOutput
-from specdec.core.backend.step import Step
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.cuda_kernels.draft_pick import DraftHead, draft_pick
-from specdec.cuda_kernels.head_pick import Logits, head_summits
-from specdec.cuda_kernels.spec_accept import (
+from nextn.core.backend.chain import ChainPlan, DraftAsk, Drafts, HostChain
+from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput
+from nextn.core.backend.step import Step
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.cuda_kernels.draft_pick import DraftHead, draft_pick
+from nextn.cuda_kernels.head_pick import Logits, head_summits
+from nextn.cuda_kernels.spec_accept import (
     DraftRows,
     Field,
     Lines,

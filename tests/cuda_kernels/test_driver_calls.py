@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cuda_kernels.compile import nvrtc_problem
+from nextn.cuda_kernels.compile import nvrtc_problem
 
 FAKE = Path(__file__).parent / "fake_driver.c"
 BEGIN = """
 import ctypes
 import numpy as np
-from specdec.cuda_kernels.driver import CudaDriver, start_early
-from specdec.cuda_kernels.launch import Packed
+from nextn.cuda_kernels.driver import CudaDriver, start_early
+from nextn.cuda_kernels.launch import Packed
 
 fake = ctypes.CDLL("libcuda.so.1")
 fake.last_note.restype = ctypes.c_char_p

@@ -24,10 +24,10 @@ from support.packed_rows import (
     unpack,
 )
 
-from specdec.core.backend.layers import Norm
-from specdec.core.backend.reference.attention import rms_norm
-from specdec.core.gguf.quants import find_format
-from specdec.cuda_kernels.embed import (
+from nextn.core.backend.layers import Norm
+from nextn.core.backend.reference.attention import rms_norm
+from nextn.core.gguf.quants import find_format
+from nextn.cuda_kernels.embed import (
     GgufTable,
     Side,
     embed,
@@ -35,9 +35,9 @@ from specdec.cuda_kernels.embed import (
     gguf_to_bf16,
     norm_pair,
 )
-from specdec.cuda_kernels.gguf_types import GGUF_TYPES
-from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
-from specdec.cuda_kernels.packed import BLOCK, PackedRows
+from nextn.cuda_kernels.gguf_types import GGUF_TYPES
+from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from nextn.cuda_kernels.packed import BLOCK, PackedRows
 
 Floats = NDArray[np.float32]
 TYPES = list(GGUF_TYPES)

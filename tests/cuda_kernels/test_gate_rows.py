@@ -8,11 +8,11 @@ import torch
 from shim.machine import Machine
 from support.packed_rows import empty_packed, unpack
 
-from specdec.core.backend.layers import Activation
-from specdec.core.backend.reference.moe import gated
-from specdec.cuda_kernels.gate_rows import gate_rows
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import Activation as Kind
+from nextn.core.backend.layers import Activation
+from nextn.core.backend.reference.moe import gated
+from nextn.cuda_kernels.gate_rows import gate_rows
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import Activation as Kind
 
 KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
 

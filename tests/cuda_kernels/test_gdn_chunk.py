@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from shim.machine import Machine
 from support.gdn import EPS, Floats, GdnLayer, KernelRun, Part, ReferenceRun, error, gdn_shape
 
-from specdec.cuda_kernels.gdn_chunk import ChunkSpace, gdn_chunk
-from specdec.cuda_kernels.gdn_layout import GdnSequences
-from specdec.cuda_kernels.gdn_rows import keep_rows
+from nextn.cuda_kernels.gdn_chunk import ChunkSpace, gdn_chunk
+from nextn.cuda_kernels.gdn_layout import GdnSequences
+from nextn.cuda_kernels.gdn_rows import keep_rows
 
 SLOT = 1
 

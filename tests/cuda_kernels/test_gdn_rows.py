@@ -9,8 +9,8 @@ import pytest
 from shim.machine import HostMachine, Machine
 from support.gdn import gdn_shape
 
-from specdec.cuda_kernels.gdn_layout import GdnSequences
-from specdec.cuda_kernels.gdn_rows import DEAD_ROW, keep_rows, ring_rows
+from nextn.cuda_kernels.gdn_layout import GdnSequences
+from nextn.cuda_kernels.gdn_rows import DEAD_ROW, keep_rows, ring_rows
 
 SHAPE = gdn_shape((1, 2), 16, window=5, ring_rows=9)
 STARTS = [0, 4, 4, 5, 17]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.sass import Code, functions, innermost_loops, reached_before, whole
 
-from specdec.cuda_kernels.compile import Compiler, Cubin
-from specdec.cuda_kernels.gdn_step import KERNELS, step_kernel
-from specdec.cuda_kernels.kernel import Kernel
+from nextn.cuda_kernels.compile import Compiler, Cubin
+from nextn.cuda_kernels.gdn_step import KERNELS, step_kernel
+from nextn.cuda_kernels.kernel import Kernel
 
 PER_LANE = 16  # values of a state row in one lane, at 128 values per head
 # Of the loop over rows, with what it does at a final row and in a warp whose lanes have parted.

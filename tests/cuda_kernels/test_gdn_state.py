@@ -22,8 +22,8 @@ from support.gdn import (
     gdn_shape,
 )
 
-from specdec.core.backend.step import replay_after
-from specdec.cuda_kernels.gdn_layout import (
+from nextn.core.backend.step import replay_after
+from nextn.cuda_kernels.gdn_layout import (
     GdnShape,
     GdnState,
     replay_bytes,
@@ -31,7 +31,7 @@ from specdec.cuda_kernels.gdn_layout import (
     snapshot_bytes,
     snapshot_memory,
 )
-from specdec.cuda_kernels.gdn_state import (
+from nextn.cuda_kernels.gdn_state import (
     HEADER,
     gdn_fold,
     snapshot_parts,

@@ -23,8 +23,8 @@ from support.gdn import (
 )
 from support.packed_rows import pack, same_packed
 
-from specdec.cuda_kernels.gdn_layout import GdnShape
-from specdec.cuda_kernels.gdn_step import STEP_VARIANTS, choose_rows
+from nextn.cuda_kernels.gdn_layout import GdnShape
+from nextn.cuda_kernels.gdn_step import STEP_VARIANTS, choose_rows
 
 Plan = list[tuple[int, int]]
 LIMIT = 1e-6

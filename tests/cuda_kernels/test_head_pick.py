@@ -27,16 +27,16 @@ from support.picking_rows import (
 )
 from support.sass import whole
 
-from specdec.core.backend import picking
-from specdec.core.backend.interface import MAXIMA_BLOCK
-from specdec.core.sampling.candidates import best_from_logits, weights
-from specdec.core.sampling.noise import philox, random_words, to_gumbel
-from specdec.core.sampling.params import SamplingParams
-from specdec.cuda_kernels import compile as compile_module
-from specdec.cuda_kernels import head_pick as module
-from specdec.cuda_kernels.cache import CubinCache
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.head_pick import (
+from nextn.core.backend import picking
+from nextn.core.backend.interface import MAXIMA_BLOCK
+from nextn.core.sampling.candidates import best_from_logits, weights
+from nextn.core.sampling.noise import philox, random_words, to_gumbel
+from nextn.core.sampling.params import SamplingParams
+from nextn.cuda_kernels import compile as compile_module
+from nextn.cuda_kernels import head_pick as module
+from nextn.cuda_kernels.cache import CubinCache
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.head_pick import (
     Logits,
     RowPlaces,
     device_request,
@@ -44,7 +44,7 @@ from specdec.cuda_kernels.head_pick import (
     head_summits,
     noise_of,
 )
-from specdec.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.kernel import Source
 
 UNSURE = picking.UNSURE
 SEQUENCE = 3

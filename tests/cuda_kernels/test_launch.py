@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.driver import CudaDriver, Driver, early_config
-from specdec.cuda_kernels.image import Shape, shapes
-from specdec.cuda_kernels.kernel import Dim, Kernel, Source
-from specdec.cuda_kernels.launch import DeviceLauncher, Packed
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.driver import CudaDriver, Driver, early_config
+from nextn.cuda_kernels.image import Shape, shapes
+from nextn.cuda_kernels.kernel import Dim, Kernel, Source
+from nextn.cuda_kernels.launch import DeviceLauncher, Packed
 
 CODE = """
 #include "base.cuh"

@@ -14,14 +14,14 @@ from shim.machine import HostMachine, Machine
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
 
-from specdec.core.backend.layers import Activation, Floats, MatrixPart
-from specdec.core.backend.reference.backend import ReferenceBackend
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
-from specdec.cuda_kernels import qmm
-from specdec.cuda_kernels.compile import Cubin
-from specdec.cuda_kernels.kernel import Source
-from specdec.cuda_kernels.mm_bf16_skinny import (
+from nextn.core.backend.layers import Activation, Floats, MatrixPart
+from nextn.core.backend.reference.backend import ReferenceBackend
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
+from nextn.cuda_kernels import qmm
+from nextn.cuda_kernels.compile import Cubin
+from nextn.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.mm_bf16_skinny import (
     KERNELS,
     GatedSpace,
     Plain,
@@ -29,7 +29,7 @@ from specdec.cuda_kernels.mm_bf16_skinny import (
     mm_gated,
     mm_skinny,
 )
-from specdec.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.packed import PackedRows
 
 FORMS = [*product(Plain, ("packed",)), (Plain.BF16, "rows"), (Plain.F32, "rows")]
 # of the input as the kernel gets it: float32 sums; two bfloat16 hold 16 bits of a float

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from shim.machine import Machine
 from support.packed_rows import pack, unpack
 
-from specdec.core.backend.layers import Floats, Gating, Moe
-from specdec.core.backend.reference.moe import route
-from specdec.cuda_kernels.moe_route import (
+from nextn.core.backend.layers import Floats, Gating, Moe
+from nextn.core.backend.reference.moe import route
+from nextn.cuda_kernels.moe_route import (
     RANK_BITS,
     Choice,
     Router,
@@ -21,7 +21,7 @@ from specdec.cuda_kernels.moe_route import (
     moe_route,
     routes_shapes,
 )
-from specdec.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.packed import PackedRows
 
 
 @dataclass(frozen=True)

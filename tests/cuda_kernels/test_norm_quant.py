@@ -22,11 +22,11 @@ from support.packed_rows import (
     unpack,
 )
 
-from specdec.core.backend.layers import Norm
-from specdec.core.backend.reference.attention import rms_norm
-from specdec.cuda_kernels import norm_quant as module
-from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
-from specdec.cuda_kernels.packed import BLOCK, PackedRows
+from nextn.core.backend.layers import Norm
+from nextn.core.backend.reference.attention import rms_norm
+from nextn.cuda_kernels import norm_quant as module
+from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from nextn.cuda_kernels.packed import BLOCK, PackedRows
 
 Numpy = NDArray[Any]
 Floats = NDArray[np.float32]

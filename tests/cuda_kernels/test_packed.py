@@ -21,9 +21,9 @@ from support.packed_rows import (
 )
 from support.sass import whole
 
-from specdec.cuda_kernels.compile import Compiler
-from specdec.cuda_kernels.norm_quant import PACK_ROWS, pack_rows
-from specdec.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
+from nextn.cuda_kernels.compile import Compiler
+from nextn.cuda_kernels.norm_quant import PACK_ROWS, pack_rows
+from nextn.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
 
 WIDTHS = (1, 3, 31, 32, 255, 256, 257, 300, 512, 2052, 2304)
 

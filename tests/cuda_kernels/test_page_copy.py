@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from shim.machine import HostMachine, Machine
 
-from specdec.cuda_kernels.page_copy import (
+from nextn.cuda_kernels.page_copy import (
     PageArrays,
     copy_pages,
     gather_pages,

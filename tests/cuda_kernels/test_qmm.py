@@ -11,10 +11,10 @@ from support.blocks import HALVES
 from support.packed_rows import pack, unpack
 from support.quantised import Stored, normal_rows, put_packed, relative_error, stored, workspace
 
-from specdec.cuda_kernels.dequant import take_rows
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import Workspace, product
-from specdec.cuda_kernels.repack import FORMATS
+from nextn.cuda_kernels.dequant import take_rows
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import Workspace, product
+from nextn.cuda_kernels.repack import FORMATS
 
 Floats = NDArray[np.float32]
 FEW = (

@@ -19,15 +19,15 @@ from support.quantised import (
     workspace,
 )
 
-from specdec.core.backend.interface import MAXIMA_BLOCK
-from specdec.core.backend.layers import Activation as ReferenceActivation
-from specdec.core.backend.layers import MatrixPart
-from specdec.core.backend.reference.backend import ReferenceBackend
-from specdec.core.backend.reference.matrix import ReferenceMatrix
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import (
+from nextn.core.backend.interface import MAXIMA_BLOCK
+from nextn.core.backend.layers import Activation as ReferenceActivation
+from nextn.core.backend.layers import MatrixPart
+from nextn.core.backend.reference.backend import ReferenceBackend
+from nextn.core.backend.reference.matrix import ReferenceMatrix
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import (
     Activation,
     Split,
     Workspace,

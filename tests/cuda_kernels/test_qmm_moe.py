@@ -13,18 +13,18 @@ from support.experts import Case, Layer, Made
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
 
-from specdec.core.backend.layers import Activation, Floats, Gating
-from specdec.cuda_kernels.compile import Cubin
-from specdec.cuda_kernels.kernel import Source
-from specdec.cuda_kernels.moe_route import RANK_BITS
-from specdec.cuda_kernels.qmm_moe import (
+from nextn.core.backend.layers import Activation, Floats, Gating
+from nextn.cuda_kernels.compile import Cubin
+from nextn.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.moe_route import RANK_BITS
+from nextn.cuda_kernels.qmm_moe import (
     KERNELS,
     Experts,
     MoeWorkspace,
     experts_gate_up,
     split_count,
 )
-from specdec.cuda_kernels.repack import FORMATS
+from nextn.cuda_kernels.repack import FORMATS
 
 CASES = {
     "softmax": Case(),

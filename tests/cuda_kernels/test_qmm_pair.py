@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from shim.machine import HostMachine, Machine
 from support.quantised import normal_rows, put_packed, relative_error, stored, workspace
 
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import Matrix, Split, Workspace, product, split_product
-from specdec.cuda_kernels.qmm_pair import Half, product_of_two
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import Matrix, Split, Workspace, product, split_product
+from nextn.cuda_kernels.qmm_pair import Half, product_of_two
 
 Floats = NDArray[np.float32]
 WIDTH = 768

@@ -13,10 +13,10 @@ from support.sass import (
     lane_instructions_per_weight,
 )
 
-from specdec.cuda_kernels.compile import Cubin
-from specdec.cuda_kernels.kernel import Source
-from specdec.cuda_kernels.qmm import WIDTHS
-from specdec.cuda_kernels.qmm_pair import COMMON, kernels_of
+from nextn.cuda_kernels.compile import Cubin
+from nextn.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.qmm import WIDTHS
+from nextn.cuda_kernels.qmm_pair import COMMON, kernels_of
 
 # For 1-4, 5-8 and 9-16 rows, two or three per cent above what was counted. A processor of an
 # H200 has time for 128 / 29 = 4.4 at Q4_K, more where a weight has more bits.

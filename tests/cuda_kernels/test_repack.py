@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from support.blocks import form_of
 
-from specdec.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of, unpack
+from nextn.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of, unpack
 
 SHAPES = ((16, 256), (37, 512), (130, 768), (272, 1024))
 

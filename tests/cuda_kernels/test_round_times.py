@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from shim.machine import HostMachine, Machine
 
-from specdec.cuda_kernels.round_times import note_time
+from nextn.cuda_kernels.round_times import note_time
 
 
 def test_marks_of_rounds_in_a_ring(machine: Machine) -> None:

@@ -15,8 +15,8 @@ from support.sass import (
     whole,
 )
 
-from specdec.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin
-from specdec.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.compile import ARCHITECTURES, Compiler, Cubin
+from nextn.cuda_kernels.kernel import Source
 
 CODE = """
 #include "mma.cuh"

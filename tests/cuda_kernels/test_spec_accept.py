@@ -14,21 +14,21 @@ from shim.machine import Machine
 from support.device_lines import Ints, call, ints, new_lines, new_records, verify_rows
 from support.picking_rows import requests_of
 
-from specdec.core.backend import step as host_step
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.picking import UNSURE
-from specdec.core.engine.scheduler import Part
-from specdec.core.engine.sequence import Sequence
-from specdec.core.engine.verify import Match, Synthetic, Verifier
-from specdec.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.acceptance import SYNTHETIC, Acceptance
-from specdec.core.speculation.interface import Draft
-from specdec.core.state.store import SequenceState
-from specdec.cuda_kernels import spec_accept as module
-from specdec.cuda_kernels.kernel import FOLDER
-from specdec.cuda_kernels.spec_accept import (
+from nextn.core.backend import step as host_step
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.picking import UNSURE
+from nextn.core.engine.scheduler import Part
+from nextn.core.engine.sequence import Sequence
+from nextn.core.engine.verify import Match, Synthetic, Verifier
+from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.acceptance import SYNTHETIC, Acceptance
+from nextn.core.speculation.interface import Draft
+from nextn.core.state.store import SequenceState
+from nextn.cuda_kernels import spec_accept as module
+from nextn.cuda_kernels.kernel import FOLDER
+from nextn.cuda_kernels.spec_accept import (
     Coins,
     Field,
     Lines,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specdec.cuda_kernels.compile import Cubin, nvrtc_version
-from specdec.cuda_kernels.kernel import Source
-from specdec.cuda_kernels.table import BEGIN, END, rewritten, table
+from nextn.cuda_kernels.compile import Cubin, nvrtc_version
+from nextn.cuda_kernels.kernel import Source
+from nextn.cuda_kernels.table import BEGIN, END, rewritten, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 Cubins = Mapping[tuple[Source, int], Cubin]
@@ -20,7 +20,7 @@ def test_the_page_is_true(cubins: Cubins) -> None:
     written = f"compiled by NVRTC {'.'.join(map(str, nvrtc_version()))} "
     if written not in page:
         pytest.skip("the page was written with another NVRTC, which may allot other registers")
-    command = "python -m specdec.cuda_kernels.table docs/kernels.md"
+    command = "python -m nextn.cuda_kernels.table docs/kernels.md"
     assert page == rewritten(page, cubins), f"run: {command}"
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from shim.machine import Machine
 
-from specdec.core.backend.layers import Activation
-from specdec.core.backend.reference.moe import gated
-from specdec.cuda_kernels.qmm import Activation as Kind
-from specdec.cuda_kernels.wide_rows import add_bias, gate_halves
+from nextn.core.backend.layers import Activation
+from nextn.core.backend.reference.moe import gated
+from nextn.cuda_kernels.qmm import Activation as Kind
+from nextn.cuda_kernels.wide_rows import add_bias, gate_halves
 
 KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
 UNTOUCHED = 0x4242

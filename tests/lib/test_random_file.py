@@ -19,7 +19,7 @@ from support.random_shapes import (
 )
 from support.running import start
 
-from specdec.core.gguf.quants import find_format
+from nextn.core.gguf.quants import find_format
 
 SMALL = {
     "qwen35": Sizes(

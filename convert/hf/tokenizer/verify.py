@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ....core.errors import ModelError, SpecdecError
+from ....core.errors import ModelError, NextnError
 from ....core.gguf.shown import shown
 from ....core.tokenizer import load_tokenizer
 from .pre import PROBE
@@ -28,7 +28,7 @@ def compare(metadata: Mapping[str, Any], definition: str, label: str) -> list[st
 
     try:
         ours = load_tokenizer(metadata)
-    except SpecdecError as error:
+    except NextnError as error:
         raise ModelError(
             f"{label}: its tokenizer would not load from a GGUF file: {error}"
         ) from None

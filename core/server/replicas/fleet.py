@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ...errors import SpecdecError
+from ...errors import NextnError
 from ..errors import ApiError
 from .client import Address, BrokenReplicaError, Client, Headers
 from .prefixes import ANY_SLOT, Wish
@@ -24,7 +24,7 @@ _MAX_MISSES: Final = 3  # of calls in a row that it does not answer
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class FleetError(SpecdecError):
+class FleetError(NextnError):
     """No replica can be had."""
 
     def __init__(self, message: str, code: int = 1) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ...errors import SpecdecError
+from ...errors import NextnError
 from .. import page
 from ..errors import ApiError, api_error, not_supported
 from ..formats import encode
@@ -57,7 +57,7 @@ class Front:
             else:
                 self.fleet.check()
                 await Relay(self, scope, receive, send).run()
-        except (ApiError, SpecdecError) as error:
+        except (ApiError, NextnError) as error:
             await send_error(api_error(error), send)
         except Exception as error:  # noqa: BLE001 - a bug is no reason to fall silent
             _log.error("internal error, %s: %s", type(error).__name__, error)
@@ -112,8 +112,8 @@ class Front:
              lambda each: each.n_restarts),
         ):  # fmt: skip
             values = {each.index: float(value(each)) for each in fleet.replicas}
-            lines += family_lines(f"specdec:replica_{name}", kind, text, values)
-        name = "specdec:requests_by_prefix_total"
+            lines += family_lines(f"nextn:replica_{name}", kind, text, values)
+        name = "nextn:requests_by_prefix_total"
         text = "Requests that went to a replica for its having read their beginning."
         return [
             *lines, f"# HELP {name} {text}", f"# TYPE {name} counter", f"{name} {fleet.n_by_prefix}"

@@ -46,7 +46,7 @@ def check_ray() -> None:
     except ImportError:  # half of it: a parent is imported to look for what is inside
         is_there = False
     if not is_there:
-        raise ConfigError("--ray needs Ray Serve: pip install 'specdec[ray]'")
+        raise ConfigError("--ray needs Ray Serve: pip install 'nextn[ray]'")
 
 
 def check_reachable(address: str) -> None:
@@ -68,7 +68,7 @@ class Cluster:
     def __init__(self, plan: RayPlan, launch: Launch) -> None:
         check_reachable(plan.address)
         self.plan = plan
-        self.name = f"specdec-{secrets.token_hex(4)}"
+        self.name = f"nextn-{secrets.token_hex(4)}"
         self._folder = None if plan.address else tempfile.mkdtemp(prefix="spec-ray-")
         self._launch = launch
         try:

@@ -1,6 +1,6 @@
 // Requests to the server that this page came from. The key lives as long as the tab.
 
-const KEY = "specdec-key";
+const KEY = "nextn-key";
 
 export class ApiError extends Error {
   constructor(status, message) {

@@ -5,7 +5,7 @@ import { Run, show } from "./figures.js";
 import { Paper } from "./paper.js";
 
 const byId = (id) => document.getElementById(id);
-const STORE = "specdec-page";
+const STORE = "nextn-page";
 const state = {
   mode: "chat",
   chat: [], // messages, as the server wants them

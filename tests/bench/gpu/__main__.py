@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shim.machine import host_problem
 
-from specdec.cuda_kernels.device import unavailable_reason
+from nextn.cuda_kernels.device import unavailable_reason
 
 from ..figures import Figure, summary, table
 from ..kernels.provenance import device, provenance

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from specdec.core.backend.step import n_kept
-from specdec.cuda_kernels.attention import n_splits
-from specdec.cuda_kernels.kernel import Argument, Dim
-from specdec.cuda_kernels.repack import FORMATS, TILE_ROWS, TILE_WIDTH
+from nextn.core.backend.step import n_kept
+from nextn.cuda_kernels.attention import n_splits
+from nextn.cuda_kernels.kernel import Argument, Dim
+from nextn.cuda_kernels.repack import FORMATS, TILE_ROWS, TILE_WIDTH
 
 from .shadows import ROWS, TABLE, WEIGHTS, Shadow
 

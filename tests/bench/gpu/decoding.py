@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable
 from functools import partial
 
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
 
 from ..figures import Figure, spread
 from ..spec_runs import PLAIN, Task, new_engine, write

@@ -6,13 +6,13 @@ import zlib
 
 import numpy as np
 
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, build_step, replay_after
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.options import NGRAM_SIMPLE, NgramSizes, SpecOptions
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import NGRAM_SIMPLE, NgramSizes, SpecOptions
 
 from ..figures import Figure
 from ..spec_runs import PLAIN, Dictated, Task, fixed_mtp, new_engine, write

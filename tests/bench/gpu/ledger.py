@@ -14,16 +14,16 @@ from support.llama_quantize import mixture_types
 from support.random_shapes import Sizes, tensor_shapes
 from support.sparse_file import write_sparse
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.state import CudaState
-from specdec.core.backend.interface import Backend, Forward, Rows, State
-from specdec.core.backend.layers import KvTypes
-from specdec.core.backend.step import Piece, Step, build_step, replay_after
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.models.base import Block, Model
-from specdec.core.state.sizes import PAGE_LEN, WINDOW
-from specdec.cuda_kernels.kernel import Argument, Dim, Kernel
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.state import CudaState
+from nextn.core.backend.interface import Backend, Forward, Rows, State
+from nextn.core.backend.layers import KvTypes
+from nextn.core.backend.step import Piece, Step, build_step, replay_after
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.models.base import Block, Model
+from nextn.core.state.sizes import PAGE_LEN, WINDOW
+from nextn.cuda_kernels.kernel import Argument, Dim, Kernel
 
 from .counting import (
     FACTORS,

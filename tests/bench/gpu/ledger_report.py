@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.state.sizes import PAGE_LEN
 
 from ..figures import Figure
 from .counting import FACTORS

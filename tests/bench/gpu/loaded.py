@@ -11,17 +11,17 @@ from typing import NoReturn, Self
 
 import numpy as np
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.core.backend.cuda.runner import Runner
-from specdec.core.backend.cuda.step import StepKey
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.runtime import Runtime
-from specdec.core.state.sizes import PAGE_LEN, WINDOW
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.cuda.runner import Runner
+from nextn.core.backend.cuda.step import StepKey
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.runtime import Runtime
+from nextn.core.state.sizes import PAGE_LEN, WINDOW
+from nextn.core.tokenizer import load_tokenizer
 
 from .ledger import Ledger
 from .place import Place, Scale

@@ -12,9 +12,9 @@ from typing import Any
 
 from support.random_shapes import Sizes, tiny
 
-from specdec.core.backend.cuda import open_device
-from specdec.core.backend.cuda.device import Device
-from specdec.cuda_kernels.launch import DeviceLauncher
+from nextn.core.backend.cuda import open_device
+from nextn.core.backend.cuda.device import Device
+from nextn.cuda_kernels.launch import DeviceLauncher
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from support.random_file import SCALES_AT, block_scales, small_tensor, vocabular
 from support.random_shapes import Sizes, tensor_shapes
 from support.sparse_file import write_sparse
 
-from specdec.core.backend.cuda.sources import height, n_stacked
-from specdec.core.backend.cuda.uploads import Uploads
-from specdec.core.backend.layers import MatrixPart
-from specdec.cuda_kernels.embed import GgufTable
-from specdec.cuda_kernels.gguf_types import GGUF_TYPES
-from specdec.cuda_kernels.kernel import Array
-from specdec.cuda_kernels.repack import FORMATS, TILE_ROWS, TILE_WIDTH, repack, tiles_of
+from nextn.core.backend.cuda.sources import height, n_stacked
+from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.layers import MatrixPart
+from nextn.cuda_kernels.embed import GgufTable
+from nextn.cuda_kernels.gguf_types import GGUF_TYPES
+from nextn.cuda_kernels.kernel import Array
+from nextn.cuda_kernels.repack import FORMATS, TILE_ROWS, TILE_WIDTH, repack, tiles_of
 
 Bytes = NDArray[np.uint8]
 MIXTURE = "Q4_K_M"

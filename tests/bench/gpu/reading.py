@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import ERROR, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import ERROR, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.state.sizes import PAGE_LEN
 
 from ..figures import Figure, spread
 from ..spec_runs import PLAIN, new_engine

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from specdec.core.backend.cuda.round_room import RoundRoom
-from specdec.core.backend.cuda.step import context_bucket
-from specdec.core.backend.picking import FIRST_FILTER
-from specdec.core.backend.rounds import RoundDrafter, RoundsPlan, RoundText
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.backend.cuda.round_room import RoundRoom
+from nextn.core.backend.cuda.step import context_bucket
+from nextn.core.backend.picking import FIRST_FILTER
+from nextn.core.backend.rounds import RoundDrafter, RoundsPlan, RoundText
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.state.sizes import PAGE_LEN
 
 from .ledger import Account, Ledger
 

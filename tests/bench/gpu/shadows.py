@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from support.host_device import HostDevice
 
-from specdec.core.backend.cuda.device import Mirror, Numpy, Shape
-from specdec.core.backend.cuda.sources import height, n_stacked
-from specdec.core.backend.cuda.uploads import Uploads
-from specdec.core.backend.layers import MatrixPart
-from specdec.cuda_kernels.embed import GgufTable
-from specdec.cuda_kernels.gguf_types import GGUF_TYPES
-from specdec.cuda_kernels.kernel import Argument, Dim, Kernel, Launcher
-from specdec.cuda_kernels.repack import tiles_of
+from nextn.core.backend.cuda.device import Mirror, Numpy, Shape
+from nextn.core.backend.cuda.sources import height, n_stacked
+from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.layers import MatrixPart
+from nextn.cuda_kernels.embed import GgufTable
+from nextn.cuda_kernels.gguf_types import GGUF_TYPES
+from nextn.cuda_kernels.kernel import Argument, Dim, Kernel, Launcher
+from nextn.cuda_kernels.repack import tiles_of
 
 H200_PROCESSORS = 132
 REAL = 1 << 16  # bytes of the largest array that is one

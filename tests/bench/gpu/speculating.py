@@ -6,8 +6,8 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
-from specdec.core.engine.engine import Engine
-from specdec.core.speculation.options import (
+from nextn.core.engine.engine import Engine
+from nextn.core.speculation.options import (
     NGRAM_MOD,
     NGRAM_SIMPLE,
     NgramModSizes,

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Step
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Step
 
 from ..figures import Figure, spread
 from .decoding import SHORT

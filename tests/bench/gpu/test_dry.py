@@ -18,11 +18,11 @@ from shim.machine import host_problem
 from support.host_device import HostDevice
 from support.random_shapes import QWEN36_35B_A3B, tiny
 
-from specdec.core.gguf.quants import dequantize, find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models.weights import Inventory, Weights
-from specdec.cuda_kernels.device import unavailable_reason
-from specdec.cuda_kernels.repack import unpack
+from nextn.core.gguf.quants import dequantize, find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models.weights import Inventory, Weights
+from nextn.cuda_kernels.device import unavailable_reason
+from nextn.cuda_kernels.repack import unpack
 
 TESTS = Path(__file__).parents[2]
 Part = Callable[[str], ModuleType]
@@ -86,8 +86,8 @@ def test_what_fails_is_a_line(
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("kind", ["Q4_K", "Q6_K"])
 def test_random_weights_have_an_ordinary_size(kind: str, gated: bool, part: Part) -> None:
-    from specdec.core.backend.layers import MatrixPart
-    from specdec.core.gguf.tensors import Tensor
+    from nextn.core.backend.layers import MatrixPart
+    from nextn.core.gguf.tensors import Tensor
 
     form = find_format(kind)
     tensor = Tensor("blk.0.ffn_up.weight", (32, 512), form, np.zeros(0, np.uint8))

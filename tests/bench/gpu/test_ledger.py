@@ -18,10 +18,10 @@ from support.llama_quantize import mixture_types
 from support.random_shapes import QWEN36_27B, QWEN36_35B_A3B, Sizes, tensor_shapes, tiny
 from support.sparse_file import write_sparse
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.state.sizes import PAGE_LEN
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.state.sizes import PAGE_LEN
 
 TESTS = Path(__file__).parents[2]
 NOW = {"27B": 484, "35B-A3B": 344}  # launches of a plain step, at most

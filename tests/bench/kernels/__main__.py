@@ -10,7 +10,7 @@ from typing import Any
 
 from shim.machine import host_problem
 
-from specdec.cuda_kernels.device import unavailable_reason
+from nextn.cuda_kernels.device import unavailable_reason
 
 from ..figures import Figure, summary, table
 from ..provenance import Moment

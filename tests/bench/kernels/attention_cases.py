@@ -10,17 +10,17 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.cuda_kernels.attention import (
+from nextn.cuda_kernels.attention import (
     AttentionHeads,
     AttentionStep,
     Parts,
     n_splits,
     parts_shapes,
 )
-from specdec.cuda_kernels.attn_combine import attn_combine
-from specdec.cuda_kernels.attn_prep import HeadNorm, Preparation, Rope, attn_prep, turns
-from specdec.cuda_kernels.attn_verify import attn_verify
-from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
+from nextn.cuda_kernels.attn_combine import attn_combine
+from nextn.cuda_kernels.attn_prep import HeadNorm, Preparation, Rope, attn_prep, turns
+from nextn.cuda_kernels.attn_verify import attn_verify
+from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
 from .case import Asked, Case, Work
 from .models import Sizes

@@ -9,9 +9,9 @@ from functools import cache, partial
 import numpy as np
 from support.gdn import EPS, GdnLayer, KernelRun, Part, ReferenceRun
 
-from specdec.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState, replay_bytes
-from specdec.cuda_kernels.gdn_rows import keep_rows, ring_rows
-from specdec.cuda_kernels.gdn_step import (
+from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState, replay_bytes
+from nextn.cuda_kernels.gdn_rows import keep_rows, ring_rows
+from nextn.cuda_kernels.gdn_step import (
     STEP_VARIANTS,
     GdnRows,
     GdnWeights,
@@ -20,7 +20,7 @@ from specdec.cuda_kernels.gdn_step import (
     n_arrivals,
     raw_shape,
 )
-from specdec.cuda_kernels.norm_quant import NormOutputs
+from nextn.cuda_kernels.norm_quant import NormOutputs
 
 from .case import Asked, Case, Work
 from .models import Sizes

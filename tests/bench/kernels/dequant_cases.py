@@ -10,9 +10,9 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from support.blocks import random_blocks
 
-from specdec.cuda_kernels.dequant import GROUP_ROWS, dequant_bf16
-from specdec.cuda_kernels.qmm import Matrix
-from specdec.cuda_kernels.repack import repack, tiles_of
+from nextn.cuda_kernels.dequant import GROUP_ROWS, dequant_bf16
+from nextn.cuda_kernels.qmm import Matrix
+from nextn.cuda_kernels.repack import repack, tiles_of
 
 from .case import Case, Work
 from .models import Sizes

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 from support.picking_rows import defined, requests_of
 
-from specdec.core.backend.picking import UNSURE
-from specdec.core.sampling.params import SamplingParams
-from specdec.cuda_kernels.head_pick import (
+from nextn.core.backend.picking import UNSURE
+from nextn.core.sampling.params import SamplingParams
+from nextn.cuda_kernels.head_pick import (
     MAXIMA_BLOCK,
     Logits,
     RowPlaces,

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from support.quantised import stored
 
-from specdec.cuda_kernels.mm_bf16_skinny import Plain
-from specdec.cuda_kernels.mm_moe import (
+from nextn.cuda_kernels.mm_bf16_skinny import Plain
+from nextn.cuda_kernels.mm_moe import (
     PlainExperts,
     PlainStack,
     plain_experts_down,
     plain_experts_gate_up,
 )
-from specdec.cuda_kernels.moe_route import (
+from nextn.cuda_kernels.moe_route import (
     Choice,
     Router,
     Routes,
@@ -28,8 +28,8 @@ from specdec.cuda_kernels.moe_route import (
     n_pairs,
     routes_shapes,
 )
-from specdec.cuda_kernels.packed import BLOCK, padded_width
-from specdec.cuda_kernels.qmm_moe import (
+from nextn.cuda_kernels.packed import BLOCK, padded_width
+from nextn.cuda_kernels.qmm_moe import (
     Experts,
     ExpertStack,
     MoeWorkspace,
@@ -37,7 +37,7 @@ from specdec.cuda_kernels.qmm_moe import (
     experts_gate_up,
     workspace_sizes,
 )
-from specdec.cuda_kernels.repack import gated_order, repack, tiles_of
+from nextn.cuda_kernels.repack import gated_order, repack, tiles_of
 
 from .case import PACKING, Case, Work
 from .models import Sizes

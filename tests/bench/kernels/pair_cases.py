@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import Matrix, Workspace, product
-from specdec.cuda_kernels.qmm_pair import Half, product_of_two
-from specdec.cuda_kernels.repack import tiles_of
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import Matrix, Workspace, product
+from nextn.cuda_kernels.qmm_pair import Half, product_of_two
+from nextn.cuda_kernels.repack import tiles_of
 
 from .case import Case, Work
 from .models import Sizes

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from shim.machine import CudaMachine, HostMachine, Machine
 from support.packed_rows import pack, unpack
 
-from specdec.cuda_kernels.kernel import Array, Launcher
-from specdec.cuda_kernels.launch import DeviceLauncher
-from specdec.cuda_kernels.packed import PackedRows, packed_shapes
+from nextn.cuda_kernels.kernel import Array, Launcher
+from nextn.cuda_kernels.launch import DeviceLauncher
+from nextn.cuda_kernels.packed import PackedRows, packed_shapes
 
 Launch = Callable[[], None]
 Numpy = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from specdec.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
+from nextn.cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
 
 from .case import Case, Work
 from .models import Sizes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.cuda_kernels.kernel import Array, Kernel, Source
+from nextn.cuda_kernels.kernel import Array, Kernel, Source
 
 from ..figures import Figure
 from .place import Place

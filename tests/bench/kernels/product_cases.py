@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from support.quantised import Stored, stored
 
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import (
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import (
     MAXIMA_BLOCK,
     Matrix,
     Split,
@@ -21,7 +21,7 @@ from specdec.cuda_kernels.qmm import (
     product,
     split_product,
 )
-from specdec.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
+from nextn.cuda_kernels.repack import FORMATS, gated_order, repack, tiles_of
 
 from .case import PACKING, Asked, Case, Work
 from .models import Sizes

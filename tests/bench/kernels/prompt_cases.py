@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from support.gdn import EPS, GdnLayer, Part, ReferenceRun
 
-from specdec.cuda_kernels.attn_prefill import PrefillRows, attn_prefill
-from specdec.cuda_kernels.gdn_chunk import CHUNK, ChunkSpace, gdn_chunk
-from specdec.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
-from specdec.cuda_kernels.gdn_step import GdnWeights
-from specdec.cuda_kernels.kernel import Array
-from specdec.cuda_kernels.qmm import Activation
-from specdec.cuda_kernels.wide_rows import add_bias, gate_halves
+from nextn.cuda_kernels.attn_prefill import PrefillRows, attn_prefill
+from nextn.cuda_kernels.gdn_chunk import CHUNK, ChunkSpace, gdn_chunk
+from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
+from nextn.cuda_kernels.gdn_step import GdnWeights
+from nextn.cuda_kernels.kernel import Array
+from nextn.cuda_kernels.qmm import Activation
+from nextn.cuda_kernels.wide_rows import add_bias, gate_halves
 
 from .attention_cases import KINDS, PAGE, Layer, attention_shape
 from .case import Case, Work

@@ -12,12 +12,12 @@ from shim.launcher import HostLauncher
 from support.device_lines import draft_rows, new_lines, new_records, verify_rows
 from support.picking_rows import requests_of
 
-from specdec.core.sampling.params import SamplingParams
-from specdec.cuda_kernels.draft_pick import DraftHead, draft_pick
-from specdec.cuda_kernels.head_pick import MAXIMA_BLOCK, Logits, head_summits
-from specdec.cuda_kernels.kernel import Launcher
-from specdec.cuda_kernels.round_times import note_time
-from specdec.cuda_kernels.spec_accept import (
+from nextn.core.sampling.params import SamplingParams
+from nextn.cuda_kernels.draft_pick import DraftHead, draft_pick
+from nextn.cuda_kernels.head_pick import MAXIMA_BLOCK, Logits, head_summits
+from nextn.cuda_kernels.kernel import Launcher
+from nextn.cuda_kernels.round_times import note_time
+from nextn.cuda_kernels.spec_accept import (
     Field,
     Lines,
     State,

@@ -11,10 +11,10 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from support.blocks import random_blocks
 
-from specdec.cuda_kernels.embed import GgufTable, Side, embed, embed_concat_quant, gguf_to_bf16
-from specdec.cuda_kernels.gate_rows import gate_rows
-from specdec.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
-from specdec.cuda_kernels.qmm import Activation
+from nextn.cuda_kernels.embed import GgufTable, Side, embed, embed_concat_quant, gguf_to_bf16
+from nextn.cuda_kernels.gate_rows import gate_rows
+from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from nextn.cuda_kernels.qmm import Activation
 
 from .case import Case, Work
 from .models import Sizes

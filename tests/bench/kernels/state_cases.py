@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.cuda_kernels.gdn_layout import GdnShape, GdnState
-from specdec.cuda_kernels.gdn_state import (
+from nextn.cuda_kernels.gdn_layout import GdnShape, GdnState
+from nextn.cuda_kernels.gdn_state import (
     gdn_fold,
     snapshot_parts,
     snapshot_words,
@@ -18,7 +18,7 @@ from specdec.cuda_kernels.gdn_state import (
     state_load,
     state_save,
 )
-from specdec.cuda_kernels.page_copy import (
+from nextn.cuda_kernels.page_copy import (
     PageArrays,
     copy_pages,
     gather_pages,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from shim.machine import host_problem
 
-from specdec.cuda_kernels.device import unavailable_reason
-from specdec.cuda_kernels.registry import MODULES
+from nextn.cuda_kernels.device import unavailable_reason
+from nextn.cuda_kernels.registry import MODULES
 
 TESTS = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.quantize_families import write_family
 
-from specdec.cli.app import run
-from specdec.core import nano
-from specdec.core.gguf.reader import open_gguf
+from nextn.cli.app import run
+from nextn.core import nano
+from nextn.core.gguf.reader import open_gguf
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]
@@ -122,7 +122,7 @@ def test_files_that_are_no_models(name: str, tmp_path: Path, capsys: Capture) ->
 
 def test_help_has_an_example_and_loads_nothing_heavy() -> None:
     program = (
-        "import sys; from specdec.cli.app import run; run(['convert', 'quantize', '--help']); "
+        "import sys; from nextn.cli.app import run; run(['convert', 'quantize', '--help']); "
         "sys.stderr.write(' '.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

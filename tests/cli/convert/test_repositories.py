@@ -10,8 +10,8 @@ import pytest
 from support.checkpoints import build_checkpoint
 from support.hub import COMMIT, Hub, serve_hub
 
-from specdec.cli.app import run
-from specdec.core.gguf.reader import open_gguf
+from nextn.cli.app import run
+from nextn.core.gguf.reader import open_gguf
 
 Capture = pytest.CaptureFixture[str]
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from support.checkpoints import build_checkpoint
 
-from specdec.cli.app import run
-from specdec.core import nano
-from specdec.core.gguf import writer
+from nextn.cli.app import run
+from nextn.core import nano
+from nextn.core.gguf import writer
 
 Capture = pytest.CaptureFixture[str]
 COMMANDS = {

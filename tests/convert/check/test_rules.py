@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny
 
-from specdec.convert.check.rules import RULES, broken_rules
-from specdec.core import nano
-from specdec.core.backend.layers import Floats
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.check.rules import RULES, broken_rules
+from nextn.core import nano
+from nextn.core.backend.layers import Floats
+from nextn.core.gguf.reader import open_gguf
 
 Keys = dict[str, Any]
 Tensors = dict[str, Floats]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specdec.convert.check import scan
-from specdec.convert.check.scan import _SCALES, ABSURD_MATRIX, look_at
-from specdec.core.gguf.quants import FORMATS, BlockFormat, find_format
-from specdec.core.gguf.tensors import Tensor
+from nextn.convert.check import scan
+from nextn.convert.check.scan import _SCALES, ABSURD_MATRIX, look_at
+from nextn.core.gguf.quants import FORMATS, BlockFormat, find_format
+from nextn.core.gguf.tensors import Tensor
 
 N_BLOCKS = 40
 SCALED = [find_format(name) for name in _SCALES]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.core.errors import FileFormatError, SpecdecError
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.core.errors import FileFormatError, NextnError
 
 ONE = np.arange(4, dtype=np.float32)
 INDEX = "model.safetensors.index.json"
@@ -120,7 +120,7 @@ def test_links_within_the_hubs_cache(tmp_path: Path, folder: Path) -> None:
 )
 def test_configurations_that_are_none(data: bytes, message: str, folder: Path) -> None:
     (folder / "config.json").write_bytes(data)
-    with pytest.raises(SpecdecError, match=message) as caught:
+    with pytest.raises(NextnError, match=message) as caught:
         open_checkpoint(folder)
     assert "\n" not in str(caught.value)
 
@@ -136,7 +136,7 @@ def test_pickles_are_not_opened(folder: Path) -> None:
     for name in ("a", "b"):
         (folder / f"{name}.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch pwned'\ntR.")
-    with pytest.raises(SpecdecError, match="can run code when read; save it as safetensors"):
+    with pytest.raises(NextnError, match="can run code when read; save it as safetensors"):
         open_checkpoint(folder)
 
 

@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import save_file
 from support.hub import COMMIT, Hub, serve_hub
 
-from specdec.convert.checkpoint import RemoteError, open_checkpoint, open_place
-from specdec.convert.checkpoint.folder import read_checkpoint
-from specdec.convert.checkpoint.http import Client
-from specdec.convert.checkpoint.remote import Repository, RepositoryName, parse_repository
-from specdec.core.errors import FileFormatError
+from nextn.convert.checkpoint import RemoteError, open_checkpoint, open_place
+from nextn.convert.checkpoint.folder import read_checkpoint
+from nextn.convert.checkpoint.http import Client
+from nextn.convert.checkpoint.remote import Repository, RepositoryName, parse_repository
+from nextn.core.errors import FileFormatError
 
 NAME = RepositoryName("owner/name")
 SMALL = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from specdec.convert.checkpoint.safetensors import MAX_HEADER_BYTES, StoredTensor, read_tensors
-from specdec.convert.checkpoint.source import LocalSource
-from specdec.core.errors import FileFormatError
+from nextn.convert.checkpoint.safetensors import MAX_HEADER_BYTES, StoredTensor, read_tensors
+from nextn.convert.checkpoint.source import LocalSource
+from nextn.core.errors import FileFormatError
 
 
 class Bytes:

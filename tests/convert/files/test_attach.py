@@ -14,15 +14,15 @@ from support.llama_cpp import LlamaCpp
 from support.tiny_heads import TinyHead, build_head
 from support.tiny_models import TinyModel, build_tiny
 
-from specdec.convert.files.attach import default_type
-from specdec.convert.files.output import Output, write
-from specdec.convert.files.separate import detach, extract
-from specdec.convert.files.sharding import merge, open_shards, split
-from specdec.core import nano
-from specdec.core.errors import ConfigError, ModelError, SpecdecError
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import GgufFile, open_gguf
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.files.attach import default_type
+from nextn.convert.files.output import Output, write
+from nextn.convert.files.separate import detach, extract
+from nextn.convert.files.sharding import merge, open_shards, split
+from nextn.core import nano
+from nextn.core.errors import ConfigError, ModelError, NextnError
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import GgufFile, open_gguf
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 Tiny = Callable[..., TinyModel]
 Made = Callable[[str], TinyHead]
@@ -235,7 +235,7 @@ def test_a_source_that_does_not_fit_is_refused(
     edit: Edit, complaint: str, tiny: Tiny, tmp_path: Path
 ) -> None:
     source = rewritten(tiny("qwen35", mtp=True).path, tmp_path / "source.gguf", edit)
-    with pytest.raises(SpecdecError, match=complaint):
+    with pytest.raises(NextnError, match=complaint):
         attach_to(tiny("qwen35").path, source, tmp_path / "out.gguf")
     assert sorted(tmp_path.iterdir()) == [source]
 
@@ -326,7 +326,7 @@ def test_a_file_that_changes_meanwhile_makes_nothing(tiny: Tiny, tmp_path: Path)
             file.write(b"\1")
 
     source = tiny("qwen35", mtp=True).path
-    with pytest.raises(SpecdecError, match="was written to meanwhile"):
+    with pytest.raises(NextnError, match="was written to meanwhile"):
         attach_to(trunk, source, tmp_path / "o.gguf", progress=disturb)
     assert list(tmp_path.iterdir()) == [trunk]
 
@@ -373,7 +373,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     monkeypatch.setattr("shutil.disk_usage", lambda path: Full)
     with (
         open_gguf(tiny("qwen35", mtp=True).path) as file,
-        pytest.raises(SpecdecError, match=r"has 0 MB free, \d MB are needed"),
+        pytest.raises(NextnError, match=r"has 0 MB free, \d MB are needed"),
     ):
         detach(file, Output(tmp_path / "o.gguf"))
     assert not list(tmp_path.iterdir())

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from specdec.convert.files.encoding import check_type
-from specdec.convert.files.sharding import parse_size
-from specdec.convert.quantize.encode import ENCODED, encode
-from specdec.core.errors import ConfigError
-from specdec.core.gguf.quants import find_format
+from nextn.convert.files.encoding import check_type
+from nextn.convert.files.sharding import parse_size
+from nextn.convert.quantize.encode import ENCODED, encode
+from nextn.core.errors import ConfigError
+from nextn.core.gguf.quants import find_format
 
 EXACT = ["F32", "F16", "BF16", "Q8_0"]
 finite = st.floats(-1000, 1000, width=32)

@@ -15,10 +15,10 @@ from support.running import PAGES, load, random_tokens
 from support.tiny_heads import KINDS, TinyHead, build_head, write_qwen_checkpoint
 from support.tiny_models import WITH_MTP, TinyModel
 
-from specdec.convert.heads.table import FAMILIES
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.heads.table import FAMILIES
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.gguf.reader import open_gguf
 
 TOLERANCE = 1e-4  # of logits with a standard deviation of about 1; 3e-6 was the largest seen
 LENGTH = 24  # longer than the windows

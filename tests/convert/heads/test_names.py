@@ -17,12 +17,12 @@ from support.attaching import attach_to, contents, metadata
 from support.tiny_models import write
 from support.vocab import N_VOCAB, tokenizer_metadata
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.heads.from_checkpoint import read_checkpoint_head
-from specdec.convert.inspect.families import find_family
-from specdec.convert.inspect.hf_names import missing_of, sort_layers
-from specdec.core.errors import ModelError
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.heads.from_checkpoint import read_checkpoint_head
+from nextn.convert.inspect.families import find_family
+from nextn.convert.inspect.hf_names import missing_of, sort_layers
+from nextn.core.errors import ModelError
+from nextn.core.gguf.reader import open_gguf
 
 E, H, D, F, N, HC = 64, 4, 16, 32, 4, 2
 MIX = (2 + HC) * HC

@@ -16,7 +16,7 @@ from support.running import random_tokens
 from support.tiny_models import write
 from support.vocab import N_VOCAB, tokenizer_metadata
 
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.gguf.reader import open_gguf
 
 TOLERANCE = 1e-4
 E, LENGTH, EPS = 64, 24, 1e-5

@@ -16,11 +16,11 @@ from support.head_math import head_logits
 from support.running import random_tokens
 from support.tiny_heads import TinyHead, build_head
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.heads.blocks import Manners, read_block
-from specdec.convert.heads.table import FAMILIES
-from specdec.convert.heads.weights import CheckpointWeights
-from specdec.core.errors import ModelError
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.heads.blocks import Manners, read_block
+from nextn.convert.heads.table import FAMILIES
+from nextn.convert.heads.weights import CheckpointWeights
+from nextn.core.errors import ModelError
 
 Edit = Callable[[dict[str, torch.Tensor]], None]
 FP8 = torch.float8_e4m3fn

@@ -11,9 +11,9 @@ import torch
 from support.checkpoints import State, build_checkpoint, save_state
 from support.converting import convert, plan
 
-from specdec.cli.app import run
-from specdec.convert.hf import matrix
-from specdec.core.gguf.reader import open_gguf
+from nextn.cli.app import run
+from nextn.convert.hf import matrix
+from nextn.core.gguf.reader import open_gguf
 
 KINDS = {"f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 

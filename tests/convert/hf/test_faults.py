@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from support.checkpoints import State, TinyCheckpoint, build_checkpoint
 from support.converting import check_line, convert, plan
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.hf import Options, plan_conversion
-from specdec.convert.hf.matrix import Planned
-from specdec.core.errors import ConfigError, ModelError, SpecdecError
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.hf import Options, plan_conversion
+from nextn.convert.hf.matrix import Planned
+from nextn.core.errors import ConfigError, ModelError, NextnError
+from nextn.core.gguf.reader import open_gguf
 
 Edit = Callable[[dict[str, Any], State], None]
 LAYER = "model.layers.1."
@@ -189,7 +189,7 @@ def test_what_is_there_stays(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
 def test_no_room(hybrid: TinyCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage)
-    with pytest.raises(SpecdecError, match=r"has 0 MB free, \d MB are needed"):
+    with pytest.raises(NextnError, match=r"has 0 MB free, \d MB are needed"):
         convert(hybrid.folder, tmp_path / "out.gguf")
     with pytest.raises(ConfigError, match="there is no folder"):
         convert(hybrid.folder, tmp_path / "deep" / "out.gguf")
@@ -229,5 +229,5 @@ def test_any_configuration(hybrid: TinyCheckpoint, changes: dict[str, Any]) -> N
         checkpoint.config = raw | changes
         try:
             plan_conversion(checkpoint, hybrid.folder, Options())
-        except SpecdecError as error:
+        except NextnError as error:
             check_line(error)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from specdec.convert.checkpoint.folder import Folder
-from specdec.convert.checkpoint.safetensors import read_tensors
-from specdec.convert.hf.config import Config
-from specdec.convert.hf.matrix import Matrix
-from specdec.convert.hf.names import sort_tensors
+from nextn.convert.checkpoint.folder import Folder
+from nextn.convert.checkpoint.safetensors import read_tensors
+from nextn.convert.hf.config import Config
+from nextn.convert.hf.matrix import Matrix
+from nextn.convert.hf.names import sort_tensors
 
 BLOCK = (16, 24)
 # Shapes of weight and scale; rows times columns of the fourth are also its number of scales.

@@ -15,7 +15,7 @@ from support.running import random_tokens
 from support.tiny_models import FAMILIES, WITH_MTP, YARN_ROPE
 from support.tokenizer_files import sentence_piece_merges
 
-from specdec.core.sampling.sampler import logprobs
+from nextn.core.sampling.sampler import logprobs
 
 pytestmark = pytest.mark.peer
 

@@ -16,9 +16,9 @@ from support.converting import convert, plan
 from support.running import PAGES, load, random_tokens, start
 from support.tiny_models import COMMON, FAMILIES, HYBRID, WITH_MTP, YARN_ROPE, build_tiny
 
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models.mtp import H_NEXTN
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models.mtp import H_NEXTN
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1
 LENGTH = 70

@@ -20,14 +20,14 @@ from support.tokenizer_files import (
 )
 from tokenizers import Tokenizer as Original
 
-from specdec.convert.checkpoint.folder import Checkpoint, Folder
-from specdec.convert.hf.tokenizer import tokenizer_keys
-from specdec.convert.hf.tokenizer.pre import PROBE, _cut
-from specdec.convert.hf.tokenizer.sentencepiece import parse_proto
-from specdec.core.errors import FileFormatError, ModelError, SpecdecError
-from specdec.core.gguf.types import Typed
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
-from specdec.core.tokenizer.pretokenizers import PRE_TOKENIZERS
+from nextn.convert.checkpoint.folder import Checkpoint, Folder
+from nextn.convert.hf.tokenizer import tokenizer_keys
+from nextn.convert.hf.tokenizer.pre import PROBE, _cut
+from nextn.convert.hf.tokenizer.sentencepiece import parse_proto
+from nextn.core.errors import FileFormatError, ModelError, NextnError
+from nextn.core.gguf.types import Typed
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 ROWS = 1024
 TEXTS = st.text(max_size=60) | st.text("ab '\n\t.12sSdéÀ你😀", max_size=40)
@@ -312,7 +312,7 @@ def test_damaged_definitions(place: tuple[Any, ...], value: Any, bytewise: bool)
     with TemporaryDirectory() as folder:
         try:
             read(save(Path(folder), json.dumps(definition)))
-        except SpecdecError as error:
+        except NextnError as error:
             check_line(error)
 
 

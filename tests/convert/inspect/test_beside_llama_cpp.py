@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.tiny_models import build_tiny
 
-from specdec.convert.inspect import examine, open_anything
-from specdec.convert.inspect.report import Part, Severity
+from nextn.convert.inspect import examine, open_anything
+from nextn.convert.inspect.report import Part, Severity
 
 pytestmark = pytest.mark.peer
 Edit = Callable[[dict[str, Any], dict[str, Any]], None]

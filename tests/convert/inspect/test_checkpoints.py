@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from specdec.convert.inspect import Report, examine, open_anything
-from specdec.convert.inspect.report import Severity
+from nextn.convert.inspect import Report, examine, open_anything
+from nextn.convert.inspect.report import Severity
 
 E, L, EXPERTS = 16, 2, 3
 Names = dict[str, tuple[int, ...]]

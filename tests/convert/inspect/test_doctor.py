@@ -15,11 +15,11 @@ from support.random_file import write_random
 from support.random_shapes import Sizes
 from support.tiny_models import WITH_MTP, build_tiny
 
-from specdec.convert.inspect import OpenedGguf, Report, examine, open_anything
-from specdec.convert.inspect.report import Part, Severity
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.inspect import OpenedGguf, Report, examine, open_anything
+from nextn.convert.inspect.report import Part, Severity
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 Keys = dict[str, Any]
 Edit = Callable[[Keys, Tensors], None]

@@ -20,16 +20,16 @@ from support.hub import COMMIT, Hub, serve_hub
 from support.tiny_models import build_tiny
 from support.vocab import tokenizer_metadata
 
-from specdec.convert.inspect import OpenedGguf, Report, examine, open_anything
-from specdec.convert.inspect.facts import Facts, listing, ranges
-from specdec.core import nano
-from specdec.core.errors import SpecdecError
-from specdec.core.gguf.cursor import MoreNeededError
-from specdec.core.gguf.header import parse_header
-from specdec.core.gguf.metadata import Metadata
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.inspect import OpenedGguf, Report, examine, open_anything
+from nextn.convert.inspect.facts import Facts, listing, ranges
+from nextn.core import nano
+from nextn.core.errors import NextnError
+from nextn.core.gguf.cursor import MoreNeededError
+from nextn.core.gguf.header import parse_header
+from nextn.core.gguf.metadata import Metadata
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 Command = Callable[[list[str]], int]
 
@@ -168,7 +168,7 @@ def test_missing_parts_are_named(shards: list[Path]) -> None:
     assert len(shards) >= 3
     for path in shards[1:]:
         path.unlink()
-    with pytest.raises(SpecdecError) as caught:
+    with pytest.raises(NextnError) as caught:
         doctor(shards[0])
     assert all(path.name in str(caught.value) for path in shards[1:])
     assert f"{len(shards) - 1} of its {len(shards)} parts missing" in str(caught.value)
@@ -192,35 +192,35 @@ def test_missing_parts_are_named(shards: list[Path]) -> None:
 def test_files_that_are_no_model(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     path.write_bytes(data)
-    with pytest.raises(SpecdecError, match=message) as caught:
+    with pytest.raises(NextnError, match=message) as caught:
         doctor(path)
     assert "\n" not in str(caught.value)
 
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:
-    with pytest.raises(SpecdecError, match="neither a GGUF file nor a checkpoint"):
+    with pytest.raises(NextnError, match="neither a GGUF file nor a checkpoint"):
         doctor(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(SpecdecError, match=r"has no \.safetensors file"):
+    with pytest.raises(NextnError, match=r"has no \.safetensors file"):
         doctor(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
-    with pytest.raises(SpecdecError, match="only pickled weights"):
+    with pytest.raises(NextnError, match="only pickled weights"):
         doctor(tmp_path)
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(nano.path().read_bytes())
-    with pytest.raises(SpecdecError, match=r"has 2 GGUF files: give one of them, .*: a.gguf, b.gg"):
+    with pytest.raises(NextnError, match=r"has 2 GGUF files: give one of them, .*: a.gguf, b.gg"):
         doctor(tmp_path)
     for text in ("nowhere.gguf", "no/where.gguf", "a/b/c/../d", "\0"):
-        with pytest.raises(SpecdecError, match="no such file or folder"):
+        with pytest.raises(NextnError, match="no such file or folder"):
             open_anything(text)
-    with pytest.raises(SpecdecError, match="is empty"):
+    with pytest.raises(NextnError, match="is empty"):
         open_anything("")
 
 
 def test_hostile_texts_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from specdec.cli.app import run
+    from nextn.cli.app import run
 
     data = gguf(
         [string_pair("general.architecture", "qwen35"), string_pair("general.name", "\x1b[2J\n")]
@@ -302,13 +302,13 @@ def test_many_files_in_a_repository(hub: Hub) -> None:
     data = nano.path().read_bytes()
     hub.files |= {"a.gguf": data, "sub/b.gguf": data, "README.md": b"hi"}
     with pytest.raises(
-        SpecdecError,
+        NextnError,
         match=r"owner/name has 2 GGUF files: give one of them, owner/name/FILE: a.gguf, sub/b.gguf",
     ):
         doctor("owner/name")
     for text in ("owner/name/sub/b.gguf", f"owner/name@{COMMIT}:sub/b.gguf"):
         assert doctor(text).parameters > 1_000_000
-    with pytest.raises(SpecdecError, match=r"owner/name has no file 'c\.gguf'"):
+    with pytest.raises(NextnError, match=r"owner/name has no file 'c\.gguf'"):
         doctor("owner/name/c.gguf")
 
 
@@ -318,7 +318,7 @@ def test_shards_in_a_repository(hub: Hub, shards: list[Path]) -> None:
     assert (report.files, report.is_sound) == (len(shards), True)
     assert report.parameters == doctor(nano.path()).parameters
     del hub.files[f"deep/{shards[1].name}"]
-    with pytest.raises(SpecdecError, match=f"parts are missing: deep/{shards[1].name}"):
+    with pytest.raises(NextnError, match=f"parts are missing: deep/{shards[1].name}"):
         doctor("owner/name")
 
 

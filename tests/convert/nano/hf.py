@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from specdec.convert.nano.network import Network
-from specdec.convert.nano.shapes import Shape
+from nextn.convert.nano.network import Network
+from nextn.convert.nano.shapes import Shape
 
 
 def hf_config(shape: Shape) -> Any:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from specdec.convert.nano import command
-from specdec.convert.nano.failures import in_one_line
-from specdec.core.errors import ConfigError
+from nextn.convert.nano import command
+from nextn.convert.nano.failures import in_one_line
+from nextn.core.errors import ConfigError
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    made = [sys.executable, "-m", "specdec.convert.nano", *words]
+    made = [sys.executable, "-m", "nextn.convert.nano", *words]
     return subprocess.run(made, capture_output=True, text=True, check=False)
 
 
@@ -63,7 +63,7 @@ def _wrong() -> None:
 @pytest.mark.parametrize(
     ("work", "code", "message"),
     [
-        (_without_torch, 1, "pip install 'specdec[train]'"),
+        (_without_torch, 1, "pip install 'nextn[train]'"),
         (_interrupted, 130, "goes on from its last checkpoint"),
         (_wrong, 1, "error: something is wrong"),
     ],

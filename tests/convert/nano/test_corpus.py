@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from specdec.convert.nano import corpus, held_out
-from specdec.convert.nano.corpus import family, gather, in_held_out_part
-from specdec.core.errors import ConfigError
+from nextn.convert.nano import corpus, held_out
+from nextn.convert.nano.corpus import family, gather, in_held_out_part
+from nextn.core.errors import ConfigError
 
 BODY = "".join(f"def function_number_{i}(first, second):\n    return first\n\n" for i in range(9))
 

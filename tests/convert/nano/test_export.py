@@ -12,17 +12,17 @@ import pytest
 import torch
 from support.running import PAGES, Machine, Running, load
 
-from specdec import core
-from specdec.convert.nano.acceptance import HeadRuns
-from specdec.convert.nano.export import encode, write_model
-from specdec.convert.nano.layers import Past
-from specdec.convert.nano.network import Network
-from specdec.convert.nano.shapes import Shape
-from specdec.convert.nano.vocabulary import Vocabulary
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.errors import ConfigError
-from specdec.core.models.mtp import H_NEXTN
+from nextn import core
+from nextn.convert.nano.acceptance import HeadRuns
+from nextn.convert.nano.export import encode, write_model
+from nextn.convert.nano.layers import Past
+from nextn.convert.nano.network import Network
+from nextn.convert.nano.shapes import Shape
+from nextn.convert.nano.vocabulary import Vocabulary
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.errors import ConfigError
+from nextn.core.models.mtp import H_NEXTN
 
 from .hf import randomise
 from .test_network import SMALL_DRAFT, SMALL_NANO

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 import torch
 
-from specdec.convert.nano.delta_rule import gated_delta_rule, recurrent_delta_rule
-from specdec.convert.nano.layers import ShortConv, causal_attention
-from specdec.convert.nano.network import Network
-from specdec.convert.nano.shapes import DRAFT, NANO, Shape
+from nextn.convert.nano.delta_rule import gated_delta_rule, recurrent_delta_rule
+from nextn.convert.nano.layers import ShortConv, causal_attention
+from nextn.convert.nano.network import Network
+from nextn.convert.nano.shapes import DRAFT, NANO, Shape
 
 from .hf import hf_model, hf_mtp, randomise
 

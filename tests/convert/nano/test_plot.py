@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from specdec.convert.nano.plot import SMOOTH, draw, series
+from nextn.convert.nano.plot import SMOOTH, draw, series
 
 
 def test_a_curve_becomes_lines() -> None:

@@ -8,11 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from specdec.convert.nano import samples
-from specdec.convert.nano.batches import Batches, Position
-from specdec.convert.nano.samples import Library
-from specdec.convert.nano.vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, Vocabulary
-from specdec.core.errors import ConfigError
+from nextn.convert.nano import samples
+from nextn.convert.nano.batches import Batches, Position
+from nextn.convert.nano.samples import Library
+from nextn.convert.nano.vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, Vocabulary
+from nextn.core.errors import ConfigError
 
 FILE = '''"""A module."""
 
@@ -63,8 +63,8 @@ def test_fill_in_can_be_put_together_again(library: Library) -> None:
 
 
 def test_chat_is_what_the_template_makes(library: Library) -> None:
-    from specdec.convert.nano.vocabulary import CHAT_TEMPLATE
-    from specdec.core.tokenizer.chat import ChatTemplate
+    from nextn.convert.nano.vocabulary import CHAT_TEMPLATE
+    from nextn.core.tokenizer.chat import ChatTemplate
 
     made = samples.as_chat("Why?", "Because.")
     template = ChatTemplate(CHAT_TEMPLATE)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support.llama_cpp import LlamaCpp
 
-from specdec import core
-from specdec.convert.nano import evaluate
-from specdec.convert.nano.acceptance import Acceptance, measure
-from specdec.core import nano
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.runtime import Runtime
+from nextn import core
+from nextn.convert.nano import evaluate
+from nextn.convert.nano.acceptance import Acceptance, measure
+from nextn.core import nano
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.runtime import Runtime
 
 DATA = Path(__file__).parents[2] / "data"
 NANO, DRAFT = nano.path(), DATA / "nano-draft.gguf"

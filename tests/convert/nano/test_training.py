@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.convert.nano import losses
-from specdec.convert.nano.batches import Batches
-from specdec.convert.nano.corpus import Corpus, SourceFile
-from specdec.convert.nano.network import Network
-from specdec.convert.nano.optimiser import orthogonalise
-from specdec.convert.nano.recipe import Prepared
-from specdec.convert.nano.schedule import HEAD_PART, STALL, Budget, Clock, moment
-from specdec.convert.nano.shapes import Shape
-from specdec.convert.nano.training import Checkpoint, Trainer
-from specdec.core.errors import ConfigError
+from nextn.convert.nano import losses
+from nextn.convert.nano.batches import Batches
+from nextn.convert.nano.corpus import Corpus, SourceFile
+from nextn.convert.nano.network import Network
+from nextn.convert.nano.optimiser import orthogonalise
+from nextn.convert.nano.recipe import Prepared
+from nextn.convert.nano.schedule import HEAD_PART, STALL, Budget, Clock, moment
+from nextn.convert.nano.shapes import Shape
+from nextn.convert.nano.training import Checkpoint, Trainer
+from nextn.core.errors import ConfigError
 
 from .test_network import SMALL_DRAFT, SMALL_NANO
 

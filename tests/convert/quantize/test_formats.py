@@ -9,9 +9,9 @@ from gguf.quants import dequantize as gguf_dequantize
 from gguf.quants import quantize as gguf_quantize
 from numpy.typing import NDArray
 
-from specdec.convert.quantize.native import WIDENERS, WRITERS, Native
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.gguf.quants import dequantize, find_format
+from nextn.convert.quantize.native import WIDENERS, WRITERS, Native
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.gguf.quants import dequantize, find_format
 
 Floats = NDArray[np.float32]
 # Of gaussian weights, in units of their own size; a little above what is reached.

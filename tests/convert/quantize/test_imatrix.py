@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.quantize_families import write_importance
 
-from specdec.convert.quantize.imatrix import read_importance
-from specdec.core.errors import FileFormatError
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.quantize.imatrix import read_importance
+from nextn.core.errors import FileFormatError
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 NAME = "blk.0.ffn_down.weight"
 

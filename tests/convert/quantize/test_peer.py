@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from support.ggml_quantize import ggml_quantize
 from support.llama_cpp import LlamaCpp
 
-from specdec.convert.files.output import Output
-from specdec.convert.quantize.native import WRITERS, Native
-from specdec.convert.quantize.plan import Wishes, make_plan
-from specdec.convert.quantize.recipes import RECIPES, find_recipe
-from specdec.convert.quantize.run import quantize_file
-from specdec.core import nano
-from specdec.core.gguf.quants import dequantize, find_format
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.files.output import Output
+from nextn.convert.quantize.native import WRITERS, Native
+from nextn.convert.quantize.plan import Wishes, make_plan
+from nextn.convert.quantize.recipes import RECIPES, find_recipe
+from nextn.convert.quantize.run import quantize_file
+from nextn.core import nano
+from nextn.core.gguf.quants import dequantize, find_format
+from nextn.core.gguf.reader import open_gguf
 
 Floats = NDArray[np.float32]
 MOST = 1.02  # of llama.cpp's error

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from support.quantize_families import FAMILIES, TYPES, cases, digest, write_family, write_importance
 
-from specdec.convert.quantize.imatrix import read_importance
-from specdec.convert.quantize.plan import Wishes, check_plan, make_plan
-from specdec.convert.quantize.recipes import find_recipe
-from specdec.convert.quantize.rules import parse_rule
-from specdec.core.errors import ConfigError
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.quantize.imatrix import read_importance
+from nextn.convert.quantize.plan import Wishes, check_plan, make_plan
+from nextn.convert.quantize.recipes import find_recipe
+from nextn.convert.quantize.rules import parse_rule
+from nextn.core.errors import ConfigError
+from nextn.core.gguf.reader import open_gguf
 
 ANSWERS: dict[str, dict[str, str]] = json.loads(TYPES.read_text(encoding="utf-8"))
 

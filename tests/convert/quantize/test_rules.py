@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.quantize_families import write_family
 
-from specdec.convert.quantize.plan import Plan, Wishes, make_plan
-from specdec.convert.quantize.recipes import find_recipe
-from specdec.convert.quantize.rules import parse_rule, read_rules
-from specdec.core.errors import ConfigError
-from specdec.core.gguf.reader import open_gguf
+from nextn.convert.quantize.plan import Plan, Wishes, make_plan
+from nextn.convert.quantize.recipes import find_recipe
+from nextn.convert.quantize.rules import parse_rule, read_rules
+from nextn.core.errors import ConfigError
+from nextn.core.gguf.reader import open_gguf
 
 N_LAYERS = 8
 

@@ -15,20 +15,20 @@ import pytest
 from numpy.typing import NDArray
 from support.quantize_families import FAMILIES, write_importance
 
-from specdec.convert.files.output import Output
-from specdec.convert.quantize import slabs
-from specdec.convert.quantize.imatrix import Importance, read_importance
-from specdec.convert.quantize.native import Native
-from specdec.convert.quantize.plan import Plan, Wishes, make_plan
-from specdec.convert.quantize.recipes import find_recipe
-from specdec.convert.quantize.rules import parse_rule
-from specdec.convert.quantize.run import Result, quantize_file
-from specdec.convert.quantize.slabs import slabs_of
-from specdec.core.errors import ConfigError, ModelError, SpecdecError
-from specdec.core.gguf.quants import dequantize, find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.types import Writable
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.files.output import Output
+from nextn.convert.quantize import slabs
+from nextn.convert.quantize.imatrix import Importance, read_importance
+from nextn.convert.quantize.native import Native
+from nextn.convert.quantize.plan import Plan, Wishes, make_plan
+from nextn.convert.quantize.recipes import find_recipe
+from nextn.convert.quantize.rules import parse_rule
+from nextn.convert.quantize.run import Result, quantize_file
+from nextn.convert.quantize.slabs import slabs_of
+from nextn.core.errors import ConfigError, ModelError, NextnError
+from nextn.core.gguf.quants import dequantize, find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import Writable
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 METADATA: dict[str, Writable] = {
     "general.architecture": "llama",
@@ -197,7 +197,7 @@ def test_each_expert_has_its_own_importance(tmp_path: Path) -> None:
 
 def test_importance_of_another_model(tmp_path: Path) -> None:
     path = write_importance(tmp_path / "imatrix.gguf", {"blk.0.attn_q.weight": (4, 64)})
-    with pytest.raises(SpecdecError, match="another model"):
+    with pytest.raises(NextnError, match="another model"):
         convert(
             write_model(tmp_path / "in.gguf"), tmp_path / "out.gguf",
             importance=read_importance(path),
@@ -268,7 +268,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_model(tmp_path / "in.gguf")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10_000))
-    with pytest.raises(SpecdecError, match="MB free"):
+    with pytest.raises(NextnError, match="MB free"):
         convert(source, tmp_path / "out.gguf")
     assert os.listdir(tmp_path) == ["in.gguf"]
 

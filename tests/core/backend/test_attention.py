@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.blocks import identity
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, Output, State, Taps
-from specdec.core.backend.layers import (
+from nextn.core.backend import create_backend
+from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.layers import (
     Attention,
     Floats,
     KvShape,
@@ -20,8 +20,8 @@ from specdec.core.backend.layers import (
     RopePairs,
     StateShape,
 )
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.errors import ConfigError
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.errors import ConfigError
 
 N_ROWS = 90  # more than a page of 64
 

@@ -12,13 +12,13 @@ from support.chains import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_a
 from support.running import load
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.chain import ChainPlan, DraftAsk, Drafts
-from specdec.core.backend.interface import HostOutput, Taps
-from specdec.core.backend.step import Piece, build_step, replay_after
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.chain import ChainPlan, DraftAsk, Drafts
+from nextn.core.backend.interface import HostOutput, Taps
+from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 KINDS = {"mtp": ("qwen35", True), "attention": ("qwen3", False), "recurrent": ("qwen35", False)}

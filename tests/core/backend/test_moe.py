@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from support.blocks import random_blocks
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, Output, State, Taps
-from specdec.core.backend.layers import (
+from nextn.core.backend import create_backend
+from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.layers import (
     Activation,
     Floats,
     Gating,
@@ -21,9 +21,9 @@ from specdec.core.backend.layers import (
     SharedExpert,
     StateShape,
 )
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
 
 WIDTH, N_ROWS = 64, 70
 

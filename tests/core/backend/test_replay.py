@@ -14,9 +14,9 @@ from support.blocks import identity
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, Output, SlotImage, State, Taps
-from specdec.core.backend.layers import (
+from nextn.core.backend import create_backend
+from nextn.core.backend.interface import Backend, Output, SlotImage, State, Taps
+from nextn.core.backend.layers import (
     DeltaRule,
     DeltaShape,
     Floats,
@@ -25,7 +25,7 @@ from specdec.core.backend.layers import (
     Norm,
     StateShape,
 )
-from specdec.core.backend.step import Piece, Step, build_step, n_kept, replay_after
+from nextn.core.backend.step import Piece, Step, build_step, n_kept, replay_after
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4

@@ -9,7 +9,7 @@ import pytest
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, replay_after
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])

@@ -7,10 +7,10 @@ import json
 import pytest
 from support.bench_reports import report
 
-from specdec.core.bench.comparing import Comparison, compare_reports
-from specdec.core.bench.comparison_text import as_markdown
-from specdec.core.bench.record import Report
-from specdec.core.errors import ConfigError
+from nextn.core.bench.comparing import Comparison, compare_reports
+from nextn.core.bench.comparison_text import as_markdown
+from nextn.core.bench.record import Report
+from nextn.core.errors import ConfigError
 
 
 def compared(a: Report, b: Report, *, force: bool = False) -> Comparison:
@@ -65,11 +65,11 @@ def test_another_model_or_server_under_the_same_name() -> None:
 
 def test_other_versions_are_what_one_compares() -> None:
     other = report()
-    other.provenance |= {"build_commit": "def", "versions": {"specdec": "0.2"}}
+    other.provenance |= {"build_commit": "def", "versions": {"nextn": "0.2"}}
     found = compared(report(), other)
     assert [each.line for each in found.others] == [
         "commit: A abc, B def",
-        "version of specdec: A 0.1, B 0.2",
+        "version of nextn: A 0.1, B 0.2",
     ]
     assert found.has_speeds
 

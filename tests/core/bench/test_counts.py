@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench.counts import compare_texts, count, first_texts
-from specdec.core.bench.record import Chunk, Counts, Sample, SourceCount
+from nextn.core.bench.counts import compare_texts, count, first_texts
+from nextn.core.bench.record import Chunk, Counts, Sample, SourceCount
 
 # Rounds of a text: (drafted, accepted) of each.
 Rounds = list[tuple[int, int]]

@@ -7,10 +7,10 @@ from collections import Counter
 
 from support.benching import FakeTarget, Noise, busy, calm, prompts, quiet
 
-from specdec.core.bench.disturbed import disturbed_pairs, undisturbed
-from specdec.core.bench.record import RunSettings, Sample
-from specdec.core.bench.running import Runner, Schedule
-from specdec.core.bench.times import compare, decoding
+from nextn.core.bench.disturbed import disturbed_pairs, undisturbed
+from nextn.core.bench.record import RunSettings, Sample
+from nextn.core.bench.running import Runner, Schedule
+from nextn.core.bench.times import compare, decoding
 
 
 def run(noise: Noise, speed: float = 1.0, seed: int = 0, repeat: int = 10) -> list[Sample]:

@@ -10,10 +10,10 @@ import sqlite3
 
 from support.bench_reports import report
 
-from specdec.core.bench.exports import TABLE, as_csv, as_jsonl, as_sql
-from specdec.core.bench.gha import as_gha
-from specdec.core.bench.record import CurvePoint, Interval
-from specdec.core.bench.terminal import spark, terminal_plots
+from nextn.core.bench.exports import TABLE, as_csv, as_jsonl, as_sql
+from nextn.core.bench.gha import as_gha
+from nextn.core.bench.record import CurvePoint, Interval
+from nextn.core.bench.terminal import spark, terminal_plots
 
 HOSTILE = 'it\'s; DROP TABLE "x"\n<b>&|,'
 

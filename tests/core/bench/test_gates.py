@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import pytest
 from support.benching import FakeTarget, Noise, busy, calm, prompts, quiet
 
-from specdec.core.bench.baseline import check_comparable
-from specdec.core.bench.gates import Gates
-from specdec.core.bench.record import (
+from nextn.core.bench.baseline import check_comparable
+from nextn.core.bench.gates import Gates
+from nextn.core.bench.record import (
     Configuration,
     GateResult,
     PromptSet,
     Report,
     RunSettings,
 )
-from specdec.core.bench.reporting import fill, judge_report, new_report
-from specdec.core.bench.running import Runner, Schedule
-from specdec.core.errors import ConfigError
+from nextn.core.bench.reporting import fill, judge_report, new_report
+from nextn.core.bench.running import Runner, Schedule
+from nextn.core.errors import ConfigError
 
 HOST = {"cpu_info": "x", "n_threads": 2, "model_sha256": "m"}
 

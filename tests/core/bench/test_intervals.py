@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from support.benching import Noise, busy, calm, quiet
 
-from specdec.core.bench.intervals import GATE_TAIL, Block, Resampled, _stretch, resample
+from nextn.core.bench.intervals import GATE_TAIL, Block, Resampled, _stretch, resample
 
 RUNS = 300
 

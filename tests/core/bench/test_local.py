@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from support.benching import SlowTarget
 
-from specdec.core import nano
-from specdec.core.bench.local import LocalTarget
-from specdec.core.bench.record import Prompt, PromptSet, RunSettings, Sample
-from specdec.core.bench.rendering import fitting
-from specdec.core.bench.running import Runner, Schedule, paired
-from specdec.core.bench.sweep import grid, point_variant, sweep
-from specdec.core.bench.variants import Variant, common_options, parse_variant
-from specdec.core.bench.workloads import built_in, selected
-from specdec.core.runtime import Runtime, load_runtime
+from nextn.core import nano
+from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.record import Prompt, PromptSet, RunSettings, Sample
+from nextn.core.bench.rendering import fitting
+from nextn.core.bench.running import Runner, Schedule, paired
+from nextn.core.bench.sweep import grid, point_variant, sweep
+from nextn.core.bench.variants import Variant, common_options, parse_variant
+from nextn.core.bench.workloads import built_in, selected
+from nextn.core.runtime import Runtime, load_runtime
 
 DRAFT = Path(__file__).parents[2] / "data" / "nano-draft.gguf"
 SETTINGS = RunSettings(max_tokens=20)
@@ -161,8 +161,8 @@ def test_sweep(runtime: Runtime) -> None:
 @pytest.mark.slow
 def test_a_planted_slow_down_is_found(runtime: Runtime) -> None:
     """Beside whatever else this machine does; three minutes are what it may take."""
-    from specdec.core.bench.intervals import GATE_TAIL
-    from specdec.core.bench.times import compare, decoding
+    from nextn.core.bench.intervals import GATE_TAIL
+    from nextn.core.bench.times import compare, decoding
 
     class Handicapped(SlowTarget):
         handicap = 0.3

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specdec.core.bench.noise import Moment, warnings_of
-from specdec.core.bench.record import Chunk, Sample, Summary, Times
+from nextn.core.bench.noise import Moment, warnings_of
+from nextn.core.bench.record import Chunk, Sample, Summary, Times
 
 
 def warned(rates: list[float], drift: float | None = None, **machine: float) -> list[str]:

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.serving import Server, nano_server, running
 
-from specdec.core import nano
-from specdec.core.bench.local import LocalTarget
-from specdec.core.bench.record import Prompt, RunSettings, Sample
-from specdec.core.bench.rendering import Renderer
-from specdec.core.bench.servers import Wishes, open_servers, parse_places
-from specdec.core.bench.variants import common_options, parse_variant
-from specdec.core.bench.workloads import built_in, selected
-from specdec.core.runtime import Runtime, load_runtime
+from nextn.core import nano
+from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.record import Prompt, RunSettings, Sample
+from nextn.core.bench.rendering import Renderer
+from nextn.core.bench.servers import Wishes, open_servers, parse_places
+from nextn.core.bench.variants import common_options, parse_variant
+from nextn.core.bench.workloads import built_in, selected
+from nextn.core.runtime import Runtime, load_runtime
 
 VARIANT = parse_variant("ngram-mod,mtp:n=3,fixed")
 SETTINGS = RunSettings(max_tokens=24, ignore_eos=True)

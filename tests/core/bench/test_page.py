@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from support.bench_reports import report
 
-from specdec.core.bench.page import html_page
-from specdec.core.bench.plots import sections
-from specdec.core.bench.record import CurvePoint, GateResult, Interval, Report
-from specdec.core.bench.scale import scale_for, short
+from nextn.core.bench.page import html_page
+from nextn.core.bench.plots import sections
+from nextn.core.bench.record import CurvePoint, GateResult, Interval, Report
+from nextn.core.bench.scale import scale_for, short
 
 VOID = {"meta", "link", "br"}
 HOSTILE = "<script>alert('x')</script>\"&"

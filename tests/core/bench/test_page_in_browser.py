@@ -10,8 +10,8 @@ import pytest
 from support.bench_reports import report
 from support.browser import Browser, browser, is_installed
 
-from specdec.cli.app import run
-from specdec.core.bench.page import html_page
+from nextn.cli.app import run
+from nextn.core.bench.page import html_page
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core import nano
-from specdec.core.bench import peer as peer_module
-from specdec.core.bench.peer import Peer, PeerSettings, peer_types
-from specdec.core.bench.probing import probe
-from specdec.core.bench.record import Prompt, RunSettings
-from specdec.core.bench.servers import PeerTarget
-from specdec.core.bench.wire import ServerError, Timeouts
-from specdec.core.errors import ConfigError, MissingDependencyError
-from specdec.core.speculation.options import NgramModSizes, SpecOptions
+from nextn.core import nano
+from nextn.core.bench import peer as peer_module
+from nextn.core.bench.peer import Peer, PeerSettings, peer_types
+from nextn.core.bench.probing import probe
+from nextn.core.bench.record import Prompt, RunSettings
+from nextn.core.bench.servers import PeerTarget
+from nextn.core.bench.wire import ServerError, Timeouts
+from nextn.core.errors import ConfigError, MissingDependencyError
+from nextn.core.speculation.options import NgramModSizes, SpecOptions
 
 PROMPTS = [
     Prompt("code", "code", text="def add(a, b):\n", max_tokens=60),
@@ -119,8 +119,8 @@ def test_it_ends_with_us() -> None:
 def test_it_ends_when_we_are_killed(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; import sys, time\n"
-        "from specdec.core.bench.peer import Peer, PeerSettings\n"
-        "from specdec.core import nano\n"
+        "from nextn.core.bench.peer import Peer, PeerSettings\n"
+        "from nextn.core import nano\n"
         "peer = Peer(PeerSettings(nano.path(), 2, 512))\n"
         "print(peer.pid, flush=True)\n"
         "time.sleep(60)\n"

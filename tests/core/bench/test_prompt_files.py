@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec.core.bench.prompt_files import read_prompt_file
-from specdec.core.errors import ConfigError
+from nextn.core.bench.prompt_files import read_prompt_file
+from nextn.core.errors import ConfigError
 
 SPEC_BENCH: list[dict[str, Any]] = [
     {"question_id": 81, "category": "writing", "turns": ["Compose.", "Rewrite."],

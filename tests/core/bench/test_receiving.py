@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench.dialects import EOS, Piece
-from specdec.core.bench.receiving import Receiver
-from specdec.core.bench.record import Sample
+from nextn.core.bench.dialects import EOS, Piece
+from nextn.core.bench.receiving import Receiver
+from nextn.core.bench.record import Sample
 
 ROUND = st.integers(0, 5).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
 Round = tuple[int, int]

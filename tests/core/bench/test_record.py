@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench.record import (
+from nextn.core.bench.record import (
     SCHEMA,
     Chunk,
     Configuration,
@@ -27,7 +27,7 @@ from specdec.core.bench.record import (
     Spread,
     Summary,
 )
-from specdec.core.errors import ConfigError
+from nextn.core.errors import ConfigError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(),

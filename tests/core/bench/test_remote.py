@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.fake_server import LLAMA, OPENAI, PROMPT_N, ROUNDS, VLLM, FakeServer, Script
 
-from specdec.core.bench.address import parse_address
-from specdec.core.bench.dialects import CHAT, COMPLETIONS, NATIVE
-from specdec.core.bench.probing import probe
-from specdec.core.bench.record import Prompt, RunSettings, Sample
-from specdec.core.bench.remote import RemoteTarget
-from specdec.core.bench.wire import ServerError, Timeouts, Wire
-from specdec.core.errors import ConfigError
+from nextn.core.bench.address import parse_address
+from nextn.core.bench.dialects import CHAT, COMPLETIONS, NATIVE
+from nextn.core.bench.probing import probe
+from nextn.core.bench.record import Prompt, RunSettings, Sample
+from nextn.core.bench.remote import RemoteTarget
+from nextn.core.bench.wire import ServerError, Timeouts, Wire
+from nextn.core.errors import ConfigError
 
 TEXT = Prompt("a", "code", text="def f():", max_tokens=20)
 CHATS = Prompt("b", "chat", turns=("hello", "more"), system="be short", max_tokens=20)

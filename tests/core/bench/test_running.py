@@ -9,8 +9,8 @@ from itertools import groupby
 import pytest
 from support.benching import FakeTarget, busy, calm, prompts
 
-from specdec.core.bench.record import RunSettings, Sample
-from specdec.core.bench.running import Progress, Runner, Schedule, complete
+from nextn.core.bench.record import RunSettings, Sample
+from nextn.core.bench.running import Progress, Runner, Schedule, complete
 
 SETTINGS = RunSettings()
 

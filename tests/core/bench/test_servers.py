@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fake_server import PROMPT_N, FakeServer, Script
 
-from specdec.core.bench.record import (
+from nextn.core.bench.record import (
     Configuration,
     Prompt,
     PromptSet,
@@ -13,8 +13,8 @@ from specdec.core.bench.record import (
     RunSettings,
     Sample,
 )
-from specdec.core.bench.reporting import plains_of
-from specdec.core.bench.servers import (
+from nextn.core.bench.reporting import plains_of
+from nextn.core.bench.servers import (
     Wishes,
     configuration_of_server,
     finish_servers,
@@ -25,7 +25,7 @@ from specdec.core.bench.servers import (
     unique_names,
     without_keys,
 )
-from specdec.core.errors import ConfigError
+from nextn.core.errors import ConfigError
 
 TEXT = Prompt("a", "code", text="def f():", max_tokens=20)
 

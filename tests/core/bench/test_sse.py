@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench import sse
-from specdec.core.bench.sse import EventParser, EventTooLongError
+from nextn.core.bench import sse
+from nextn.core.bench.sse import EventParser, EventTooLongError
 
 LINE = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=8)
 EVENTS = st.lists(st.lists(LINE, min_size=1, max_size=3), max_size=5)

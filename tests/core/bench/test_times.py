@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.core.bench.record import Chunk, Phases, Sample
-from specdec.core.bench.times import blocks, decoding, reading, spread, times_of
+from nextn.core.bench.record import Chunk, Phases, Sample
+from nextn.core.bench.times import blocks, decoding, reading, spread, times_of
 
 
 def sample(chunks: list[tuple[float, int]], **others: object) -> Sample:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench.variants import common_options, distinct, parse_variant
-from specdec.core.errors import ConfigError
+from nextn.core.bench.variants import common_options, distinct, parse_variant
+from nextn.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 from support.fake_server import FakeServer, Script
 
-from specdec.core.bench.address import parse_address
-from specdec.core.bench.wire import ServerError, Timeouts, Wire
-from specdec.core.errors import ConfigError
+from nextn.core.bench.address import parse_address
+from nextn.core.bench.wire import ServerError, Timeouts, Wire
+from nextn.core.errors import ConfigError
 
 QUICK = Timeouts(connect=2.0, silence=0.3)
 

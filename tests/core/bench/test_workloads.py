@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.bench.prompt_files import read_prompt_file
-from specdec.core.bench.workloads import (
+from nextn.core.bench.prompt_files import read_prompt_file
+from nextn.core.bench.workloads import (
     BUILT_IN,
     built_in,
     parse_prompts,
     selected,
 )
-from specdec.core.errors import ConfigError
+from nextn.core.errors import ConfigError
 
 CATEGORIES = (
     "code", "edit", "explain", "summarise", "extract", "translate", "creative", "maths", "chat",

@@ -24,8 +24,8 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.errors import ConfigError, NonFiniteError, NothingLeftError
-from specdec.core.generation import (
+from nextn.core.errors import ConfigError, NonFiniteError, NothingLeftError
+from nextn.core.generation import (
     CANCELLED,
     CONTEXT,
     EOS,
@@ -34,8 +34,8 @@ from specdec.core.generation import (
     NO_TOKEN,
     GenerateParams,
 )
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.per_text import TextSpec
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.per_text import TextSpec
 
 # Ends --------------------------------------------------------------------------------------------
 
@@ -186,15 +186,15 @@ def test_what_nobody_vouches_for_is_not_used() -> None:
 
 
 PLACES = [
-    "specdec.core.engine.scheduler.Scheduler._open",
-    "specdec.core.engine.scheduler.Scheduler._pieces",
-    "specdec.core.state.rows.StateRows.step",
-    "specdec.core.engine.sequence.Sequence.emit",
-    "specdec.core.engine.sequence.Sequence.count",
-    "specdec.core.state.store.SequenceState.advance",
-    "specdec.core.state.store.StateStore.publish",
-    "specdec.core.state.pages.PagePool.take",
-    "specdec.core.state.pages.PagePool.release",
+    "nextn.core.engine.scheduler.Scheduler._open",
+    "nextn.core.engine.scheduler.Scheduler._pieces",
+    "nextn.core.state.rows.StateRows.step",
+    "nextn.core.engine.sequence.Sequence.emit",
+    "nextn.core.engine.sequence.Sequence.count",
+    "nextn.core.state.store.SequenceState.advance",
+    "nextn.core.state.store.StateStore.publish",
+    "nextn.core.state.pages.PagePool.take",
+    "nextn.core.state.pages.PagePool.release",
 ]
 
 

@@ -16,9 +16,9 @@ from support.scripted import (
     params,
 )
 
-from specdec.core.engine.drafting import FORGOTTEN_AFTER, MAX_FAILURES
-from specdec.core.engine.engine import Engine
-from specdec.core.speculation.interface import Ask, Draft, Opening, Seen
+from nextn.core.engine.drafting import FORGOTTEN_AFTER, MAX_FAILURES
+from nextn.core.engine.engine import Engine
+from nextn.core.speculation.interface import Ask, Draft, Opening, Seen
 
 METHODS = ("begin", "propose", "observe", "settle", "end", "carry")
 

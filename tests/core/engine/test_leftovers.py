@@ -19,11 +19,11 @@ from support.scripted import (
     params,
 )
 
-from specdec.core.engine.engine import Engine
-from specdec.core.errors import ConfigError, FileFormatError
-from specdec.core.state.leftovers import Leftovers
-from specdec.core.state.sizes import StateSizes
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.engine.engine import Engine
+from nextn.core.errors import ConfigError, FileFormatError
+from nextn.core.state.leftovers import Leftovers
+from nextn.core.state.sizes import StateSizes
+from nextn.core.state.snapshot import SequenceSnapshot
 
 ROOMY = replace(SMALL, n_checkpoints=8)
 LONG = [1, 2, 3, 4, 5, 6, 7, 8, 9] * 2

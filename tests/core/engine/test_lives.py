@@ -21,15 +21,15 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence
-from specdec.core.generation import (
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence
+from nextn.core.generation import (
     CANCELLED,
     NO_TOKEN,
     Event,
     GenerateParams,
 )
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.sampling.params import SamplingParams
 
 # Few beginnings, so that prompts share pages, part within one, and are told again.
 PROMPTS = st.builds(

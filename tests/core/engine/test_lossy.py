@@ -26,14 +26,14 @@ from support.scripted import (
 )
 from support.verifying import HOW, at, write
 
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.errors import ConfigError
-from specdec.core.generation import EOS, STOP, TARGET, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import Acceptance
-from specdec.core.speculation.interface import Ask, Draft, Speculator
-from specdec.core.speculation.synthetic import chances_of, rates_for_length
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.errors import ConfigError
+from nextn.core.generation import EOS, STOP, TARGET, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.acceptance import Acceptance
+from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.speculation.synthetic import chances_of, rates_for_length
 
 OPEN, CLOSE = 21, 22
 MARKS = {"<think>": OPEN, "</think>": CLOSE}

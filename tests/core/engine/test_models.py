@@ -14,19 +14,19 @@ from support.running import load, random_tokens
 from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence
-from specdec.core.errors import ConfigError
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.interface import Speculator
-from specdec.core.state.fingerprint import model_fingerprint
-from specdec.core.state.sizes import StateSizes
-from specdec.core.state.snapshot import SequenceSnapshot
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence
+from nextn.core.errors import ConfigError
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.interface import Speculator
+from nextn.core.state.fingerprint import model_fingerprint
+from nextn.core.state.sizes import StateSizes
+from nextn.core.state.snapshot import SequenceSnapshot
+from nextn.core.tokenizer import load_tokenizer
 
 Tiny = Callable[..., TinyModel]
 DEVICES = ("torch", "cpu", "cpu q8_0")
@@ -217,7 +217,7 @@ def test_what_the_backend_picks_is_what_python_picks(
     """In steps of one row, and of several; the torch backend has no picks of its own."""
     params = replace(PARAMS, sampling=sampling)
     with monkeypatch.context() as patch:
-        patch.setattr("specdec.core.sampling.sampler.make_request", lambda *_: None)
+        patch.setattr("nextn.core.sampling.sampler.make_request", lambda *_: None)
         plain, want = write(make(), params)
     in_python: list[int] = []
     defined = Sampler.pick

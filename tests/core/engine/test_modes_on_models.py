@@ -14,17 +14,17 @@ from support.running import load, random_tokens, start
 from support.scripted import drain
 from support.tiny_models import TinyModel
 
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.sampling.logprobs import token_logprob
-from specdec.core.sampling.noise import DRAFT_TOKEN
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import Acceptance
-from specdec.core.speculation.interface import Ask, Draft, Speculator
-from specdec.core.state.sizes import StateSizes
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.sampling.logprobs import token_logprob
+from nextn.core.sampling.noise import DRAFT_TOKEN
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.acceptance import Acceptance
+from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.state.sizes import StateSizes
+from nextn.core.tokenizer import load_tokenizer
 
 SIZES = StateSizes(96, n_slots=3, n_checkpoints=3, page_len=16, window=5)
 MODES = {

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from specdec.core import load, nano
-from specdec.core.errors import ConfigError
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.per_text import TextSpec
-from specdec.core.tokenizer import thinking
+from nextn.core import load, nano
+from nextn.core.errors import ConfigError
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.per_text import TextSpec
+from nextn.core.tokenizer import thinking
 
 OFF, ALL = TextSpec(types=("none",)), TextSpec()
 THOUGHT, ANSWER = "def a(b):\n    return b\n" * 3, "x = [1, 2, 3, 1, 2, 3, 1, 2, 3]\n"

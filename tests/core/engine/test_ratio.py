@@ -27,14 +27,14 @@ from support.scripted import (
     next_logits,
 )
 
-from specdec.core.engine import verify
-from specdec.core.errors import ConfigError
-from specdec.core.generation import TARGET, GenerateParams
-from specdec.core.sampling.law import Law, residual
-from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import Acceptance
-from specdec.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.engine import verify
+from nextn.core.errors import ConfigError
+from nextn.core.generation import TARGET, GenerateParams
+from nextn.core.sampling.law import Law, residual
+from nextn.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.acceptance import Acceptance
+from nextn.core.speculation.interface import Ask, Draft, Speculator
 
 RATIO = Acceptance("ratio")
 N_RUNS, N_TOKENS = 1200, 3

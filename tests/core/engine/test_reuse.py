@@ -20,11 +20,11 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.errors import ConfigError
-from specdec.core.generation import (
+from nextn.core.errors import ConfigError
+from nextn.core.generation import (
     GenerateParams,
 )
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.sampling.params import SamplingParams
 
 # Reuse -------------------------------------------------------------------------------------------
 

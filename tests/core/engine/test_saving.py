@@ -17,11 +17,11 @@ from support.scripted import (
     text_of,
 )
 
-from specdec.core.errors import ConfigError, FileFormatError
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft, Opening
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.errors import ConfigError, FileFormatError
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.interface import Ask, Draft, Opening
+from nextn.core.state.snapshot import SequenceSnapshot
 
 PROMPT = [5, 3, 8, 1, 4, 4, 7, 2, 9, 11, 6, 6, 2]
 # Everything that has a memory: mirostat, penalties, a stop string that may be half there.

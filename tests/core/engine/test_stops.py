@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scripted import Oracle, drain, make_engine, text_of
 
-from specdec.core.engine.stops import StopFinder
-from specdec.core.errors import ConfigError
-from specdec.core.generation import LIMIT, STOP, GenerateParams
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.engine.stops import StopFinder
+from nextn.core.errors import ConfigError
+from nextn.core.generation import LIMIT, STOP, GenerateParams
+from nextn.core.sampling.params import SamplingParams
 
 PIECES = st.lists(st.text("ab€", max_size=4), max_size=12)
 STOPS = st.lists(st.text("ab€", min_size=1, max_size=4), max_size=3)

@@ -34,9 +34,9 @@ from support.verifying import (
     write,
 )
 
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.errors import NonFiniteError
-from specdec.core.generation import CANCELLED, ERROR, Event, GenerateParams
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.errors import NonFiniteError
+from nextn.core.generation import CANCELLED, ERROR, Event, GenerateParams
 
 
 # Window 5: drafts of up to 4 tokens. At place 4 nothing is wrong.

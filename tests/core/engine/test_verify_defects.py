@@ -30,12 +30,12 @@ from support.verifying import (
     write,
 )
 
-from specdec.core.backend.interface import HostOutput
-from specdec.core.engine.scheduler import Part
-from specdec.core.engine.verify import Match
-from specdec.core.errors import NonFiniteError
-from specdec.core.generation import EOS, ERROR, TARGET, Event
-from specdec.core.speculation.interface import Ask, Draft
+from nextn.core.backend.interface import HostOutput
+from nextn.core.engine.scheduler import Part
+from nextn.core.engine.verify import Match
+from nextn.core.errors import NonFiniteError
+from nextn.core.generation import EOS, ERROR, TARGET, Event
+from nextn.core.speculation.interface import Ask, Draft
 
 
 def prompt_that_ends() -> tuple[list[int], list[int]]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.core.errors import ModelError
-from specdec.core.gguf.checks import check_vocabulary
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.types import Typed, ValueType
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.errors import ModelError
+from nextn.core.gguf.checks import check_vocabulary
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import Typed, ValueType
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 GOOD: dict[str, Any] = {
     "general.architecture": "llama",

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specdec.core.gguf import finite
-from specdec.core.gguf.finite import SUSPECTS, find_non_finite
-from specdec.core.gguf.quants import FORMATS, BlockFormat, find_format
-from specdec.core.gguf.tensors import Tensor
+from nextn.core.gguf import finite
+from nextn.core.gguf.finite import SUSPECTS, find_non_finite
+from nextn.core.gguf.quants import FORMATS, BlockFormat, find_format
+from nextn.core.gguf.tensors import Tensor
 
 ALWAYS_FINITE = {"I8", "I16", "I32", "I64", "NVFP4"}
 SCANNED = [fmt for fmt in FORMATS.values() if fmt.name not in ALWAYS_FINITE]

@@ -11,8 +11,8 @@ import pytest
 from support import gguf_bytes as raw
 from support.gguf_bytes import gguf, info, pair, string_pair, u32, u64
 
-from specdec.core.errors import FileFormatError
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.errors import FileFormatError
+from nextn.core.gguf.reader import open_gguf
 
 ARCH = string_pair("general.architecture", "llama")
 FLOATS_8 = bytes(32)

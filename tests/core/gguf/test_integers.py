@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specdec.core.gguf import integers
-from specdec.core.gguf.integers import (
+from nextn.core.gguf import integers
+from nextn.core.gguf.integers import (
     INTEGER_TYPES,
     LEVEL_TYPES,
     RUN,
     to_integers,
     to_levels,
 )
-from specdec.core.gguf.quants import dequantize, find_format
+from nextn.core.gguf.quants import dequantize, find_format
 
 TYPES = sorted(INTEGER_TYPES)
 # Byte of the float16 scale, where the block has exactly one.

@@ -13,10 +13,10 @@ import pytest
 from support import gguf_bytes as raw
 from support.gguf_bytes import gguf, string_pair
 
-from specdec.core.errors import ModelError
-from specdec.core.gguf.metadata import Metadata
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.types import Typed, ValueType
+from nextn.core.errors import ModelError
+from nextn.core.gguf.metadata import Metadata
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import Typed, ValueType
 
 
 def make(values: Mapping[str, Any]) -> Metadata:

@@ -10,8 +10,8 @@ from gguf import quants as oracle
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from numpy.typing import NDArray
 
-from specdec.core.gguf import quants
-from specdec.core.gguf.quants import FORMATS, REMOVED, BlockFormat, dequantize, find_format
+from nextn.core.gguf import quants
+from nextn.core.gguf.quants import FORMATS, REMOVED, BlockFormat, dequantize, find_format
 
 # Types that the package does not dequantise: activations, plain numbers, and the newest.
 WITHOUT_ORACLE = {"Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "Q1_0", "Q2_0"}

@@ -13,8 +13,8 @@ import pytest
 from support import gguf_bytes as raw
 from support.gguf_bytes import gguf, info, string_pair
 
-from specdec.core.errors import FileFormatError
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.errors import FileFormatError
+from nextn.core.gguf.reader import open_gguf
 
 NUMBERS = [1.0, -2.5, 3.0, 0.0, 7.0, 8.0]
 
@@ -97,7 +97,7 @@ def test_metadata_never_point_into_the_mapping(tmp_path: Path) -> None:
 
 CUT = """
 import sys
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.gguf.reader import open_gguf
 file = open_gguf(sys.argv[1], mmap=sys.argv[2] == "mmap")
 with open(sys.argv[1], "r+b") as other:
     other.truncate(1000)

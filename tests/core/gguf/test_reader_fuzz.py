@@ -1,4 +1,4 @@
-"""Thousands of damaged files: each is read or refused with a `SpecdecError`, and quickly.
+"""Thousands of damaged files: each is read or refused with a `NextnError`, and quickly.
 
 Seeded, so a failure names the number that repeats it.
 """
@@ -17,14 +17,14 @@ import pytest
 from support import gguf_bytes as raw
 from support.gguf_bytes import array_pair, gguf, info, pair, string_pair, strings_pair
 
-from specdec.core.errors import SpecdecError
-from specdec.core.gguf.checks import check_vocabulary
-from specdec.core.gguf.finite import find_non_finite
-from specdec.core.gguf.metadata import Metadata
-from specdec.core.gguf.quants import FORMATS
-from specdec.core.gguf.reader import GgufFile, open_gguf
-from specdec.core.gguf.types import DTYPES, Typed, ValueType
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.errors import NextnError
+from nextn.core.gguf.checks import check_vocabulary
+from nextn.core.gguf.finite import find_non_finite
+from nextn.core.gguf.metadata import Metadata
+from nextn.core.gguf.quants import FORMATS
+from nextn.core.gguf.reader import GgufFile, open_gguf
+from nextn.core.gguf.types import DTYPES, Typed, ValueType
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 EXTREMES = [0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 31, 32, 33, 63, 64, 255, 256, 2**16, 2**31 - 1, 2**31]
 EXTREMES += [2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 32, 2**64 - 8, 2**64 - 1]
@@ -112,10 +112,10 @@ def use(file: GgufFile) -> None:
 
 
 def refusal_of(action: Callable[[], object], seed: int) -> str | None:
-    """What a `SpecdecError` says, None if there was none; any other exception is a failure."""
+    """What a `NextnError` says, None if there was none; any other exception is a failure."""
     try:
         action()
-    except SpecdecError as error:
+    except NextnError as error:
         return str(error)
     except Exception as error:
         raise AssertionError(f"seed {seed}: {error!r}") from error

@@ -11,8 +11,8 @@ import pytest
 from support import gguf_bytes as raw
 from support.gguf_bytes import gguf, info, pair, string_pair, strings_pair
 
-from specdec.core.errors import FileFormatError, ModelError
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.errors import FileFormatError, ModelError
+from nextn.core.gguf.reader import open_gguf
 
 COUNT = 3
 

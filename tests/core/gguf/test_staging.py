@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core.errors import ConfigError, SpecdecError
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.errors import ConfigError, NextnError
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 F32 = find_format("F32")
 ZEROS = [TensorData("a", (64,), F32, bytes(256)), TensorData("b", (64,), F32, bytes(256))]
@@ -101,21 +101,21 @@ def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
 def test_folder_that_cannot_be_written_to(folder: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     target = tmp_path / folder / "m.gguf"
-    with pytest.raises(SpecdecError, match="cannot be written: No") as caught:
+    with pytest.raises(NextnError, match="cannot be written: No") as caught:
         write_gguf(target, {}, ZEROS)
     assert "\n" not in str(caught.value)
 
 
 FULL = """
 import resource, sys
-from specdec.core.errors import SpecdecError
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.errors import NextnError
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 tensors = [TensorData("a", (1 << 16,), find_format("F32"), [bytes(1 << 14)] * 16)]
 try:
     write_gguf(sys.argv[1], {}, tensors)
-except SpecdecError as error:
+except NextnError as error:
     print(error)
 """
 
@@ -136,15 +136,15 @@ def test_error_while_flushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SpecdecError, match="cannot be written: No space left on device"):
+    with pytest.raises(NextnError, match="cannot be written: No space left on device"):
         write_gguf(tmp_path / "m.gguf", {}, ZEROS)
     assert not list(tmp_path.iterdir())
 
 
 INTERRUPTED = """
 import sys, time
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 def pieces():
     yield bytes(128)
     print("writing", flush=True)

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.gguf_bytes import gguf, info
 
-from specdec.core.errors import FileFormatError
-from specdec.core.gguf.quants import FORMATS
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.errors import FileFormatError
+from nextn.core.gguf.quants import FORMATS
+from nextn.core.gguf.reader import open_gguf
 
 # Near the powers of two where 32 and 64 bit arithmetic wraps, and small ones that may fit.
 EDGES = [2**k + d for k in (16, 31, 32, 33, 48, 61, 62, 63) for d in (-1, 0, 1)] + [2**64 - 1]

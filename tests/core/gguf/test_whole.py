@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core.gguf.whole import read_whole
+from nextn.core.gguf.whole import read_whole
 
 MIB = 1 << 20
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from support import gguf_bytes as raw
 from support.llama_cpp import LlamaCpp
 
-from specdec.core.errors import ConfigError, FileFormatError, SpecdecError
-from specdec.core.gguf.quants import FORMATS, find_format
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.gguf.types import DTYPES, Typed, ValueType
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.errors import ConfigError, FileFormatError, NextnError
+from nextn.core.gguf.quants import FORMATS, find_format
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.gguf.types import DTYPES, Typed, ValueType
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
@@ -318,6 +318,6 @@ def test_refusals_leave_nothing_behind(
 ) -> None:
     with pytest.raises((FileFormatError, ConfigError), match=message) as caught:
         write_gguf(tmp_path / "x.gguf", metadata, tensors, **options)
-    assert isinstance(caught.value, SpecdecError)
+    assert isinstance(caught.value, NextnError)
     assert str(caught.value).isprintable()
     assert not list(tmp_path.iterdir())

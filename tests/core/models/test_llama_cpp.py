@@ -11,8 +11,8 @@ from support.llama_cpp import LlamaCpp, Written
 from support.running import random_tokens, start
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny
 
-from specdec.core.backend.layers import Floats
-from specdec.core.sampling.sampler import logprobs
+from nextn.core.backend.layers import Floats
+from nextn.core.sampling.sampler import logprobs
 
 pytestmark = pytest.mark.peer
 

@@ -19,13 +19,13 @@ import pytest
 from support.running import random_tokens
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny, write
 
-import specdec.core
-from specdec.core.backend import create_backend
-from specdec.core.backend.layers import Floats
-from specdec.core.errors import NonFiniteError, SpecdecError
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.models.base import Model
+import nextn.core
+from nextn.core.backend import create_backend
+from nextn.core.backend.layers import Floats
+from nextn.core.errors import NextnError, NonFiniteError
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.models.base import Model
 
 Keys = dict[str, Any]
 Tensors = dict[str, Floats]
@@ -86,14 +86,14 @@ def load(path: Path) -> Model:
 
 
 def logits(path: Path) -> Floats:
-    with specdec.core.load(path, "torch", n_ctx=64) as runtime:
+    with nextn.core.load(path, "torch", n_ctx=64) as runtime:
         return runtime.logits(random_tokens(20))
 
 
 def refusal(path: Path) -> str:
     """The one line."""
     start = time.thread_time()
-    with pytest.raises(SpecdecError) as caught:
+    with pytest.raises(NextnError) as caught:
         load(path)
     assert time.thread_time() - start < 1
     line = str(caught.value)
@@ -357,7 +357,7 @@ def test_weights_of_ff_bytes_never_become_text(
     shape = parts(name).tensors[tensor].shape
     damaged = np.full(4 * math.prod(shape), 0xFF, np.uint8).view(np.float32).reshape(shape)
     path = parts(name).with_tensors({tensor: damaged})
-    with specdec.core.load(path, device, n_ctx=64) as runtime:
+    with nextn.core.load(path, device, n_ctx=64) as runtime:
         assert np.isnan(runtime.logits([1, 2, 3])).any()
         with pytest.raises(NonFiniteError) as caught:
             next(runtime.generate([1, 2, 3]))

@@ -11,14 +11,14 @@ from support.blocks import random_blocks
 from support.running import load
 from support.tiny_models import TinyModel
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, Forward, Output
-from specdec.core.backend.layers import Floats, MatrixPart, Norm, StateShape
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
-from specdec.core.models.mtp import MtpHead
-from specdec.core.models.weights import choose_rows
+from nextn.core.backend import create_backend
+from nextn.core.backend.interface import Backend, Forward, Output
+from nextn.core.backend.layers import Floats, MatrixPart, Norm, StateShape
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
+from nextn.core.models.mtp import MtpHead
+from nextn.core.models.weights import choose_rows
 
 Tiny = Callable[..., TinyModel]
 TYPES = [

@@ -19,12 +19,12 @@ from support.running import Machine, Running, random_tokens
 from support.serving import wait_until
 from support.tiny_models import TinyModel
 
-from specdec.core.errors import DeviceError
-from specdec.core.ranks import watch
-from specdec.core.ranks.pulse import Place, Pulse
-from specdec.core.ranks.signals import uninterrupted
-from specdec.core.ranks.watch import Talk, Watch, limit_after
-from specdec.core.server.worker import Loaded, Worker
+from nextn.core.errors import DeviceError
+from nextn.core.ranks import watch
+from nextn.core.ranks.pulse import Place, Pulse
+from nextn.core.ranks.signals import uninterrupted
+from nextn.core.ranks.watch import Talk, Watch, limit_after
+from nextn.core.server.worker import Loaded, Worker
 
 Tiny = Callable[..., TinyModel]
 SOON_S = 20.0  # on a busy machine

@@ -23,16 +23,16 @@ from support.running import Machine, Running, random_tokens, start
 from support.scripted import drain
 from support.tiny_models import TinyModel, build_tiny
 
-from specdec.core.backend.interface import Backend
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.ranks import load as loading
-from specdec.core.ranks.backend import RankedBackend
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.options import NgramSizes, SpecOptions
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.backend.interface import Backend
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.ranks import load as loading
+from nextn.core.ranks.backend import RankedBackend
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.options import NgramSizes, SpecOptions
+from nextn.core.state.snapshot import SequenceSnapshot
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)

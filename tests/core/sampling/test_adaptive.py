@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.adaptive import AdaptiveP, Mirostat
-from specdec.core.sampling.candidates import from_logits
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.sampling.adaptive import AdaptiveP, Mirostat
+from nextn.core.sampling.candidates import from_logits
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 from . import naive
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specdec.core.backend.interface import MAXIMA_BLOCK
-from specdec.core.errors import NonFiniteError
-from specdec.core.sampling.candidates import (
+from nextn.core.backend.interface import MAXIMA_BLOCK
+from nextn.core.errors import NonFiniteError
+from nextn.core.sampling.candidates import (
     Candidates,
     best_from_logits,
     best_rows,
@@ -23,9 +23,9 @@ from specdec.core.sampling.candidates import (
     rows_of,
     total_weight,
 )
-from specdec.core.sampling.finite import best_token
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.sampling.finite import best_token
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 SIZES = [1, 2, 255, 256, 1023, 1024, 1025, 4096, 16_383, 16_384, 16_385, 17_407, 40_000]
 

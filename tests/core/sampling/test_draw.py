@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.draw import Place, draw
-from specdec.core.sampling.noise import (
+from nextn.core.sampling.candidates import Candidates
+from nextn.core.sampling.draw import Place, draw
+from nextn.core.sampling.noise import (
     MAX_GUMBEL,
     PICK_TOKEN,
     XTC_COIN,

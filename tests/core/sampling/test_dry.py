@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.dry import (
+from nextn.core.sampling.candidates import Candidates
+from nextn.core.sampling.dry import (
     NO_BREAKERS,
     Breakers,
     DryParams,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.core import load, nano
-from specdec.core.errors import ConfigError
-from specdec.core.sampling.forms import write_forms
-from specdec.core.sampling.grammar import Grammars
-from specdec.core.tokenizer import Tokenizer
+from nextn.core import load, nano
+from nextn.core.errors import ConfigError
+from nextn.core.sampling.forms import write_forms
+from nextn.core.sampling.grammar import Grammars
+from nextn.core.tokenizer import Tokenizer
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 FORMS = [('<call>"a": ', NUMBER, "</call>"), ("[B]", {"enum": ["x", "y"]}, "")]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from specdec.core.errors import ConfigError
-from specdec.core.sampling.gbnf import (
+from nextn.core.errors import ConfigError
+from nextn.core.sampling.gbnf import (
     Chars,
     Choice,
     Name,
@@ -17,7 +17,7 @@ from specdec.core.sampling.gbnf import (
     Sequence,
     parse_gbnf,
 )
-from specdec.core.sampling.gbnf_lark import Deadline, to_lark
+from nextn.core.sampling.gbnf_lark import Deadline, to_lark
 
 llguidance = pytest.importorskip("llguidance")
 

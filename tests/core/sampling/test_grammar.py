@@ -15,13 +15,13 @@ import pytest
 from numpy.typing import NDArray
 from support.vocab import EOS_ID, N_VOCAB, tokenizer_metadata
 
-from specdec.core.errors import ConfigError, FileFormatError, MissingDependencyError
-from specdec.core.sampling import grammar as module
-from specdec.core.sampling.grammar import Grammar, Grammars, run_limited
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.tokenizer.loading import load_tokenizer
-from specdec.core.tokenizer.tokenizer import Tokenizer
+from nextn.core.errors import ConfigError, FileFormatError, MissingDependencyError
+from nextn.core.sampling import grammar as module
+from nextn.core.sampling.grammar import Grammar, Grammars, run_limited
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.tokenizer.loading import load_tokenizer
+from nextn.core.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance")
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError, NonFiniteError
-from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.law import Law, as_candidates, chance, law_of, residual, without
-from specdec.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.errors import ConfigError, NonFiniteError
+from nextn.core.sampling.candidates import Candidates
+from nextn.core.sampling.law import Law, as_candidates, chance, law_of, residual, without
+from nextn.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 N_VOCAB = 9
 

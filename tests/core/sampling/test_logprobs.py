@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import NonFiniteError
-from specdec.core.sampling.logprobs import logprobs, token_logprob, top_logprobs
+from nextn.core.errors import NonFiniteError
+from nextn.core.sampling.logprobs import logprobs, token_logprob, top_logprobs
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40), st.integers(0, 50))

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specdec.core.backend import picking
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.kernels.sample import PICK, write_pick
-from specdec.core.backend.cpu.picker import Picker
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.interface import MAXIMA_BLOCK, HostOutput
-from specdec.core.errors import ConfigError, NonFiniteError
-from specdec.core.sampling.candidates import best_from_logits, weights
-from specdec.core.sampling.native import make_request
-from specdec.core.sampling.order import DEFAULT_ORDER
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend import picking
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.kernels.sample import PICK, write_pick
+from nextn.core.backend.cpu.picker import Picker
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput
+from nextn.core.errors import ConfigError, NonFiniteError
+from nextn.core.sampling.candidates import best_from_logits, weights
+from nextn.core.sampling.native import make_request
+from nextn.core.sampling.order import DEFAULT_ORDER
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Floats = NDArray[np.float32]
 INF = math.inf

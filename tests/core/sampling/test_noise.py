@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.noise import (
+from nextn.core.sampling.noise import (
     PICK_TOKEN,
     coin,
     gumbel,

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError
-from specdec.core.sampling.chain import build_chain
-from specdec.core.sampling.order import (
+from nextn.core.errors import ConfigError
+from nextn.core.sampling.chain import build_chain
+from nextn.core.sampling.order import (
     DEFAULT_ORDER,
     LETTERS,
     parse_samplers,
     parse_sampling_seq,
 )
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.sampling.params import SamplingParams
 
 LLAMA_CPP = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
 ALL_ON = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specdec.core.errors import ConfigError
-from specdec.core.sampling.params import MAX_BIASES, SamplingParams, logit_biases
+from nextn.core.errors import ConfigError
+from nextn.core.sampling.params import MAX_BIASES, SamplingParams, logit_biases
 
 NAN, INF = math.nan, math.inf
 

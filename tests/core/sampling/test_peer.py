@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support.llama_cpp import LlamaCpp
 
-from specdec.core.sampling.candidates import rank
-from specdec.core.sampling.chain import Moment, build_chain
-from specdec.core.sampling.draw import Place
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.penalties import Window
+from nextn.core.sampling.candidates import rank
+from nextn.core.sampling.chain import Moment, build_chain
+from nextn.core.sampling.draw import Place
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.penalties import Window
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel

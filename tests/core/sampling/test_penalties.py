@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.candidates import Candidates, from_logits, rank
-from specdec.core.sampling.penalties import Window, penalties
+from nextn.core.sampling.candidates import Candidates, from_logits, rank
+from nextn.core.sampling.penalties import Window, penalties
 
 from . import naive
 

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.relaxed import Phase, is_nearly_best
+from nextn.core.sampling.candidates import Candidates
+from nextn.core.sampling.relaxed import Phase, is_nearly_best
 
 ROWS = st.lists(st.floats(-5, 5), min_size=1, max_size=8)
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specdec.core.errors import NonFiniteError
-from specdec.core.sampling.candidates import Candidates
-from specdec.core.sampling.chain import Moment, build_chain
-from specdec.core.sampling.draw import Place
-from specdec.core.sampling.dry import NO_BREAKERS
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.penalties import Window
-from specdec.core.sampling.sampler import logprobs, pick
+from nextn.core.errors import NonFiniteError
+from nextn.core.sampling.candidates import Candidates
+from nextn.core.sampling.chain import Moment, build_chain
+from nextn.core.sampling.draw import Place
+from nextn.core.sampling.dry import NO_BREAKERS
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.penalties import Window
+from nextn.core.sampling.sampler import logprobs, pick
 
 N_DRAWS = 6_000
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 0.25], dtype=np.float32)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from specdec.core.errors import ConfigError, FileFormatError, NonFiniteError
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler, pick
+from nextn.core.errors import ConfigError, FileFormatError, NonFiniteError
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler, pick
 
 N_VOCAB = 60
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]

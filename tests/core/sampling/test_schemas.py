@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from specdec.core import load, nano
-from specdec.core.sampling.grammar import Grammars
-from specdec.core.sampling.schemas import closed
-from specdec.core.tokenizer import Tokenizer
+from nextn.core import load, nano
+from nextn.core.sampling.grammar import Grammars
+from nextn.core.sampling.schemas import closed
+from nextn.core.tokenizer import Tokenizer
 
 NAME: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
 

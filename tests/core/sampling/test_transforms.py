@@ -11,9 +11,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specdec.core.sampling import transforms
-from specdec.core.sampling.candidates import Candidates, from_logits, rank
-from specdec.core.sampling.transforms import (
+from nextn.core.sampling import transforms
+from nextn.core.sampling.candidates import Candidates, from_logits, rank
+from nextn.core.sampling.transforms import (
     dynamic_temperature,
     min_p,
     temperature,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from support.serving import Server, nano_server, running
 
-from specdec.core.speculation.options import SpecOptions
+from nextn.core.speculation.options import SpecOptions
 
 
 @pytest.fixture(scope="session")

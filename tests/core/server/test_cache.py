@@ -21,8 +21,8 @@ def write(server: Server, prompt: str, **more: Any) -> dict[str, Any]:
 def gauges(server: Server) -> dict[str, int]:
     status, text, _ = server.request("GET", "/metrics")
     assert status == 200
-    rows = [line.split() for line in text.splitlines() if line.startswith("specdec:cache_")]
-    return {name.removeprefix("specdec:cache_"): int(value) for name, value in rows}
+    rows = [line.split() for line in text.splitlines() if line.startswith("nextn:cache_")]
+    return {name.removeprefix("nextn:cache_"): int(value) for name, value in rows}
 
 
 def test_a_budget() -> None:

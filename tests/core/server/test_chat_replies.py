@@ -10,10 +10,10 @@ import openai
 import pytest
 from support.serving import Server, nano_server, running
 
-from specdec.core import load, nano
-from specdec.core.server.loading import prepare
-from specdec.core.server.worker import Loaded
-from specdec.core.tokenizer import ChatTemplate
+from nextn.core import load, nano
+from nextn.core.server.loading import prepare
+from nextn.core.server.worker import Loaded
+from nextn.core.tokenizer import ChatTemplate
 
 QWEN = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from support.serving import Server, nano_server, running, wait_until
 
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.step import Step
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import ERROR, NO_TOKEN, Event
-from specdec.core.server.worker import DEAD, MAX_FAILURES, Loaded
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.step import Step
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import ERROR, NO_TOKEN, Event
+from nextn.core.server.worker import DEAD, MAX_FAILURES, Loaded
 
 BODY: dict[str, Any] = {"prompt": "a = ", "n_predict": 30, "ignore_eos": True}
 
@@ -97,7 +97,7 @@ def test_a_dead_engine_ends_the_server() -> None:
 
 def test_logits_that_are_no_numbers() -> None:
     """Such a text ends with a 500, its slot is free, and nobody else notices."""
-    from specdec.core.errors import NonFiniteError
+    from nextn.core.errors import NonFiniteError
 
     with running(nano_server(n=2)) as server:
         step, poisoned = server.engine.step, [True]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from support.serving import SETTINGS, Server, nano_server, running
 
-from specdec.core.errors import ConfigError
-from specdec.core.server.guard import Guard
-from specdec.core.server.settings import ServerSettings
+from nextn.core.errors import ConfigError
+from nextn.core.server.guard import Guard
+from nextn.core.server.settings import ServerSettings
 
 
 @pytest.fixture(scope="module")

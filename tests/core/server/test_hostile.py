@@ -16,10 +16,10 @@ import psutil
 import pytest
 from support.serving import Server, nano_server, running, wait_until
 
-from specdec.core import load, nano
-from specdec.core.server.loading import prepare
-from specdec.core.server.worker import Loaded
-from specdec.core.tokenizer import ChatTemplate
+from nextn.core import load, nano
+from nextn.core.server.loading import prepare
+from nextn.core.server.worker import Loaded
+from nextn.core.tokenizer import ChatTemplate
 
 IN_TIME = 10.0  # on a busy machine; alone it is 2
 NESTED: Any = "x"

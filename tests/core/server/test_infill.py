@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.serving import Server
 from support.vocab import tokenizer_metadata
 
-from specdec.core.server.errors import ApiError
-from specdec.core.server.fields import Fields
-from specdec.core.server.infill import infill_tokens
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.server.errors import ApiError
+from nextn.core.server.fields import Fields
+from nextn.core.server.infill import infill_tokens
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 MARKS = {"pre": "<|fim_prefix|>", "suf": "<|fim_suffix|>", "mid": "<|fim_middle|>"}
 REPO = {"rep": "<|repo_name|>", "sep": "<|file_sep|>"}

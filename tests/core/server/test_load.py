@@ -18,7 +18,7 @@ import pytest
 from support.served import Reply, ask, request_bytes, served
 from support.serving import Server, nano_server, running, wait_until
 
-from specdec.core.speculation.options import SpecOptions
+from nextn.core.speculation.options import SpecOptions
 
 LONG = {"prompt": "def add(a, b):", "n_predict": 2000, "ignore_eos": True}
 
@@ -185,8 +185,8 @@ def test_drafters_that_fail() -> None:
         done = server.post("/completion", **body)
         assert turn[0] == 2
         assert done["content"] == good["content"]
-        assert "specdec:drafter_failures_total 1\n" in server.get("/metrics")
-        assert "specdec:failed_steps_total 0\n" in server.get("/metrics")
+        assert "nextn:drafter_failures_total 1\n" in server.get("/metrics")
+        assert "nextn:failed_steps_total 0\n" in server.get("/metrics")
         again = server.post("/completion", **body)
         assert again["content"] == good["content"]
         assert again["timings"]["draft_n"] > 0

@@ -7,9 +7,9 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 from support.serving import Server
 
-from specdec.core.server.metrics import exposition, labels
-from specdec.core.server.totals import Histogram
-from specdec.core.server.worker import Worker
+from nextn.core.server.metrics import exposition, labels
+from nextn.core.server.totals import Histogram
+from nextn.core.server.worker import Worker
 
 
 def values(text: str) -> dict[str, float]:
@@ -47,7 +47,7 @@ def test_what_is_counted(eager: Server) -> None:
         assert sum(per_place) == accepted
         assert per_place == sorted(per_place, reverse=True)
     by_source = [
-        gained(f"specdec:accepted_tokens_total[('source', '{source}')]")
+        gained(f"nextn:accepted_tokens_total[('source', '{source}')]")
         for source in ("mtp", "ngram-mod")
     ]
     assert sum(by_source) == timings["draft_n_accepted"]

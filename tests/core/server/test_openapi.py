@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from support.serving import SETTINGS, Server, nano_server, running
 
-from specdec.core.server.app import ROUTES
-from specdec.core.server.openapi import ERROR, document
+from nextn.core.server.app import ROUTES
+from nextn.core.server.openapi import ERROR, document
 
 
 def test_every_route_is_described(server: Server) -> None:

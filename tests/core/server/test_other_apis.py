@@ -10,10 +10,10 @@ import openai
 import pytest
 from support.serving import Server, nano_server, running
 
-from specdec.core import load, nano
-from specdec.core.server.loading import prepare
-from specdec.core.server.worker import Loaded
-from specdec.core.tokenizer import ChatTemplate
+from nextn.core import load, nano
+from nextn.core.server.loading import prepare
+from nextn.core.server.worker import Loaded
+from nextn.core.tokenizer import ChatTemplate
 
 TEMPLATE = (
     "{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}{% for m in messages %}"
@@ -102,8 +102,8 @@ def test_messages_of_earlier_turns(chatty: Server) -> None:
             {"type": "tool_result", "tool_use_id": "toolu_1", "content": "noon"},
             {"type": "text", "text": "and now?"}]},
     ]  # fmt: skip
-    from specdec.core.server.anthropic import as_chat
-    from specdec.core.server.fields import Fields
+    from nextn.core.server.anthropic import as_chat
+    from nextn.core.server.fields import Fields
 
     told = as_chat(Fields(MESSAGES | {"messages": history}))["messages"]
     assert [m["role"] for m in told] == ["system", "user", "assistant", "tool", "user"]

@@ -9,7 +9,7 @@ import pytest
 from support.browser import ENTER, ESCAPE, Browser, browser, is_installed
 from support.serving import Server, nano_server, running
 
-from specdec.core.server.page import FOLDER, NAMES
+from nextn.core.server.page import FOLDER, NAMES
 
 needs_browser = pytest.mark.skipif(not is_installed(), reason="needs chromium and chromedriver")
 DONE = "return document.querySelector('#send').textContent === 'Send'"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.serving import Server, wait_until
 
-from specdec.core import nano
+from nextn.core import nano
 
 pytestmark = pytest.mark.peer
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from support.serving import SETTINGS, Server, nano_server, running, wait_until
 
-from specdec.core.server.worker import SLEEPING
+from nextn.core.server.worker import SLEEPING
 
 PROMPT: dict[str, Any] = {"prompt": "def add(a, b):\n", "n_predict": 20, "temperature": 0}
 
@@ -46,7 +46,7 @@ def test_asleep_and_awake_again() -> None:
             assert server.get("/v1/models") == models
             assert server.get("/v1/models/nano.gguf") == models["data"][0]
             text = server.request("GET", "/metrics")[1]
-            assert "specdec:is_sleeping 1" in text
+            assert "nextn:is_sleeping 1" in text
             assert "llamacpp:tokens_predicted_total 20" in text
             assert server.request("GET", "/")[0] == 200
         assert asleep(server)

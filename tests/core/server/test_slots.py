@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from support.serving import Server, nano_server, running, wait_until
 
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.state.snapshot import SequenceSnapshot
 
 TEXT = "def add(a, b):\n    return a + b\n\n\n" * 30
 WAYS: list[dict[str, Any]] = [

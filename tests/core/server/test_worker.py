@@ -18,13 +18,13 @@ from support.scripted import (
     params,
 )
 
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
-from specdec.core.runtime import Runtime
-from specdec.core.server.errors import ApiError, EngineError
-from specdec.core.server.mailbox import Mailbox
-from specdec.core.server.work import Work
-from specdec.core.server.worker import DEAD, READY, Loaded, Worker
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
+from nextn.core.runtime import Runtime
+from nextn.core.server.errors import ApiError, EngineError
+from nextn.core.server.mailbox import Mailbox
+from nextn.core.server.work import Work
+from nextn.core.server.worker import DEAD, READY, Loaded, Worker
 
 LONG = params(30, ignore_eos=True)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation.acceptance import Acceptance, parse_accept
-from specdec.core.speculation.options import SpecOptions
+from nextn.core.errors import ConfigError
+from nextn.core.speculation.acceptance import Acceptance, parse_accept
+from nextn.core.speculation.options import SpecOptions
 
 
 @pytest.mark.parametrize(

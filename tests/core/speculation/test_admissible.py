@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.sampling.grammar import Grammar
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.admissible import admissible, banned_ids
-from specdec.core.speculation.interface import Ask
+from nextn.core.sampling.grammar import Grammar
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.admissible import admissible, banned_ids
+from nextn.core.speculation.interface import Ask
 
 EOG = frozenset({8, 9})
 N_VOCAB = 10

@@ -33,10 +33,10 @@ from support.simulated import (
     with_chances,
 )
 
-from specdec.core.speculation.controller import Controller
-from specdec.core.speculation.costs import CostModel
-from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.plans import AskInfo, FixedPolicy, ModelOffer, Plan
+from nextn.core.speculation.controller import Controller
+from nextn.core.speculation.costs import CostModel
+from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.plans import AskInfo, FixedPolicy, ModelOffer, Plan
 
 # Tokens of a text: 300 rounds and more where it goes fast.
 WORKLOADS: dict[str, tuple[Process, int]] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.simulated import CPU, GPU, MACHINES, MOE, Machine
 
-from specdec.core.errors import ConfigError, SpecdecError
-from specdec.core.speculation.costs import CostModel
+from nextn.core.errors import ConfigError, NextnError
+from nextn.core.speculation.costs import CostModel
 
 
 def measured(machine: Machine, outliers: float = 0.0, context: int = 0) -> CostModel:
@@ -159,7 +159,7 @@ def test_a_saved_model_is_frozen_and_the_same(tmp_path: Path) -> None:
     assert (frozen.steps(16, 0), frozen.drafts("mtp", 1, 8)) == before
 
 
-GOOD = {"format": "specdec-costs", "step": {"rows": {"1": {"ms": 1.0}}}}
+GOOD = {"format": "nextn-costs", "step": {"rows": {"1": {"ms": 1.0}}}}
 BAD: list[tuple[object, str]] = [
     ([], "must be an object"),
     ({}, "not a file of costs"),
@@ -201,7 +201,7 @@ def test_what_is_no_json_and_what_is_not_there(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match="is not JSON"):
             CostModel.load(path)
-    with pytest.raises(SpecdecError, match="cannot be written"):
+    with pytest.raises(NextnError, match="cannot be written"):
         CostModel().save(tmp_path / "no" / "costs.json")
 
 
@@ -220,6 +220,6 @@ def test_costs_that_cannot_be_written_leave_no_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SpecdecError, match="cannot be written: No space left"):
+    with pytest.raises(NextnError, match="cannot be written: No space left"):
         CostModel().save(tmp_path / "costs.json")
     assert not list(tmp_path.iterdir())

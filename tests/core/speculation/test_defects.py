@@ -14,19 +14,19 @@ import pytest
 from support.running import random_tokens
 from support.scripted import Oracle, drain
 
-from specdec.core import nano
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.generation import CONTEXT, GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.chain import Chain
-from specdec.core.speculation.controller import Controller
-from specdec.core.speculation.interface import Speculator
-from specdec.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
-from specdec.core.speculation.plans import FixedPolicy
+from nextn.core import nano
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.generation import CONTEXT, GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.controller import Controller
+from nextn.core.speculation.interface import Speculator
+from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
+from nextn.core.speculation.plans import FixedPolicy
 
 NANO_DRAFT = Path(__file__).parents[2] / "data/nano-draft.gguf"
 SPEC = SpecOptions(types=("auto",))

@@ -31,11 +31,11 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID
 
-from specdec.core.backend.chain import Drafts
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.table import LoadedModel
+from nextn.core.backend.chain import Drafts
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.table import LoadedModel
 
 Tiny = Callable[..., TinyModel]
 SAMPLED = replace(GREEDY, sampling=SamplingParams(seed=4, temperature=1.2))

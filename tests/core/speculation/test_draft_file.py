@@ -13,20 +13,20 @@ from support.running import random_tokens
 from support.tiny_models import TinyModel, build_tiny
 from support.vocab import tokenizer_metadata
 
-from specdec.core import runtime as runtime_module
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.errors import ConfigError, ModelError, SpecdecError
-from specdec.core.generation import GenerateParams
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.draft_model import make
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.table import LoadedModel, Setting
-from specdec.core.state.store import StateStore
+from nextn.core import runtime as runtime_module
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.errors import ConfigError, ModelError, NextnError
+from nextn.core.generation import GenerateParams
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft_model import make
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.state.store import StateStore
 
 Tiny = Callable[..., TinyModel]
 Edit = Callable[[dict[str, Any], dict[str, Floats]], None]
@@ -39,7 +39,7 @@ def load(path: Path, draft: Path, spec: SpecOptions = DRAFT, n_ctx: int = 64) ->
 
 
 def refusal(path: Path, draft: Path, spec: SpecOptions = DRAFT) -> str:
-    with pytest.raises(SpecdecError) as caught:
+    with pytest.raises(NextnError) as caught:
         load(path, draft, spec)
     line = str(caught.value)
     assert line.isprintable()

@@ -33,21 +33,21 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID, tokenizer_metadata
 
-from specdec.core import nano
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import load_runtime
-from specdec.core.sampling.choosing import DraftSampler, DrawingSampler
-from specdec.core.sampling.law import Law, without
-from specdec.core.sampling.noise import DRAFT_TOKEN
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.chain import Chain
-from specdec.core.speculation.interface import Draft, Speculator
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.per_text import BY_DEFAULT, TextSpec
-from specdec.core.speculation.splice import splice
-from specdec.core.speculation.table import LoadedModel, Setting
+from nextn.core import nano
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import load_runtime
+from nextn.core.sampling.choosing import DraftSampler, DrawingSampler
+from nextn.core.sampling.law import Law, without
+from nextn.core.sampling.noise import DRAFT_TOKEN
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.interface import Draft, Speculator
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.per_text import BY_DEFAULT, TextSpec
+from nextn.core.speculation.splice import splice
+from nextn.core.speculation.table import LoadedModel, Setting
 
 Tiny = Callable[..., TinyModel]
 NANO_DRAFT = Path(__file__).parents[2] / "data/nano-draft.gguf"
@@ -328,5 +328,5 @@ def test_told_laws_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def untold(sampler: Sampler, **_named: Any) -> DraftSampler:
         return DraftSampler(sampler)
 
-    monkeypatch.setattr("specdec.core.speculation.draft_model.make_chooser", untold)
+    monkeypatch.setattr("nextn.core.speculation.draft_model.make_chooser", untold)
     assert told > 1.15 * kept_per_step(1.2)

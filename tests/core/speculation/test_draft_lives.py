@@ -25,16 +25,16 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence
-from specdec.core.generation import CANCELLED, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.draft_model import DraftModel
-from specdec.core.speculation.draft_pick import SharedTokens
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.table import LoadedModel, Setting
-from specdec.core.state.sizes import StateSizes
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence
+from nextn.core.generation import CANCELLED, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.draft_model import DraftModel
+from nextn.core.speculation.draft_pick import SharedTokens
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.state.sizes import StateSizes
 
 PROMPTS = st.builds(
     lambda length, tail: ([9, 1, 2, 3, 4, 5, 6, 7] * 4)[:length] + tail,

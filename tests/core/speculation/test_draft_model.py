@@ -36,12 +36,12 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import FAMILIES, TinyModel
 
-from specdec.core.errors import ConfigError
-from specdec.core.generation import CONTEXT
-from specdec.core.speculation.draft_model import make
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.table import Setting
+from nextn.core.errors import ConfigError
+from nextn.core.generation import CONTEXT
+from nextn.core.speculation.draft_model import make
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.table import Setting
 
 Tiny = Callable[..., TinyModel]
 

@@ -32,10 +32,10 @@ from support.running import start
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID, tokenizer_metadata
 
-from specdec.core.errors import ConfigError
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.table import LoadedModel
+from nextn.core.errors import ConfigError
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.table import LoadedModel
 
 Tiny = Callable[..., TinyModel]
 

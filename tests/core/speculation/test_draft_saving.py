@@ -28,9 +28,9 @@ from support.drafting import (
 from support.scripted import drain
 from support.tiny_models import TinyModel
 
-from specdec.core.generation import ERROR
-from specdec.core.state.leftovers import Leftovers
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.generation import ERROR
+from nextn.core.state.leftovers import Leftovers
+from nextn.core.state.snapshot import SequenceSnapshot
 
 Tiny = Callable[..., TinyModel]
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation.draft_vocab import (
+from nextn.core.errors import ConfigError
+from nextn.core.speculation.draft_vocab import (
     COVERED,
     ENOUGH_COUNTED,
     UNIT,
     check_option,
     choose_tokens,
 )
-from specdec.core.speculation.token_counts import TokenCounts
+from nextn.core.speculation.token_counts import TokenCounts
 
 N_VOCAB = 4000
 

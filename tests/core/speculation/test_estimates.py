@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specdec.core.speculation.estimates import Shared, Track
+from nextn.core.speculation.estimates import Shared, Track
 
 
 def feed(track: Track, rate: float, rounds: int, *, n: int = 4, seed: int = 0) -> None:

@@ -16,14 +16,14 @@ from support.running import random_tokens
 from support.scripted import Oracle, drain
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
-from specdec.core import nano
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
-from specdec.core.state.store import SequenceState
+from nextn.core import nano
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
+from nextn.core.state.store import SequenceState
 
 Tiny = Callable[..., TinyModel]
 

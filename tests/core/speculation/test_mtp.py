@@ -13,24 +13,24 @@ import numpy as np
 import pytest
 from support.scripted import drain
 
-from specdec.convert.nano.acceptance import measure
-from specdec.core import nano
-from specdec.core.backend.chain import DraftAsk
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.errors import ConfigError
-from specdec.core.generation import EOS, LIMIT, GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft, Opening
-from specdec.core.speculation.mtp import MtpSpeculator, make
-from specdec.core.speculation.mtp_text import MAX_WAITING, RECENT, MtpText, WaitingRows
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.per_text import TextSpec
-from specdec.core.speculation.table import LoadedModel, Setting
-from specdec.core.state.snapshot import SequenceSnapshot
-from specdec.core.state.store import SequenceState
+from nextn.convert.nano.acceptance import measure
+from nextn.core import nano
+from nextn.core.backend.chain import DraftAsk
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.errors import ConfigError
+from nextn.core.generation import EOS, LIMIT, GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.interface import Ask, Draft, Opening
+from nextn.core.speculation.mtp import MtpSpeculator, make
+from nextn.core.speculation.mtp_text import MAX_WAITING, RECENT, MtpText, WaitingRows
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.per_text import TextSpec
+from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.state.snapshot import SequenceSnapshot
+from nextn.core.state.store import SequenceState
 
 PROMPTS = json.loads((Path(__file__).parents[2] / "data/nano-prompts.json").read_text())["prompts"]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=48, ignore_eos=True)

@@ -12,15 +12,15 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import build_tiny
 
-from specdec.core.backend.step import Piece, build_step
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.mtp import MtpSpeculator
-from specdec.core.speculation.options import SpecOptions
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.mtp import MtpSpeculator
+from nextn.core.speculation.options import SpecOptions
 
 N_HEADS, N_LAYERS = 3, 4
 PAGE_LEN = 16

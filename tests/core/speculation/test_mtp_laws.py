@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from support.laws import law_of_texts, surprise
 
-from specdec.core import nano
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.options import SpecOptions
+from nextn.core import nano
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import SpecOptions
 
 THREE = SamplingParams(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)
 N_RUNS, N_TOKENS = 1500, 3

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import EOG, N_VOCAB, ask, begin, growing, pieces
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation.ngram_cache import NgramCache
-from specdec.core.speculation.ngram_cache_file import load_counts, save_counts
-from specdec.core.speculation.ngram_counts import MAX_N, GramCounts, pack, unpack
+from nextn.core.errors import ConfigError
+from nextn.core.speculation.ngram_cache import NgramCache
+from nextn.core.speculation.ngram_cache_file import load_counts, save_counts
+from nextn.core.speculation.ngram_counts import MAX_N, GramCounts, pack, unpack
 
 Grams = dict[tuple[int, ...], Counter[int]]
 LAX = {1: (2, 66), 2: (2, 50), 3: (1, 50), 4: (1, 50)}

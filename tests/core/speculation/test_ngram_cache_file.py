@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError, FileFormatError, SpecdecError
-from specdec.core.speculation import ngram_cache_file
-from specdec.core.speculation.ngram_cache_file import load_counts, save_counts
-from specdec.core.speculation.ngram_counts import MAX_N, GramCounts, pack
+from nextn.core.errors import ConfigError, FileFormatError, NextnError
+from nextn.core.speculation import ngram_cache_file
+from nextn.core.speculation.ngram_cache_file import load_counts, save_counts
+from nextn.core.speculation.ngram_counts import MAX_N, GramCounts, pack
 
 N_VOCAB = 100
 GOOD = [1, 2, -1, -1, 2, 3, 1, 4, 7]
@@ -106,7 +106,7 @@ def test_b8_any_bytes(tmp_path_factory: pytest.TempPathFactory, words: list[int]
     path = write(tmp_path_factory.mktemp("cache") / "file", words)
     try:
         counts = load_counts(path, N_VOCAB)
-    except SpecdecError:
+    except NextnError:
         return
     assert sum(items(counts).values()) > 0 or not words
 
@@ -120,7 +120,7 @@ def test_a_failed_write_leaves_the_old_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(SpecdecError, match="cache: cannot be written: No space left"):
+    with pytest.raises(NextnError, match="cache: cannot be written: No space left"):
         save_counts(path, GramCounts())
     assert [file.name for file in tmp_path.iterdir()] == ["cache"]
     assert load_counts(path, N_VOCAB).tables[2]

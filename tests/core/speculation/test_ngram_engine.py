@@ -16,15 +16,15 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.ngram_base import NgramSpeculator
-from specdec.core.speculation.ngram_cache import NgramCache
-from specdec.core.speculation.ngram_map import NgramMap
-from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
-from specdec.core.speculation.ngram_mod import NgramMod
-from specdec.core.speculation.ngram_simple import NgramSimple
-from specdec.core.speculation.options import NgramModSizes, NgramSizes
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.ngram_base import NgramSpeculator
+from nextn.core.speculation.ngram_cache import NgramCache
+from nextn.core.speculation.ngram_map import NgramMap
+from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
+from nextn.core.speculation.ngram_mod import NgramMod
+from nextn.core.speculation.ngram_simple import NgramSimple
+from nextn.core.speculation.options import NgramModSizes, NgramSizes
 
 EOG = frozenset({END})
 SIZES = NgramSizes(size_n=2, size_m=4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.speculation.ngram_estimates import (
+from nextn.core.speculation.ngram_estimates import (
     LEVELS,
     Chances,
     Rates,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import growing, occurrences, pieces
 
-from specdec.core.speculation.ngram_index import (
+from nextn.core.speculation.ngram_index import (
     BULK,
     MAP_FACTOR,
     MOD_FACTOR,

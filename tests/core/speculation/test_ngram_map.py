@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import EOG, ask, begin, continued, growing, occurrences, pieces
 
-from specdec.core.speculation.ngram_base import NgramSpeculator
-from specdec.core.speculation.ngram_map import NgramMap
-from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
-from specdec.core.speculation.options import NgramSizes
+from nextn.core.speculation.ngram_base import NgramSpeculator
+from nextn.core.speculation.ngram_map import NgramMap
+from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
+from nextn.core.speculation.options import NgramSizes
 
 
 class Lengths:

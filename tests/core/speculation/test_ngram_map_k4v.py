@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.ngrams import EOG, ask, begin, growing, occurrences, pieces
 
-from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
-from specdec.core.speculation.options import NgramSizes
+from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
+from nextn.core.speculation.options import NgramSizes
 
 
 def naive(text: list[int], n: int, m: int, min_hits: int) -> list[int]:

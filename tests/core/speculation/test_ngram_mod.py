@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.ngrams import ANY, EOG, ask, begin
 from support.scripted import alone, drain, made, make_engine, params
 
-from specdec.core.speculation.interface import Ask
-from specdec.core.speculation.ngram_index import Roller
-from specdec.core.speculation.ngram_mod import NgramMod
-from specdec.core.speculation.options import NgramModSizes
+from nextn.core.speculation.interface import Ask
+from nextn.core.speculation.ngram_index import Roller
+from nextn.core.speculation.ngram_mod import NgramMod
+from nextn.core.speculation.options import NgramModSizes
 
 SMALL = NgramModSizes(n_match=3, n_min=1, n_max=8)
 

@@ -24,16 +24,16 @@ from support.ngrams import (
     pieces,
 )
 
-from specdec.core.backend.interface import Backend
-from specdec.core.errors import ConfigError, FileFormatError
-from specdec.core.speculation.ngram_base import NgramSpeculator, NgramText
-from specdec.core.speculation.ngram_cache import CacheText, NgramCache
-from specdec.core.speculation.ngram_map import NgramMap
-from specdec.core.speculation.ngram_map_k4v import NgramMapK4v
-from specdec.core.speculation.ngram_mod import ModText, NgramMod
-from specdec.core.speculation.ngram_simple import NgramSimple, SimpleText
-from specdec.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
-from specdec.core.speculation.table import LoadedModel, Setting, make_speculator
+from nextn.core.backend.interface import Backend
+from nextn.core.errors import ConfigError, FileFormatError
+from nextn.core.speculation.ngram_base import NgramSpeculator, NgramText
+from nextn.core.speculation.ngram_cache import CacheText, NgramCache
+from nextn.core.speculation.ngram_map import NgramMap
+from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
+from nextn.core.speculation.ngram_mod import ModText, NgramMod
+from nextn.core.speculation.ngram_simple import NgramSimple, SimpleText
+from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
+from nextn.core.speculation.table import LoadedModel, Setting, make_speculator
 
 Make = Callable[[], NgramSpeculator]
 SIZES = NgramSizes(size_n=3, size_m=6)

@@ -19,17 +19,17 @@ from support.scripted import (
     write_alone,
 )
 
-from specdec.core.engine.engine import Engine
-from specdec.core.errors import ConfigError
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.chain import Chain
-from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.ngram_simple import NgramSimple
-from specdec.core.speculation.options import NgramSizes
-from specdec.core.speculation.per_text import PREDICTION, TextSpec
-from specdec.core.speculation.plans import FixedPolicy
-from specdec.core.speculation.prediction import ExpectedText, Prediction
+from nextn.core.engine.engine import Engine
+from nextn.core.errors import ConfigError
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.ngram_simple import NgramSimple
+from nextn.core.speculation.options import NgramSizes
+from nextn.core.speculation.per_text import PREDICTION, TextSpec
+from nextn.core.speculation.plans import FixedPolicy
+from nextn.core.speculation.prediction import ExpectedText, Prediction
 
 SAMPLED = SamplingParams(temperature=0.9, seed=3)
 
@@ -73,7 +73,7 @@ class Named(Oracle):
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_who_may_draft(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts with different wishes side by side: each is that of plain decoding."""
-    monkeypatch.setattr("specdec.core.speculation.per_text.parse_types", lambda types: types)
+    monkeypatch.setattr("nextn.core.speculation.per_text.parse_types", lambda types: types)
     engine = chained()
     specs = [TextSpec(), TextSpec(types=("b",)), TextSpec(types=("ngram-simple",))]
     specs += [TextSpec(types=("none",)), TextSpec(n_max=0), TextSpec(types=("a",), n_max=1)]

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 from support.ngrams import ANY
 
-from specdec.core.speculation.chain import GLANCE_EVERY, LONGEST_REST, Chain
-from specdec.core.speculation.controller import Controller
-from specdec.core.speculation.interface import Ask, Draft, Opening, Speculator
-from specdec.core.speculation.per_text import TextSpec
-from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan, Policy
-from specdec.core.state.store import SequenceState
+from nextn.core.speculation.chain import GLANCE_EVERY, LONGEST_REST, Chain
+from nextn.core.speculation.controller import Controller
+from nextn.core.speculation.interface import Ask, Draft, Opening, Speculator
+from nextn.core.speculation.per_text import TextSpec
+from nextn.core.speculation.plans import AskInfo, FixedPolicy, Plan, Policy
+from nextn.core.state.store import SequenceState
 
 FRESH = cast(SequenceState, SimpleNamespace(n_cells=0))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.ngrams import ANY
 
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.run import LONGEST, Run
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.run import LONGEST, Run
 
 TEXT = [1, 2, 3]
 WHOLE = list(range(10, 74))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.splice import UNKNOWN, shortened, splice
+from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.splice import UNKNOWN, shortened, splice
 
 tokens = st.lists(st.integers(0, 3), max_size=6)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation import options as names
-from specdec.core.speculation.acceptance import Acceptance
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.synthetic import chances_of, check_rates, rates_for_length
+from nextn.core.errors import ConfigError
+from nextn.core.speculation import options as names
+from nextn.core.speculation.acceptance import Acceptance
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.synthetic import chances_of, check_rates, rates_for_length
 
 
 @pytest.mark.parametrize(

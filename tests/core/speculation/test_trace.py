@@ -12,11 +12,11 @@ import pytest
 from support.ngrams import ANY
 from support.simulated import CPU, Simulation, echoes
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation.controller import Controller
-from specdec.core.speculation.interface import Ask, Draft
-from specdec.core.speculation.plans import AskInfo
-from specdec.core.speculation.trace import Trace
+from nextn.core.errors import ConfigError
+from nextn.core.speculation.controller import Controller
+from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.plans import AskInfo
+from nextn.core.speculation.trace import Trace
 
 PLOT = Path(__file__).parents[2] / "bench" / "plot_trace.py"
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.vocab import byte_characters, tokenizer_metadata
 
-from specdec.core.errors import ConfigError
-from specdec.core.speculation.translation import (
+from nextn.core.errors import ConfigError
+from nextn.core.speculation.translation import (
     MAX_OPEN,
     NO_TOKEN,
     Piece,
@@ -21,8 +21,8 @@ from specdec.core.speculation.translation import (
     Translation,
     Translator,
 )
-from specdec.core.speculation.vocabularies import find_difference
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.speculation.vocabularies import find_difference
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 WORDS = ("then", "hello", "other", "ing", "isle")
 SPM_PIECES = ("▁", "▁the", "the", "▁o", "th", "e", "o", "r", "▁hello", "hel", "lo", "é", "▁é", "\n")

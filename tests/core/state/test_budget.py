@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.backend.interface import Backend
-from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
-from specdec.core.errors import ConfigError, ModelError
-from specdec.core.state import host_memory
-from specdec.core.state.budget import Budget, check_weights, make_budget
-from specdec.core.state.host_memory import available_memory
-from specdec.core.state.sizes import StateSizes
+from nextn.core.backend.interface import Backend
+from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.errors import ConfigError, ModelError
+from nextn.core.state import host_memory
+from nextn.core.state.budget import Budget, check_weights, make_budget
+from nextn.core.state.host_memory import available_memory
+from nextn.core.state.sizes import StateSizes
 
 MIB = 1 << 20
 KV = StateShape((KvShape(1, 1, 1),))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from specdec.core import nano
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.state.fingerprint import model_fingerprint
+from nextn.core import nano
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.state.fingerprint import model_fingerprint
 
 ASK = """
-from specdec.core import nano
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.state.fingerprint import model_fingerprint
+from nextn.core import nano
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.state.fingerprint import model_fingerprint
 print(model_fingerprint(open_gguf(nano.path())))
 """
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec.core.errors import FileFormatError, SpecdecError
-from specdec.core.state.snapshot import SequenceSnapshot
+from nextn.core.errors import FileFormatError, NextnError
+from nextn.core.state.snapshot import SequenceSnapshot
 
 SNAPSHOT = SequenceSnapshot(
     model="abc",
@@ -121,7 +121,7 @@ def test_sealed_damage_is_refused_or_harmless(tmp_path: Path, data: st.DataObjec
         whole[at] = data.draw(st.integers(0, 255))
     try:
         loaded = load(tmp_path, seal(bytes(whole)))
-    except SpecdecError:
+    except NextnError:
         return
     assert 1 <= loaded.n_prompt <= len(loaded.tokens)
     assert 0 <= loaded.n_cells < len(loaded.tokens)

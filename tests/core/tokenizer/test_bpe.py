@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.errors import ConfigError, FileFormatError, ModelError
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
-from specdec.core.tokenizer.bpe import BYTE_CHARS
+from nextn.core.errors import ConfigError, FileFormatError, ModelError
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer.bpe import BYTE_CHARS
 
 from .vocabularies import byte_bpe, gemma4
 

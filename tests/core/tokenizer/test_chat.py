@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specdec.core.errors import ConfigError, TemplateError
-from specdec.core.tokenizer import ChatTemplate, load_chat_template
+from nextn.core.errors import ConfigError, TemplateError
+from nextn.core.tokenizer import ChatTemplate, load_chat_template
 
 from .chat_templates import CHATML, CONVERSATIONS, QWEN3, TEMPLATES, TOOLS
 

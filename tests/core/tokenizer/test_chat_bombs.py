@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from specdec.core.errors import TemplateError
-from specdec.core.tokenizer import ChatTemplate
+from nextn.core.errors import TemplateError
+from nextn.core.tokenizer import ChatTemplate
 
 from .chat_templates import CHATML, CONVERSATIONS
 

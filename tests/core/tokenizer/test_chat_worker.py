@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from specdec.core.errors import TemplateError
-from specdec.core.tokenizer import template_client
-from specdec.core.tokenizer.template_client import TemplateWorker
+from nextn.core.errors import TemplateError
+from nextn.core.tokenizer import template_client
+from nextn.core.tokenizer.template_client import TemplateWorker
 
 psutil = pytest.importorskip("psutil")
 
@@ -43,7 +43,7 @@ def run(script: str) -> subprocess.Popen[str]:
 
 
 START = """
-from specdec.core.tokenizer.template_client import WORKER
+from nextn.core.tokenizer.template_client import WORKER
 WORKER.render("{{ a }}", {"a": 1})
 print(WORKER._process.pid, flush=True)
 """

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.core.errors import FileFormatError, ModelError, SpecdecError
-from specdec.core.tokenizer import load_chat_template, load_tokenizer
+from nextn.core.errors import FileFormatError, ModelError, NextnError
+from nextn.core.tokenizer import load_chat_template, load_tokenizer
 
 from .vocabularies import Metadata, byte_bpe, gemma4, spm
 
@@ -46,7 +46,7 @@ def refusal(metadata: Metadata) -> str | None:
     """What is said against it; None when it loads, and then it also works."""
     try:
         tokenizer = load_tokenizer(metadata)
-    except SpecdecError as error:
+    except NextnError as error:
         return str(error)
     tokenizer.decode(tokenizer.encode("a b<s>é\n"), show_special=True)
     return None
@@ -124,7 +124,7 @@ def test_any_metadata_loads_or_is_refused(
 ) -> None:
     try:
         tokenizer = load_tokenizer(GOOD[model] | changes)
-    except SpecdecError:
+    except NextnError:
         return
     tokenizer.decode(tokenizer.encode(text), show_special=True)
 
@@ -146,7 +146,7 @@ def test_any_small_vocabulary_works_or_is_refused(tokens: list[str], data: st.Da
     }
     try:
         tokenizer = load_tokenizer(metadata)
-    except SpecdecError:
+    except NextnError:
         return
     ids = tokenizer.encode("".join(tokens))
     assert all(0 <= token_id < n for token_id in ids)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
-from specdec.core.tokenizer.pretokenizers import PRE_TOKENIZERS
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 from .vocabularies import byte_bpe, spm
 

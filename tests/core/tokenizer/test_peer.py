@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
-from specdec.core.tokenizer.pretokenizers import PRE_TOKENIZERS
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer.pretokenizers import PRE_TOKENIZERS
 
 from .peer import Peer
 from .texts import narrow_texts, random_texts

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.tokenizer import load_tokenizer
 
 from .vocabularies import FOLDER, NAMES, SKIP_REASON, expected, real
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 from .vocabularies import Metadata, byte_bpe, spm
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.core.errors import FileFormatError
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.errors import FileFormatError
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 from .texts import narrow_texts
 from .vocabularies import Metadata, random_spm, spm

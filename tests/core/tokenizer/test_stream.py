@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.tokenizer import Tokenizer, load_tokenizer
+from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 from .vocabularies import byte_bpe, gemma4, spm
 

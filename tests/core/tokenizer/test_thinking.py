@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.vocab import tokenizer_metadata
 
-from specdec.core.tokenizer.loading import load_tokenizer
-from specdec.core.tokenizer.thinking import find_thinking_marks
+from nextn.core.tokenizer.loading import load_tokenizer
+from nextn.core.tokenizer.thinking import find_thinking_marks
 
 
 class Words(dict[str, int]):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.tokenizer.bpe import BYTE_CHARS
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.tokenizer.bpe import BYTE_CHARS
 
 Metadata = dict[str, object]
 

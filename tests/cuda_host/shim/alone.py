@@ -18,7 +18,7 @@ except ImportError:  # where there are no such locks each makes its own
 @contextmanager
 def alone(name: str) -> Iterator[None]:
     """No other thread or process of this user is within the same name."""
-    folder = Path(tempfile.gettempdir()) / f"specdec-locks-{getpass.getuser()}"
+    folder = Path(tempfile.gettempdir()) / f"nextn-locks-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     digest = hashlib.sha256(name.encode()).hexdigest()[:20]
     with (folder / digest).open("ab") as file:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from specdec.cuda_kernels.kernel import FOLDER, Source
+from nextn.cuda_kernels.kernel import FOLDER, Source
 
 from .alone import alone
 
@@ -198,7 +198,7 @@ def _kernel(loaded: ctypes.CDLL, path: Path, name: str, bounds: str) -> HostKern
 
 @cache
 def _cache_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"specdec-shim-{getpass.getuser()}"
+    folder = Path(tempfile.gettempdir()) / f"nextn-shim-{getpass.getuser()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     for path in folder.iterdir():
         with suppress(FileNotFoundError):  # another process does the same

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
+from nextn.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
 from . import build, sanitizer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.cuda_kernels.kernel import Array, Launcher
+from nextn.cuda_kernels.kernel import Array, Launcher
 
 from . import build
 from .launcher import HostLauncher
@@ -52,7 +52,7 @@ class HostMachine(Machine):
 
 class CudaMachine(Machine):
     def __init__(self, early: bool = False) -> None:
-        launch = import_module("specdec.cuda_kernels.launch")
+        launch = import_module("nextn.cuda_kernels.launch")
         self.launcher = launch.DeviceLauncher(early=early)
         self._torch = import_module("torch")
 
@@ -69,7 +69,7 @@ def host_problem() -> str | None:
 
 
 def cuda_problem() -> str | None:
-    if find_spec("specdec.cuda_kernels.launch") is None:
+    if find_spec("nextn.cuda_kernels.launch") is None:
         return "this build has no launcher for devices"
-    reason: str | None = import_module("specdec.cuda_kernels.device").unavailable_reason()
+    reason: str | None = import_module("nextn.cuda_kernels.device").unavailable_reason()
     return reason

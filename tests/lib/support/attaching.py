@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec.convert.files.attach import Attached, attach
-from specdec.convert.files.encoding import TypeChoice
-from specdec.convert.files.head_of_gguf import read_gguf_head
-from specdec.convert.files.output import Output
-from specdec.convert.files.source import open_source
-from specdec.convert.heads.from_checkpoint import read_checkpoint_head
-from specdec.convert.quantize.rules import parse_rule
-from specdec.core.gguf.reader import GgufFile, open_gguf
+from nextn.convert.files.attach import Attached, attach
+from nextn.convert.files.encoding import TypeChoice
+from nextn.convert.files.head_of_gguf import read_gguf_head
+from nextn.convert.files.output import Output
+from nextn.convert.files.source import open_source
+from nextn.convert.heads.from_checkpoint import read_checkpoint_head
+from nextn.convert.quantize.rules import parse_rule
+from nextn.core.gguf.reader import GgufFile, open_gguf
 
 
 def attach_to(

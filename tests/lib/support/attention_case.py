@@ -10,22 +10,22 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.core.backend.layers import Attention, KvShape, Norm, Rope, RopePairs, StateShape
-from specdec.core.backend.reference.attention import attend
-from specdec.core.backend.reference.state import KvLayer, ReferenceState
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.cuda_kernels import attn_prep as prep
-from specdec.cuda_kernels.attention import (
+from nextn.core.backend.layers import Attention, KvShape, Norm, Rope, RopePairs, StateShape
+from nextn.core.backend.reference.attention import attend
+from nextn.core.backend.reference.state import KvLayer, ReferenceState
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.cuda_kernels import attn_prep as prep
+from nextn.cuda_kernels.attention import (
     AttentionHeads,
     AttentionStep,
     Parts,
     n_splits,
     parts_shapes,
 )
-from specdec.cuda_kernels.attn_combine import attn_combine
-from specdec.cuda_kernels.attn_verify import Variant, attn_verify
-from specdec.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
-from specdec.cuda_kernels.packed import PackedRows, packed_shapes
+from nextn.cuda_kernels.attn_combine import attn_combine
+from nextn.cuda_kernels.attn_verify import Variant, attn_verify
+from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
+from nextn.cuda_kernels.packed import PackedRows, packed_shapes
 
 Numpy = NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from specdec.core.bench.record import (
+from nextn.core.bench.record import (
     Chunk,
     Configuration,
     Phases,
@@ -14,13 +14,13 @@ from specdec.core.bench.record import (
     Sample,
     SourceCount,
 )
-from specdec.core.bench.summaries import summarise
+from nextn.core.bench.summaries import summarise
 
 CATEGORIES = ("code", "chat")
 PROVENANCE: dict[str, Any] = {
     "test_time": "2026-01-02T03:04:05+00:00",
     "build_commit": "abc",
-    "versions": {"specdec": "0.1"},
+    "versions": {"nextn": "0.1"},
     "cpu_info": "a processor",
     "cores": 2,
     "n_threads": 2,

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.core.bench.local import LocalTarget
-from specdec.core.bench.record import Chunk, Prompt, RunSettings, Sample
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import Event
+from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.record import Chunk, Prompt, RunSettings, Sample
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import Event
 
 Noise = Callable[[random.Random], float]  # a factor on a text's time
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.gguf.quants import BlockFormat, find_format
-from specdec.core.gguf.reader import Tensor
+from nextn.core.gguf.quants import BlockFormat, find_format
+from nextn.core.gguf.reader import Tensor
 
 # Byte offsets of half floats in a block.
 HALVES = {

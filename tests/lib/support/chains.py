@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from specdec.core.backend.chain import ChainPlan, DraftAsk, DraftRun, Drafts, HostChain
-from specdec.core.backend.interface import Backend, State
-from specdec.core.backend.step import Ints, Piece, Step, build_step, replay_after
-from specdec.core.models.base import Model
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.chain import ChainPlan, DraftAsk, DraftRun, Drafts, HostChain
+from nextn.core.backend.interface import Backend, State
+from nextn.core.backend.step import Ints, Piece, Step, build_step, replay_after
+from nextn.core.models.base import Model
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 MAX_TEXTS, MAX_DRAFT, MAX_ROWS = 4, 6, 32
 PAGE_LEN, PAGES_PER_TEXT, WINDOW = 16, 6, 9

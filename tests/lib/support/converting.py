@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.files.output import Output
-from specdec.convert.hf import Conversion, Options, plan_conversion
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.files.output import Output
+from nextn.convert.hf import Conversion, Options, plan_conversion
 
 
 def check_line(error: Exception) -> None:

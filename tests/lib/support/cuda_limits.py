@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specdec.cuda_kernels.compile import Cubin
-from specdec.cuda_kernels.image import shapes
-from specdec.cuda_kernels.kernel import Kernel
-from specdec.cuda_kernels.report import Usage
+from nextn.cuda_kernels.compile import Cubin
+from nextn.cuda_kernels.image import shapes
+from nextn.cuda_kernels.kernel import Kernel
+from nextn.cuda_kernels.report import Usage
 
 from .sass import functions, reached_before
 

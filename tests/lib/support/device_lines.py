@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.cuda_kernels.spec_accept import (
+from nextn.cuda_kernels.spec_accept import (
     DraftRows,
     Field,
     Lines,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from specdec.core.backend.layers import Floats
-from specdec.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from nextn.core.backend.layers import Floats
+from nextn.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
 
 Guess = Callable[[list[int], int], list[int]]
 

@@ -9,23 +9,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.chain import DraftAsk, Drafts
-from specdec.core.backend.interface import Backend
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.generation import GenerateParams
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.acceptance import parse_accept
-from specdec.core.speculation.draft_model import DraftModel, make
-from specdec.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.speculation.table import LoadedModel, Setting
-from specdec.core.state.sizes import StateSizes
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.backend import create_backend
+from nextn.core.backend.chain import DraftAsk, Drafts
+from nextn.core.backend.interface import Backend
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.generation import GenerateParams
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.acceptance import parse_accept
+from nextn.core.speculation.draft_model import DraftModel, make
+from nextn.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.state.sizes import StateSizes
+from nextn.core.tokenizer import load_tokenizer
 
 from .running import random_tokens
 from .scripted import drain

@@ -12,20 +12,20 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import HostMachine, Machine
 
-from specdec.core.backend.layers import Activation, Floats, Gating, MatrixPart, Moe, SharedExpert
-from specdec.core.backend.reference.backend import ReferenceBackend
-from specdec.core.backend.reference.moe import gated
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
-from specdec.cuda_kernels import qmm
-from specdec.cuda_kernels.mm_bf16_skinny import Plain
-from specdec.cuda_kernels.mm_moe import (
+from nextn.core.backend.layers import Activation, Floats, Gating, MatrixPart, Moe, SharedExpert
+from nextn.core.backend.reference.backend import ReferenceBackend
+from nextn.core.backend.reference.moe import gated
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
+from nextn.cuda_kernels import qmm
+from nextn.cuda_kernels.mm_bf16_skinny import Plain
+from nextn.cuda_kernels.mm_moe import (
     PlainExperts,
     PlainStack,
     plain_experts_down,
     plain_experts_gate_up,
 )
-from specdec.cuda_kernels.moe_route import (
+from nextn.cuda_kernels.moe_route import (
     Choice,
     Router,
     Routes,
@@ -33,8 +33,8 @@ from specdec.cuda_kernels.moe_route import (
     n_pairs,
     routes_shapes,
 )
-from specdec.cuda_kernels.packed import PackedRows, padded_width
-from specdec.cuda_kernels.qmm_moe import (
+from nextn.cuda_kernels.packed import PackedRows, padded_width
+from nextn.cuda_kernels.qmm_moe import (
     Experts,
     ExpertStack,
     MoeWorkspace,
@@ -42,7 +42,7 @@ from specdec.cuda_kernels.qmm_moe import (
     experts_gate_up,
     workspace_sizes,
 )
-from specdec.cuda_kernels.repack import gated_order, repack, tiles_of
+from nextn.cuda_kernels.repack import gated_order, repack, tiles_of
 
 from .blocks import form_of, random_blocks
 from .packed_rows import empty_packed, pack, unpack

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import specdec.core
-from specdec.cli import start
-from specdec.core import errors
-from specdec.core.generation import NO_TOKEN, Event, GenerateParams, SourceStats, Stats
-from specdec.core.speculation.options import SpecOptions
+import nextn.core
+from nextn.cli import start
+from nextn.core import errors
+from nextn.core.generation import NO_TOKEN, Event, GenerateParams, SourceStats, Stats
+from nextn.core.speculation.options import SpecOptions
 
 SCRIPT = json.loads(os.environ.get("SCRIPT", "{}"))
 
@@ -182,5 +182,5 @@ def fake_load(  # noqa: PLR0913 - as the real one
 if __name__ == "__main__":
     # The test run itself may be a background job, whose children ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    specdec.core.__dict__["load"] = fake_load
+    nextn.core.__dict__["load"] = fake_load
     start.main()

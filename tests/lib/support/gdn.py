@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
-from specdec.core.backend.reference.delta_rule import delta_rule
-from specdec.core.backend.reference.state import ReferenceState
-from specdec.core.backend.step import Piece, build_step, replay_after
-from specdec.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
-from specdec.cuda_kernels.gdn_rows import keep_rows
-from specdec.cuda_kernels.gdn_step import (
+from nextn.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
+from nextn.core.backend.reference.delta_rule import delta_rule
+from nextn.core.backend.reference.state import ReferenceState
+from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
+from nextn.cuda_kernels.gdn_rows import keep_rows
+from nextn.cuda_kernels.gdn_step import (
     GdnRows,
     GdnWeights,
     GdnWorkspace,
@@ -25,8 +25,8 @@ from specdec.cuda_kernels.gdn_step import (
     n_arrivals,
     raw_shape,
 )
-from specdec.cuda_kernels.norm_quant import NormOutputs
-from specdec.cuda_kernels.packed import PackedRows, packed_shapes
+from nextn.cuda_kernels.norm_quant import NormOutputs
+from nextn.cuda_kernels.packed import PackedRows, packed_shapes
 
 from .packed_rows import rows_of
 

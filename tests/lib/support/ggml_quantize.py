@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.gguf.quants import find_format
+from nextn.core.gguf.quants import find_format
 
 
 @cache

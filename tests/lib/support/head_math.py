@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from specdec.core.gguf.reader import GgufFile, open_gguf
+from nextn.core.gguf.reader import GgufFile, open_gguf
 
 Rows = torch.Tensor
 NEIGHBOURS = ("deepseek2",)  # rope turns (2i, 2i + 1); elsewhere (i, i + half)

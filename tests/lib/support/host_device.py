@@ -7,11 +7,11 @@ import pytest
 from shim.launcher import HostLauncher, aligned
 from shim.machine import host_problem
 
-from specdec.core.backend import cuda
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.device import Device, Mirror, Numpy, Shape
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.cuda_kernels.kernel import Array
+from nextn.core.backend import cuda
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.device import Device, Mirror, Numpy, Shape
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.cuda_kernels.kernel import Array
 
 
 class HostDevice(Device):

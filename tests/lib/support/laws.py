@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Text = tuple[int, ...]
 LogitsAfter = Callable[[list[int]], NDArray[np.float32]]  # of the token after these

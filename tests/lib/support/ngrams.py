@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from hypothesis import strategies as st
 
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.interface import Ask, Draft, Opening, Speculator
-from specdec.core.speculation.ngram_base import NgramSpeculator
-from specdec.core.state.store import SequenceState
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.interface import Ask, Draft, Opening, Speculator
+from nextn.core.speculation.ngram_base import NgramSpeculator
+from nextn.core.state.store import SequenceState
 
 END = 99  # of the texts here: ends a generation
 EOG = frozenset({END})

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
+from nextn.cuda_kernels.packed import BLOCK, PackedRows, packed_shapes, padded_width
 
 Floats = NDArray[np.float32]
 STEPS = np.float32(16256)

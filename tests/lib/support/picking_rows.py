@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.backend.picking import MAX_BEST, UNSURE
-from specdec.core.errors import ConfigError, NonFiniteError
-from specdec.core.sampling.native import make_request
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.cuda_kernels.head_pick import device_request
+from nextn.core.backend.picking import MAX_BEST, UNSURE
+from nextn.core.errors import ConfigError, NonFiniteError
+from nextn.core.sampling.native import make_request
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.cuda_kernels.head_pick import device_request
 
 Floats = NDArray[np.float32]
 INF = math.inf

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from specdec.core.gguf.quants import dequantize
-from specdec.cuda_kernels.packed import PackedRows
-from specdec.cuda_kernels.qmm import Matrix, Workspace
-from specdec.cuda_kernels.repack import repack, tiles_of
+from nextn.core.gguf.quants import dequantize
+from nextn.cuda_kernels.packed import PackedRows
+from nextn.cuda_kernels.qmm import Matrix, Workspace
+from nextn.cuda_kernels.repack import repack, tiles_of
 
 from .blocks import form_of, random_blocks
 from .packed_rows import empty_packed, pack

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.convert.quantize.recipes import RECIPES
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.types import Writable
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.quantize.recipes import RECIPES
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.types import Writable
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 Shapes = dict[str, tuple[int, ...]]
 TYPES = Path(__file__).parents[2] / "data" / "llama_quantize_types.json"

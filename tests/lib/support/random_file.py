@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 from .llama_quantize import is_float, mixture_types
 from .random_shapes import QWEN35_800M, Shapes, Sizes, model_keys, tensor_shapes

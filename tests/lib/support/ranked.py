@@ -12,18 +12,18 @@ import pytest
 import torch
 from support.host_device import use_for_cuda
 
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.core.backend.layers import HALF_FLOATS
-from specdec.core.backend.step import Step
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models.base import Model
-from specdec.core.ranks.backend import RankedBackend
-from specdec.core.ranks.load import load_ranked, open_ranks
-from specdec.core.ranks.process import Worker
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.options import SpecOptions
-from specdec.core.state.sizes import StateSizes
-from specdec.core.tokenizer import load_tokenizer
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.layers import HALF_FLOATS
+from nextn.core.backend.step import Step
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models.base import Model
+from nextn.core.ranks.backend import RankedBackend
+from nextn.core.ranks.load import load_ranked, open_ranks
+from nextn.core.ranks.process import Worker
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.options import SpecOptions
+from nextn.core.state.sizes import StateSizes
+from nextn.core.tokenizer import load_tokenizer
 
 N_CTX = 128
 SHORT_PROMPTS = PromptSizes(few=8, calls=(16, 32), chunk=64)

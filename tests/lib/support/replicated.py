@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from specdec.core.server.guard import FRONT_KEY
-from specdec.core.server.replicas.client import Address
-from specdec.core.server.replicas.fleet import Fleet, Replica
-from specdec.core.server.replicas.serving import FrontServing
-from specdec.core.server.settings import ServerSettings
-from specdec.core.server.sockets import open_socket
+from nextn.core.server.guard import FRONT_KEY
+from nextn.core.server.replicas.client import Address
+from nextn.core.server.replicas.fleet import Fleet, Replica
+from nextn.core.server.replicas.serving import FrontServing
+from nextn.core.server.settings import ServerSettings
+from nextn.core.server.sockets import open_socket
 
 from .serving import SETTINGS, Client, Server, nano_server, wait_until
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from specdec.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
+from nextn.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
 
 MARKS = ("<think>", "</think>")
 WEATHER = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}

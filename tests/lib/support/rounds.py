@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.options import SpecOptions
-from specdec.cuda_kernels.draft_pick import draft_pick
-from specdec.cuda_kernels.spec_accept import Field, Lines
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.options import SpecOptions
+from nextn.cuda_kernels.draft_pick import draft_pick
+from nextn.cuda_kernels.spec_accept import Field, Lines
 
 from .host_device import HostDevice
 from .running import random_tokens
@@ -107,7 +107,7 @@ def draft_the_truth(patch: pytest.MonkeyPatch, truth: list[int], wrong: int | No
             lines.chances[0, step] = 1.0
             lines.table[Field.DRAFTED, 0] = step + 1
 
-    patch.setattr("specdec.core.backend.cuda.round_launches.draft_pick", knowing)
+    patch.setattr("nextn.core.backend.cuda.round_launches.draft_pick", knowing)
 
 
 def synthetic(length: float) -> SpecOptions:

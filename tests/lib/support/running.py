@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.interface import Backend, HostOutput, SlotImage, State
-from specdec.core.backend.layers import Floats, KvTypes
-from specdec.core.backend.step import Piece, Step, build_step, replay_after
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.models.base import Model
+from nextn.core.backend import create_backend
+from nextn.core.backend.interface import Backend, HostOutput, SlotImage, State
+from nextn.core.backend.layers import Floats, KvTypes
+from nextn.core.backend.step import Piece, Step, build_step, replay_after
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.models.base import Model
 
 PAGES = range(16)
 PAGE_LEN = 16

@@ -20,7 +20,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
-from specdec.cuda_kernels.compile import Cubin
+from nextn.cuda_kernels.compile import Cubin
 
 PACKAGE = "nvidia-cuda-nvdisasm"
 PROGRAM = ("nvdisasm", "nvdisasm.exe")

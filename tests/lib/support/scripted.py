@@ -15,22 +15,22 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.backend.chain import ChainPlan, HostChain
-from specdec.core.backend.interface import Backend, HostOutput, SlotImage
-from specdec.core.backend.layers import DeltaShape, KvShape, StateShape
-from specdec.core.backend.rounds import RoundsPlan
-from specdec.core.backend.step import Step, n_kept
-from specdec.core.engine.config import EngineConfig
-from specdec.core.engine.engine import Engine
-from specdec.core.engine.sequence import Sequence as Text
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.models.base import Model
-from specdec.core.sampling.logprobs import token_logprob
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
-from specdec.core.speculation.interface import Ask, Draft, Speculator
-from specdec.core.state.sizes import StateSizes
-from specdec.core.tokenizer import StreamDecoder, Tokenizer
+from nextn.core.backend.chain import ChainPlan, HostChain
+from nextn.core.backend.interface import Backend, HostOutput, SlotImage
+from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
+from nextn.core.backend.rounds import RoundsPlan
+from nextn.core.backend.step import Step, n_kept
+from nextn.core.engine.config import EngineConfig
+from nextn.core.engine.engine import Engine
+from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.models.base import Model
+from nextn.core.sampling.logprobs import token_logprob
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.state.sizes import StateSizes
+from nextn.core.tokenizer import StreamDecoder, Tokenizer
 
 N_VOCAB = 61
 END = 60  # the token that ends a text

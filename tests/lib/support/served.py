@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SPEC = [sys.executable, "-c", "from specdec.cli.start import main; main()"]
+SPEC = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 READY = re.compile(r"ready +http://127\.0\.0\.1:(\d+)")
 
 

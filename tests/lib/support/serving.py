@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from specdec.core import load, nano
-from specdec.core.engine.engine import Engine
-from specdec.core.runtime import Runtime
-from specdec.core.server.loading import prepare
-from specdec.core.server.serving import Serving
-from specdec.core.server.settings import ServerSettings
-from specdec.core.server.sockets import open_socket
-from specdec.core.server.worker import LOADING, Loaded, Worker
-from specdec.core.speculation.options import BY_DEFAULT, SpecOptions
-from specdec.core.tokenizer import load_chat_template
+from nextn.core import load, nano
+from nextn.core.engine.engine import Engine
+from nextn.core.runtime import Runtime
+from nextn.core.server.loading import prepare
+from nextn.core.server.serving import Serving
+from nextn.core.server.settings import ServerSettings
+from nextn.core.server.sockets import open_socket
+from nextn.core.server.worker import LOADING, Loaded, Worker
+from nextn.core.speculation.options import BY_DEFAULT, SpecOptions
+from nextn.core.tokenizer import load_chat_template
 
 SETTINGS = ServerSettings(with_metrics=True, writes_text=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specdec.core.gguf.reader import open_gguf
+from nextn.core.gguf.reader import open_gguf
 
 from .head_math import Head, Rows
 from .tiny_heads import BEHIND, EXPERT_KEYS, MLA, MLA_KEYS, MOE, ROPE, HeadKind

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from specdec.core.speculation.interface import Draft
-from specdec.core.speculation.plans import AskInfo, ModelOffer, Plan, Policy
-from specdec.core.speculation.splice import shortened, splice
+from nextn.core.speculation.interface import Draft
+from nextn.core.speculation.plans import AskInfo, ModelOffer, Plan, Policy
+from nextn.core.speculation.splice import shortened, splice
 
 MODEL, NGRAM = "mtp", "ngram-mod"
 N_MAX = 16

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.core.gguf.encode import exact_types
-from specdec.core.gguf.header import DEFAULT_ALIGNMENT
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.tensors import align
-from specdec.core.gguf.writer import TensorData, _head
+from nextn.core.gguf.encode import exact_types
+from nextn.core.gguf.header import DEFAULT_ALIGNMENT
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.tensors import align
+from nextn.core.gguf.writer import TensorData, _head
 
 from .llama_quantize import is_float
 from .random_file import vocabulary

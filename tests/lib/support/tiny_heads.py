@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec.convert.checkpoint import open_checkpoint
-from specdec.convert.heads.blocks import Manners, read_block
-from specdec.convert.heads.family import numbered
-from specdec.convert.heads.table import FAMILIES
-from specdec.convert.heads.values import plus_one
-from specdec.convert.heads.weights import CheckpointWeights
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.heads.blocks import Manners, read_block
+from nextn.convert.heads.family import numbered
+from nextn.convert.heads.table import FAMILIES
+from nextn.convert.heads.values import plus_one
+from nextn.convert.heads.weights import CheckpointWeights
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 from .tiny_models import COMMON, MTP_NAMES, TinyModel
 from .vocab import tokenizer_metadata

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.convert.hf.rope import llama3_factors
-from specdec.convert.hf_tensors import Rules, Tensors, map_tensors
+from nextn.convert.hf.rope import llama3_factors
+from nextn.convert.hf_tensors import Rules, Tensors, map_tensors
 
 from .vocab import N_VOCAB, tokenizer_metadata
 

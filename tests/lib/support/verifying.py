@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specdec.core.generation import TARGET, Event, GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.interface import Ask, Draft
+from nextn.core.generation import TARGET, Event, GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.interface import Ask, Draft
 
 from .scripted import (
     END,

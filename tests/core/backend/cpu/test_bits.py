@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import FAMILIES, TinyModel
 
-from specdec.core.backend.step import build_step
+from nextn.core.backend.step import build_step
 
 Tiny = Callable[..., TinyModel]
 LENGTH = 60

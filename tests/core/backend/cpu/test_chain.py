@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from support.chains import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.chain import Chooser, DraftAsk, DraftRun
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.cpu.chain import NativeChain
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.step import Piece, Step, StepArrays, build_step
-from specdec.core.errors import ConfigError
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.chain import Chooser, DraftAsk, DraftRun
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.cpu.chain import NativeChain
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.step import Piece, Step, StepArrays, build_step
+from nextn.core.errors import ConfigError
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec.core.backend.cpu import compile as compiling
-from specdec.core.backend.cpu.backend import choose_set
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import Emitter
-from specdec.core.backend.cpu.simd import SETS, Generic, Simd
-from specdec.core.errors import ConfigError
+from nextn.core.backend.cpu import compile as compiling
+from nextn.core.backend.cpu.backend import choose_set
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.simd import SETS, Generic, Simd
+from nextn.core.errors import ConfigError
 
 
 def write_constant(value: int) -> object:
@@ -91,7 +91,7 @@ def test_sets_that_this_cpu_lacks_are_refused() -> None:
 @pytest.mark.parametrize("name", [n for n, made in SETS.items() if made.is_available()])
 def test_each_set_runs_in_a_process_of_its_own(name: str) -> None:
     """A wrong instruction ends the process rather than raising."""
-    code = "from specdec.core.backend import create_backend\nprint(create_backend('cpu').details)\n"
+    code = "from nextn.core.backend import create_backend\nprint(create_backend('cpu').details)\n"
     import os
 
     environment = {**os.environ, "SPEC_CPU_SET": name}

@@ -12,21 +12,21 @@ import pytest
 from numpy.typing import NDArray
 from support.blocks import random_blocks
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import Emitter
-from specdec.core.backend.cpu.formats import FORMATS
-from specdec.core.backend.cpu.formats.base import Record
-from specdec.core.backend.cpu.inputs import RowCount, groups_of
-from specdec.core.backend.cpu.kernels import mathematics as m
-from specdec.core.backend.cpu.kernels.pack import write_pack
-from specdec.core.backend.cpu.kernels.product import write_embed
-from specdec.core.backend.cpu.kernels.rows import write_maxima
-from specdec.core.backend.cpu.kernels.tile import WIDTHS
-from specdec.core.backend.cpu.matrix import Repacker
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.layers import MatrixPart
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.formats import FORMATS
+from nextn.core.backend.cpu.formats.base import Record
+from nextn.core.backend.cpu.inputs import RowCount, groups_of
+from nextn.core.backend.cpu.kernels import mathematics as m
+from nextn.core.backend.cpu.kernels.pack import write_pack
+from nextn.core.backend.cpu.kernels.product import write_embed
+from nextn.core.backend.cpu.kernels.rows import write_maxima
+from nextn.core.backend.cpu.kernels.tile import WIDTHS
+from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.layers import MatrixPart
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
 
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
 Floats = NDArray[np.float32]
@@ -165,7 +165,7 @@ def test_half_floats_round_like_numpy(set_name: str) -> None:
             half = e.simd.to_half(e, e.load(m.F32X16, source + at))
             e.store(half, target + at // 2, 2)
         with e.range(0, halves.nbytes, 32) as at:
-            from specdec.core.backend.cpu.formats.unpack import I16X16
+            from nextn.core.backend.cpu.formats.unpack import I16X16
 
             wide = e.simd.from_half(e, e.load(I16X16, half_source + at, 2))
             e.store(wide, float_target + at * 2)

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_file import Sizes, write_random_qwen35
 
-from specdec.core.backend.cpu import memory
-from specdec.core.backend.cpu.memory import ALIGNMENT, HUGE_PAGE, Arena, padded
+from nextn.core.backend.cpu import memory
+from nextn.core.backend.cpu.memory import ALIGNMENT, HUGE_PAGE, Arena, padded
 
 MIB = 1 << 20
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -99,13 +99,13 @@ def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 AGAIN_AND_AGAIN = """
 import sys
-import specdec.core
-from specdec.core.generation import GenerateParams
+import nextn.core
+from nextn.core.generation import GenerateParams
 def resident():
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 def once():
-    with specdec.core.load(sys.argv[1], "cpu", n_ctx=256, threads=2) as runtime:
+    with nextn.core.load(sys.argv[1], "cpu", n_ctx=256, threads=2) as runtime:
         list(runtime.generate([5, 6, 7], GenerateParams(max_tokens=2)))
         return runtime.backend.weight_bytes()
 for _ in range(4):  # malloc learns which sizes to keep
@@ -130,15 +130,15 @@ def test_loading_again_and_again(tmp_path: Path) -> None:
 
 PEAK = """
 import sys
-import specdec.core, specdec.core.runtime
+import nextn.core, nextn.core.runtime
 def memory(name):
     lines = open("/proc/self/status").read().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
-runtime = specdec.core.load(sys.argv[2], "cpu", n_ctx=256)
+runtime = nextn.core.load(sys.argv[2], "cpu", n_ctx=256)
 next(runtime.generate([5, 6, 7]))
 runtime.close()
 before = memory("VmRSS")
-runtime = specdec.core.load(sys.argv[1], "cpu", n_ctx=4096)
+runtime = nextn.core.load(sys.argv[1], "cpu", n_ctx=4096)
 next(runtime.generate([5, 6, 7]))
 b = runtime.budget
 print(memory("VmHWM") - before, b.weights + b.kv + b.recurrent)

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec.core.backend import picking
-from specdec.core.backend.cpu.compile import optimised, target_machine
-from specdec.core.backend.cpu.kernels.sample import PICK, write_pick
-from specdec.core.backend.cpu.simd import SETS, Simd
-from specdec.core.backend.interface import MAXIMA_BLOCK
-from specdec.core.sampling.native import make_request
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend import picking
+from nextn.core.backend.cpu.compile import optimised, target_machine
+from nextn.core.backend.cpu.kernels.sample import PICK, write_pick
+from nextn.core.backend.cpu.simd import SETS, Simd
+from nextn.core.backend.interface import MAXIMA_BLOCK
+from nextn.core.sampling.native import make_request
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 from .test_sets import ARM_SETS, LINUX, GenericArm, GenericX86, needs_qemu, run_in_qemu
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.interface import Run
-from specdec.core.backend.picking import UNSURE
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.gguf.reader import open_gguf
-from specdec.core.models import build_model
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.interface import Run
+from nextn.core.backend.picking import UNSURE
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.gguf.reader import open_gguf
+from nextn.core.models import build_model
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 MAX_ROWS = 24

@@ -17,10 +17,10 @@ import pytest
 from support.running import random_tokens
 from support.tiny_models import TinyModel
 
-import specdec.core
-from specdec.core.backend.cpu import repacked
-from specdec.core.backend.cpu.matrix import Repacker
-from specdec.core.backend.cpu.repacked import (
+import nextn.core
+from nextn.core.backend.cpu import repacked
+from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.repacked import (
     ABANDONED_S,
     ENTRY,
     NOTE,
@@ -28,11 +28,11 @@ from specdec.core.backend.cpu.repacked import (
     list_entries,
     remove_entries,
 )
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.layers import Floats
-from specdec.core.errors import ConfigError
-from specdec.core.gguf.reader import GgufFile, open_gguf
-from specdec.core.runtime import Runtime
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.layers import Floats
+from nextn.core.errors import ConfigError
+from nextn.core.gguf.reader import GgufFile, open_gguf
+from nextn.core.runtime import Runtime
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(9, seed=5)
@@ -60,7 +60,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(path: Path, *, cache: bool = True) -> Runtime:
-    return specdec.core.load(path, "cpu", n_ctx=64, repack_cache=cache)
+    return nextn.core.load(path, "cpu", n_ctx=64, repack_cache=cache)
 
 
 def logits(path: Path, *, cache: bool = True) -> tuple[Floats, int]:
@@ -273,7 +273,7 @@ def test_the_instruction_set_does_not_matter(
 
 def test_the_order_of_rows_is_part_of_the_name(tiny: Tiny) -> None:
     """Equal tensors may be put together in different ways."""
-    from specdec.core.backend.layers import MatrixPart
+    from nextn.core.backend.layers import MatrixPart
 
     with open_gguf(tiny("qwen3").path) as file:
         tensor = file.tensors["blk.0.attn_q.weight"]
@@ -288,13 +288,13 @@ def test_the_order_of_rows_is_part_of_the_name(tiny: Tiny) -> None:
 
 def test_only_the_cpu_repacks(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match="--repack-cache is for --device cpu, not torch"):
-        specdec.core.load(tiny("qwen3").path, "torch", repack_cache=True)
+        nextn.core.load(tiny("qwen3").path, "torch", repack_cache=True)
 
 
 WRITER = """
 import sys
-import specdec.core
-specdec.core.load(sys.argv[1], "cpu", n_ctx=64, repack_cache=True).close()
+import nextn.core
+nextn.core.load(sys.argv[1], "cpu", n_ctx=64, repack_cache=True).close()
 """
 
 

@@ -23,18 +23,18 @@ from support.blocks import random_blocks
 from support.running import load
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cpu.backend import CpuBackend
-from specdec.core.backend.cpu.compile import Kernels, optimised, target_machine
-from specdec.core.backend.cpu.emit import F32, I8, I16, I32, KERNEL, Emitter, vector
-from specdec.core.backend.cpu.formats import FORMATS, find_tile_format
-from specdec.core.backend.cpu.formats.base import Record, TileFormat
-from specdec.core.backend.cpu.kernels.tile import TILE, weight_bits, write_tile
-from specdec.core.backend.cpu.matrix import Repacker
-from specdec.core.backend.cpu.simd import SETS, SIGNED_BITS, AvxVnni, Generic, NeonDotprod, Simd
-from specdec.core.backend.cpu.simd import neon as neon_module
-from specdec.core.backend.layers import MatrixPart
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
+from nextn.core.backend.cpu.backend import CpuBackend
+from nextn.core.backend.cpu.compile import Kernels, optimised, target_machine
+from nextn.core.backend.cpu.emit import F32, I8, I16, I32, KERNEL, Emitter, vector
+from nextn.core.backend.cpu.formats import FORMATS, find_tile_format
+from nextn.core.backend.cpu.formats.base import Record, TileFormat
+from nextn.core.backend.cpu.kernels.tile import TILE, weight_bits, write_tile
+from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.simd import SETS, SIGNED_BITS, AvxVnni, Generic, NeonDotprod, Simd
+from nextn.core.backend.cpu.simd import neon as neon_module
+from nextn.core.backend.layers import MatrixPart
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
 
 Tiny = Callable[..., TinyModel]
 LINUX = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
@@ -190,7 +190,7 @@ def hybrid_kernels(tiny: Tiny) -> dict[str, tuple[Callable[[Emitter], None], Any
             return super().get(wanted, report, kinds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specdec.core.backend.cpu.backend.Kernels", Watching)
+        patch.setattr("nextn.core.backend.cpu.backend.Kernels", Watching)
         model, backend = load(tiny("qwen35moe", quantise="Q8_0").path, "cpu", 1)
         assert isinstance(backend, CpuBackend)
         state = backend.new_state(model.state_shape, n_pages=2, page_len=64, n_slots=1, window=4)
@@ -301,7 +301,7 @@ def test_the_dot_product_of_neon_is_asked_for(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(
-        "specdec.core.backend.cpu.simd.base.binding.get_host_cpu_features", dict[str, bool]
+        "nextn.core.backend.cpu.simd.base.binding.get_host_cpu_features", dict[str, bool]
     )
     assert NeonDotprod.is_available() is available
 
@@ -321,7 +321,7 @@ def test_the_best_set_with_all_its_features_is_first(
 ) -> None:
     features = dict.fromkeys(present.split(), True)
     monkeypatch.setattr(
-        "specdec.core.backend.cpu.simd.base.binding.get_host_cpu_features", lambda: features
+        "nextn.core.backend.cpu.simd.base.binding.get_host_cpu_features", lambda: features
     )
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert next(name for name, made in SETS.items() if made.is_available()) == best

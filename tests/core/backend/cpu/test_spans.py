@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.blocks import identity
 
-from specdec.core.backend import create_backend
-from specdec.core.backend.cpu.kernels.spans import SPAN
-from specdec.core.backend.cpu.state import count_state_bytes
-from specdec.core.backend.interface import Backend, Output, State, Taps
-from specdec.core.backend.layers import (
+from nextn.core.backend import create_backend
+from nextn.core.backend.cpu.kernels.spans import SPAN
+from nextn.core.backend.cpu.state import count_state_bytes
+from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.layers import (
     Attention,
     Floats,
     KvShape,
@@ -25,8 +25,8 @@ from specdec.core.backend.layers import (
     RopePairs,
     StateShape,
 )
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.errors import ConfigError
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.errors import ConfigError
 
 N_CELLS = 3 * SPAN + 50
 PAGE_LEN = 32

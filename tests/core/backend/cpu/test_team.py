@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.emit import I64, Emitter
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.cpu.team import LINE, Control, Program, Team
-from specdec.core.backend.cpu.threads import default_threads
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.emit import I64, Emitter
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.team import LINE, Control, Program, Team
+from nextn.core.backend.cpu.threads import default_threads
 
 N = 64
 
@@ -152,7 +152,7 @@ def test_callers_take_turns() -> None:
 
 def test_a_process_with_a_team_ends() -> None:
     code = (
-        "from specdec.core.backend.cpu.backend import CpuBackend\n"
+        "from nextn.core.backend.cpu.backend import CpuBackend\n"
         "backend = CpuBackend(2)\n"
         "print('made')\n"
     )

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from support.blocks import random_blocks
 
-from specdec.core.backend.cpu.compile import Kernels
-from specdec.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
-from specdec.core.backend.cpu.formats.base import Record, TileFormat
-from specdec.core.backend.cpu.formats.floats import _Floats
-from specdec.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
-from specdec.core.backend.cpu.matrix import Repacker
-from specdec.core.backend.cpu.simd import SETS
-from specdec.core.backend.layers import MatrixPart
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor
+from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
+from nextn.core.backend.cpu.formats.base import Record, TileFormat
+from nextn.core.backend.cpu.formats.floats import _Floats
+from nextn.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.layers import MatrixPart
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor
 
 N_IN = 512
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.host_device import use_for_cuda
 
-from specdec.cuda_kernels.device import unavailable_reason
+from nextn.cuda_kernels.device import unavailable_reason
 
 ON_A_DEVICE = "on a device"
 

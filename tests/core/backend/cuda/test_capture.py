@@ -16,14 +16,14 @@ from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 
-from specdec.core.backend import cuda
-from specdec.core.backend.chain import DraftAsk
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.step import build_step
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend import cuda
+from nextn.core.backend.chain import DraftAsk
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.step import build_step
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 FORBIDDEN = "zeros", "put", "get", "write", "mirror", "wait"

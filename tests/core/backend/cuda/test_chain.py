@@ -12,13 +12,13 @@ from support.host_device import HostDevice
 from support.running import load, random_tokens
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.chain import NO_REQUEST, DraftAsk, Drafts
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.chain import CudaChain
-from specdec.core.backend.step import Piece, Step, build_step
-from specdec.core.sampling.choosing import DraftSampler
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.chain import NO_REQUEST, DraftAsk, Drafts
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.chain import CudaChain
+from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 TAKEN = np.arange(3, 303, 3, dtype=np.int32)

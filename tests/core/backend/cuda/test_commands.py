@@ -11,9 +11,9 @@ import pytest
 from support.serving import SETTINGS, Server, running
 from support.tiny_models import TinyModel
 
-from specdec.cli.app import run
-from specdec.core.runtime import load_runtime
-from specdec.core.server.loading import prepare
+from nextn.cli.app import run
+from nextn.core.runtime import load_runtime
+from nextn.core.server.loading import prepare
 
 Tiny = Callable[..., TinyModel]
 SHORT = ("-n", "12", "--device", "cuda")

@@ -13,7 +13,7 @@ from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.backend import CudaBackend
 
 Tiny = Callable[..., TinyModel]
 FAMILIES = [("llama", "BF16"), ("qwen35moe", "Q8_0")]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from support.blocks import form_of, random_blocks
 
-from specdec.core.backend.cuda.expanded import EXPANSIONS, expand, say_if_expanded, tile_type
-from specdec.core.gguf.quants import FORMATS as STORED
-from specdec.core.gguf.quants import find_format
-from specdec.cuda_kernels.repack import FORMATS
+from nextn.core.backend.cuda.expanded import EXPANSIONS, expand, say_if_expanded, tile_type
+from nextn.core.gguf.quants import FORMATS as STORED
+from nextn.core.gguf.quants import find_format
+from nextn.cuda_kernels.repack import FORMATS
 
 PLAIN = {"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.host_device import HostDevice
 
-from specdec.core.backend.cuda.graphs import Graphs, Repeated
-from specdec.core.backend.cuda.step import context_bucket
+from nextn.core.backend.cuda.graphs import Graphs, Repeated
+from nextn.core.backend.cuda.step import context_bucket
 
 
 class Noting(HostDevice):

@@ -11,9 +11,9 @@ from support.host_device import HostDevice, use_for_cuda
 from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.step import build_step
-from specdec.core.models.mtp import H_NEXTN
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.step import build_step
+from nextn.core.models.mtp import H_NEXTN
 
 Tiny = Callable[..., TinyModel]
 # norm, input product, mixer, output product; norm, gates and ups, down. Attention is three.

@@ -11,13 +11,13 @@ from support.running import random_tokens
 from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import Event, GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.options import NgramSizes, SpecOptions
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import Event, GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.options import NgramSizes, SpecOptions
 
 Tiny = Callable[..., TinyModel]
 EASY = NgramSizes(size_n=2, size_m=6)

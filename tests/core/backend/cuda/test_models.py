@@ -11,10 +11,10 @@ from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import build_step
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import build_step
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 TOKENS = random_tokens(22, seed=5)

@@ -13,9 +13,9 @@ from support.random_file import write_random
 from support.random_shapes import QWEN36_27B, QWEN36_35B_A3B, Sizes, tiny
 from support.running import random_tokens, start
 
-from specdec.core.backend.cuda import products
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.weights import Piece
+from nextn.core.backend.cuda import products
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.weights import Piece
 
 MODELS = {"dense": tiny(QWEN36_27B), "mixture": tiny(QWEN36_35B_A3B)}
 LENGTHS = (1, 3, 6, 12, 2)  # rows of a step: all variants, and more than rings are asked for

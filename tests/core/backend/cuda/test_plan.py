@@ -15,13 +15,13 @@ from support.random_file import Sizes
 from support.sparse_file import write_sparse_qwen35
 from support.tiny_models import TinyModel
 
-import specdec.core
-from specdec.core.backend.cuda.device import Numpy, Shape
-from specdec.core.errors import ConfigError, ModelError
-from specdec.core.generation import GenerateParams
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.options import NO_SPECULATION
-from specdec.cuda_kernels.kernel import Array
+import nextn.core
+from nextn.core.backend.cuda.device import Numpy, Shape
+from nextn.core.errors import ConfigError, ModelError
+from nextn.core.generation import GenerateParams
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.options import NO_SPECULATION
+from nextn.cuda_kernels.kernel import Array
 
 Tiny = Callable[..., TinyModel]
 
@@ -73,7 +73,7 @@ def test_what_is_foretold_is_what_is_taken(
 ) -> None:
     """Weights and state to the byte; with steps, no more than was said, and not much less."""
     path = tiny(family, quantise=kind).path
-    with specdec.core.load(path, "cuda", n_ctx=128, spec=NO_SPECULATION) as runtime:
+    with nextn.core.load(path, "cuda", n_ctx=128, spec=NO_SPECULATION) as runtime:
         budget, weights = runtime.budget, runtime.backend.weight_bytes()
         assert device.live == weights == budget.weights
         runtime.new_engine(budget)
@@ -82,7 +82,7 @@ def test_what_is_foretold_is_what_is_taken(
 
 def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
     path = tiny("qwen35", quantise="Q8_0").path
-    with specdec.core.load(path, "cuda", n_ctx=64, spec=NO_SPECULATION) as runtime:
+    with nextn.core.load(path, "cuda", n_ctx=64, spec=NO_SPECULATION) as runtime:
         budget = runtime.budget
         params = GenerateParams(max_tokens=3, sampling=SamplingParams(temperature=0.0))
         list(runtime.generate([5] * 60, params))
@@ -92,12 +92,12 @@ def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
 
 def test_nothing_is_sent_of_what_is_refused(tiny: Tiny, device: Counting) -> None:
     path = tiny("qwen35moe", quantise="Q8_0").path
-    with specdec.core.load(path, "cuda", n_ctx=128) as runtime:
+    with nextn.core.load(path, "cuda", n_ctx=128) as runtime:
         budget = runtime.budget
     del runtime
     device.free, device.most = budget.weights + budget.needed - budget.recurrent - 1, 0
     with pytest.raises((ConfigError, ModelError)) as caught:
-        specdec.core.load(path, "cuda", n_ctx=128)
+        nextn.core.load(path, "cuda", n_ctx=128)
     assert device.most == 0
     said = str(caught.value)
     assert "\n" not in said
@@ -106,11 +106,11 @@ def test_nothing_is_sent_of_what_is_refused(tiny: Tiny, device: Counting) -> Non
 
 def test_the_refusal_names_what_helps(tiny: Tiny, device: Counting) -> None:
     path = tiny("qwen3", quantise="Q8_0").path
-    with specdec.core.load(path, "cuda", n_ctx=64) as runtime:
+    with nextn.core.load(path, "cuda", n_ctx=64) as runtime:
         device.free = runtime.budget.weights + runtime.budget.needed
     del runtime
     with pytest.raises(ConfigError) as caught:
-        specdec.core.load(path, "cuda", n_ctx=4096)
+        nextn.core.load(path, "cuda", n_ctx=4096)
     assert re.search(
         r"GiB to work with\) beside .* are free; give a smaller -c \(up to 64 would fit\); "
         r"--cache-type-k q8_0 with --cache-type-v q8_0, a smaller file or --device cpu may help"
@@ -125,7 +125,7 @@ def test_a_context_that_nobody_asked_for_is_what_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     path = tiny("qwen3", quantise="Q8_0").path
-    with specdec.core.load(path, name) as runtime:
+    with nextn.core.load(path, name) as runtime:
         usual, budget = runtime.n_ctx, runtime.budget
     del runtime  # and its arrays
     weights, needed = budget.weights, budget.needed - 2 * budget.page_bytes
@@ -133,16 +133,16 @@ def test_a_context_that_nobody_asked_for_is_what_fits(
     # The host's memory is asked for before and after the weights were loaded.
     answers = [weights + needed]
     monkeypatch.setattr(
-        "specdec.core.runtime.available_memory", lambda: answers.pop() if answers else needed
+        "nextn.core.runtime.available_memory", lambda: answers.pop() if answers else needed
     )
-    monkeypatch.setattr("specdec.core.fitting.LEAST_CONTEXT", usual - 128)
-    with caplog.at_level(logging.WARNING), specdec.core.load(path, name) as runtime:
+    monkeypatch.setattr("nextn.core.fitting.LEAST_CONTEXT", usual - 128)
+    with caplog.at_level(logging.WARNING), nextn.core.load(path, name) as runtime:
         assert usual - 128 <= runtime.n_ctx < usual
         assert f"has {runtime.n_ctx} tokens: {usual} do not fit into memory" in caplog.text
     answers.append(weights + needed)
-    monkeypatch.setattr("specdec.core.fitting.LEAST_CONTEXT", usual)
+    monkeypatch.setattr("nextn.core.fitting.LEAST_CONTEXT", usual)
     with pytest.raises(ConfigError, match="not enough memory"):
-        specdec.core.load(path, name)
+        nextn.core.load(path, name)
 
 
 def test_codebooks_are_counted_as_what_they_become(tmp_path: Path, device: Counting) -> None:
@@ -150,7 +150,7 @@ def test_codebooks_are_counted_as_what_they_become(tmp_path: Path, device: Count
     path = write_sparse_qwen35(tmp_path / "iq2.gguf", "IQ2_XXS", sizes)
     device.free = 2 * path.stat().st_size
     with pytest.raises(ModelError, match=r"expands its types.*Q4_K.*--device cpu"):
-        specdec.core.load(path, "cuda", n_ctx=64)
+        nextn.core.load(path, "cuda", n_ctx=64)
 
 
 def test_an_interrupt_while_loading_leaves_nothing(
@@ -168,7 +168,7 @@ def test_an_interrupt_while_loading_leaves_nothing(
 
     monkeypatch.setattr(device, "send", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        specdec.core.load(path, "cuda", n_ctx=64)
+        nextn.core.load(path, "cuda", n_ctx=64)
     assert device.most > 0
     device.arrive()
     assert device.live == 0

@@ -11,13 +11,13 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.core.backend.interface import HostOutput
-from specdec.core.backend.layers import Floats
-from specdec.core.engine.engine import Engine
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import load_runtime
-from specdec.core.sampling.params import SamplingParams
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.layers import Floats
+from nextn.core.engine.engine import Engine
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import load_runtime
+from nextn.core.sampling.params import SamplingParams
 
 Tiny = Callable[..., TinyModel]
 HOW = GenerateParams(SamplingParams(temperature=0.7, seed=3), max_tokens=4)

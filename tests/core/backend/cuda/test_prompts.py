@@ -13,13 +13,13 @@ from support.running import Machine, Running, load, random_tokens, start
 from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.device import Numpy
-from specdec.core.backend.cuda.prompt import PromptSizes
-from specdec.core.backend.layers import Floats
-from specdec.core.backend.step import build_step
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.device import Numpy
+from nextn.core.backend.cuda.prompt import PromptSizes
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import build_step
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4

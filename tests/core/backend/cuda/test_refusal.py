@@ -10,12 +10,12 @@ from support.host_device import use_for_cuda
 from support.running import start
 from support.tiny_models import TinyModel
 
-from specdec.core.backend import create_backend
-from specdec.core.backend import cuda as cuda_backend
-from specdec.core.errors import ConfigError, ModelError
-from specdec.cuda_kernels.attn_verify import Variant, best_variant
-from specdec.cuda_kernels.compile import CompileError
-from specdec.cuda_kernels.kv_pages import KvHeads
+from nextn.core.backend import create_backend
+from nextn.core.backend import cuda as cuda_backend
+from nextn.core.errors import ConfigError, ModelError
+from nextn.cuda_kernels.attn_verify import Variant, best_variant
+from nextn.cuda_kernels.compile import CompileError
+from nextn.cuda_kernels.kv_pages import KvHeads
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
@@ -61,6 +61,6 @@ def test_attention_takes_what_shared_memory_the_device_has(
         asked.append(shared_of_a_block)
         return best_variant(kv, n_columns, shared_of_a_block)
 
-    monkeypatch.setattr("specdec.cuda_kernels.attn_verify.best_variant", noted)
+    monkeypatch.setattr("nextn.cuda_kernels.attn_verify.best_variant", noted)
     start(tiny("qwen3", quantise="Q8_0").path, "cuda").append([1, 2])
     assert set(asked) == {size}

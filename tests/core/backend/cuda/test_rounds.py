@@ -11,17 +11,17 @@ from support.running import Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.rounds import (
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.rounds import (
     LineLimit,
     RoundDrafter,
     Rounds,
     RoundsPlan,
     RoundText,
 )
-from specdec.core.models.mtp import H_NEXTN
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.sampling.sampler import Sampler
+from nextn.core.models.mtp import H_NEXTN
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler import Sampler
 
 Tiny = Callable[..., TinyModel]
 PROMPTS = [random_tokens(n, seed=n, n_vocab=256) for n in (6, 9)]

@@ -24,13 +24,13 @@ from support.rounds import (
 )
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda import round_launches
-from specdec.core.backend.cuda import rounds as cuda_rounds
-from specdec.core.errors import ModelError
-from specdec.core.generation import CANCELLED
-from specdec.core.speculation.costs import FORMAT
-from specdec.core.speculation.options import NgramSizes, SpecOptions
-from specdec.cuda_kernels.head_pick import head_pick
+from nextn.core.backend.cuda import round_launches
+from nextn.core.backend.cuda import rounds as cuda_rounds
+from nextn.core.errors import ModelError
+from nextn.core.generation import CANCELLED
+from nextn.core.speculation.costs import FORMAT
+from nextn.core.speculation.options import NgramSizes, SpecOptions
+from nextn.cuda_kernels.head_pick import head_pick
 
 Tiny = Callable[..., TinyModel]
 
@@ -116,7 +116,7 @@ def test_what_the_device_cannot_pick_the_definition_picks(
     with runtime(path) as loaded:
         plain = without_rounds(monkeypatch, lambda: written(loaded, how)[1])
         truth = plain.texts[0].tokens
-        monkeypatch.setattr("specdec.core.backend.cuda.round_launches.head_pick", unsure)
+        monkeypatch.setattr("nextn.core.backend.cuda.round_launches.head_pick", unsure)
         draft_the_truth(monkeypatch, truth)
         made = written(loaded, how)[1]
     assert set(found) == unclear

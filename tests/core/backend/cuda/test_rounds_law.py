@@ -23,9 +23,9 @@ from support.rounds import (
 )
 from support.tiny_models import TinyModel
 
-from specdec.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
-from specdec.core.runtime import Runtime
-from specdec.core.speculation.plans import AskInfo, FixedPolicy, Plan
+from nextn.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.speculation.plans import AskInfo, FixedPolicy, Plan
 
 Tiny = Callable[..., TinyModel]
 

@@ -14,15 +14,15 @@ from support.scripted import Oracle, drain
 from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.step import build_step
-from specdec.core.errors import ModelError
-from specdec.core.generation import GenerateParams
-from specdec.core.runtime import Runtime, load_runtime
-from specdec.core.sampling.params import SamplingParams
-from specdec.core.speculation.build import build_speculator
-from specdec.core.speculation.options import SpecOptions
-from specdec.cuda_kernels.compile import CompileError
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.step import build_step
+from nextn.core.errors import ModelError
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime, load_runtime
+from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.options import SpecOptions
+from nextn.cuda_kernels.compile import CompileError
 
 Tiny = Callable[..., TinyModel]
 GREEDY = GenerateParams(SamplingParams(temperature=0.0), max_tokens=8)

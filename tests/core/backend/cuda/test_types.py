@@ -13,8 +13,8 @@ from support.random_file import small_tensor, vocabulary
 from support.random_shapes import QWEN36_35B_A3B, model_keys, tensor_shapes, tiny
 from support.running import random_tokens, start
 
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.writer import TensorData, write_gguf
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.writer import TensorData, write_gguf
 
 KINDS = {
     "token_embd": "Q3_K", "attn_qkv": "IQ2_XXS", "attn_gate": "Q2_K", "ssm_alpha": "IQ2_S",

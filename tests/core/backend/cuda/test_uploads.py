@@ -10,16 +10,16 @@ from support.blocks import form_of, random_blocks
 from support.host_device import HostDevice
 from support.tiny_models import TinyModel
 
-from specdec.core.backend.cuda import uploads as uploads_module
-from specdec.core.backend.cuda.backend import CudaBackend
-from specdec.core.backend.cuda.device import Numpy
-from specdec.core.backend.cuda.uploads import Uploads
-from specdec.core.backend.cuda.weights import CudaMatrix, Use, use_of
-from specdec.core.backend.layers import MatrixPart
-from specdec.core.gguf.quants import find_format
-from specdec.core.gguf.reader import Tensor, open_gguf
-from specdec.core.models import build_model
-from specdec.cuda_kernels.repack import gated_order, repack, unpack
+from nextn.core.backend.cuda import uploads as uploads_module
+from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.device import Numpy
+from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.cuda.weights import CudaMatrix, Use, use_of
+from nextn.core.backend.layers import MatrixPart
+from nextn.core.gguf.quants import find_format
+from nextn.core.gguf.reader import Tensor, open_gguf
+from nextn.core.models import build_model
+from nextn.cuda_kernels.repack import gated_order, repack, unpack
 
 Tiny = Callable[..., TinyModel]
 N_IN = 512

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec.core.server.replicas.children import Children
-from specdec.core.server.replicas.client import BrokenReplicaError
-from specdec.core.server.replicas.fleet import DEAD, LOST, READY
-from specdec.core.server.replicas.prefixes import Wish
+from nextn.core.server.replicas.children import Children
+from nextn.core.server.replicas.client import BrokenReplicaError
+from nextn.core.server.replicas.fleet import DEAD, LOST, READY
+from nextn.core.server.replicas.prefixes import Wish
 
 # A replica that does as its first line says: it is told its socket and what is to go wrong.
 FAKE = r"""
@@ -105,7 +105,7 @@ def test_who_dies_is_started_again() -> None:
 
 
 def test_who_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.core.server.replicas.client import Client
+    from nextn.core.server.replicas.client import Client
 
     fetch = Client.fetch
     monkeypatch.setattr(Client, "fetch", lambda self, target: fetch(self, target, 0.2))
@@ -138,7 +138,7 @@ def test_who_never_begins_is_the_end_of_all() -> None:
 
 
 def test_who_fails_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.core.server.replicas.children._PAUSE_S", 0.01)
+    monkeypatch.setattr("nextn.core.server.replicas.children._PAUSE_S", 0.01)
 
     async def use(fleet: Children) -> None:
         await until(lambda: fleet.is_complete)
@@ -154,7 +154,7 @@ def test_they_end_with_who_started_them(tmp_path: Path) -> None:
     (tmp_path / "fake.py").write_text(FAKE)
     program = f"""
 import asyncio, os, sys
-from specdec.core.server.replicas.children import Children
+from nextn.core.server.replicas.children import Children
 async def main():
     launch = lambda i, fd: ([sys.executable, {str(tmp_path / "fake.py")!r}], b"%d none\\n" % fd)
     fleet = Children(1, [], launch)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.server.replicas.client import (
+from nextn.core.server.replicas.client import (
     Address,
     BrokenReplicaError,
     Client,

@@ -176,7 +176,7 @@ def test_metrics(front: FrontServer) -> None:
     name = "llamacpp:tokens_predicted_total"
     assert 0 < after[name] - before[name] <= 40
     assert sum(each[f"{name}{{'replica': '{i}'}}"] for i in range(2)) == after[name]
-    assert after["specdec:replica_up{'replica': '1'}"] == 1
+    assert after["nextn:replica_up{'replica': '1'}"] == 1
 
 
 def idle(front: FrontServer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specdec.core.server.replicas.merging import Ledger, read_exposition
+from nextn.core.server.replicas.merging import Ledger, read_exposition
 
 TEXT = """# HELP a_total Things.
 # TYPE a_total counter

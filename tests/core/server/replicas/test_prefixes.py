@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.core.server.replicas.prefixes import ANY_SLOT, MAX_KEYS, PIECE, Wish, read_wish
+from nextn.core.server.replicas.prefixes import ANY_SLOT, MAX_KEYS, PIECE, Wish, read_wish
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

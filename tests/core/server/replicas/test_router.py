@@ -7,8 +7,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.core.server.replicas.prefixes import Wish
-from specdec.core.server.replicas.router import Choice, Router
+from nextn.core.server.replicas.prefixes import Wish
+from nextn.core.server.replicas.router import Choice, Router
 
 keys = st.lists(st.integers(0, 5), max_size=6).map(tuple)
 wishes = st.builds(Wish, keys=keys, n_texts=st.integers(1, 4))

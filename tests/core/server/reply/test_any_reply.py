@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.replies import MARKS, Told
 
-from specdec.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, CallStyle
+from nextn.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, CallStyle
 
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", '{"name": "a", "arguments": ', "{",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.replies import MARKS, Told
 
-from specdec.core.server.reply import ReplyParser
-from specdec.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, find_call_style
+from nextn.core.server.reply import ReplyParser
+from nextn.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, find_call_style
 
 CASES: list[tuple[str, dict[str, Any], str, str, list[tuple[str, Any]]]] = [
     # text, parser, content, reasoning, calls

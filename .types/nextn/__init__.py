@@ -1,0 +1,1 @@
+../../core/library/__init__.py
