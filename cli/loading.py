@@ -1,4 +1,4 @@
-"""Opening a model for a command, with progress on stderr."""
+"""SequenceStart a model for a command, with progress on stderr."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ class Runtime:
                 budget.sizes,
                 chunk=self.backend.prompt_chunk or PREFILL_CHUNK,
                 reuse=budget.sizes.max_idle != 0,
-                any_cut=self.backend.any_cut,
+                batch_invariant=self.backend.batch_invariant,
                 acceptance=self.spec.acceptance(self.spec_types),
             ),
             drafter=drafter,
@@ -302,7 +302,9 @@ class Runtime:
         for first in range(0, len(token_ids), n_rows):
             tokens = token_ids[first : first + n_rows]
             # After the first piece one row is pending, and it holds.
-            piece = Piece(tokens, first, pages, replay=int(first > 0), n_out=len(tokens))
+            piece = Piece(
+                tokens, first, pages, n_pending_accepted=int(first > 0), n_out=len(tokens)
+            )
             rows.append(run(build_step([piece])).logits.copy())
         return np.concatenate(rows)
 

@@ -29,7 +29,7 @@ from .backend.step import Piece, Step, build_step
 from .generation import TARGET
 from .models.base import Model
 from .sampling.sampler import Sampler
-from .speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from .speculation.interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
 from .state.sizes import WINDOW, StateSizes
 from .state.store import SequenceState, StateStore
 
@@ -112,10 +112,10 @@ class SimpleLoop:
 
         # 4. Take back what was wrong, by counting: cells behind the rows that hold are dead, and
         #    recurrent states are made again from as many of the updates that were kept.
-        state.advance(len(rows), n_true=n_picked)
+        state.advance(len(rows), n_valid=n_picked)
 
         # 5. Let everybody learn from it.
-        self._tell(Seen(step, output, [THE_TEXT], [n_picked], 1000 * seconds))
+        self._tell(StepResult(step, output, [THE_TEXT], [n_picked], 1000 * seconds))
         if author is not None:
             author.count(len(draft.tokens), n_right)
             for drafter in self.drafters:
@@ -125,19 +125,21 @@ class SimpleLoop:
         """All of it but the last token: that is the first row of the first pass."""
         began_at = perf_counter()
         for drafter in self.drafters:
-            drafter.begin(Opening(THE_TEXT, text, state))
+            drafter.begin(SequenceStart(THE_TEXT, text, state))
         for first in range(0, len(text) - 1, PROMPT_ROWS):
             rows = text[first : min(first + PROMPT_ROWS, len(text) - 1)]
             step, output = self._pass(state, rows, n_out=0)
             state.advance(len(rows), len(rows))
-            self._tell(Seen(step, output, [THE_TEXT], [len(rows)]))
+            self._tell(StepResult(step, output, [THE_TEXT], [len(rows)]))
         self.prompt_s = perf_counter() - began_at
 
     def _pass(self, state: SequenceState, rows: list[int], n_out: int) -> tuple[Step, HostOutput]:
         """The model reads `rows` and says what comes after each of the last `n_out`."""
         past = state.n_cells
         state.table.reserve(past, past + len(rows))
-        piece = Piece(rows, past, state.table.pages, state.slot, state.replay, n_out=n_out)
+        piece = Piece(
+            rows, past, state.table.pages, state.slot, state.n_pending_accepted, n_out=n_out
+        )
         step = build_step([piece])
         return step, self._run(step)
 
@@ -146,12 +148,12 @@ class SimpleLoop:
         longest = min(room, LONGEST_DRAFT)
         if longest > 0:
             for drafter in self.drafters:
-                draft = drafter.propose(Ask(THE_TEXT, text, longest, sampler))
+                draft = drafter.propose(DraftRequest(THE_TEXT, text, longest, sampler))
                 if draft.tokens:
                     return Draft(draft.tokens[:longest], draft.sources[:longest]), drafter
         return Draft(), None
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, seen: StepResult) -> None:
         for drafter in self.drafters:
             drafter.observe(seen)
 
@@ -167,19 +169,19 @@ class Counted:
         self.by_place: list[int] = []  # accepted tokens, by place in the draft
         self.begin_s = self.draft_s = self.learn_s = 0.0
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         began_at = perf_counter()
         self.speculator.begin(opening)
         self.begin_s += perf_counter() - began_at
 
-    def propose(self, ask: Ask) -> Draft:
+    def propose(self, ask: DraftRequest) -> Draft:
         began_at = perf_counter()
         (draft,) = self.speculator.propose([ask])
         self.draft_s += perf_counter() - began_at
         self.n_calls += 1
         return draft
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         began_at = perf_counter()
         self.speculator.observe(seen)
         self.learn_s += perf_counter() - began_at

@@ -11,7 +11,7 @@ from .spec_accept import DraftRows, Lines
 
 SOURCE = Source("draft_pick.cu")
 DRAFT_PICK = Kernel(
-    "draft_pick", SOURCE, "HostChain", threads=PICK_THREADS, registers=144, shared=40_000
+    "draft_pick", SOURCE, "HostDraftLoop", threads=PICK_THREADS, registers=144, shared=40_000
 )
 KERNELS = (DRAFT_PICK,)
 
@@ -23,7 +23,7 @@ class DraftHead:
     logits: Logits  # (B, stride): row i is of line i. Without `sums` all chances are 1
     requests: Array  # see `head_pick`
     stops: Array  # int32 (any,) tokens that a draft ends before
-    taken: Array | None = None  # int32 (n,) a short head: logit i is that of token taken[i]
+    vocab_subset: Array | None = None  # int32 (n,) a short head: logit i is that of token taken[i]
 
 
 def draft_pick(
@@ -36,9 +36,9 @@ def draft_pick(
 ) -> None:
     """The draft's token number `step` of each line, from the logits of the step that `ran`.
 
-    A draft ends, as by `HostChain`, before one of `stops`, a token less probable than P_MIN, and
-    one that only the definition could pick; and when it has LENGTH tokens. Otherwise the token
-    becomes the line's row of `following`.
+    A draft ends, as in `HostDraftLoop`, before one of `stops`, before a token less probable than
+    P_MIN or one that only the definition can pick, and when it has LENGTH tokens. Otherwise the
+    token becomes the line's row of `following`.
     """
     lines.check(step + 1)
     logits = head.logits
@@ -48,13 +48,13 @@ def draft_pick(
     following.check(lines.n, lines.n)
     if logits.rows.shape[0] != lines.n:
         raise ValueError(f"{logits.rows.shape[0]} rows of logits for {lines.n} lines")
-    if head.taken is not None:
-        require_shape("taken", head.taken, (logits.n_logits,))
+    if head.vocab_subset is not None:
+        require_shape("vocab_subset", head.vocab_subset, (logits.n_logits,))
     launcher.launch(
         DRAFT_PICK,
         lines.n,
         [logits.rows, int(logits.rows.shape[1]), logits.n_logits, logits.maxima, logits.sums,
-         int(logits.maxima.shape[1]), head.taken, head.requests, head.stops,
+         int(logits.maxima.shape[1]), head.vocab_subset, head.requests, head.stops,
          int(head.stops.shape[0]), lines.table, lines.n, lines.drafts, lines.chances,
          lines.max_draft, step, ran.out_rows, following.tokens, following.positions,
          following.starts, following.past, following.hidden_rows],

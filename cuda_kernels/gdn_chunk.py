@@ -105,7 +105,7 @@ def gdn_chunk(
         (shape.n_value_heads, shape.head_dim // min(32, shape.head_dim)),
         [
             *(space.prepared, n_chunks, layer.state, layer.keys, layer.updates, layer.decays),
-            *(layer.header, sequence.slots, sequence.past, sequence.replay, *heads),
+            *(layer.header, sequence.slots, sequence.past, sequence.n_pending_accepted, *heads),
             *(shape.window, space.made),
         ],
     )

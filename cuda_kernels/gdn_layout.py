@@ -117,14 +117,14 @@ class GdnSequences:
     starts: Array  # (B + 1,) first row of each sequence
     slots: Array  # (B,)
     past: Array  # (B,) position of the first row; 0: the sequence begins
-    replay: Array  # (B,) pending factors that hold
+    n_pending_accepted: Array  # (B,) pending factors that hold
 
     def check(self) -> int:
         """The number of sequences."""
         n = int(self.slots.shape[0])
         require_shape("starts", self.starts, (n + 1,))
         require_shape("past", self.past, (n,))
-        require_shape("replay", self.replay, (n,))
+        require_shape("n_pending_accepted", self.n_pending_accepted, (n,))
         return n
 
 
@@ -141,11 +141,11 @@ class StepBytes:
 
 
 def replay_bytes(
-    shape: GdnShape, n_layers: int, n_rows: int, n_true: int, *, stores: bool = True
+    shape: GdnShape, n_layers: int, n_rows: int, n_valid: int, *, stores: bool = True
 ) -> StepBytes:
-    """With factors: `n_true` are pending and hold. `stores`: the state is written as well."""
+    """With factors: `n_valid` are pending and hold. `stores`: the state is written as well."""
     state, factor = 4 * n_layers * shape.state_values, 4 * n_layers * shape.factor_values
-    return StepBytes(state + n_true * factor, state * stores + n_rows * factor)
+    return StepBytes(state + n_valid * factor, state * stores + n_rows * factor)
 
 
 def snapshot_bytes(shape: GdnShape, n_layers: int, n_rows: int) -> StepBytes:

@@ -159,7 +159,7 @@ def gdn_step(
         [
             *(weights.conv, weights.dt_bias, weights.a, weights.norm, float(weights.eps)),
             *layer.arguments,
-            *(sequences.starts, sequences.slots, sequences.past, sequences.replay),
+            *(sequences.starts, sequences.slots, sequences.past, sequences.n_pending_accepted),
             *(rows.inputs, inputs_stride, rows.gates, int(rows.gates.shape[1]), rows.z_column),
             *(workspace.raw, workspace.arrivals),
             *out.checked(n_rows, shape.value_width),

@@ -109,7 +109,7 @@ struct ExpertWork {
     __device__ __forceinline__ Cursor at(int unit) const { return Cursor(all, unit); }
 };
 
-struct Outcome {
+struct RoundOutcome {
     float* sums;      // of splits; down with one split needs none
     int* arrivals;    // zero between launches: [bundle][256-blocks of the packed width, or groups]
     int n_pairs;
@@ -129,7 +129,7 @@ __device__ __forceinline__ float scaled_and_biased(const Work& work, int id, int
 
 // Gate and up of this warp's 8 columns of the expert's inner width.
 template <int TILES>
-__device__ __forceinline__ void leave_gates(const Work& work, const Item& item, const Outcome& out, const float sums[TILES][2]) {
+__device__ __forceinline__ void leave_gates(const Work& work, const Item& item, const RoundOutcome& out, const float sums[TILES][2]) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = work.rows / 2;
     int column = QMM_GROUP_ROWS / 2 * item.group + 8 * warp + (lane >> 2);
     if (warp >= QMM_WARPS || column >= width) return;
@@ -143,7 +143,7 @@ __device__ __forceinline__ void leave_gates(const Work& work, const Item& item, 
 }
 
 // activation(gate) * up of 8 columns from `first` on; 0 beyond the width.
-__device__ __forceinline__ void gated_8(const Work& work, int id, const Outcome& out, int pair, int first, float values[8]) {
+__device__ __forceinline__ void gated_8(const Work& work, int id, const RoundOutcome& out, int pair, int first, float values[8]) {
     int width = work.rows / 2;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void gated_8(const Work& work, int id, const Outcome&
 }
 
 template <int TILES>
-__device__ __forceinline__ void finish_gate_up(const Work& work, const Item& item, const Outcome& out, const float sums[TILES][2]) {
+__device__ __forceinline__ void finish_gate_up(const Work& work, const Item& item, const RoundOutcome& out, const float sums[TILES][2]) {
     leave_gates<TILES>(work, item, out, sums);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, block = item.group / 4;
     int blocks = out.packed.width / PACK_BLOCK, expected = min(4, work.groups - 4 * block) * work.splits;
@@ -175,14 +175,14 @@ __device__ __forceinline__ void finish_gate_up(const Work& work, const Item& ite
     }
 }
 
-__device__ __forceinline__ void store_part(const Work& work, int id, const Outcome& out, int pair, int row, float sum) {
+__device__ __forceinline__ void store_part(const Work& work, int id, const RoundOutcome& out, int pair, int row, float sum) {
     float value = scaled_and_biased(work, id, row, sum);
     out.parts[(size_t)pair * work.rows + row] = out.weights[pair] * value;
 }
 
 // Sums of a split, or parts if there is but one.
 template <int TILES>
-__device__ __forceinline__ void leave_down(const Work& work, const Item& item, const Outcome& out, const float sums[TILES][2]) {
+__device__ __forceinline__ void leave_down(const Work& work, const Item& item, const RoundOutcome& out, const float sums[TILES][2]) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     if (warp >= QMM_WARPS) return;
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ void leave_down(const Work& work, const Item& item, c
 }
 
 template <int TILES>
-__device__ __forceinline__ void finish_down(const Work& work, const Item& item, const Outcome& out, const float sums[TILES][2]) {
+__device__ __forceinline__ void finish_down(const Work& work, const Item& item, const RoundOutcome& out, const float sums[TILES][2]) {
     leave_down<TILES>(work, item, out, sums);
     if (work.splits == 1) return;
     if (!last_to_arrive(out.arrivals + (size_t)item.bundle * work.groups + item.group, work.splits)) return;
@@ -218,7 +218,7 @@ __device__ __forceinline__ void finish_down(const Work& work, const Item& item, 
 
 // `which`: 0 routed experts, 1 the shared one, 2 all.
 template <int TILES>
-__device__ __forceinline__ void multiply(const Work& given, const PackedRows& x, const Outcome& out, int which) {
+__device__ __forceinline__ void multiply(const Work& given, const PackedRows& x, const RoundOutcome& out, int which) {
     DYNAMIC_SHARED(char, memory);
     __shared__ Work work;
     wait_for_previous();  // what is fetched first depends on the lists
@@ -256,7 +256,7 @@ __device__ __forceinline__ void multiply(const Work& given, const PackedRows& x,
         Work work = {lists, routed, shared, n_expert, 0, rows, tiles, k_blocks, groups, splits, k_blocks / splits,         \
                      per_row, by_pair, 0};                                                                                     \
         PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                     \
-        Outcome out = {sums, arrivals, n_pairs, activation, packed, parts, pair_weights};                                     \
+        RoundOutcome out = {sums, arrivals, n_pairs, activation, packed, parts, pair_weights};                                     \
         multiply<TILES>(work, x, out, which);                                                                                 \
     }
 QMM_MOE(4, 1)

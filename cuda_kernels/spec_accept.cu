@@ -114,9 +114,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 // Settling ----------------------------------------------------------------------------------------------------------
 
 // `replay_after` of core/backend/step.py
-__device__ __forceinline__ int replay_after(int replay, int n_rows, int n_true, int window, int kept_factors) {
+__device__ __forceinline__ int replay_after(int replay, int n_rows, int n_valid, int window, int kept_factors) {
     int kept = replay < kept_factors && replay + n_rows <= window ? replay : 0;
-    return kept + n_true - max(0, n_rows - window);
+    return kept + n_valid - max(0, n_rows - window);
 }
 
 __device__ __forceinline__ bool is_stop(int token, const int* stops, int n_stops) {
@@ -146,14 +146,14 @@ struct Verified {
     int n, past, end, request;
 };
 
-struct Outcome {
+struct RoundOutcome {
     int n_made, n_accepted, state;
 
     __device__ int token(const Verified& rows, int i) const { return i < n_accepted ? rows.tokens[i + 1] : rows.picked[i]; }
 };
 
 // Tokens come out up to the first one that was not drafted, or that ends the text. By a warp.
-__device__ __forceinline__ Outcome outcome_of(const Verified& rows, const Coins& coins, const int* stops, int n_stops) {
+__device__ __forceinline__ RoundOutcome outcome_of(const Verified& rows, const Coins& coins, const int* stops, int n_stops) {
     for (int first = 0;; first += 32) {
         int i = first + (threadIdx.x & 31);
         bool is_row = i < rows.n, is_drafted = i + 1 < rows.n;
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int line = threadIdx.x >> 5; line < n_lines; line += THREADS / 32) {
         int* record = records + ((size_t)((unsigned)round % (unsigned)n_records) * n_lines + line) * record_width;
         int start = starts[line], n = starts[line + 1] - start, past = lines.at(LINE_PAST, line);
-        Outcome made = {0, 0, lines.at(LINE_STATE, line)};
+        RoundOutcome made = {0, 0, lines.at(LINE_STATE, line)};
         Verified rows = {tokens + start, picked + start, n, past, lines.at(LINE_END, line), lines.at(LINE_REQUEST, line)};
         if (n > 0) made = outcome_of(rows, coins, stops, n_stops);
         __syncwarp();

@@ -25,7 +25,7 @@ that does not run.
     SLOT         H  recurrent state, `Step.slots`
     REQUEST      H  row of the requests, see head_pick.py; -1: only the host can pick, each token
     PAST         cells of the cache, `Step.past`: the position of TOKEN
-    REPLAY       pending recurrent factors that hold, `Step.replay`
+    REPLAY       pending recurrent factors that hold, `Step.n_pending_accepted`
     TOKEN        the last token of the text, which has not been run
     END          H  most tokens of prompt and text together
     MAX_DRAFT    H  tokens that a draft may have
@@ -60,7 +60,7 @@ from .kernel import Argument, Array, Kernel, Launcher, Source
 from .shapes import require_shape
 
 SOURCE = Source("spec_accept.cu")
-_OPS = "HostChain", "Match.accept"
+_OPS = "HostDraftLoop", "Match.accept"
 DRAFT_BEGIN = Kernel("draft_begin", SOURCE, _OPS[0], threads=256, registers=48, shared=2200)
 VERIFY_BEGIN = Kernel("verify_begin", SOURCE, "Part.add_draft", 256, registers=48, shared=1100)
 SPEC_ACCEPT = Kernel("spec_accept", SOURCE, _OPS[1], threads=256, registers=64)

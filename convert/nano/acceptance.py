@@ -77,7 +77,9 @@ def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
     run = backend.compile(model.forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN}))
     rows = []
     for first in range(0, len(tokens), MAX_ROWS):
-        piece = Piece(tokens[first : first + MAX_ROWS], first, pages, replay=int(first > 0))
+        piece = Piece(
+            tokens[first : first + MAX_ROWS], first, pages, n_pending_accepted=int(first > 0)
+        )
         rows.append(run(build_step([piece])).taps[H_NEXTN].copy())
     return np.concatenate(rows)
 

@@ -32,8 +32,8 @@ from .layers import (
 from .step import Ints, Step
 
 if TYPE_CHECKING:
-    from .chain import DraftRun
-    from .rounds import Rounds, RoundsPlan
+    from .device_loop import DeviceLoop, DeviceLoopPlan
+    from .draft_loop import DraftLoop
 
 Rows = Any  # float rows (T, width): the residual stream, projections
 Packed = Any  # rows in the form that this backend's matmul eats
@@ -83,7 +83,7 @@ class Relayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class PlannedSteps:
     """The steps that are going to be run, for a backend that wants to know what they take."""
 
     forward: Forward
@@ -129,10 +129,10 @@ class Backend(ABC):
     report: Report = staticmethod(_silent)
     # Rows of a prompt that are run at once, at absolute multiples of it; None: as the engine likes.
     prompt_chunk: int | None = None
-    # `compile_chain` is quicker than the host loop, and takes no memory that has to be planned for.
-    chains_at_once: bool = False
+    # `compile_draft_loop` is faster than the host loop and needs no memory of its own.
+    drafts_in_one_call: bool = False
     # Whether a row's numbers are the same whatever rows run with it, those of prompts included.
-    any_cut: bool = True
+    batch_invariant: bool = True
 
     @property
     def state_format(self) -> str:
@@ -151,7 +151,7 @@ class Backend(ABC):
         states are all that this one takes."""
         return None
 
-    def working(self, rehearsal: Rehearsal) -> Working:
+    def working(self, rehearsal: PlannedSteps) -> Working:
         """Asked of a `planner`, with a forward pass over its own matrices."""
         return Working()
 
@@ -220,7 +220,7 @@ class Backend(ABC):
     def close(self) -> None:
         """No more of anything."""
 
-    def compile_chain(
+    def compile_draft_loop(
         self,
         forward: Forward,
         state: State,
@@ -229,22 +229,22 @@ class Backend(ABC):
         max_draft: int,
         n_vocab: int,
         tap: str | None = None,
-        taken: Ints | None = None,
+        vocab_subset: Ints | None = None,
         stops: Collection[int] = (),
-    ) -> DraftRun:
-        """Drafts of up to `max_draft` tokens by `forward`, see `DraftRun` in `chain.py`.
+    ) -> DraftLoop:
+        """Drafts of up to `max_draft` tokens by `forward`, see `DraftLoop` in `chain.py`.
 
         `max_rows` rows at most are caught up on at once. Choosers see `n_vocab` logits; `tap` names
         the rows that a next row's `step.hidden` is, None for a model without. `taken`: the head
         is short, and its logit i is that of token taken[i]. A draft ends before a token of `stops`.
         """
-        from .chain import ChainPlan, HostChain
+        from .draft_loop import DraftLoopPlan, HostDraftLoop
 
-        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+        plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
-        return HostChain(run, plan, state.window)
+        return HostDraftLoop(run, plan, state.window)
 
-    def compile_rounds(self, plan: RoundsPlan) -> Rounds | None:
+    def compile_device_loop(self, plan: DeviceLoopPlan) -> DeviceLoop | None:
         """Rounds of speculation that this device makes by itself; None: it cannot."""
         return None
 
@@ -304,12 +304,13 @@ class Backend(ABC):
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: State, step: Step) -> Packed:
         """Convolution, gates, delta rule and gated norm of a Gated DeltaNet, row by row.
 
-        A sequence whose first position is 0 starts from nothing. Otherwise the first `step.replay`
-        pending factors are applied to the stored state first, with the same roundings as when they
-        were made; the others are forgotten. `n_kept` says whether they become final with that, or
-        stay pending. Then the rows of this step run. The last `state.window` of them become
-        pending too, behind those that stayed: how many of all these hold is the next step's
-        `replay` (`replay_after`). Rows before them are final.
+        A sequence whose first position is 0 starts from nothing. Otherwise the first
+        `step.n_pending_accepted` pending factors are applied to the stored state first, with the
+        same roundings as when they were made; the others are dropped. `n_kept` says whether the
+        applied ones become final with that, or stay pending. Then the rows of this step run. The
+        last `state.window` of them become pending too, behind those that stayed: how many of all
+        these are accepted is the next step's `n_pending_accepted` (`pending_accepted_after`). Rows
+        before them are final.
         """
 
     @abstractmethod

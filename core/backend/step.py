@@ -27,7 +27,9 @@ class Step:
     starts: Ints  # (B + 1,) first row of each sequence, then T
     slots: Ints  # (B,) recurrent state of each sequence
     past: Ints  # (B,) cells of the KV cache that each sequence already holds
-    replay: Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
+    n_pending_accepted: (
+        Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
+    )
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
     out_rows: Ints  # (R,) rows whose logits are wanted
     hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
@@ -61,9 +63,9 @@ def n_kept(replay: int, n_rows: int, window: int) -> int:
     return replay if replay < KEPT_FACTORS and replay + n_rows <= window else 0
 
 
-def replay_after(replay: int, n_rows: int, n_true: int, window: int) -> int:
-    """The next step's `replay` if `n_true` of the rows hold."""
-    return n_kept(replay, n_rows, window) + n_true - max(0, n_rows - window)
+def pending_accepted_after(replay: int, n_rows: int, n_valid: int, window: int) -> int:
+    """The next step's `replay` if `n_valid` of the rows hold."""
+    return n_kept(replay, n_rows, window) + n_valid - max(0, n_rows - window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Piece:
     past: int  # cells it already holds
     pages: Sequence[int]  # its page table, long enough for past + len(tokens) cells
     slot: int = 0
-    replay: int = 0
+    n_pending_accepted: int = 0
     first_position: int | None = None  # None: `past`
     n_out: int = 1  # logits of the last so many rows
 
@@ -93,7 +95,9 @@ class StepArrays:
         """`width`: of hidden rows; 0: there are none."""
         self.tokens, self.positions, self.out_rows = (np.zeros(max_rows, np.int32) for _ in "tpo")
         self.starts = np.zeros(max_sequences + 1, np.int32)
-        self.slots, self.past, self.replay = (np.zeros(max_sequences, np.int32) for _ in "spr")
+        self.slots, self.past, self.n_pending_accepted = (
+            np.zeros(max_sequences, np.int32) for _ in "spr"
+        )
         self.pages = np.zeros((max_sequences, max_pages), np.int32)
         self.hidden = np.zeros((max_rows, width), np.float32) if width else None
         self.requests = np.zeros(max_sequences, np.int64)
@@ -112,7 +116,7 @@ class StepArrays:
                 self.starts[: n_sequences + 1],
                 self.slots[:n_sequences],
                 self.past[:n_sequences],
-                self.replay[:n_sequences],
+                self.n_pending_accepted[:n_sequences],
                 self.pages[:n_sequences],
                 self.out_rows[:n_out],
                 None if self.hidden is None else self.hidden[:n_rows],
@@ -135,7 +139,7 @@ def build_step(pieces: Sequence[Piece], hidden: NDArray[np.float32] | None = Non
         starts=starts,
         slots=_join([[piece.slot] for piece in pieces]),
         past=_join([[piece.past] for piece in pieces]),
-        replay=_join([[piece.replay] for piece in pieces]),
+        n_pending_accepted=_join([[piece.n_pending_accepted] for piece in pieces]),
         pages=pages,
         out_rows=_join(
             [np.arange(end - p.n_out, end) for p, end in zip(pieces, starts[1:], strict=True)]

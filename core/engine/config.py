@@ -19,7 +19,7 @@ class EngineConfig:
     sizes: StateSizes
     chunk: int = PREFILL_CHUNK  # rows of prompts in one step; a multiple of the page length
     reuse: bool = True  # keep what finished texts left, for those that begin alike
-    any_cut: bool = True  # see `StateStore`
+    batch_invariant: bool = True  # see `StateStore`
     acceptance: Acceptance = field(default_factory=Acceptance)  # which draft tokens are kept
 
     def __post_init__(self) -> None:

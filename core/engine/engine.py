@@ -9,8 +9,8 @@ from itertools import count
 from typing import Final
 from weakref import WeakMethod
 
+from ..backend.device_loop import DeviceLoopPlan
 from ..backend.interface import Backend
-from ..backend.rounds import RoundsPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
@@ -19,7 +19,14 @@ from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
 from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
-from ..state.leftovers import Leftovers, Origin, give_left, others_of, take_left, with_others
+from ..state.prefix_export import (
+    Origin,
+    PrefixExport,
+    add_drafter_blobs,
+    drafter_blobs_of,
+    export_prefix,
+    import_prefix,
+)
 from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -27,11 +34,11 @@ from ..tokenizer import Tokenizer
 from ..tokenizer.thinking import find_thinking_marks
 from . import saving
 from .config import EngineConfig
-from .drafting import Drafting
-from .rounds import RoundRunner
+from .device_rounds import DeviceRounds
 from .samplers import SamplerMaker
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
+from .speculator_host import SpeculatorHost
 from .verify import Verifier, Verifiers, make_verifier
 
 REHEARSED_TOKENS: Final = 240  # at most
@@ -53,9 +60,13 @@ class Engine:
         """`model_id`: a `model_fingerprint`, by which snapshots know their model."""
         self.config = config
         self.store = StateStore(
-            backend, model.state_shape, config.sizes, chunk=config.chunk, any_cut=config.any_cut
+            backend,
+            model.state_shape,
+            config.sizes,
+            chunk=config.chunk,
+            batch_invariant=config.batch_invariant,
         )
-        self._drafting = Drafting(drafter, self.store)
+        self._drafting = SpeculatorHost(drafter, self.store)
         self._scheduler = Scheduler(self.store, config)
         self._rows = StateRows(self.store, config.max_rows)
         self._run = backend.compile(
@@ -124,17 +135,17 @@ class Engine:
             step = rows.step()
             output = self._run(step)
             ran_at = time.perf_counter()
-            first, n_true = 0, []
+            first, n_valid = 0, []
             for part in parts:
                 accept = part.sequence.verifier.accept
                 n_made = accept(part, output, first, events) if part.n_out else 0
                 first += part.n_out
-                n_true.append(len(part.tokens) - part.n_out + n_made)
-                part.state.advance(len(part.tokens), n_true[-1])
+                n_valid.append(len(part.tokens) - part.n_out + n_made)
+                part.state.advance(len(part.tokens), n_valid[-1])
                 if part.n_out:
                     part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
             # A row costs what is done for its token, too.
-            self._drafting.tell(step, output, n_true, 1000 * (time.perf_counter() - drafted_at))
+            self._drafting.tell(step, output, n_valid, 1000 * (time.perf_counter() - drafted_at))
             for part in parts:
                 self._settle(part)
         return events
@@ -178,19 +189,19 @@ class Engine:
         self._scheduler.waiting.append(sequence)
         return sequence
 
-    def save_left(self, tokens: Tokens[int]) -> Leftovers | None:
+    def save_prefix(self, tokens: Tokens[int]) -> PrefixExport | None:
         """What a text of these tokens, which has ended, left in the cache; None if nothing."""
         self._recover()
-        found = take_left(self._origin, self.store, tokens)
+        found = export_prefix(self._origin, self.store, tokens)
         if found is not None:
-            with_others(found.last, self._drafting.save_left(tokens[: found.last.n_cells]))
+            add_drafter_blobs(found.last, self._drafting.save_prefix(tokens[: found.last.n_cells]))
         return found
 
-    def restore_left(self, given: Leftovers) -> int:
+    def load_prefix(self, given: PrefixExport) -> int:
         """Put that into the cache, for texts that begin alike: of how many tokens it is there."""
         self._recover()
-        n = give_left(self._origin, self.store, given, self._n_vocab)
-        self._drafting.restore_left(given.last.tokens[:n].tolist(), others_of(given.last))
+        n = import_prefix(self._origin, self.store, given, self._n_vocab)
+        self._drafting.load_prefix(given.last.tokens[:n].tolist(), drafter_blobs_of(given.last))
         return n
 
     def forget_text(self, tokens: Tokens[int]) -> None:
@@ -278,11 +289,11 @@ class Engine:
         rule = params.spec.accept
         return self._others.of(rule) if rule and self._others is not None else self._verifier
 
-    def _compile_rounds(self, model: Model, backend: Backend) -> RoundRunner:
+    def _compile_rounds(self, model: Model, backend: Backend) -> DeviceRounds:
         speculation, chances = self._drafting.for_rounds(), self._verifier.round_chances
         rounds, store, config = None, self.store, self.config
         if speculation is not None and chances is not None:
-            plan = RoundsPlan(
+            plan = DeviceLoopPlan(
                 model.forward,
                 store.state,
                 self._n_vocab,
@@ -291,8 +302,8 @@ class Engine:
                 speculation.drafter,
                 chances,
             )
-            rounds = backend.compile_rounds(plan)
-        return RoundRunner(
+            rounds = backend.compile_device_loop(plan)
+        return DeviceRounds(
             rounds,
             speculation,
             self._drafting,
@@ -300,7 +311,7 @@ class Engine:
             store,
             WeakMethod(self._finish),
             chances=chances,
-            keeps_states=store.is_recurrent and config.any_cut and config.reuse,
+            keeps_states=store.is_recurrent and config.batch_invariant and config.reuse,
         )
 
     def _read_to_end(self, sequence: Sequence) -> None:
@@ -358,7 +369,7 @@ class Engine:
         return self.config.reuse and sequence.stats.steps > 0 and sequence.saved is None
 
     def _reusable(self, sequence: Sequence, n_cells: int) -> list[int]:
-        if not self.config.any_cut:
+        if not self.config.batch_invariant:
             n_cells = min(n_cells, sequence.n_prompt) // self.config.chunk * self.config.chunk
         return sequence.tokens[:n_cells]
 

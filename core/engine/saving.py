@@ -13,7 +13,7 @@ from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
 from ..speculation.per_text import TextSpec
-from ..state.leftovers import Origin, check_fit
+from ..state.prefix_export import Origin, check_fit
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
 from .sequence import Sequence
@@ -64,7 +64,7 @@ def take(
         tokens=np.array(sequence.tokens, np.int32),
         n_prompt=sequence.n_prompt,
         n_cells=state.n_cells if state else 0,
-        replay=state.replay if state else 0,
+        n_pending_accepted=state.n_pending_accepted if state else 0,
         image=image,
         blobs=blobs,
     )

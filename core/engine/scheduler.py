@@ -37,7 +37,11 @@ class Part:
         if len(draft.tokens) > self.max_draft:
             n = self.max_draft
             draft = Draft(
-                draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.laws[:n]
+                draft.tokens[:n],
+                draft.sources[:n],
+                draft.ms,
+                draft.chances[:n],
+                draft.distributions[:n],
             )
         self.draft = draft
         self.tokens += draft.tokens
@@ -131,7 +135,7 @@ class Scheduler:
         saved = sequence.saved
         state = self._store.open_image(saved.image, saved.n_cells, max_cells)
         if state is not None:
-            state.replay = saved.replay
+            state.n_pending_accepted = saved.n_pending_accepted
         return state
 
     def _next_row(self, sequence: Sequence, share: int) -> Part:

@@ -22,7 +22,7 @@ from ..generation import (
     SourceStats,
     Stats,
 )
-from ..sampling.logprobs import law_logprobs, token_logprob, top_logprobs
+from ..sampling.logprobs import distribution_logprobs, token_logprob, top_logprobs
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Draft
@@ -125,8 +125,8 @@ class Sequence:
         if not self.params.after_sampling:
             return token_logprob(logits, token), tuple(top_logprobs(logits, count))
         maxima = None if output.maxima is None else output.maxima[row]
-        law = self.sampler.law_now(logits, self.tokens, len(self.tokens), maxima)
-        own, best = law_logprobs(law, token, count)
+        distribution = self.sampler.distribution_now(logits, self.tokens, len(self.tokens), maxima)
+        own, best = distribution_logprobs(distribution, token, count)
         return own, tuple(best)
 
     def end(self, reason: str, error: NextnError | None = None) -> Event:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from ..backend.interface import HostOutput
 from ..errors import ConfigError, NonFiniteError, NothingLeftError
 from ..generation import ERROR, NO_TOKEN, TARGET, Event
-from ..sampling.law import chance, residual
+from ..sampling.distribution import chance, residual
 from ..sampling.noise import ACCEPT_COIN, RESIDUAL
 from ..sampling.relaxed import Phase, is_nearly_best
 from ..sampling.sampler import Sampler
@@ -29,8 +29,8 @@ _MAX_RULES: Final = 64  # that are remembered
 
 class Verifier(ABC):
     mode: str  # of `Acceptance`
-    # What a device needs to verify by itself: the coins' chances (`RoundsPlan.chances`), empty if
-    # what the target picks itself holds. None: it cannot.
+    # What a device loop needs to verify by itself (`DeviceLoopPlan.chances`); empty where only the
+    # target's own picks are accepted, None where a device loop cannot verify in this way.
     round_chances: tuple[float, ...] | None = None
 
     def check(self, sampler: Sampler) -> None:
@@ -158,7 +158,7 @@ class Ratio(_OneByOne):
         self._match = Match()
 
     def check(self, sampler: Sampler) -> None:
-        if not (sampler.has_law or sampler.is_certain):
+        if not (sampler.has_distribution or sampler.is_certain):
             raise ConfigError(
                 "spec-accept ratio needs to know how likely each token is, which mirostat and "
                 "adaptive-p do not say; use --spec-accept match"
@@ -177,14 +177,14 @@ class Ratio(_OneByOne):
     ) -> _Choice:
         sampler, position = sequence.sampler, len(sequence.tokens)
         maxima = None if output.maxima is None else output.maxima[row]
-        law = sampler.law(output.logits[row], sequence.tokens, position, maxima)
+        distribution = sampler.distribution(output.logits[row], sequence.tokens, position, maxima)
         if place < len(draft.tokens):
             token = draft.tokens[place]
-            drafter = draft.laws[place] if place < len(draft.laws) else None
-            if sampler.coin(position, ACCEPT_COIN) < chance(law, drafter, token):
+            drafter = draft.distributions[place] if place < len(draft.distributions) else None
+            if sampler.coin(position, ACCEPT_COIN) < chance(distribution, drafter, token):
                 return _Choice(token, is_drafted=True)
-            law = residual(law, drafter, token)
-        return _Choice(sampler.draw(law, position, RESIDUAL), is_drafted=False)
+            distribution = residual(distribution, drafter, token)
+        return _Choice(sampler.draw(distribution, position, RESIDUAL), is_drafted=False)
 
 
 class Relaxed(_OneByOne):

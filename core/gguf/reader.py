@@ -1,4 +1,4 @@
-"""Opening a GGUF file or a set of shards. Nothing is believed before it was checked.
+"""SequenceStart a GGUF file or a set of shards. Nothing is believed before it was checked.
 
 Tensor data stay in the page cache: a mapped file must not be shortened while it is open (the
 process would get SIGBUS). Where that may happen, `open_gguf(path, mmap=False)` copies instead.

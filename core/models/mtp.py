@@ -46,16 +46,16 @@ class MtpHead:
                 self.shared_head_norm = weights.norm(name, h.n_embd, h.eps)
                 break
 
-    def shortened(self, backend: Backend, taken: Ints) -> MtpHead:
+    def shortened(self, backend: Backend, vocab_subset: Ints) -> MtpHead:
         """With logits of these tokens only, ascending; a copy of their rows is all that it adds.
 
         A model says most of what it says with few tokens, and the head is most of what a drafted
-        token costs. What comes out is for `compile_chain(..., taken=taken)`.
+        token costs. What comes out is for `compile_draft_loop(..., taken=taken)`.
         """
         part = Weights(self._file, backend).part(self._head_stem, self._n_vocab, self.n_embd)
         assert part is not None, "the file was checked when it was loaded"
         twin = copy(self)
-        twin.shared_head_head = backend.matrix([choose_rows(part, taken)])
+        twin.shared_head_head = backend.matrix([choose_rows(part, vocab_subset)])
         return twin
 
     def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.interface import Backend, Rehearsal, Working
+from ..backend.interface import Backend, PlannedSteps, Working
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.reader import GgufFile, Tensor
@@ -74,7 +74,7 @@ class Demand:
             return Working()
         model = self.model
         return self.planner.working(
-            Rehearsal(
+            PlannedSteps(
                 model.forward,
                 [head.forward for head in model.nextn],
                 model.hparams.n_embd,

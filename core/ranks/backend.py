@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..backend.chain import DraftRun
+from ..backend.draft_loop import DraftLoop
 from ..backend.interface import (
     Backend,
     Forward,
@@ -53,7 +53,7 @@ class RankedBackend(Backend):
         self.details = ", ".join(filter(None, ring.join(inner)))
         self.blocks: Sequence[range] = ()  # of each rank
         self.n_ranks = ring.n_ranks
-        self.prompt_chunk, self.any_cut = inner.prompt_chunk, inner.any_cut
+        self.prompt_chunk, self.batch_invariant = inner.prompt_chunk, inner.batch_invariant
         self.rank_bytes: Sequence[int] = ()  # of the weights of ranks 1 …
         self.trunk = StateShape(())
 
@@ -131,10 +131,10 @@ class RankedBackend(Backend):
     ) -> RunRows:
         return self.inner.compile_rows(forward, own(state), max_rows=max_rows, taps=taps)
 
-    def compile_chain(self, forward: Forward, state: State, **named: Any) -> DraftRun:
+    def compile_draft_loop(self, forward: Forward, state: State, **named: Any) -> DraftLoop:
         """MTP heads and draft models are rank 0's."""
         assert not isinstance(forward, Relayed), "one rank holds whatever drafts"
-        return self.inner.compile_chain(forward, own(state), **named)
+        return self.inner.compile_draft_loop(forward, own(state), **named)
 
     def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
         self.ring.when_lost(tell)

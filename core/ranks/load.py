@@ -1,4 +1,4 @@
-"""Opening several devices, and a model on them."""
+"""SequenceStart several devices, and a model on them."""
 
 from __future__ import annotations
 

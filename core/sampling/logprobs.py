@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .candidates import best_rows, total_weight
+from .distribution import Distribution
 from .finite import check_finite
-from .law import Law
 
 
 def logprobs(logits: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -35,12 +35,14 @@ def token_logprob(logits: NDArray[np.float32], token: int) -> float:
     return float(_normalised(logits[[token]], logits)[0])
 
 
-def law_logprobs(law: Law, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
+def distribution_logprobs(
+    distribution: Distribution, token: int, count: int
+) -> tuple[float, list[tuple[int, float]]]:
     """Of a token, and of the `count` most likely ones, these first, ties by id."""
-    shares = law.probabilities
+    shares = distribution.probabilities
     best = best_rows(shares, min(count, shares.size)).tolist() if count > 0 else ()
-    own = law(token)
-    top = [(int(law.ids[row]), math.log(shares[row])) for row in best]
+    own = distribution(token)
+    top = [(int(distribution.ids[row]), math.log(shares[row])) for row in best]
     return math.log(own) if own else -math.inf, top
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import picking
-from .chain import Chain, build_chain
 from .params import SamplingParams
+from .sampler_chain import SamplerChain, build_sampler_chain
 from .transforms import LOWEST_TEMPERATURE
 
 _Filter = tuple[int, float, int]  # kind, number, count
@@ -54,7 +54,7 @@ class Request:
 
 def make_request(params: SamplingParams, sequence: int, n_vocab: int) -> Request | None:
     """None if these parameters need the definition; mirostat and adaptive-p always do."""
-    chain = build_chain(params)
+    chain = build_sampler_chain(params)
     names = chain.names
     if names[: len(chain.adjusters)] not in ((), ("logit_bias",)):
         return None
@@ -68,13 +68,13 @@ def make_request(params: SamplingParams, sequence: int, n_vocab: int) -> Request
     return Request(params, sequence, n_vocab, chain.best, filters)
 
 
-def _is_greedy(chain: Chain) -> bool:
+def _is_greedy(chain: SamplerChain) -> bool:
     """Biases come before everything: the pick is the argmax of the biased logits."""
     names = tuple(name for name in chain.names if name != "logit_bias")
     return chain._replace(names=names).is_greedy
 
 
-def _filters(params: SamplingParams, chain: Chain) -> list[_Filter] | None:
+def _filters(params: SamplingParams, chain: SamplerChain) -> list[_Filter] | None:
     """In the order of the chain; None if one of them has no native form, or there are too many."""
     if params.dynatemp_range > 0 or len(chain.steps) > picking.MAX_FILTERS:
         return None

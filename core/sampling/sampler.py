@@ -20,16 +20,16 @@ from ..backend.picking import UNSURE
 from ..errors import ConfigError, FileFormatError
 from .adaptive import AdaptiveP, Mirostat
 from .candidates import Candidates, by_id
-from .chain import Chain, Moment, build_chain
+from .distribution import Distribution, as_candidates, distribution_of
 from .draw import Place, draw
 from .dry import NO_BREAKERS, Breakers
 from .finite import best_token, check_finite, check_row
-from .law import Law, as_candidates, law_of
 from .logprobs import logprobs, top_logprobs
 from .native import make_request
 from .noise import coin
 from .params import SamplingParams
 from .penalties import Window
+from .sampler_chain import Moment, SamplerChain, build_sampler_chain
 from .snapshot import SamplerState, dump_state, parse_state
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Sampler:
         self.grammar = grammar
         self._n_vocab = n_vocab
         self._breakers = breakers
-        self._chain = build_chain(params)
+        self._chain = build_sampler_chain(params)
         self._has_window = "penalties" in self._chain.names
         self._reads_history = "dry" in self._chain.names
         self._window = Window(params.repeat_last_n if self._has_window else 0)
@@ -94,7 +94,7 @@ class Sampler:
         return "greedy" in self._chain.names
 
     @property
-    def has_law(self) -> bool:
+    def has_distribution(self) -> bool:
         """See `law`."""
         return self._steering is None
 
@@ -155,31 +155,33 @@ class Sampler:
         candidates = self._run(self._chain, logits, history, position, maxima)
         return self._choose(candidates, self._place(position))
 
-    def law(
+    def distribution(
         self,
         logits: NDArray[np.float32],
         history: Sequence[int] | NDArray[np.int64] = (),
         position: int = 0,
         maxima: NDArray[np.float32] | None = None,
-    ) -> Law:
+    ) -> Distribution:
         """What `pick` draws from, grammar, penalties, filters and temperature included."""
-        if not self.has_law:
+        if not self.has_distribution:
             raise ConfigError(
                 "mirostat and adaptive-p move with every pick, so that their tokens have no law "
                 "of their own: --spec-accept ratio cannot be used with them"
             )
-        return law_of(self._run(self._chain, logits, history, position, maxima))
+        return distribution_of(self._run(self._chain, logits, history, position, maxima))
 
-    def law_now(
+    def distribution_now(
         self,
         logits: NDArray[np.float32],
         history: Sequence[int] | NDArray[np.int64] = (),
         position: int = 0,
         maxima: NDArray[np.float32] | None = None,
-    ) -> Law:
+    ) -> Distribution:
         """The same, of mirostat and adaptive-p as well: theirs is another after the next token."""
         candidates = self._run(self._chain, logits, history, position, maxima)
-        return law_of(candidates if self._steering is None else self._steered(candidates)[1])
+        return distribution_of(
+            candidates if self._steering is None else self._steered(candidates)[1]
+        )
 
     def allowed(
         self,
@@ -191,9 +193,11 @@ class Sampler:
         unfiltered = self._chain._replace(best=0, steps=())
         return self._run(unfiltered, logits, history, position, None)
 
-    def draw(self, law: Law, position: int, purpose: int) -> int:
+    def draw(self, distribution: Distribution, position: int, purpose: int) -> int:
         """A token of that law, with the noise of a purpose of `noise`."""
-        return int(law.ids[draw(as_candidates(law), self._place(position), purpose)])
+        return int(
+            distribution.ids[draw(as_candidates(distribution), self._place(position), purpose)]
+        )
 
     def coin(self, position: int, purpose: int) -> float:
         """A number between 0 and 1, neither of them included."""
@@ -246,7 +250,7 @@ class Sampler:
 
     def _run(
         self,
-        chain: Chain,
+        chain: SamplerChain,
         logits: NDArray[np.float32],
         history: Sequence[int] | NDArray[np.int64],
         position: int,
@@ -291,7 +295,7 @@ class Sampler:
 
 
 def _start_steering(params: SamplingParams) -> Mirostat | AdaptiveP | None:
-    if build_chain(params).is_greedy:
+    if build_sampler_chain(params).is_greedy:
         return None
     if params.mirostat:
         return Mirostat(params.mirostat_tau, params.mirostat_eta, 2 * params.mirostat_tau)

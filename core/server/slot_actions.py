@@ -53,7 +53,7 @@ async def _save(request: Request, service: Service, folder: Path, lane: int) -> 
     await _when_free(request, service, lane, _nothing)
     async with service.slot_files:  # one at a time: each may take as much memory as a context
         found = await _when_free(
-            request, service, lane, lambda engine: engine.save_left(worker.last_text(lane))
+            request, service, lane, lambda engine: engine.save_prefix(worker.last_text(lane))
         )
         if found is None:
             raise ApiError(400, _nothing_there(lane, bool(worker.last_text(lane))))
@@ -79,7 +79,7 @@ async def _restore(request: Request, service: Service, folder: Path, lane: int) 
 
         def restore(engine: Engine) -> int:
             try:
-                n = engine.restore_left(given)
+                n = engine.load_prefix(given)
             except (ConfigError, FileFormatError) as error:
                 raise ApiError(400, f"{name}: {error}", param="filename") from None
             worker.set_last_text(lane, given.last.tokens.tolist())

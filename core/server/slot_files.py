@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import FileFormatError
-from ..state.leftovers import Leftovers
+from ..state.prefix_export import PrefixExport
 from ..state.snapshot import SequenceSnapshot
 from .errors import ApiError
 
@@ -65,7 +65,7 @@ def save(folder: Path, name: str, snapshot: SequenceSnapshot) -> int:
     return n
 
 
-def load(folder: Path, name: str, max_bytes: int) -> tuple[Leftovers, int]:
+def load(folder: Path, name: str, max_bytes: int) -> tuple[PrefixExport, int]:
     """And how many bytes were read. Refused if it is no slot that was saved here."""
     try:
         at = os.open(folder, _FOLDER)
@@ -79,7 +79,7 @@ def load(folder: Path, name: str, max_bytes: int) -> tuple[Leftovers, int]:
             os.close(number)
             raise
         with os.fdopen(number, "rb") as file:
-            return Leftovers.split(SequenceSnapshot.read(file, name)), size
+            return PrefixExport.split(SequenceSnapshot.read(file, name)), size
     except FileNotFoundError:
         raise ApiError(400, f"there is no saved slot {name}", param="filename") from None
     except FileFormatError as error:

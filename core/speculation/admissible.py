@@ -9,14 +9,14 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from ..sampling.sampler import Sampler
-from .interface import Ask
+from .interface import DraftRequest
 
 _NONE: Final[frozenset[int]] = frozenset()
 # Banned tokens of each sampler: a request may ban tens of thousands.
 _banned: WeakKeyDictionary[Sampler, frozenset[int]] = WeakKeyDictionary()
 
 
-def admissible(ask: Ask, tokens: Sequence[int], eog_ids: Set[int]) -> int:
+def admissible(ask: DraftRequest, tokens: Sequence[int], eog_ids: Set[int]) -> int:
     """So many of `tokens`, from the first on, may stay in a draft.
 
     The draft ends before a token that ends the generation (behind it nothing is written, and the

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..gguf.shown import shown_path
-from .chain import Chain
+from .composite import CompositeSpeculator
 from .controller import Controller
 from .costs import CostModel
 from .interface import Speculator
@@ -24,7 +24,7 @@ def build_speculator(setting: Setting) -> Speculator | None:
     if not made:
         return None
     prediction = Prediction(setting.target.tokenizer.eog_ids)
-    return Chain([prediction, *made], make_policy(setting.options))
+    return CompositeSpeculator([prediction, *made], make_policy(setting.options))
 
 
 def make_speculators(setting: Setting) -> list[Speculator]:

@@ -11,20 +11,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from .choice import Option, allocate, best_length, best_rate, gains_of
-from .choosing import Chooser, Rows
 from .costs import CostModel
+from .draft_length import Option, allocate, best_length, best_rate, gains_of
 from .estimates import Shared
 from .exploring import Explorer
-from .plans import NOTHING, AskInfo, Late, Plan, Policy
+from .planner import Planner, Rows
+from .plans import NOTHING, Late, Plan, PlanRequest, Policy
 from .probing import SOON
-from .text import Text
+from .sequence_stats import SequenceStats
 from .thrift import Thrift
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .interface import Ask, Draft
+    from .interface import Draft, DraftRequest
     from .trace import Trace
 
 _FORGET: Final = 0.95  # per round: of the speed that was reached
@@ -49,13 +49,13 @@ class Controller(Policy):
         self._costs_file = costs_file
         self.costs = costs if costs is not None else CostModel()
         self.repeats = self.costs.is_frozen
-        self._chooser = Chooser(self.costs)
+        self._chooser = Planner(self.costs)
         self._explorer = Explorer(self._chooser)
         self._thrift = Thrift(self._chooser, self._explorer)
         self._shared: dict[str, Shared] = {}
         self._waits: dict[str, int] = {}
-        self._texts: dict[int, Text] = {}
-        self._asks: Sequence[AskInfo] = ()
+        self._texts: dict[int, SequenceStats] = {}
+        self._asks: Sequence[PlanRequest] = ()
         self._plans: Sequence[Plan] = ()
         self._n_rounds = 0
         self._tokens = self._time = 1.0  # made lately, and plain steps' worth of time it took
@@ -63,7 +63,7 @@ class Controller(Policy):
         self._entry: dict[str, Any] | None = None  # of the trace, for the round that is going on
 
     def begin(self, sequence: int) -> None:
-        self._texts[sequence] = Text(self._shared, self._waits)
+        self._texts[sequence] = SequenceStats(self._shared, self._waits)
 
     def quick_ms(self) -> float:
         prices = self._chooser.prices
@@ -99,7 +99,7 @@ class Controller(Policy):
 
     # Before drafting
 
-    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def plan(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         self._asks = asks
         self._n_rounds += 1
         if len(asks) == 1:
@@ -119,7 +119,7 @@ class Controller(Policy):
             self._begin_entry()
         return self._plans
 
-    def _is_kept(self, ask: AskInfo, text: Text) -> bool:
+    def _is_kept(self, ask: PlanRequest, text: SequenceStats) -> bool:
         if text.cheap or text.plan.n_model > ask.max_draft:
             return False
         for draft in ask.cheap:  # noqa: SIM110 - a generator costs more than the loop
@@ -141,7 +141,7 @@ class Controller(Policy):
         self._tokens = kept * self._tokens + plain
         self._time = kept * self._time + plain
 
-    def _plan_one(self, ask: AskInfo, text: Text) -> Plan:
+    def _plan_one(self, ask: PlanRequest, text: SequenceStats) -> Plan:
         chooser, prices = self._chooser, self._chooser.prices
         text.meet(ask)
         prices.read(1, len(ask.tokens))
@@ -162,7 +162,7 @@ class Controller(Policy):
             plan = Plan(is_probe=True)
         return self._keep(ask, text, plan)
 
-    def _keep(self, ask: AskInfo, text: Text, plan: Plan) -> Plan:
+    def _keep(self, ask: PlanRequest, text: SequenceStats, plan: Plan) -> Plan:
         prices = self._chooser.prices
         steps = prices.steps
         if plan.model:
@@ -186,7 +186,7 @@ class Controller(Policy):
                     text.fresh = max(min(text.fresh, patience.due - text.n_rounds - 1), 0)
         return plan
 
-    def _plan_many(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def _plan_many(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         chooser, prices, n = self._chooser, self._chooser.prices, len(asks)
         prices.read(n, sum(len(ask.tokens) for ask in asks))
         texts = [self._texts[ask.sequence] for ask in asks]
@@ -225,18 +225,18 @@ class Controller(Policy):
             self._thrift.judged(offered, {plan.model for plan in plans})
         return self._give(texts, plans)
 
-    def _give(self, texts: Sequence[Text], plans: list[Plan]) -> Sequence[Plan]:
+    def _give(self, texts: Sequence[SequenceStats], plans: list[Plan]) -> Sequence[Plan]:
         for text, plan in zip(texts, plans, strict=True):
             text.plan = plan
         return plans
 
-    def go_on(self, ask: Ask, draft: Draft) -> None:
+    def go_on(self, ask: DraftRequest, draft: Draft) -> None:
         steps = self._chooser.prices.steps
         n = len(draft.tokens)
         self._n_rounds += 1
         self._pass(1.0, steps[min(1 + n, len(steps) - 1)] / steps[1])
         if self._trace is not None:
-            self._asks = [AskInfo(ask.sequence, ask.tokens, ask.max_draft, [draft])]
+            self._asks = [PlanRequest(ask.sequence, ask.tokens, ask.max_draft, [draft])]
             self._plans = [Plan(cheap=0, n_cheap=n)]
             self._begin_entry()
 
@@ -281,7 +281,9 @@ class Controller(Policy):
                 self._note_cut(self._texts[ask.sequence], self._plans[i], lengths[i], rates)
         return lengths
 
-    def _rates(self, ask: AskInfo, text: Text, plan: Plan, draft: Draft) -> list[float] | None:
+    def _rates(
+        self, ask: PlanRequest, text: SequenceStats, plan: Plan, draft: Draft
+    ) -> list[float] | None:
         """Chance of each token, given the ones before it; None: nothing new is known of them."""
         n = len(draft.tokens)
         track = text.track(plan.model)
@@ -303,7 +305,7 @@ class Controller(Policy):
         own = track.of_tokens(0, draft.chances[:n_model], n_model)
         return [max(a, b) for a, b in zip(own, cheap, strict=False)] + cheap[n_model:]
 
-    def _note_cut(self, text: Text, plan: Plan, n: int, rates: Sequence[float]) -> None:
+    def _note_cut(self, text: SequenceStats, plan: Plan, n: int, rates: Sequence[float]) -> None:
         if n == len(rates):
             return
         if n:

@@ -11,17 +11,17 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..backend.chain import DraftAsk
+from ..backend.draft_loop import DraftSettings
 from ..errors import ConfigError, FileFormatError
-from ..sampling.choosing import make_chooser
+from ..sampling.draft_sampler import make_draft_sampler
 from ..state.fingerprint import model_fingerprint
-from ..state.leftovers import Leftovers, Origin, give_left, take_left
+from ..state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
 from ..state.snapshot import SequenceSnapshot
 from .draft_pick import Language, SharedTokens, TranslatedTokens
-from .draft_round import Line, Round, Work
+from .draft_round import BatchRow, Round, Work
 from .draft_saving import load_reading, save_reading
 from .draft_state import DraftState, Reading, draft_sizes
-from .interface import Ask, Draft, Opening, Speculator
+from .interface import Draft, DraftRequest, SequenceStart, Speculator
 from .options import DRAFT
 from .translation import Translator
 from .vocabularies import find_difference
@@ -60,7 +60,7 @@ class DraftModel(Speculator):
         h = draft.model.hparams
         self._n_vocab, self._n_target = h.n_vocab, setting.target.model.hparams.n_vocab
         self._eog_ids = setting.target.tokenizer.eog_ids
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, BatchRow] = {}
         self._by_ratio: set[int] = set()  # texts that want to know laws
         self._targets: dict[int, SequenceState] = {}  # what the target has read, by text
         self._is_amid = False
@@ -75,11 +75,11 @@ class DraftModel(Speculator):
             )
         sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
         state = self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
-        if self._language.shares_ids and self._backend.chains_at_once:
-            state.compile_chain(self._draft.model, self._n_max, self._n_target, self._eog_ids)
+        if self._language.shares_ids and self._backend.drafts_in_one_call:
+            state.compile_draft_loop(self._draft.model, self._n_max, self._n_target, self._eog_ids)
         self._round = Round(state, self._language, self._draft.file.label)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         self._targets[opening.sequence] = opening.state
         if self._language.shares_ids and opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
@@ -90,7 +90,7 @@ class DraftModel(Speculator):
         n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
         return max(0, self._targets[sequence].n_cells - n_read)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         self._recover()
         self._is_amid = True
         began_at = time.perf_counter()
@@ -121,22 +121,22 @@ class DraftModel(Speculator):
         """What does not fit here is left alone: then all is read again."""
         self._recover()
         if _STATE in blobs:
-            line = self._lines[sequence] = Line(self._language.new_text())
+            line = self._lines[sequence] = BatchRow(self._language.new_text())
             line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
 
-    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+    def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
         self._recover()
-        found = take_left(self._origin, self._state.store, self._ids_of(tokens))
+        found = export_prefix(self._origin, self._state.store, self._ids_of(tokens))
         return {} if found is None else {_STATE: found.joined().to_bytes()}
 
-    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+    def load_prefix(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
         self._recover()
         ids = self._ids_of(tokens)
         try:
             saved = SequenceSnapshot.from_bytes(blobs.get(_STATE, b""), "draft model")
             if saved.tokens[: saved.n_cells].tolist() == ids[: saved.n_cells]:
-                given = Leftovers.split(saved)
-                give_left(self._origin, self._state.store, given, self._n_vocab)
+                given = PrefixExport.split(saved)
+                import_prefix(self._origin, self._state.store, given, self._n_vocab)
         except (FileFormatError, ConfigError):
             return
 
@@ -159,14 +159,14 @@ class DraftModel(Speculator):
 
     # one round
 
-    def _work(self, ask: Ask) -> Work | None:
+    def _work(self, ask: DraftRequest) -> Work | None:
         """What there is to do for a draft; None if there is to be none."""
         length = min(self._n_max, ask.max_draft)
         if length < self._n_min:
             return None
         line = self._lines.get(ask.sequence)
         if line is None:
-            line = self._lines[ask.sequence] = Line(self._language.new_text())
+            line = self._lines[ask.sequence] = BatchRow(self._language.new_text())
         if line.is_broken:
             return None
         ids, n_sure = ask.tokens, len(ask.tokens)
@@ -180,19 +180,19 @@ class DraftModel(Speculator):
         reading = self._reading(line, ids, n_sure)
         if reading is None:
             return None
-        chooser = line.chooser
-        if chooser is None:
+        picker = line.picker
+        if picker is None:
             by_ratio = ask.sequence in self._by_ratio
-            chooser = line.chooser = make_chooser(
+            picker = line.picker = make_draft_sampler(
                 ask.sampler, by_ratio=by_ratio, stops=self._eog_ids, p_min=self._p_min
             )
-        chooser.restart(ask.tokens)
-        sharpness = 1 / (ask.sampler.params.temperature or _GREEDY)
+        picker.restart(ask.tokens)
+        inverse_temperature = 1 / (ask.sampler.params.temperature or _GREEDY)
         p_min = max(self._p_min, ask.stop_below)
-        wanted = DraftAsk(chooser, length, p_min, sharpness)
-        return Work(line, reading, ids, n_sure, chooser, len(ask.tokens), wanted)
+        wanted = DraftSettings(picker, length, p_min, inverse_temperature)
+        return Work(line, reading, ids, n_sure, picker, len(ask.tokens), wanted)
 
-    def _reading(self, line: Line, ids: Sequence[int], n_sure: int) -> Reading | None:
+    def _reading(self, line: BatchRow, ids: Sequence[int], n_sure: int) -> Reading | None:
         """What has been read of the text, taken back to what still holds."""
         reading = line.reading
         if reading is not None and not (
@@ -213,10 +213,10 @@ class DraftModel(Speculator):
 
     def _finish(self, work: Work, ms: float) -> Draft:
         n_drawn = len(work.tokens)
-        if work.chooser.draws:
+        if work.picker.draws:
             # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
-            laws = work.chooser.laws[:n_drawn]
-            return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, laws=laws)
+            distributions = work.picker.distributions[:n_drawn]
+            return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, distributions=distributions)
         tokens, chances = self._language.back(work.tokens, work.chances)
         if len(tokens) > (length := work.ask.length):
             tokens, chances = tokens[:length], chances[:length]

@@ -18,7 +18,7 @@ from .translation import MAX_OPEN, NO_TOKEN, Piece, Translation, Translator
 
 if TYPE_CHECKING:
     from ..backend.layers import Floats
-    from ..sampling.choosing import DraftSampler
+    from ..sampling.draft_sampler import DraftSampler
 
 _NOTHING, _COMMON, _OWN = range(3)  # what a token of the draft model says to the target
 _STAND_IN: Final = 0  # for a token that the draft model does not have
@@ -43,23 +43,23 @@ class Language(ABC):
         return list(ids)
 
     @abstractmethod
-    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
+    def pick(self, picker: DraftSampler, output: HostOutput, row: int, position: int) -> int:
         """A token of the draft model, or NO_TOKEN, which ends the draft."""
 
     @abstractmethod
-    def accept(self, chooser: DraftSampler, token: int) -> None:
+    def accept(self, picker: DraftSampler, token: int) -> None:
         """The token has become part of the draft."""
 
     @abstractmethod
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         """The draft in the target's tokens."""
 
-    def chance(self, logits: Floats, token: int, sharpness: float) -> float:
-        """The draft model's own probability; `sharpness`: one by the temperature."""
+    def chance(self, logits: Floats, token: int, inverse_temperature: float) -> float:
+        """The draft model's own probability; `inverse_temperature`: one by the temperature."""
         logits = logits[: self._weights.size]
         weights = np.subtract(logits, logits.max(), out=self._weights)
-        if sharpness != 1:
-            weights *= sharpness
+        if inverse_temperature != 1:
+            weights *= inverse_temperature
         np.exp(weights, out=weights)
         return float(weights[token] / weights.sum())
 
@@ -92,15 +92,15 @@ class SharedTokens(Language):
             return list(ids)
         return [token if token < self._n_draft else _STAND_IN for token in ids]
 
-    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
+    def pick(self, picker: DraftSampler, output: HostOutput, row: int, position: int) -> int:
         if self._row is not None:
             self._row.logits[: self._n_both] = output.logits[row][: self._n_both]
             output, row = self._row.output, 0
-        token = chooser.pick(output, row, position)
+        token = picker.pick(output, row, position)
         return NO_TOKEN if token == UNSURE or token in self._eog_ids else token
 
-    def accept(self, chooser: DraftSampler, token: int) -> None:
-        chooser.accept(token)
+    def accept(self, picker: DraftSampler, token: int) -> None:
+        picker.accept(token)
 
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         return tokens, chances
@@ -135,8 +135,8 @@ class TranslatedTokens(Language):
     def new_text(self) -> Translation:
         return Translation(self._translator)
 
-    def pick(self, chooser: DraftSampler, output: HostOutput, row: int, position: int) -> int:
-        logits, sampler = output.logits[row], chooser.sampler
+    def pick(self, picker: DraftSampler, output: HostOutput, row: int, position: int) -> int:
+        logits, sampler = output.logits[row], picker.sampler
         best = int(logits.argmax())
         kind = self._kinds[best]
         # Of tokens that the target has too, the one that its noise would pick. Where another one is
@@ -145,14 +145,14 @@ class TranslatedTokens(Language):
             not sampler.is_greedy and (kind == _COMMON or sampler.grammar is not None)
         ):
             self._row.logits[self._theirs] = logits[self._ours]
-            theirs = chooser.pick(self._row.output, 0, position)
+            theirs = picker.pick(self._row.output, 0, position)
             best = int(self._to_ours[theirs])
         return NO_TOKEN if best in self._eog_ids else best
 
-    def accept(self, chooser: DraftSampler, token: int) -> None:
+    def accept(self, picker: DraftSampler, token: int) -> None:
         theirs = int(self._translator.pairs[token])
         if theirs != NO_TOKEN:
-            chooser.accept(theirs)
+            picker.accept(theirs)
 
     def back(self, tokens: list[int], chances: list[float]) -> tuple[list[int], list[float]]:
         pieces = [

@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..backend.chain import NO_REQUEST, Chooser, DraftAsk
+from ..backend.draft_loop import NO_REQUEST, DraftSettings, TokenPicker
 from ..errors import NextnError, NonFiniteError
 from .draft_state import DraftState, Part, Reading
 from .translation import NO_TOKEN, Translation
 
 if TYPE_CHECKING:
     from ..backend.interface import HostOutput
-    from ..sampling.choosing import DraftSampler
+    from ..sampling.draft_sampler import DraftSampler
     from .draft_pick import Language
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Line:
+class BatchRow:
     """One text, as long as it is written."""
 
     text: Translation | None  # None: the target's tokens are the draft model's
-    chooser: DraftSampler | None = None  # until the first draft
+    picker: DraftSampler | None = None  # until the first draft
     reading: Reading | None = None  # until the first draft
     is_broken: bool = False
 
@@ -39,13 +39,13 @@ class Line:
 class Work:
     """One draft in the making."""
 
-    line: Line
+    line: BatchRow
     reading: Reading
     ids: Sequence[int]  # the text in the draft model's tokens
     n_sure: int
-    chooser: DraftSampler
+    picker: DraftSampler
     position: int  # of the first token, in the target's text
-    ask: DraftAsk  # of the chooser: how many tokens at most, and how likely ones
+    ask: DraftSettings  # of the chooser: how many tokens at most, and how likely ones
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ class Round:
 
     def _is_for_chain(self, parts: list[Part], live: list[Work]) -> bool:
         for work in live:
-            if not work.chooser.request:
+            if not work.picker.request:
                 return False
         return bool(live) and self._state.can_draft(parts, max(w.ask.length for w in live))
 
@@ -137,17 +137,17 @@ class Round:
 
     def _extend(self, work: Work, output: HostOutput, row: int) -> bool:
         """By one token; whether there is to be another."""
-        chooser, language, ask = work.chooser, self._language, work.ask
+        picker, language, ask = work.picker, self._language, work.ask
         try:
-            token = language.pick(chooser, output, row, work.position + len(work.tokens))
+            token = language.pick(picker, output, row, work.position + len(work.tokens))
             if token == NO_TOKEN:
                 return False
             chance = 1.0  # what is drawn stays, however unlikely: see `DrawingSampler`
-            if not chooser.draws:
-                chance = language.chance(output.logits[row], token, ask.sharpness)
+            if not picker.draws:
+                chance = language.chance(output.logits[row], token, ask.inverse_temperature)
                 if chance < ask.p_min:
                     return False
-            language.accept(chooser, token)
+            language.accept(picker, token)
         except NonFiniteError as error:
             work.line.is_broken = True
             logger.warning("%s: no more drafts for this text: %s", self._label, error)
@@ -159,7 +159,7 @@ class Round:
         return len(work.tokens) < ask.length
 
 
-class _Nobody(Chooser):
+class _Nobody(TokenPicker):
     request = NO_REQUEST
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
@@ -169,4 +169,4 @@ class _Nobody(Chooser):
         raise AssertionError("nothing is drafted")
 
 
-_NOTHING: Final = DraftAsk(_Nobody(), 0)
+_NOTHING: Final = DraftSettings(_Nobody(), 0)

@@ -18,7 +18,7 @@ _NEXT: Final = 0  # a snapshot has one token more than cells
 def save_reading(store: StateStore, reading: Reading, model_id: str) -> bytes:
     """Without what may still be taken back."""
     state, n_cells = reading.state, reading.n_sure
-    replay = state.replay - (len(reading.cells) - n_cells) if store.is_recurrent else 0
+    replay = state.n_pending_accepted - (len(reading.cells) - n_cells) if store.is_recurrent else 0
     if not n_cells or replay < 0:
         return b""
     image = store.backend.save_slot(store.state, state.slot, state.table.pages, n_cells, replay)
@@ -29,7 +29,7 @@ def save_reading(store: StateStore, reading: Reading, model_id: str) -> bytes:
         tokens=np.array([*reading.cells[:n_cells], _NEXT], np.int32),
         n_prompt=1,
         n_cells=n_cells,
-        replay=replay,
+        n_pending_accepted=replay,
         image=image,
     ).to_bytes()
 
@@ -47,13 +47,13 @@ def load_reading(store: StateStore, data: bytes, model_id: str) -> Reading | Non
     if not 0 < n_cells <= store.sizes.n_ctx or len(saved.tokens) != n_cells + 1:
         return None
     pages = [0] * store.pool.pages_for(n_cells)
-    blank = store.backend.save_slot(store.state, 0, pages, n_cells, saved.replay)
+    blank = store.backend.save_slot(store.state, 0, pages, n_cells, saved.n_pending_accepted)
     if _kinds(saved.image) != _kinds(blank):
         return None
     state = store.open_image(saved.image, n_cells, store.sizes.n_ctx)
     if state is None:
         return None
-    state.replay = saved.replay
+    state.n_pending_accepted = saved.n_pending_accepted
     return Reading(state, saved.tokens[:n_cells].tolist(), n_cells, is_restored=True)
 
 

@@ -13,13 +13,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..backend.step import KEPT_FACTORS, n_kept, replay_after
+from ..backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
 from ..state.rows import StateRows
 from ..state.sizes import StateSizes
 from ..state.store import StateStore
 
 if TYPE_CHECKING:
-    from ..backend.chain import DraftAsk, DraftRun, Drafts
+    from ..backend.draft_loop import DraftLoop, Drafts, DraftSettings
     from ..backend.interface import Backend, HostOutput
     from ..models.base import Model
     from ..state.store import SequenceState
@@ -67,16 +67,16 @@ class DraftState:
             model.forward, self.store.state, max_rows=max_rows, taps=frozenset()
         )
         self._rows = StateRows(self.store, max_rows)
-        self._chain: DraftRun | None = None
+        self._chain: DraftLoop | None = None
         self._chain_rows = 0  # of its first step, at most: it is not for reading prompts
 
-    def compile_chain(
+    def compile_draft_loop(
         self, model: Model, longest: int, n_vocab: int, stops: Collection[int]
     ) -> None:
         """For `draft`. `n_vocab`: tokens that those who pick know."""
         store, sizes = self.store, self.store.sizes
         self._chain_rows = sizes.n_slots * sizes.window
-        self._chain = store.backend.compile_chain(
+        self._chain = store.backend.compile_draft_loop(
             model.forward,
             store.state,
             max_rows=self._chain_rows,
@@ -130,7 +130,7 @@ class DraftState:
             self._stays_revocable(part, longest) for part in parts
         )
 
-    def draft(self, parts: Sequence[Part], asks: Sequence[DraftAsk]) -> Drafts:
+    def draft(self, parts: Sequence[Part], asks: Sequence[DraftSettings]) -> Drafts:
         """Run the parts and draft from each, all in one call. What has run of the drafts has to be
         told (`keep_draft`), once what is sure is settled."""
         assert self._chain is not None
@@ -182,7 +182,7 @@ class DraftState:
         self.store.reset()
 
     def _n_revocable(self, reading: Reading) -> int:
-        return reading.state.replay if self.store.is_recurrent else len(reading.cells)
+        return reading.state.n_pending_accepted if self.store.is_recurrent else len(reading.cells)
 
     def _stays_revocable(self, part: Part, longest: int) -> bool:
         """No step of the draft makes one of its rows final: the text would be read anew."""
@@ -190,25 +190,25 @@ class DraftState:
         state, n = reading.state, len(tokens)
         if len(reading.cells) > reading.n_sure:
             return False
-        replay = replay_after(state.replay, n, n, state.window)
+        replay = pending_accepted_after(state.n_pending_accepted, n, n, state.window)
         for n_drafted in range(longest - 1 if has_logits else 0):
             if n_drafted and not n_kept(replay, 1, state.window):
                 return False
-            replay = replay_after(replay, 1, 1, state.window)
+            replay = pending_accepted_after(replay, 1, 1, state.window)
         return True
 
     def _cut(self, reading: Reading, n_cells: int) -> None:
         n_back = len(reading.cells) - n_cells
         del reading.cells[n_cells:]
         reading.state.n_cells = n_cells
-        reading.state.replay = max(0, reading.state.replay - n_back)
+        reading.state.n_pending_accepted = max(0, reading.state.n_pending_accepted - n_back)
 
     def _without_final_drafts(self, part: Part) -> Part:
         reading, tokens, has_logits = part
         n_unsure = len(reading.cells) - reading.n_sure
         if not self.store.is_recurrent or not n_unsure:
             return part
-        if n_kept(reading.state.replay, len(tokens), reading.state.window):
+        if n_kept(reading.state.n_pending_accepted, len(tokens), reading.state.window):
             return part
         again = reading.cells[reading.n_sure :]
         self._cut(reading, reading.n_sure)

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .choice import Allocation, Option, allocate, best_length, gains_of
-from .choosing import INVESTED_FOR, Chooser, Gains
-from .plans import AskInfo, Plan
+from .draft_length import Allocation, Option, allocate, best_length, gains_of
+from .planner import INVESTED_FOR, Gains, Planner
+from .plans import Plan, PlanRequest
 from .probing import Budget, Patience
-from .text import Text
+from .sequence_stats import SequenceStats
 
 _PLAIN_ROUNDS: Final = (0, 10, 30)  # in which it is measured what a step without a draft takes
 _CLOSE: Final = 1.2  # times as fast as plain: a plain round now and then costs next to nothing
@@ -22,7 +22,7 @@ _AGAIN: Final = 32  # rounds after which a probe that was too expensive is consi
 
 
 class Explorer:
-    def __init__(self, chooser: Chooser) -> None:
+    def __init__(self, chooser: Planner) -> None:
         self._chooser = chooser
         self.budget = Budget()
 
@@ -40,7 +40,9 @@ class Explorer:
             self._chooser.prices.expire()  # what it takes counts as soon as it is known
         return lacks
 
-    def instead(self, ask: AskInfo, text: Text, gains: Gains, plan: Plan, value: float) -> Plan:
+    def instead(
+        self, ask: PlanRequest, text: SequenceStats, gains: Gains, plan: Plan, value: float
+    ) -> Plan:
         """For one text alone: the plan, or a source that is not used, or another length whose
         cost or acceptance is hardly known."""
         for offer in ask.models:
@@ -105,7 +107,9 @@ class Explorer:
 
     # Among many
 
-    def probe_among(self, ask: AskInfo, text: Text, plan: Plan, n: int, n_rows: int) -> bool:
+    def probe_among(
+        self, ask: PlanRequest, text: SequenceStats, plan: Plan, n: int, n_rows: int
+    ) -> bool:
         """One of `n` texts that is to have no draft may have a token of a model, beside so many
         rows; whether it has."""
         prices = self._chooser.prices
@@ -150,7 +154,7 @@ class Explorer:
                 return other, possible
         return best, possible
 
-    def _patience(self, text: Text, source: str) -> Patience:
+    def _patience(self, text: SequenceStats, source: str) -> Patience:
         patience = text.patience.get(source)
         if patience is None:
             wait = text.waits.get(source, 0) // 2  # as long as it had disappointed other texts

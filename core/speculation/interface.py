@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
-from ..sampling.law import Law
+from ..sampling.distribution import Distribution
 from ..sampling.sampler import Sampler
 from ..state.store import SequenceState, StateStore
 from .per_text import BY_DEFAULT, TextSpec
 
 if TYPE_CHECKING:
-    from .rounds import RoundSpeculation
+    from .device_speculation import DeviceSpeculation
 
 
-class Opening(NamedTuple):
+class SequenceStart(NamedTuple):
     """A text, before its first row runs here."""
 
     sequence: int
@@ -39,7 +39,7 @@ class Opening(NamedTuple):
         return self.state.carry
 
 
-class Ask(NamedTuple):
+class DraftRequest(NamedTuple):
     """One sequence that could use a draft."""
 
     sequence: int
@@ -61,16 +61,16 @@ class Draft:
     # DRAFT_TOKEN. None, and tokens behind the last law: the speculator had no other in mind.
     # Whether a drawn token is offered may depend on its law and on the tokens before it, never on
     # which one was drawn: offering only the likely ones would bend the law of the text.
-    laws: list[Law | None] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
 
 
-class Seen(NamedTuple):
+class StepResult(NamedTuple):
     """A step that the target ran, prompts included. Arrays are valid only during the call."""
 
     step: Step
     output: HostOutput
     sequences: Sequence[int]  # of the step, in its order
-    n_true: Sequence[int]  # so many of each sequence's rows hold, from the first
+    n_valid: Sequence[int]  # so many of each sequence's rows hold, from the first
     ms: float = 0.0  # what it took
 
 
@@ -86,21 +86,21 @@ class Speculator(ABC):
     skips_step: bool = False  # the step that comes now is nothing that it has to be told of
     taps: Taps = frozenset()  # hidden rows of the target that `observe` wants
 
-    def for_rounds(self) -> RoundSpeculation | None:
+    def for_rounds(self) -> DeviceSpeculation | None:
         """How a device drafts in its place, after `attach`; None: it cannot."""
         return None
 
     def attach(self, store: StateStore) -> None:
         """Once, before anything else: where the target keeps its state."""
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         """A new text, before its first row runs."""
 
     @abstractmethod
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> Sequence[Draft]:
         """One draft for each ask, in their order."""
 
-    def knows(self, ask: Ask) -> bool:
+    def knows(self, ask: DraftRequest) -> bool:
         """Whether it could have a draft: quicker than `propose`, and at most too hopeful."""
         return True
 
@@ -117,7 +117,7 @@ class Speculator(ABC):
         """Whether `observe` is of use although nobody was asked."""
         return bool(self.taps)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         """The target ran, whoever drafted. Not called where `skips_step` or a rest says so."""
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
@@ -128,7 +128,7 @@ class Speculator(ABC):
         """The text is finished or given up. Its state is still there."""
 
     def carry(self, sequence: int) -> dict[str, bytes]:
-        """What a text that begins alike needs besides the state as it is now (`Opening.carry`)."""
+        """What a sequence with the same prefix needs besides the state (`SequenceStart.carry`)."""
         return {}
 
     def save(self, sequence: int) -> dict[str, bytes]:
@@ -138,11 +138,11 @@ class Speculator(ABC):
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """Called after `begin` for a sequence that was saved."""
 
-    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+    def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
         """What it keeps, in places of its own, of texts that have ended and began like this."""
         return {}
 
-    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+    def load_prefix(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
         """Keep that. What does not fit here is left alone."""
 
     def forget_text(self, tokens: Sequence[int]) -> None:

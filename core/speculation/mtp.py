@@ -12,22 +12,22 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.chain import ChainPlan, Chooser, DraftAsk, DraftRun
+from ..backend.device_loop import DeviceDrafter
+from ..backend.draft_loop import DraftLoop, DraftLoopPlan, DraftSettings, TokenPicker
 from ..backend.interface import Backend, HostOutput
 from ..backend.layers import Floats
-from ..backend.rounds import RoundDrafter
 from ..backend.step import Ints, Step, StepArrays
 from ..errors import ConfigError
 from ..models.mtp import H_NEXTN, MtpHead
-from ..sampling.choosing import DraftSampler, make_chooser
+from ..sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ..state.store import SequenceState, StateStore
+from .device_speculation import DrafterHandover
 from .draft_vocab import choose_tokens
-from .interface import Ask, Draft, Opening, Seen, Speculator
-from .mtp_heads import HeadsChain
+from .interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
+from .mtp_chained_heads import ChainedHeadsLoop
 from .mtp_text import MAX_WAITING, MUCH, RECENT, MtpText, WaitingRows, bytes_of
 from .options import MTP
 from .per_text import BY_DEFAULT
-from .rounds import Lent
 from .table import Setting
 
 FEW: Final = 16  # rows that wait where drafts are made now and then
@@ -41,9 +41,9 @@ class MtpSpeculator(Speculator):
 
     def __init__(self, heads: Sequence[MtpHead], backend: Backend, setting: Setting) -> None:
         options = self._options = setting.options
-        self._taken = _tokens_of_head(setting)
-        if self._taken is not None:
-            heads = [head.shortened(backend, self._taken) for head in heads]
+        self._vocab_subset = _tokens_of_head(setting)
+        if self._vocab_subset is not None:
+            heads = [head.shortened(backend, self._vocab_subset) for head in heads]
         self._heads, self._width = heads, heads[0].n_embd
         self._backend = backend
         self._prefill, self._p_min = options.mtp_prefill, options.draft_p_min
@@ -58,7 +58,7 @@ class MtpSpeculator(Speculator):
         self._spare: list[WaitingRows] = []
         self._by_ratio: set[int] = set()  # texts that want to know laws
         self._choosers: dict[int, DraftSampler] = {}
-        self._asks: dict[int, DraftAsk] = {}  # of the same texts
+        self._asks: dict[int, DraftSettings] = {}  # of the same texts
         self._views: _Views | None = None
 
     def attach(self, store: StateStore) -> None:
@@ -66,28 +66,30 @@ class MtpSpeculator(Speculator):
         store.reruns_last = True
         self._run = self._compile(store)
 
-    def _compile(self, store: StateStore) -> DraftRun:
+    def _compile(self, store: StateStore) -> DraftLoop:
         heads, state, longest = self._heads, store.state, max(self.longest, 1)
         if len(heads) == 1:
-            return self._backend.compile_chain(
+            return self._backend.compile_draft_loop(
                 heads[0].forward,
                 state,
                 max_rows=self._max_rows,
                 max_draft=longest,
                 n_vocab=self._n_vocab,
                 tap=H_NEXTN,
-                taken=self._taken,
+                vocab_subset=self._vocab_subset,
                 stops=self._stops,
             )
         n_rows = self._max_rows + len(heads) * store.sizes.n_slots
-        plan = ChainPlan(n_rows, longest, self._n_vocab, H_NEXTN, self._taken, self._stops)
+        plan = DraftLoopPlan(
+            n_rows, longest, self._n_vocab, H_NEXTN, self._vocab_subset, self._stops
+        )
         runs = [
             self._backend.compile(head.forward, state, max_rows=n_rows, taps=plan.taps)
             for head in heads
         ]
-        return HeadsChain(runs, plan, store.sizes.window)
+        return ChainedHeadsLoop(runs, plan, store.sizes.window)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         store, state = self._store, opening.state
         rows = self._spare.pop() if self._spare else WaitingRows(self._width)
         text = MtpText(state, len(opening.tokens), store.sizes.page_len, rows)
@@ -105,7 +107,7 @@ class MtpSpeculator(Speculator):
         if opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         rows = seen.output.taps[H_NEXTN]
         views = self._views
         if views is None or seen.step is not views.step or rows is not views.rows:
@@ -113,7 +115,7 @@ class MtpSpeculator(Speculator):
         marks = self._store.pool.n_drafter_cells
         for b, sequence in enumerate(seen.sequences):
             text = self._texts.get(sequence)
-            n = seen.n_true[b]
+            n = seen.n_valid[b]
             if text is None or not n:
                 continue
             first = views.starts[b]
@@ -138,7 +140,7 @@ class MtpSpeculator(Speculator):
         else:
             text.sleep()
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         wanted, texts, marks = [], [], self._store.pool.n_drafter_cells
         for ask in asks:
             text = self._texts[ask.sequence]
@@ -199,10 +201,12 @@ class MtpSpeculator(Speculator):
         """To a device, which neither draws nor drops what it has drafted."""
         return len(self._heads) == 1 and not self._draws and self._n_min <= 1
 
-    def round_drafter(self) -> RoundDrafter:
-        return RoundDrafter(self._heads[0].forward, H_NEXTN, max(self.longest, 1), self._taken)
+    def round_drafter(self) -> DeviceDrafter:
+        return DeviceDrafter(
+            self._heads[0].forward, H_NEXTN, max(self.longest, 1), self._vocab_subset
+        )
 
-    def lend(self, sequence: int, last: int, room: int) -> Lent:
+    def lend(self, sequence: int, last: int, room: int) -> DrafterHandover:
         text = self._texts[sequence]
         if text.n_tokens > MUCH:
             text.forget(self._store.pool.n_drafter_cells)
@@ -216,27 +220,27 @@ class MtpSpeculator(Speculator):
         if (text := self._texts.get(sequence)) is not None:
             text.take_back(n_cells, fresh, hidden, self._store.pool.n_drafter_cells)
 
-    def _draft_ask(self, ask: Ask) -> DraftAsk:
-        chooser = self._choosers.get(ask.sequence)
-        if chooser is None:
+    def _draft_ask(self, ask: DraftRequest) -> DraftSettings:
+        picker = self._choosers.get(ask.sequence)
+        if picker is None:
             by_ratio = ask.sequence in self._by_ratio
-            chooser = make_chooser(
+            picker = make_draft_sampler(
                 ask.sampler, by_ratio=by_ratio, stops=self._stops, p_min=self._p_min
             )
-            self._choosers[ask.sequence] = chooser
-            self._asks[ask.sequence] = DraftAsk(chooser, 0)
-        chooser.restart(ask.tokens)
+            self._choosers[ask.sequence] = picker
+            self._asks[ask.sequence] = DraftSettings(picker, 0)
+        picker.restart(ask.tokens)
         draft_ask = self._asks[ask.sequence]
         draft_ask.length = min(ask.max_draft, self.longest)
-        draft_ask.p_min = 0.0 if chooser.draws else max(self._p_min, ask.stop_below)
+        draft_ask.p_min = 0.0 if picker.draws else max(self._p_min, ask.stop_below)
         return draft_ask
 
-    def _draft(self, ask: Ask, tokens: list[int], chances: list[float]) -> Draft:
+    def _draft(self, ask: DraftRequest, tokens: list[int], chances: list[float]) -> Draft:
         sources = [self.name] * len(tokens)
-        chooser = self._choosers[ask.sequence]
-        if chooser.draws:
+        picker = self._choosers[ask.sequence]
+        if picker.draws:
             # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
-            return Draft(tokens, sources, laws=chooser.laws)
+            return Draft(tokens, sources, distributions=picker.distributions)
         if len(tokens) < self._n_min:
             return Draft()
         return Draft(tokens, sources, chances=chances)
@@ -254,7 +258,7 @@ class MtpSpeculator(Speculator):
             text.read(text.n_tokens, self._store.pool.n_drafter_cells)
 
 
-class _Nobody(Chooser):
+class _Nobody(TokenPicker):
     request = 0
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
@@ -264,7 +268,7 @@ class _Nobody(Chooser):
         raise AssertionError("nothing is drafted")
 
 
-_NOTHING: Final = DraftAsk(_Nobody(), 0)
+_NOTHING: Final = DraftSettings(_Nobody(), 0)
 
 
 class _Views:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backend.layers import Floats
 from ..state.store import SequenceState
-from .rounds import Lent
+from .device_speculation import DrafterHandover
 
 MAX_WAITING = 256  # rows: a piece of a prompt
 RECENT = 16  # rows that are worth reading before the next draft, however long nobody drafted
@@ -172,11 +172,11 @@ class MtpText:
             self._append_hidden(np.zeros((1, self.hidden.shape[1]), np.float32))
         return self.n_done + self.n_tokens
 
-    def lend(self, last: int) -> Lent:
+    def lend(self, last: int) -> DrafterHandover:
         """All that waits, and the text's last token. Until it is given back, a device reads on."""
         self.add_last(last)
         n = self.n_tokens
-        return Lent(self.tokens[:n].tolist(), self.hidden[:n].copy(), self.first)
+        return DrafterHandover(self.tokens[:n].tolist(), self.hidden[:n].copy(), self.first)
 
     def take_back(
         self, n_cells: int, fresh: Sequence[int], hidden: Floats | None, marks: list[int]

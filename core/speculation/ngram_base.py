@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from .admissible import admissible
-from .interface import Ask, Draft, Opening, Speculator
+from .interface import Draft, DraftRequest, SequenceStart, Speculator
 from .ngram_estimates import LEVELS, Chances, as_int, n_common, refusing_damage
 from .ngram_index import goes_on_from
 
@@ -142,13 +142,13 @@ class NgramSpeculator(Speculator):
         """A text that begins with these tokens; the first of them may be known already."""
         return self.open(owner)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         self.end(opening.sequence)
         self._owners[opening.sequence] = opening.owner
         text = self._texts[opening.sequence] = self.resume(opening.owner, opening.tokens)
         text.catch_up(opening.tokens)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def end(self, sequence: int) -> None:
@@ -166,17 +166,17 @@ class NgramSpeculator(Speculator):
         if self.name in blobs:
             self._texts[sequence].load(blobs[self.name])
 
-    def knows(self, ask: Ask) -> bool:
+    def knows(self, ask: DraftRequest) -> bool:
         return self._caught_up(ask).knows()
 
-    def _caught_up(self, ask: Ask) -> NgramText:
+    def _caught_up(self, ask: DraftRequest) -> NgramText:
         text = self._texts.get(ask.sequence)
         if text is None or not goes_on_from(text.tokens, ask.tokens):
             text = self._reopen(ask, text)
         text.catch_up(ask.tokens)
         return text
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         began = time.perf_counter()
         text = self._caught_up(ask)
         guess = text.guess(ask.max_draft) if ask.max_draft > 0 else NO_GUESS
@@ -189,7 +189,7 @@ class NgramSpeculator(Speculator):
         draft.ms[self.name] = 1000 * (time.perf_counter() - began)
         return draft
 
-    def _reopen(self, ask: Ask, old: NgramText | None) -> NgramText:
+    def _reopen(self, ask: DraftRequest, old: NgramText | None) -> NgramText:
         """The text shrank, or is another one: what was known of it is void."""
         if old is not None:
             old.close(is_finished=False)

@@ -71,7 +71,7 @@ class TextSpec:
                     n = i
                     break
         # How far a drawn draft went depends on what was drawn, by which nobody may choose.
-        return n if n >= self.n_min or draft.laws else 0
+        return n if n >= self.n_min or draft.distributions else 0
 
 
 BY_DEFAULT: Final = TextSpec()

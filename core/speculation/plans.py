@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from .interface import Ask, Draft
+    from .interface import Draft, DraftRequest
 
 NOTHING: Final = -1
 
@@ -27,7 +27,7 @@ class ModelOffer(NamedTuple):
         return min(self.n_pending, self.n_trial)
 
 
-class AskInfo(NamedTuple):
+class PlanRequest(NamedTuple):
     """One sequence that could use a draft."""
 
     sequence: int
@@ -79,7 +79,7 @@ class Policy(ABC):
         """It is finished or given up."""
 
     @abstractmethod
-    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def plan(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         """One plan for each ask, in their order."""
 
     def quick_ms(self) -> float:
@@ -101,7 +101,7 @@ class Policy(ABC):
     def rested(self, sequence: int, n_rounds: int) -> None:
         """So many rounds went by without a question."""
 
-    def go_on(self, ask: Ask, draft: Draft) -> None:
+    def go_on(self, ask: DraftRequest, draft: Draft) -> None:
         """A round without `plan` and `cut`: this draft is what was left of one that was right."""
 
     @abstractmethod
@@ -145,13 +145,13 @@ class FixedPolicy(Policy):
     def end(self, sequence: int) -> None:
         pass
 
-    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def plan(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         return [self._plan(ask) for ask in asks]
 
     def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
         return [len(draft.tokens) for draft in drafts]
 
-    def _plan(self, ask: AskInfo) -> Plan:
+    def _plan(self, ask: PlanRequest) -> Plan:
         plan = Plan()
         for i, draft in enumerate(ask.cheap):
             if draft.tokens:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from .admissible import admissible
-from .interface import Ask, Draft, Opening, Speculator
+from .interface import Draft, DraftRequest, SequenceStart, Speculator
 from .per_text import PREDICTION
 
 _SHORTEST: Final = 2  # tokens that have to match where the text is looked up
@@ -78,21 +78,21 @@ class Prediction(Speculator):
         self._texts: dict[int, ExpectedText] = {}
         self.is_wanted = False
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         if opening.spec.prediction:
             n_prompt = opening.n_prompt or len(opening.tokens)
             expected = ExpectedText(opening.spec.prediction, n_prompt)
             self._texts[opening.sequence] = expected
         self.is_wanted = bool(self._texts)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
         self.is_wanted = bool(self._texts)
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         text = self._texts.get(ask.sequence)
         if text is None:
             return Draft()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .interface import Ask, Draft
+from .interface import Draft, DraftRequest
 
 LONGEST: Final = 63  # tokens of a part: with the one before them, whole tiles of rows
 _LEAST: Final = 2  # tokens that are left: fewer are worth a look for more
@@ -20,12 +20,12 @@ class Run:
 
     __slots__ = ("_n", "_n_used", "_start", "_whole", "sequence")
 
-    def __init__(self, ask: Ask, whole: Draft, n: int) -> None:
+    def __init__(self, ask: DraftRequest, whole: Draft, n: int) -> None:
         self.sequence, self._whole = ask.sequence, whole
         self._start = len(ask.tokens)  # of the text, where the draft begins
         self._n = self._n_used = n
 
-    def next(self, ask: Ask) -> Draft | None:
+    def next(self, ask: DraftRequest) -> Draft | None:
         """The next part, twice as long as the one before it. None: the text has left the run, or
         the run is at its end."""
         whole, first = self._whole, self._n_used

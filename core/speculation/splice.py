@@ -16,14 +16,16 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
     if not cheap.tokens:
         return shortened(model, max_draft)
     if len(cheap.tokens) <= n or cheap.tokens[:n] != model.tokens:
-        joined = Draft(model.tokens, model.sources, dict(model.ms), model.chances, model.laws)
+        joined = Draft(
+            model.tokens, model.sources, dict(model.ms), model.chances, model.distributions
+        )
     else:
         joined = Draft(
             cheap.tokens,
             model.sources + cheap.sources[n:],
             dict(model.ms),
             _chances(cheap, model),
-            model.laws,  # the tail of the cheap one was not drawn
+            model.distributions,  # the tail of the cheap one was not drawn
         )
     for source, ms in cheap.ms.items():
         joined.ms[source] = joined.ms.get(source, 0.0) + ms
@@ -33,7 +35,9 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
 def shortened(draft: Draft, n: int) -> Draft:
     if len(draft.tokens) <= n:
         return draft
-    return Draft(draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.laws[:n])
+    return Draft(
+        draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.distributions[:n]
+    )
 
 
 def _chances(cheap: Draft, model: Draft) -> list[float]:

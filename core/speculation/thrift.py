@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from .choice import best_rate, gains_of
-from .choosing import ROUND, Chooser, Rows
+from .draft_length import best_rate, gains_of
 from .exploring import Explorer
-from .plans import AskInfo, Plan
-from .text import Text
+from .planner import ROUND, Planner, Rows
+from .plans import Plan, PlanRequest
+from .sequence_stats import SequenceStats
 
 _KEPT_FOR: Final = 12  # questions for which a model's worth is not thought over, while it drafts
 _IDLE_FOR: Final = 48  # the same of one that does not
@@ -40,7 +40,7 @@ class Sleep:
 
 
 class Thrift:
-    def __init__(self, chooser: Chooser, explorer: Explorer) -> None:
+    def __init__(self, chooser: Planner, explorer: Explorer) -> None:
         self._chooser, self._explorer = chooser, explorer
         self._sleeps: dict[str, Sleep] = {}
 
@@ -63,7 +63,7 @@ class Thrift:
         rounds[1] = steps[1]
         return best_rate(_GOOD, rounds, drafts) > _MUCH / steps[1]
 
-    def plan(self, ask: AskInfo, text: Text) -> Plan:
+    def plan(self, ask: PlanRequest, text: SequenceStats) -> Plan:
         chooser = self._chooser
         plain = 1.0 / chooser.prices.steps[1]
         if not ask.models:
@@ -83,7 +83,7 @@ class Thrift:
                     plan, best = Plan(cheap=i, n_cheap=n), rate
         return plan
 
-    def _judge(self, ask: AskInfo, text: Text) -> None:
+    def _judge(self, ask: PlanRequest, text: SequenceStats) -> None:
         """What models are worth in this text, for a while."""
         chooser = self._chooser
         prices, text.possible = chooser.prices, 0.0
@@ -116,7 +116,7 @@ class Thrift:
                 sleep.until = self._explorer.budget.total + sleep.wait
                 sleep.wait = min(2 * sleep.wait, _LONGEST_WAIT)
 
-    def _kept_for(self, text: Text, plan: Plan) -> int:
+    def _kept_for(self, text: SequenceStats, plan: Plan) -> int:
         if not plan.model:
             return _IDLE_FOR
         is_known = text.track(plan.model).seen(0) >= _WELL_KNOWN

@@ -29,7 +29,7 @@ class StateRows:
             array.data for array in (arrays.tokens, arrays.positions, arrays.out_rows)
         )
         self._starts, self._past, self._replay = (
-            array.data for array in (arrays.starts, arrays.past, arrays.replay)
+            array.data for array in (arrays.starts, arrays.past, arrays.n_pending_accepted)
         )
         # Whose slot and pages lie at each place, and as of which change.
         self._held: list[tuple[SequenceState | None, int]] = [(None, 0)] * sizes.n_slots
@@ -58,7 +58,7 @@ class StateRows:
         self._positions[row:end] = self._numbers[past:next_past]
         n = self._n_out + n_out
         self._out_rows[self._n_out : n] = self._numbers[end - n_out : end]
-        self._past[b], self._replay[b] = past, state.replay
+        self._past[b], self._replay[b] = past, state.n_pending_accepted
         self._n_rows, self._n_out, self._n_sequences = end, n, b + 1
         self._starts[b + 1] = end
 

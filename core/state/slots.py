@@ -15,7 +15,7 @@ from typing import Any
 class Checkpoint:
     position: int  # tokens that it has seen
     slot: int
-    replay: int  # pending factors of the slot that belong to those tokens
+    n_pending_accepted: int  # pending factors of the slot that belong to those tokens
     home: Any = None  # where the prefix cache has put it; None while its sequence still runs
     is_alive: bool = True
     carry: dict[str, bytes] = field(default_factory=dict)  # what drafters need to go on from it

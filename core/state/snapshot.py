@@ -41,7 +41,7 @@ _DTYPES: Final = {
     np.dtype(name).name: np.dtype(name)
     for name in ("i1", "u1", "<i2", "<u2", "<f2", "<i4", "<u4", "<f4", "<i8", "<u8", "<f8")
 }
-_COUNTS: Final = ("window", "n_prompt", "n_cells", "replay")
+_COUNTS: Final = ("window", "n_prompt", "n_cells", "n_pending_accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class SequenceSnapshot:
     tokens: Ints  # prompt and text, whether the model has seen them or not
     n_prompt: int
     n_cells: int  # tokens that the model has seen
-    replay: int
+    n_pending_accepted: int
     image: SlotImage = field(default_factory=dict)  # empty if the model has seen nothing
     blobs: dict[str, bytes] = field(default_factory=dict)  # request, sampler, drafters: by name
 
@@ -177,7 +177,7 @@ class _Reader:
             raise self._error(f"has a prompt of {counts['n_prompt']} among {n_tokens} tokens")
         if not counts["n_cells"] < n_tokens:
             raise self._error(f"the model saw {counts['n_cells']} of {n_tokens} tokens")
-        if not counts["replay"] <= min(counts["window"], counts["n_cells"]):
+        if not counts["n_pending_accepted"] <= min(counts["window"], counts["n_cells"]):
             raise self._error(f"has {counts['replay']} pending rows")
 
     def _array_entries(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backend.interface import Backend, SlotImage, State
 from ..backend.layers import StateShape
-from ..backend.step import replay_after
+from ..backend.step import pending_accepted_after
 from ..errors import ConfigError
 from .pages import PagePool, PageTable
 from .prefix import Match, PrefixCache
@@ -32,16 +32,18 @@ class SequenceState:
     table: PageTable
     window: int
     n_cells: int = 0  # tokens that the model has seen
-    replay: int = 0  # pending recurrent factors that hold, see `Backend.delta_rule`
+    n_pending_accepted: int = 0  # pending recurrent factors that hold, see `Backend.delta_rule`
     n_reused: int = 0  # tokens whose state another text had left
     carry: dict[str, bytes] = field(default_factory=dict)  # of drafters, left with that state
     wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
     checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
 
-    def advance(self, n_rows: int, n_true: int) -> None:
-        """Of `n_rows` rows just run, the first `n_true` hold."""
-        self.n_cells += n_true
-        self.replay = replay_after(self.replay, n_rows, n_true, self.window)
+    def advance(self, n_rows: int, n_valid: int) -> None:
+        """Of `n_rows` rows just run, the first `n_valid` hold."""
+        self.n_cells += n_valid
+        self.n_pending_accepted = pending_accepted_after(
+            self.n_pending_accepted, n_rows, n_valid, self.window
+        )
 
 
 class Left(NamedTuple):
@@ -70,17 +72,22 @@ class StateStore:
         sizes: StateSizes,
         *,
         chunk: int,
-        any_cut: bool = True,
+        batch_invariant: bool = True,
     ) -> None:
         """Prompts are cut at multiples of `chunk`.
 
-        `any_cut`: a row's numbers do not depend on the rows that ran with it, so that whatever is
-        there can be reused up to any token. Otherwise only whole chunks of a prompt are, for then
-        the rest is cut as it would have been without the reuse.
+        `batch_invariant`: a row's numbers do not depend on the rows that ran with it, so that a
+        prefix can be reused up to any token. Otherwise only whole chunks of a prompt are reused,
+        for then the rest is cut as it would have been without the reuse.
         """
         if chunk % sizes.page_len:
             raise ConfigError(f"chunks of {chunk} rows are not whole pages of {sizes.page_len}")
-        self.backend, self.sizes, self.chunk, self.any_cut = backend, sizes, chunk, any_cut
+        self.backend, self.sizes, self.chunk, self.batch_invariant = (
+            backend,
+            sizes,
+            chunk,
+            batch_invariant,
+        )
         self.is_recurrent, self._shape = bool(shape.delta), shape
         # A drafter wants the last reused token to run again, for the hidden row that it leaves.
         # Recurrent states cannot step back: there it is kept with the checkpoint (`carry`).
@@ -117,9 +124,9 @@ class StateStore:
         """
         match = self.prefixes.find(tokens if reuse else ())
         last = len(tokens) - 1
-        limit = _floor(min(match.n_tokens, last), 1 if self.any_cut else self.chunk)
+        limit = _floor(min(match.n_tokens, last), 1 if self.batch_invariant else self.chunk)
         # Continuing within a page needs a copy of it, for which there may be no room.
-        if self.reruns_last and not self.is_recurrent and self.any_cut:
+        if self.reruns_last and not self.is_recurrent and self.batch_invariant:
             limit = self._before_last(limit)
         for allowed in dict.fromkeys((limit, _floor(limit, self.sizes.page_len))):
             opened = self._open(match, allowed, max_cells)
@@ -143,22 +150,24 @@ class StateStore:
     def save(self, sequence: SequenceState) -> SlotImage:
         pages = sequence.table.pages
         return self.backend.save_slot(
-            self.state, sequence.slot, pages, sequence.n_cells, sequence.replay
+            self.state, sequence.slot, pages, sequence.n_cells, sequence.n_pending_accepted
         )
 
     def checkpoint(self, sequence: SequenceState, carry: dict[str, bytes]) -> None:
         """Keep the state as it is now for other texts, if there is a slot to keep it in."""
         sequence.wanted.discard(sequence.n_cells)
-        made = self.slots.take_for_checkpoint(sequence.n_cells, sequence.replay)
+        made = self.slots.take_for_checkpoint(sequence.n_cells, sequence.n_pending_accepted)
         if made is not None:
             made.carry = carry
-            self.backend.copy_slot(self.state, sequence.slot, made.slot, sequence.replay)
+            self.backend.copy_slot(
+                self.state, sequence.slot, made.slot, sequence.n_pending_accepted
+            )
             sequence.checkpoints.append(made)
 
     def left_of(self, tokens: Sequence[int]) -> Left:
         """What was left of a text that began like this, as far as another could go on from it."""
         match = self.prefixes.find(tokens)
-        n_tokens = _floor(match.n_tokens, 1 if self.any_cut else self.chunk)
+        n_tokens = _floor(match.n_tokens, 1 if self.batch_invariant else self.chunk)
         states = match.checkpoints(n_tokens) if self.is_recurrent else []
         if self.is_recurrent:
             n_tokens = states[-1].position if states else 0
@@ -200,10 +209,10 @@ class StateStore:
         """Give everything back; the state of `tokens`, if any, is left for other texts."""
         slot: int | None = sequence.slot
         if len(tokens):
-            if self.is_recurrent and len(tokens) == sequence.n_cells and self.any_cut:
+            if self.is_recurrent and len(tokens) == sequence.n_cells and self.batch_invariant:
                 slot = self._leave_slot(sequence, carry)
             self.prefixes.publish(
-                tokens, sequence.table, sequence.checkpoints, is_final=self.any_cut
+                tokens, sequence.table, sequence.checkpoints, is_final=self.batch_invariant
             )
         for checkpoint in sequence.checkpoints:
             if checkpoint.is_alive and checkpoint.home is None:
@@ -214,7 +223,9 @@ class StateStore:
 
     def _leave_slot(self, sequence: SequenceState, carry: dict[str, bytes]) -> int | None:
         """The slot becomes a checkpoint as it is; returns it if it does not."""
-        made = self.slots.turn_into_checkpoint(sequence.slot, sequence.n_cells, sequence.replay)
+        made = self.slots.turn_into_checkpoint(
+            sequence.slot, sequence.n_cells, sequence.n_pending_accepted
+        )
         if made is None:
             return sequence.slot
         made.carry = carry
@@ -242,12 +253,15 @@ class StateStore:
         table.reserve(n_reused, n_reused)  # the copy of a shared page, while it surely exists
         opened = SequenceState(slot, table, self.sizes.window, n_reused, n_reused=n_reused)
         if checkpoint is not None:
-            self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.replay)
+            self.backend.copy_slot(self.state, checkpoint.slot, slot, checkpoint.n_pending_accepted)
             # Its own page may have gone for the copy, if the match has only a part of it.
             if checkpoint.is_alive:
                 self.slots.touch(checkpoint)
                 self.pool.touch(checkpoint.home.page)
-            opened.replay, opened.carry = checkpoint.replay, checkpoint.carry
+            opened.n_pending_accepted, opened.carry = (
+                checkpoint.n_pending_accepted,
+                checkpoint.carry,
+            )
         return opened
 
 

@@ -84,7 +84,9 @@ class Stepper:
     def step(self, n_rows: int, past: int) -> Step:
         """As verifying has it: every row's logits, and all rows of a step before it held."""
         tokens, replay = self.tokens[:n_rows], min(n_rows, WINDOW)
-        return build_step([Piece(tokens, past, self.pages, replay=replay, n_out=n_rows)])
+        return build_step(
+            [Piece(tokens, past, self.pages, n_pending_accepted=replay, n_out=n_rows)]
+        )
 
     def ms(self, step: Step) -> float:
         start = time.perf_counter()

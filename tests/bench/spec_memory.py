@@ -9,7 +9,7 @@ import numpy as np
 
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
-from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, pending_accepted_after
 from nextn.core.state.sizes import PAGE_LEN
 
 from .figures import Figure, spread
@@ -108,13 +108,15 @@ def _times(stepper: Stepper) -> list[Figure]:
     ]
 
 
-def chain_ms(stepper: Stepper, n_rows: int, n_true: int) -> float:
+def chain_ms(stepper: Stepper, n_rows: int, n_valid: int) -> float:
     """Of one step. Some steps store the state and some do not: as many as repeat are taken."""
-    replay, times = n_true, []
+    replay, times = n_valid, []
     for _ in range(CYCLES * WINDOW):
-        piece = Piece(stepper.tokens[:n_rows], PAST, stepper.pages, replay=replay, n_out=n_rows)
+        piece = Piece(
+            stepper.tokens[:n_rows], PAST, stepper.pages, n_pending_accepted=replay, n_out=n_rows
+        )
         times.append(stepper.ms(build_step([piece])))
-        replay = replay_after(replay, n_rows, n_true, WINDOW)
+        replay = pending_accepted_after(replay, n_rows, n_valid, WINDOW)
     return statistics.fmean(times[WINDOW:])
 
 

@@ -18,7 +18,7 @@ from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import MATCH, Acceptance
 from nextn.core.speculation.build import make_policy, make_speculators
-from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from nextn.core.speculation.plans import FixedPolicy, Policy
 from nextn.core.speculation.table import resolve_types
@@ -42,11 +42,11 @@ def new_engine(
     acceptance = options.acceptance(types) if options.is_synthetic else Acceptance()
     drafter = None
     if types:
-        drafter = Chain(make_speculators(setting), policy or make_policy(options))
+        drafter = CompositeSpeculator(make_speculators(setting), policy or make_policy(options))
     config = EngineConfig(
         runtime.plan(n_slots).sizes,
         chunk=runtime.backend.prompt_chunk or PREFILL_CHUNK,
-        any_cut=runtime.backend.any_cut,
+        batch_invariant=runtime.backend.batch_invariant,
         acceptance=acceptance,
     )
     engine = Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)

@@ -136,7 +136,7 @@ def test_b10_a_prompt_of_any_length(runtime: Runtime, n_prompt: int) -> None:
     want = plain(runtime, 10, GREEDY, prompt)
     toy = Toy(knows([*prompt, *want], wrong=3))
     assert write(runtime, [toy], 10, prompt=prompt)[0] == want
-    read = [token for rows, n_true in toy.seen for token in rows[:n_true]]
+    read = [token for rows, n_valid in toy.seen for token in rows[:n_valid]]
     assert read == [*prompt, *want][: len(read)]
 
 

@@ -23,10 +23,10 @@ from support.device_lines import (
 )
 from support.picking_rows import requests_of
 
-from nextn.core.backend.chain import ChainPlan, DraftAsk, Drafts, HostChain
+from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput
 from nextn.core.backend.step import Step
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.cuda_kernels.draft_pick import DraftHead, draft_pick
@@ -60,12 +60,12 @@ class Scene:
     params: list[SamplingParams]
     taps: Floats  # the model's hidden rows
     n_vocab: int
-    taken: Ints | None
+    vocab_subset: Ints | None
     stops: list[int]
 
     @property
     def n_logits(self) -> int:
-        return self.n_vocab if self.taken is None else len(self.taken)
+        return self.n_vocab if self.vocab_subset is None else len(self.vocab_subset)
 
     def field(self, field: Field) -> list[int]:
         values: list[int] = self.lines.table[field].tolist()
@@ -75,7 +75,9 @@ class Scene:
 def scene(seed: int, n_lines: int = 5, *, short: bool = False) -> Scene:
     rng = np.random.default_rng(seed)
     lines, n_vocab = new_lines(n_lines, K), 300
-    taken = np.sort(rng.choice(n_vocab, 90, replace=False)).astype(np.int32) if short else None
+    vocab_subset = (
+        np.sort(rng.choice(n_vocab, 90, replace=False)).astype(np.int32) if short else None
+    )
     params = [replace(SURE[int(rng.integers(len(SURE)))], seed=line) for line in range(n_lines)]
     fresh_row = 0
     for line in range(n_lines):
@@ -98,7 +100,7 @@ def scene(seed: int, n_lines: int = 5, *, short: bool = False) -> Scene:
         fresh_row += K + 1
     taps = rng.normal(0, 1, (fresh_row, TinyHead.WIDTH)).astype(np.float32)
     stops = rng.choice(n_vocab, 20).tolist()
-    return Scene(lines, params, taps, n_vocab, taken, stops)
+    return Scene(lines, params, taps, n_vocab, vocab_subset, stops)
 
 
 # The host loop -----------------------------------------------------------------------------------
@@ -110,7 +112,7 @@ def by_host(s: Scene, most: int) -> tuple[Drafts, TinyHead, list[int]]:
     table = s.lines.table
     running = [line for line in range(s.lines.n) if table[Field.STATE, line] == State.RUNS]
     samplers = [Sampler(params, n_vocab=s.n_vocab, sequence=SEQUENCE) for params in s.params]
-    asks: list[DraftAsk] = []
+    asks: list[DraftSettings] = []
     tokens: list[int] = []
     positions: list[int] = []
     hidden: list[Floats] = []
@@ -126,7 +128,7 @@ def by_host(s: Scene, most: int) -> tuple[Drafts, TinyHead, list[int]]:
         n_missing = own["END"] - own["PAST"] - 1
         length = min(own["MAX_DRAFT"], most, n_missing - 1)  # as the scheduler gives it
         p_min = float(table[Field.P_MIN, line : line + 1].view(np.float32)[0])
-        asks.append(DraftAsk(DraftSampler(samplers[line]), length, p_min))
+        asks.append(DraftSettings(DraftSampler(samplers[line]), length, p_min))
     slots = table[Field.SLOT][running]
     step = Step(
         np.array(tokens, np.int32),
@@ -148,8 +150,8 @@ def by_host(s: Scene, most: int) -> tuple[Drafts, TinyHead, list[int]]:
         )  # fmt: skip
         return HostOutput(logits, {"h": taps})
 
-    plan = ChainPlan(99, most, s.n_vocab, "h", s.taken, frozenset(s.stops))
-    return HostChain(run, plan, window=8)(step, asks), head, running
+    plan = DraftLoopPlan(99, most, s.n_vocab, "h", s.vocab_subset, frozenset(s.stops))
+    return HostDraftLoop(run, plan, window=8)(step, asks), head, running
 
 
 # The device --------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def by_device(machine: Machine, s: Scene, most: int) -> TinyHead:
     ran, taps = first, s.taps
     for step in range(most):
         rows, taps = head.run(laid_out(s, ran, taps))
-        made = DraftHead(logits_of(machine, rows), requests, stops, s.taken)
+        made = DraftHead(logits_of(machine, rows), requests, stops, s.vocab_subset)
         call(machine, draft_pick, s.lines, made, step, ran, following)
         ran = following
     return head
@@ -305,12 +307,12 @@ def test_wrong_shapes_are_told() -> None:
     made = logits_of(HostMachine(0), np.zeros((2, 70), np.float32))
     requests: NDArray[np.int64] = np.zeros((1, 161), np.int64)
     head = DraftHead(made, requests, ints(0))
-    small, taken = draft_rows(2, 9), replace(head, taken=ints(3))
+    small, vocab_subset = draft_rows(2, 9), replace(head, vocab_subset=ints(3))
     cases: list[tuple[str, Any]] = [
         ("step of 9 rows", lambda: draft_begin(launcher, lines, K, small, following)),
         ("drafts of 5", lambda: draft_begin(launcher, lines, K + 1, first, following)),
         ("drafts of 5", lambda: draft_pick(launcher, lines, head, K, first, following)),
-        ("taken", lambda: draft_pick(launcher, lines, taken, 0, first, following)),
+        ("taken", lambda: draft_pick(launcher, lines, vocab_subset, 0, first, following)),
         ("for 3 lines", lambda: draft_pick(launcher, new_lines(3, K), head, 0,
                                            draft_rows(3, 3), draft_rows(3, 3))),
         ("257 lines", lambda: draft_begin(launcher, new_lines(257, K), K, first, following)),

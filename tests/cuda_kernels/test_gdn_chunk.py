@@ -21,7 +21,7 @@ def run_chunks(of: KernelRun, part: Part) -> tuple[Floats, Floats]:
     """Rows that became bfloat16, and what they were before their norm; the ring is kept as well."""
     m, shape = of.machine, of.layer.shape
     n = len(part.rows)
-    columns = ([0, n], [part.slot], [part.past], [part.replay])
+    columns = ([0, n], [part.slot], [part.past], [part.n_pending_accepted])
     sequence = GdnSequences(*(m.put(np.array(x, np.int32)) for x in columns))
     rows, out = m.put(part.rows), m.garbage((n, shape.value_width), np.uint16)
     space = ChunkSpace(
@@ -60,7 +60,7 @@ def test_chunks_are_near_the_reference(
     past = 0
     for n_rows, in_chunks, own, of_reference in plan[:n_parts]:
         part = Part(SLOT, past, own, layer.true_rows[past : past + n_rows])
-        expected = reference.step([replace(part, replay=of_reference)])
+        expected = reference.step([replace(part, n_pending_accepted=of_reference)])
         if in_chunks:
             found, made = run_chunks(kernels, part)
             assert error(normed(made, kernels, part), expected) < 3e-6

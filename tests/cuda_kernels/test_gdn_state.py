@@ -22,7 +22,7 @@ from support.gdn import (
     gdn_shape,
 )
 
-from nextn.core.backend.step import replay_after
+from nextn.core.backend.step import pending_accepted_after
 from nextn.cuda_kernels.gdn_layout import (
     GdnShape,
     GdnState,
@@ -60,14 +60,14 @@ class Model:
         for i, run in enumerate(self.runs):
             run.state = self.states.layer(i)
 
-    def step(self, text: Text, n_rows: int, n_true: int) -> Floats:
+    def step(self, text: Text, n_rows: int, n_valid: int) -> Floats:
         """True rows of both layers."""
         out = []
         for run, layer in zip(self.runs, self.layers, strict=True):
             mine = Text(layer, text.slot)
-            mine.past, mine.replay = text.past, text.replay
-            out.append(run.step([mine.part(n_rows, n_true)]).rows[:n_true])
-        text.settle(n_rows, n_true)
+            mine.past, mine.n_pending_accepted = text.past, text.n_pending_accepted
+            out.append(run.step([mine.part(n_rows, n_valid)]).rows[:n_valid])
+        text.settle(n_rows, n_valid)
         return np.stack(out)
 
     def follow(self, text: Text, steps: Sequence[tuple[int, int]] = STEPS) -> Floats:
@@ -76,18 +76,32 @@ class Model:
     def text(self, slot: int, like: Text | None = None) -> Text:
         text = Text(self.layers[0], slot)
         if like is not None:
-            text.past, text.replay = like.past, like.replay
+            text.past, text.n_pending_accepted = like.past, like.n_pending_accepted
         return text
 
     def save(self, text: Text) -> Floats:
-        words = snapshot_words(self.shape, len(self.layers), text.replay)
+        words = snapshot_words(self.shape, len(self.layers), text.n_pending_accepted)
         snapshot = self.machine.garbage(words)
-        state_save(self.machine.launcher, self.shape, self.states, text.slot, text.replay, snapshot)
+        state_save(
+            self.machine.launcher,
+            self.shape,
+            self.states,
+            text.slot,
+            text.n_pending_accepted,
+            snapshot,
+        )
         return self.machine.get(snapshot)
 
     def load(self, text: Text, snapshot: Floats) -> None:
         image = self.machine.put(snapshot)
-        state_load(self.machine.launcher, self.shape, self.states, text.slot, text.replay, image)
+        state_load(
+            self.machine.launcher,
+            self.shape,
+            self.states,
+            text.slot,
+            text.n_pending_accepted,
+            image,
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         return {name: self.machine.get(getattr(self.states, name)) for name in PARTS}
@@ -118,10 +132,15 @@ def test_a_snapshot_holds_what_the_references_does(machine: Machine, n_steps: in
     text = model.text(2)
     model.follow(text, STEPS[:n_steps])
     snapshot = model.save(text)
-    assert snapshot[:HEADER].view(np.int32).tolist() == [text.past - text.replay, text.replay, 0, 0]
+    assert snapshot[:HEADER].view(np.int32).tolist() == [
+        text.past - text.n_pending_accepted,
+        text.n_pending_accepted,
+        0,
+        0,
+    ]
     for i, reference in enumerate(references(STEPS[:n_steps], 2)):
-        want = reference.state.save(2, [], 0, text.replay)
-        for name, part in parts_of(snapshot, text.replay).items():
+        want = reference.state.save(2, [], 0, text.n_pending_accepted)
+        for name, part in parts_of(snapshot, text.n_pending_accepted).items():
             expected = want[f"delta.0.{name}"]
             assert part[i].shape == expected.shape
             if name in ("conv", "inputs"):
@@ -149,14 +168,17 @@ def test_a_references_image_loads() -> None:
     runs = references(STEPS, 0)
     for of in STEPS:
         text.settle(*of)
-    snapshot = np.zeros(snapshot_words(SHAPE, 2, text.replay), np.float32)
-    snapshot[:HEADER].view(np.int32)[0] = text.past - text.replay
+    snapshot = np.zeros(snapshot_words(SHAPE, 2, text.n_pending_accepted), np.float32)
+    snapshot[:HEADER].view(np.int32)[0] = text.past - text.n_pending_accepted
     for i, run in enumerate(runs):
-        image = run.state.save(0, [], 0, text.replay)
-        for name, part in parts_of(snapshot, text.replay).items():
+        image = run.state.save(0, [], 0, text.n_pending_accepted)
+        for name, part in parts_of(snapshot, text.n_pending_accepted).items():
             part[i] = image[f"delta.0.{name}"]
     model.load(text, snapshot)
-    parts = [Part(0, text.past, text.replay, layer.true_rows[text.past :][:3]) for layer in LAYERS]
+    parts = [
+        Part(0, text.past, text.n_pending_accepted, layer.true_rows[text.past :][:3])
+        for layer in LAYERS
+    ]
     got = model.step(text, 3, 3)
     for made, run, rows in zip(got, runs, parts, strict=True):
         assert error(made, run.step([rows])) < 1e-6
@@ -168,7 +190,7 @@ def test_a_copied_slot_goes_on_alike(machine: Machine, n_steps: int) -> None:
     text = model.text(2)
     model.follow(text, STEPS[:n_steps])
     before = model.arrays()
-    state_copy(machine.launcher, SHAPE, model.states, 2, 0, text.replay)
+    state_copy(machine.launcher, SHAPE, model.states, 2, 0, text.n_pending_accepted)
     after = model.arrays()
     for name in PARTS:
         assert np.array_equal(bits(after[name][:, 1:]), bits(before[name][:, 1:]))
@@ -185,10 +207,10 @@ def test_a_folded_state_goes_on_alike(machine: Machine, n_steps: int, to_slot: b
     model.follow(text, STEPS[:n_steps])
     folded.past = text.past
     if to_slot:
-        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.replay, 1)
+        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.n_pending_accepted, 1)
     else:
         snapshot = machine.garbage(snapshot_words(SHAPE, 2, 0))
-        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.replay, snapshot)
+        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.n_pending_accepted, snapshot)
         header = machine.get(snapshot)[:HEADER].view(np.int32)
         assert header.tolist() == [text.past, 0, 0, 0]
         model.load(folded, machine.get(snapshot))
@@ -204,7 +226,9 @@ def test_folding_does_what_a_step_does(heads: tuple[int, int], head_dim: int) ->
     text = model.text(0)
     model.follow(text, [(18, 17)])
     snapshot = np.zeros(snapshot_words(layer.shape, 1, 0), np.float32)
-    gdn_fold(model.machine.launcher, layer.shape, model.states, 0, text.replay, snapshot)
+    gdn_fold(
+        model.machine.launcher, layer.shape, model.states, 0, text.n_pending_accepted, snapshot
+    )
     first, size = snapshot_parts(layer.shape, 1, 0)["S"]
     folded = snapshot[first : first + int(np.prod(size))].reshape(size)
     model.follow(text, [(1, 1)])
@@ -242,7 +266,7 @@ def test_bytes_of_a_step_beside_snapshots() -> None:
     # decoding token by token, a state is stored at every fourth step
     steps, replay, total = 400, 0, 0
     for _ in range(steps):
-        kept = replay_after(replay, 1, 0, 16)
+        kept = pending_accepted_after(replay, 1, 0, 16)
         total += replay_bytes(dense, 48, 1, replay, stores=not kept).total
         replay = kept + 1
     assert round(total / steps / 1e6) == 194

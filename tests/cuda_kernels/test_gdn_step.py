@@ -73,7 +73,7 @@ def run_plan(run: KernelRun, texts: Sequence[Text], plan: Plan) -> list[Made]:
     for text, of in zip(texts, plan, strict=True):
         text.settle(*of)
     return [
-        made.part(start, start + n_true) for start, (_, n_true) in zip(starts, plan, strict=False)
+        made.part(start, start + n_valid) for start, (_, n_valid) in zip(starts, plan, strict=False)
     ]
 
 
@@ -230,17 +230,17 @@ def test_a_long_prompt_has_the_bits_of_its_tokens() -> None:
     assert_same(Made.join(out), want)
 
 
-@pytest.mark.parametrize("n_true", range(1, 5))
-def test_this_comparison_can_fail(n_true: int) -> None:
+@pytest.mark.parametrize("n_valid", range(1, 5))
+def test_this_comparison_can_fail(n_valid: int) -> None:
     """One factor too many, or one too few, is seen."""
     layer = small()
     want = decoded((2, 4), 16, 5)
     for wrong in (-1, 1):
         run, text = KernelRun(HostMachine(0), layer, 1), Text(layer, 0)
-        run_plan(run, [text], [(5, n_true)])
-        text.replay += wrong
+        run_plan(run, [text], [(5, n_valid)])
+        text.n_pending_accepted += wrong
         made = run_plan(run, [text], [(1, 1)])[0]
-        assert not np.array_equal(made.rows, want.part(n_true, n_true + 1).rows)
+        assert not np.array_equal(made.rows, want.part(n_valid, n_valid + 1).rows)
 
 
 def test_nothing_of_others_changes() -> None:

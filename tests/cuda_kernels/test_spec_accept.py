@@ -133,7 +133,7 @@ class Round:
         self.lines.table[:, line] = line_words(
             state=State.RUNS if rng.random() < 0.8 else rng.choice(list(State)[1:]),
             past=n_tokens - 1,
-            replay=replay,
+            n_pending_accepted=replay,
             end=text.sequence.max_len,
             token=text.sequence.tokens[-1],
             text=1000 + line,
@@ -177,7 +177,7 @@ class Round:
         assert record[:4] == (1000 + line, state, made, draft)
         assert record.chances == self.lines.chances[line, : len(draft)].tolist()
         assert record.n_accepted == n_accepted
-        assert (own["PAST"], own["REPLAY"]) == (text.state.n_cells, text.state.replay)
+        assert (own["PAST"], own["REPLAY"]) == (text.state.n_cells, text.state.n_pending_accepted)
         assert (own["STATE"], own["TOKEN"]) == (state, text.sequence.tokens[-1])
         assert (own["DRAFTED"], own["FRESH"], own["FRESH_ROW"]) == (0, len(made), start)
         assert self.lines.fresh[line, : len(made)].tolist() == made
@@ -306,8 +306,9 @@ class Loop:
         is_over = tokens[-1] in self.target.stops or len(tokens) >= max_len
         state = State.EMPTY if is_over else State.RUNS
         self.lines.table[:, line] = line_words(
-            state=state, slot=line, past=len(tokens) - 1, replay=replay, token=tokens[-1],
-            end=max_len, text=text, fresh=1, fresh_row=len(self.rows.tokens) + line,
+            state=state, slot=line, past=len(tokens) - 1, n_pending_accepted=replay,
+            token=tokens[-1], end=max_len, text=text, fresh=1,
+            fresh_row=len(self.rows.tokens) + line,
         )  # fmt: skip
 
     def draft(self) -> None:
@@ -359,7 +360,7 @@ class Loop:
         assert (own["PAST"], own["TOKEN"]) == (len(tokens) - 1, tokens[-1])
         assert self.target.cells[line, : own["PAST"]].tolist() == tokens[:-1]
         tokens += self.target.run(line, own["PAST"], tokens[-1:], alone=True)
-        replay = host_step.replay_after(own["REPLAY"], 1, 1, WINDOW)
+        replay = host_step.pending_accepted_after(own["REPLAY"], 1, 1, WINDOW)
         self.go_on(line, text, own["END"], replay)
         self.n_unsure += 1
 
@@ -400,7 +401,9 @@ def test_texts_are_those_of_plain_decoding(
 def test_rounds_after_the_end_change_nothing(machine: Machine) -> None:
     lines = new_lines(3, 2)
     rows, records = verify_rows(3, 9), new_records(2, lines)
-    lines.table[:, 1] = line_words(state=State.STOPPED, past=5, token=7, replay=2, text=9)
+    lines.table[:, 1] = line_words(
+        state=State.STOPPED, past=5, token=7, n_pending_accepted=2, text=9
+    )
     before = lines.table.copy()
     for n_round in range(5):
         call(machine, verify_begin, lines, 2, rows)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import ConfigError
 from ...gguf.reader import GgufFile
-from ..chain import ChainPlan, DraftRun
+from ..draft_loop import DraftLoop, DraftLoopPlan
 from ..interface import Backend, Forward, Output, Run, SlotImage, Taps
 from ..layers import (
     HALF_FLOATS,
@@ -26,8 +26,8 @@ from ..layers import (
 )
 from ..step import Ints, Step
 from . import ops
-from .chain import NativeChain, record_chain
 from .compile import Kernels
+from .draft_loop import NativeChain, record_chain
 from .formats import FORMATS
 from .inputs import Filler, StepInputs
 from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
@@ -47,7 +47,7 @@ PLAN: Any = None  # the step and state that a recording needs are known to the r
 
 
 class CpuBackend(Backend):
-    chains_at_once = True
+    drafts_in_one_call = True
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class CpuBackend(Backend):
         program = recording.finish(self.kernels, self._report_compiling)
         return Runner(self.team, self.kernels, program, recording, output, best, picked)
 
-    def compile_chain(
+    def compile_draft_loop(
         self,
         forward: Forward,
         state: CpuState,
@@ -142,10 +142,10 @@ class CpuBackend(Backend):
         max_draft: int,
         n_vocab: int,
         tap: str | None = None,
-        taken: Ints | None = None,
+        vocab_subset: Ints | None = None,
         stops: Collection[int] = (),
-    ) -> DraftRun:
-        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+    ) -> DraftLoop:
+        plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         recording, output = self._record(forward, state, max_rows, plan.taps)
         made = record_chain(recording, output, plan, state, self.team)
         program = recording.finish(self.kernels, self._report_compiling)

@@ -178,7 +178,7 @@ class StepInputs:
             (SourceWords.STARTS, step.starts, np.int32),
             (SourceWords.SLOTS, step.slots, np.int32),
             (SourceWords.PAST, step.past, np.int32),
-            (SourceWords.REPLAY, step.replay, np.int32),
+            (SourceWords.REPLAY, step.n_pending_accepted, np.int32),
             (SourceWords.PAGES, step.pages, np.int32),
             (SourceWords.OUT_ROWS, step.out_rows, np.int32),
             (SourceWords.REQUESTS, requests, np.int64),

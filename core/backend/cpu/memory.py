@@ -60,7 +60,7 @@ class Arena:
             self._ask_for_huge()
         return self._memory[start : start + n_bytes]
 
-    def taken(self) -> Bytes:
+    def vocab_subset(self) -> Bytes:
         """All that was announced and taken."""
         return self._memory[self._first : self._next]
 

@@ -79,7 +79,7 @@ class RepackCache:
     def keep(self, file: GgufFile, arena: Arena, report: Report) -> Path | None:
         """Best effort: that it could not be kept is said, and the model runs all the same."""
         try:
-            self._write(file, arena.taken(), report)
+            self._write(file, arena.vocab_subset(), report)
         except OSError as error:
             reason = error.strerror or str(error)
             logger.warning("repacked weights are not kept: %s: %s", self.folder, reason)

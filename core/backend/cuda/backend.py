@@ -18,12 +18,13 @@ from ....cuda_kernels.mm_bf16_skinny import mm_gated
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
 from ...gguf.reader import GgufFile
-from ..chain import ChainPlan, DraftRun, HostChain
+from ..device_loop import DeviceLoopPlan
+from ..draft_loop import DraftLoop, DraftLoopPlan, HostDraftLoop
 from ..interface import (
     MAXIMA_BLOCK,
     Backend,
     Forward,
-    Rehearsal,
+    PlannedSteps,
     Rows,
     Run,
     RunRows,
@@ -43,12 +44,12 @@ from ..layers import (
     Norm,
     StateShape,
 )
-from ..rounds import RoundsPlan
 from ..step import Ints, Step
 from .attention import Attender
-from .chain import CudaChain, keeps_rows_only
 from .delta import DeltaRunner
 from .device import Device
+from .device_loop import CudaDeviceLoop, can_run
+from .draft_loop import CudaChain, keeps_rows_only
 from .expanded import say_if_expanded
 from .experts import ExpertRunner
 from .plan import rehearsed
@@ -56,7 +57,6 @@ from .planned import PlannedDevice
 from .products import Product, Products
 from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .rooms import Outputs, Rooms
-from .rounds import CudaRounds, can_run
 from .state import CudaState, count_state_bytes
 from .step import DeviceStep
 from .uploads import Uploads
@@ -104,7 +104,7 @@ class CudaBackend(Backend):
     """Rows are float32 arrays (T, width), or one of `Looked`, `Product`, `Summing`, `Chosen`, which
     are made when it is known what for; Packed is `PackedRows`."""
 
-    any_cut = False  # prompts and single rows come from different kernels
+    batch_invariant = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()
 
     def __init__(self, device: Device, kv_types: KvTypes = HALF_FLOATS) -> None:
@@ -140,7 +140,7 @@ class CudaBackend(Backend):
         twin._tied, twin._said = self._tied, self._said
         return twin
 
-    def working(self, rehearsal: Rehearsal) -> Working:
+    def working(self, rehearsal: PlannedSteps) -> Working:
         assert isinstance(self.device, PlannedDevice), "asked of a `planner`"
         return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
 
@@ -195,8 +195,8 @@ class CudaBackend(Backend):
 
         return PromptOps(self, call)
 
-    def compile_rounds(self, plan: RoundsPlan) -> CudaRounds | None:
-        return CudaRounds(self, plan) if can_run(plan) else None
+    def compile_device_loop(self, plan: DeviceLoopPlan) -> CudaDeviceLoop | None:
+        return CudaDeviceLoop(self, plan) if can_run(plan) else None
 
     def parts_of(self, step: Step) -> list[Part]:
         """Its prompts and the rest of it, with the rows that another rank has sent."""
@@ -210,7 +210,7 @@ class CudaBackend(Backend):
     ) -> RunRows:
         return PromptRows(self, forward, state, taps)
 
-    def compile_chain(
+    def compile_draft_loop(
         self,
         forward: Forward,
         state: CudaState,
@@ -219,14 +219,14 @@ class CudaBackend(Backend):
         max_draft: int,
         n_vocab: int,
         tap: str | None = None,
-        taken: Ints | None = None,
+        vocab_subset: Ints | None = None,
         stops: Collection[int] = (),
-    ) -> DraftRun:
-        plan = ChainPlan(max_rows, max_draft, n_vocab, tap, taken, frozenset(stops))
+    ) -> DraftLoop:
+        plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         if keeps_rows_only(state, plan):
             return CudaChain(self, forward, state, plan)
         run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
-        return HostChain(run, plan, state.window)
+        return HostDraftLoop(run, plan, state.window)
 
     @contextmanager
     def leaving_in(self, outputs: Outputs) -> Iterator[None]:
@@ -325,8 +325,8 @@ class CudaBackend(Backend):
         return out
 
     def _side(self, x: Rows, norm: Norm) -> tables.Side:
-        rows, taken = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
-        return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), taken)
+        rows, vocab_subset = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        return tables.Side(self._made(rows), RowNorm(norm.weight, norm.eps), vocab_subset)
 
     def matmul(self, a: PackedRows, w: CudaMatrix, add_to: Rows | None = None) -> Array | Product:
         if add_to is None:

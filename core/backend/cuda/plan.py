@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..interface import Rehearsal, State, Working
+from ..interface import PlannedSteps, State, Working
 from ..step import Piece, Step, build_step
 from .planned import Pool
 from .rooms import MOST_REPEATED
@@ -22,7 +22,7 @@ LAUNCH_BYTES = 4 << 10
 WIDTHS = 16  # different numbers of rows that steps of few rows have in the end, an estimate too
 
 
-def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: Rehearsal) -> Working:
+def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -> Working:
     """`backend` runs on `device`, and the forward passes have its matrices."""
     n_pages = plan.n_slots * -(-plan.n_ctx // plan.page_len)
     state: State = backend.new_state(
@@ -64,14 +64,14 @@ def _contexts(n_ctx: int) -> int:
     return n
 
 
-def _steps(plan: Rehearsal, width: int = 0) -> Iterator[Step]:
+def _steps(plan: PlannedSteps, width: int = 0) -> Iterator[Step]:
     """The largest of each kind: of drafts in all sequences, with all logits; of a prompt."""
     each = max(1, min(plan.window, MOST_REPEATED // plan.n_slots, plan.n_ctx))
     yield _step(plan, plan.n_slots, each, each, width)
     yield _step(plan, 1, min(plan.prompt_rows, plan.n_ctx), 1, width)
 
 
-def _step(plan: Rehearsal, n_slots: int, n_rows: int, n_out: int, width: int) -> Step:
+def _step(plan: PlannedSteps, n_slots: int, n_rows: int, n_out: int, width: int) -> Step:
     """At the end of the context."""
     n_pages = -(-plan.n_ctx // plan.page_len)
     pieces = [

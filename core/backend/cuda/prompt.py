@@ -76,7 +76,7 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
         slots=step.slots[chosen],
         past=step.past[chosen],
-        replay=step.replay[chosen],
+        n_pending_accepted=step.n_pending_accepted[chosen],
         pages=step.pages[chosen],
         out_rows=place[step.out_rows[out_rows]],
         hidden=None if step.hidden is None else step.hidden[rows],

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
+from ..device_loop import SequenceResult
 from ..layers import Floats
-from ..rounds import LineResult
 from .device import Device
 from .round_room import RoundRoom
 
@@ -52,7 +52,7 @@ class Quiet:
         self._device.copy(self._room.history(MOST_QUIET)[self.n], rows)
         self.n += 1
 
-    def read(self, number: int, lines: Sequence[LineResult]) -> None:
+    def read(self, number: int, lines: Sequence[SequenceResult]) -> None:
         """What came out of any round; each line that was not over had one row in a quiet one."""
         place = number - self._first
         row = 0

@@ -12,8 +12,8 @@ from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summit
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.round_times import note_time
 from ....cuda_kernels.spec_accept import Coins, Field, draft_begin, spec_accept, verify_begin
+from ..device_loop import DeviceLoopPlan
 from ..interface import Taps
-from ..rounds import RoundsPlan
 from .device import Device
 from .rooms import Outputs
 from .round_room import RoundRoom
@@ -30,14 +30,14 @@ Shape = tuple[int, int, bool]  # the longest draft, cells, and whether the draft
 class RoundLaunches:
     """What a round consists of."""
 
-    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
+    def __init__(self, backend: CudaBackend, plan: DeviceLoopPlan) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._launcher = backend.launcher
         put = self._device.put
         self._stops = put(np.array(sorted(plan.stops), np.int32))
         self._rates = put(np.array(plan.chances, np.float64)) if plan.chances else None
-        taken = None if plan.drafter is None else plan.drafter.taken
-        self._taken = None if taken is None else put(np.array(taken, np.int32))
+        vocab_subset = None if plan.drafter is None else plan.drafter.vocab_subset
+        self._vocab_subset = None if vocab_subset is None else put(np.array(vocab_subset, np.int32))
         self._taps: Taps = frozenset() if plan.drafter is None else frozenset({plan.drafter.tap})
 
     def of(self, room: RoundRoom, shape: Shape) -> Work:
@@ -69,7 +69,7 @@ class RoundLaunches:
             if not most:
                 return
             head = DraftHead(
-                self._draft_logits(output.logits), room.requests, self._stops, self._taken
+                self._draft_logits(output.logits), room.requests, self._stops, self._vocab_subset
             )
             draft_pick(self._launcher, room.lines, head, step, rows, following)
             rows, hidden = following, output.taps[drafter.tap]
@@ -77,7 +77,7 @@ class RoundLaunches:
     def _draft_logits(self, scored: Scored) -> Logits:
         rows, maxima = scored
         n = int(rows.shape[1])
-        if self._taken is None:
+        if self._vocab_subset is None:
             n = min(n, self._plan.n_vocab)
         sums = self._device.empty(tuple(maxima.shape), "float32")
         logits = Logits(rows, maxima, sums, n)

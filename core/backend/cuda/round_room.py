@@ -108,7 +108,7 @@ class RoundRoom:
             "slots": table[int(Field.SLOT)],
             "past": past,
             "first": past,
-            "replay": table[int(Field.REPLAY)],
+            "n_pending_accepted": table[int(Field.REPLAY)],
             "pages": self.pages,
             "out_rows": self._numbers[:n],
         }

@@ -58,12 +58,12 @@ class RowSource:
         for i in np.unique(of):
             part, here = self._parts[i], of == i
             at = wanted[here] - (self._ends[i] - part.tensor.shape[-2])
-            taken = take(part, at if part.row_order is None else part.row_order[at])
+            vocab_subset = take(part, at if part.row_order is None else part.row_order[at])
             if here.all():
-                return taken
+                return vocab_subset
             if made is None:
-                made = np.empty((len(wanted), taken.shape[1]), taken.dtype)
-            made[here] = taken
+                made = np.empty((len(wanted), vocab_subset.shape[1]), vocab_subset.dtype)
+            made[here] = vocab_subset
         assert made is not None, "rows of nothing"
         return made
 

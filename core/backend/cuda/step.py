@@ -92,7 +92,7 @@ class DeviceStep(Step):
             starts=np.zeros(key.n_sequences + 1, np.int32),
             slots=sequences,
             past=sequences,
-            replay=sequences,
+            n_pending_accepted=sequences,
             pages=np.zeros((key.n_sequences, key.n_pages), np.int32),
             out_rows=np.zeros(key.n_out, np.int32),
             key=key,
@@ -119,10 +119,19 @@ class DeviceStep(Step):
 
     @property
     def delta(self) -> GdnSequences:
-        return GdnSequences(*map(self.array, ("starts", "slots", "first", "replay")))
+        return GdnSequences(*map(self.array, ("starts", "slots", "first", "n_pending_accepted")))
 
 
-_ARRAYS = ("tokens", "positions", "starts", "slots", "past", "replay", "pages", "out_rows")
+_ARRAYS = (
+    "tokens",
+    "positions",
+    "starts",
+    "slots",
+    "past",
+    "n_pending_accepted",
+    "pages",
+    "out_rows",
+)
 
 
 def contents_of(step: Step) -> dict[str, Numpy]:

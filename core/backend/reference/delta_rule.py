@@ -31,7 +31,7 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
         at, slot = step.rows(b), int(step.slots[b])
         if step.positions[at.start] == 0:
             layer.S[slot], layer.conv[slot] = 0, 0
-        replay, n_rows = int(step.replay[b]), at.stop - at.start
+        replay, n_rows = int(step.n_pending_accepted[b]), at.stop - at.start
         state_now, history = with_pending(layer, slot, replay, delta)
         kept = n_kept(replay, n_rows, state.window)
         if not kept:

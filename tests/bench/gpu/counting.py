@@ -145,12 +145,12 @@ def _delta(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
     conv = _arrays(arguments, WEIGHTS)[0].shape[1]
     moved = inputs = 0.0
     numbers = (np.diff(starts).tolist(), past.tolist(), replay.tolist())
-    for n_rows, begun, n_true in zip(*numbers, strict=True):
+    for n_rows, begun, n_valid in zip(*numbers, strict=True):
         if not n_rows:
             continue
-        is_stored = n_true > 0 and not n_kept(n_true, n_rows, window)
+        is_stored = n_valid > 0 and not n_kept(n_valid, n_rows, window)
         moved += one_state * (int(begun > 0) + int(is_stored))
-        moved += one_factor * (n_true + min(n_rows, window))
+        moved += one_factor * (n_valid + min(n_rows, window))
         inputs += one_row * (n_rows + conv - 1)
     weights = sum(a.nbytes for a in _arrays(arguments, WEIGHTS))
     return Bytes(weights=weights, state=moved, rows=inputs)
@@ -220,7 +220,7 @@ def _chunks(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes
     return Bytes(state=one_state * (1 + int(past > 0)) + one_factor * replay)
 
 
-def _taken(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+def _vocab_subset(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
     """Rows of a table that lies in tiles, for each of the step."""
     tiles, n_rows = arguments[0], int(arguments[1])
     return Bytes(weights=grid[0] * tiles.nbytes / n_rows)
@@ -233,7 +233,7 @@ RULES: dict[str, Rule] = {
     "mm_moe_": _experts,
     "qmm_": _product,
     "embed": _table,
-    "take_": _taken,
+    "take_": _vocab_subset,
     "gdn_step": _delta,
     "gdn_keep_rows": _ring_rows,
     "attn_prep": _prepared,

@@ -8,7 +8,7 @@ import numpy as np
 
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, pending_accepted_after
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
@@ -44,7 +44,7 @@ def _one_by_one(steps: Steps, tokens: list[int], slot: int) -> Floats:
     rows = []
     for past in range(PAST, len(tokens)):
         rows.append(_logits(steps, [steps.piece(tokens[past : past + 1], past, slot, replay)]))
-        replay = replay_after(replay, 1, 1, steps.state.window)
+        replay = pending_accepted_after(replay, 1, 1, steps.state.window)
     return np.concatenate(rows)
 
 
@@ -66,7 +66,7 @@ def _begun(steps: Steps, prompt: list[int], slot: int, tokens: list[int]) -> Pie
 def _prompt(steps: Steps, tokens: list[int], slot: int) -> int:
     """Factors that are pending then."""
     _logits(steps, [steps.piece(tokens, 0, slot, 0)])
-    return replay_after(0, len(tokens), len(tokens), steps.state.window)
+    return pending_accepted_after(0, len(tokens), len(tokens), steps.state.window)
 
 
 def _logits(steps: Steps, pieces: list[Piece]) -> Floats:

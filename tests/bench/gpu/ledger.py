@@ -18,7 +18,7 @@ from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.state import CudaState
 from nextn.core.backend.interface import Backend, Forward, Rows, State
 from nextn.core.backend.layers import KvTypes
-from nextn.core.backend.step import Piece, Step, build_step, replay_after
+from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.models.base import Block, Model
@@ -147,7 +147,7 @@ class Ledger:
         state = self.new_state(past + n_rows, 1)
         run = self.backend.compile(self.model.forward, state, max_rows=n_rows)
         pages = range(-(-(past + n_rows) // PAGE_LEN))
-        step = build_step([Piece([0] * n_rows, past, pages, replay=int(past > 0))])
+        step = build_step([Piece([0] * n_rows, past, pages, n_pending_accepted=int(past > 0))])
         run(step)
         self.tell_scratch()
         return self.counted(partial(run, step))
@@ -227,7 +227,7 @@ def replays(n_rows: int, window: int) -> list[int]:
     replay, seen = n_rows, list[int]()
     while replay not in seen:
         seen.append(replay)
-        replay = replay_after(replay, n_rows, n_rows, window)
+        replay = pending_accepted_after(replay, n_rows, n_rows, window)
     return seen[seen.index(replay) :]
 
 

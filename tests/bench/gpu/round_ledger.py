@@ -6,8 +6,8 @@ import numpy as np
 
 from nextn.core.backend.cuda.round_room import RoundRoom
 from nextn.core.backend.cuda.step import context_bucket
+from nextn.core.backend.device_loop import DeviceDrafter, DeviceLoopPlan, DeviceSequence
 from nextn.core.backend.picking import FIRST_FILTER
-from nextn.core.backend.rounds import RoundDrafter, RoundsPlan, RoundText
 from nextn.core.models.mtp import H_NEXTN
 from nextn.core.state.sizes import PAGE_LEN
 
@@ -20,17 +20,17 @@ def round_account(ledger: Ledger, n_draft: int, context: int = 1024) -> Account:
     n_cells, model = context + 2 * (n_draft + 1), ledger.model
     drafter = None
     if n_draft:
-        drafter = RoundDrafter(model.nextn[0].forward, H_NEXTN, n_draft)
+        drafter = DeviceDrafter(model.nextn[0].forward, H_NEXTN, n_draft)
     state = ledger.new_state(n_cells, 1)
-    plan = RoundsPlan(model.forward, state, ledger.sizes.n_vocab, (), 1, drafter)
-    rounds = ledger.backend.compile_rounds(plan)
+    plan = DeviceLoopPlan(model.forward, state, ledger.sizes.n_vocab, (), 1, drafter)
+    rounds = ledger.backend.compile_device_loop(plan)
     assert rounds is not None, "a device can make rounds of one line"
     request = np.zeros(FIRST_FILTER, np.int64)
-    text = RoundText(
+    text = DeviceSequence(
         slot=0,
         pages=np.arange(-(-n_cells // PAGE_LEN), dtype=np.int32),
         past=context,
-        replay=n_draft + 1,
+        n_pending_accepted=n_draft + 1,
         end=n_cells,
         request=request.ctypes.data,
         fresh=[0] * (n_draft + 1),

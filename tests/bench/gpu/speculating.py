@@ -27,7 +27,7 @@ REPEATED = 64  # tokens of the piece that a text repeats
 
 
 @dataclass
-class Rounds:
+class DeviceLoop:
     """Fixed drafts of an engine, and what its rounds took and brought."""
 
     engine: Engine
@@ -50,12 +50,12 @@ def mtp(loaded: Loaded, seconds: float) -> list[Figure]:
     n_vocab = loaded.runtime.n_vocab
     heads = {"full head": "full", "short head": str(min(SHORT_HEAD, n_vocab // 2))}
     rounds = {
-        (n, head): Rounds(_engine(loaded, n, vocab))
+        (n, head): DeviceLoop(_engine(loaded, n, vocab))
         for n in loaded.scale.mtp
         for head, vocab in heads.items()
     }
     engine = new_engine(loaded.runtime, PLAIN)
-    runs = {"plain": partial(Rounds(engine).run, loaded)}
+    runs = {"plain": partial(DeviceLoop(engine).run, loaded)}
     runs |= {f"{n} {head}": partial(one.run, loaded) for (n, head), one in rounds.items()}
     found = loaded.place.interleaved(runs, seconds)
     plain = statistics.median(found["plain"])
@@ -70,7 +70,7 @@ def _engine(loaded: Loaded, n: int, vocab: str) -> Engine:
     return new_engine(loaded.runtime, options)
 
 
-def _of_rounds(loaded: Loaded, n: int, head: str, one: Rounds, plain: float) -> list[Figure]:
+def _of_rounds(loaded: Loaded, n: int, head: str, one: DeviceLoop, plain: float) -> list[Figure]:
     ms, length = statistics.median(one.ms), LENGTHS[n]
     rate = 1e3 * length / ms
     detail = {

@@ -40,7 +40,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     case: Case
     error: float  # NaN: not checked
     seconds: float  # NaN: not measured
@@ -75,7 +75,7 @@ class Outcome:
         return found
 
 
-def run(case: Case, place: Place) -> Outcome:
+def run(case: Case, place: Place) -> RoundOutcome:
     """Check one launch, then measure many, with arrays that no cache holds between them."""
     first = case.make(place)
     first.launch()
@@ -83,10 +83,10 @@ def run(case: Case, place: Place) -> Outcome:
     works = [first, *(case.make(place) for _ in range(place.copies(first.moved) - 1))]
     launches = [work.launch for work in works]
     plain, early = (place.measure(launches, early=early) for early in (False, True))
-    return Outcome(case, error, plain, early, first.moved, first.flops)
+    return RoundOutcome(case, error, plain, early, first.moved, first.flops)
 
 
-def wrong(outcomes: Sequence[Outcome]) -> list[str]:
+def wrong(outcomes: Sequence[RoundOutcome]) -> list[str]:
     return [
         f"{one.case.name}: error {one.error:.3g}, at most {one.case.tolerance:.3g}"
         for one in outcomes

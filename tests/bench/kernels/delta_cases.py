@@ -36,7 +36,7 @@ STEPS = ((1, 1, 2.5), (1, KEPT, None), (4, 4, 3.5), (4, 1, 3.5), (16, 16, 6.0))
 @dataclass(frozen=True)
 class Step:
     rows: int
-    replay: int
+    n_pending_accepted: int
     n_sequences: int = 1
     rows_per_thread: int | None = None
 
@@ -71,7 +71,10 @@ def _step(place: Place, shape: GdnShape, step: Step) -> Work:
     starts = np.arange(0, n_rows + 1, step.rows, dtype=np.int32)
     slots = np.arange(n, dtype=np.int32)
     sequences = GdnSequences(
-        place.put(starts), place.put(slots), place.ints(*[PAST] * n), place.ints(*[step.replay] * n)
+        place.put(starts),
+        place.put(slots),
+        place.ints(*[PAST] * n),
+        place.ints(*[step.n_pending_accepted] * n),
     )
     gates = place.put(layer.true_rows[:n_rows])
     arrivals = place.zeros(n_arrivals(shape, n_rows, n), np.int32)
@@ -86,8 +89,8 @@ def _step(place: Place, shape: GdnShape, step: Step) -> Work:
         NormOutputs(place.packed(n_rows, shape.value_width)),
         rows_per_thread=step.rows_per_thread,
     )
-    stores = step.replay >= KEPT or step.replay + step.rows > WINDOW
-    each = replay_bytes(shape, 1, step.rows, step.replay, stores=stores).total
+    stores = step.n_pending_accepted >= KEPT or step.n_pending_accepted + step.rows > WINDOW
+    each = replay_bytes(shape, 1, step.rows, step.n_pending_accepted, stores=stores).total
     inputs = 4 * (step.rows * (shape.channels + shape.gates_width) + (CONV - 1) * shape.channels)
     moved = n * (each + inputs) + packed_bytes(n_rows, shape.value_width)
     return Work(launch, moved, error=lambda: _error(place, shape, step))
@@ -111,8 +114,14 @@ def _error(place: Place, shape: GdnShape, step: Step) -> float:
     """Of the rows of a text's second step, whose factors of the first hold; packed."""
     layer = _layer(shape)
     rows = layer.true_rows
-    first, second = rows[: step.replay], rows[step.replay : step.replay + step.rows]
-    parts = [Part(0, 0, 0, first)], [Part(0, step.replay, step.replay, second)]
+    first, second = (
+        rows[: step.n_pending_accepted],
+        rows[step.n_pending_accepted : step.n_pending_accepted + step.rows],
+    )
+    parts = (
+        [Part(0, 0, 0, first)],
+        [Part(0, step.n_pending_accepted, step.n_pending_accepted, second)],
+    )
     run, reference = KernelRun(place.machine, layer, 1), ReferenceRun(layer, 1)
     for part in parts:
         made, exact = run.step(part), reference.step(part)

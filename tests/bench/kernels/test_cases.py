@@ -50,20 +50,20 @@ def test_a_wrong_result_is_told(main: Any) -> None:
 
 
 def test_figures_of_a_case(main: Any) -> None:
-    from bench.kernels.case import Asked, Case, Outcome, Work
+    from bench.kernels.case import Asked, Case, RoundOutcome, Work
 
     def none(place: object) -> Any:
         return Work(lambda: None, 0)
 
     case = Case("copy", none, asked=Asked(share=0.8, us=2.0))
-    outcome = Outcome(case, 1e-6, 1e-6, 2e-6, moved=3_000_000, flops=10**6)
+    outcome = RoundOutcome(case, 1e-6, 1e-6, 2e-6, moved=3_000_000, flops=10**6)
     time, share, error = outcome.figures(copied=4e12)
     assert (time.measured, time.asked, time.verdict) == (pytest.approx(1.0), "<= 2.00", "met")
     assert time.detail["gb_per_s"] == pytest.approx(3000)
     assert time.detail["tflop_per_s"] == pytest.approx(1.0)
     assert (share.measured, share.verdict) == (pytest.approx(0.75), "missed")
     assert (error.measured, error.verdict) == (1e-6, "met")
-    unchecked = Outcome(case, math.nan, 1e-6, 1e-6, 1, 0)
+    unchecked = RoundOutcome(case, math.nan, 1e-6, 1e-6, 1, 0)
     assert unchecked.is_right
     assert len(unchecked.figures(4e12)) == 2
 

@@ -12,11 +12,11 @@ from support.chains import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_a
 from support.running import load
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.chain import ChainPlan, DraftAsk, Drafts
+from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings
 from nextn.core.backend.interface import HostOutput, Taps
-from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, pending_accepted_after
 from nextn.core.models.mtp import H_NEXTN
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -28,8 +28,8 @@ KINDS = {"mtp": ("qwen35", True), "attention": ("qwen3", False), "recurrent": ("
 def drafter(tiny: Tiny, device: str, kind: str, n_taken: int = 0) -> Drafter:
     family, is_head = KINDS[kind]
     model, backend = load(tiny(family, mtp=is_head).path, device)
-    taken = np.arange(3, 3 + 2 * n_taken, 2, dtype=np.int32) if n_taken else None
-    return Drafter(model, backend, is_head, taken)
+    vocab_subset = np.arange(3, 3 + 2 * n_taken, 2, dtype=np.int32) if n_taken else None
+    return Drafter(model, backend, is_head, vocab_subset)
 
 
 class Naive:
@@ -41,15 +41,15 @@ class Naive:
         model = made.model
         forward = model.nextn[0].forward if made.is_head else model.forward
         self.run = made.backend.compile(forward, made.new_state(), max_rows=1, taps=taps)
-        self.replay: dict[int, int] = {}  # by slot
+        self.n_pending_accepted: dict[int, int] = {}  # by slot
 
     def draft(
-        self, piece: Piece, hidden: np.ndarray | None, ask: DraftAsk, stops: Sequence[int]
+        self, piece: Piece, hidden: np.ndarray | None, ask: DraftSettings, stops: Sequence[int]
     ) -> tuple[list[int], list[float]]:
         tokens: list[int] = []
         chances: list[float] = []
         past, position = piece.past, piece.first_position or piece.past
-        replay = self.replay.get(piece.slot, 0)
+        replay = self.n_pending_accepted.get(piece.slot, 0)
         rows = list(piece.tokens)
         row = None
         for i in range(len(rows) + max(ask.length - 1, 0)):
@@ -60,27 +60,33 @@ class Naive:
                 [Piece([token], past, piece.pages, piece.slot, replay, position)], row
             )
             output = self.run(step)
-            past, position, replay = past + 1, position + 1, replay_after(replay, 1, 1, WINDOW)
+            past, position, replay = (
+                past + 1,
+                position + 1,
+                pending_accepted_after(replay, 1, 1, WINDOW),
+            )
             row = output.taps[H_NEXTN].copy() if hidden is not None else None
-            self.replay[piece.slot] = replay
+            self.n_pending_accepted[piece.slot] = replay
             if i >= len(rows) - 1 and ask.length:
                 logits = self.known(output.logits[0])
-                token = ask.chooser.pick(HostOutput(logits[None], {}), 0, position)
-                weights = np.exp((logits.astype(np.float64) - logits.max()) * ask.sharpness)
+                token = ask.picker.pick(HostOutput(logits[None], {}), 0, position)
+                weights = np.exp(
+                    (logits.astype(np.float64) - logits.max()) * ask.inverse_temperature
+                )
                 chance = float(weights[token] / weights.sum())
                 if token in stops or chance < ask.p_min:
                     break
-                ask.chooser.accept(token)
+                ask.picker.accept(token)
                 tokens.append(token)
                 chances.append(chance)
         return tokens, chances
 
     def known(self, logits: np.ndarray) -> np.ndarray:
-        taken = self.made.taken
-        if taken is None:
+        vocab_subset = self.made.vocab_subset
+        if vocab_subset is None:
             return logits
         out = np.full_like(logits, -np.inf)
-        out[taken] = logits[taken]
+        out[vocab_subset] = logits[vocab_subset]
         return out
 
 
@@ -119,30 +125,32 @@ def test_samplers_that_remember_see_their_own_draft(tiny: Tiny, device: str) -> 
     sampler = Sampler(params, n_vocab=made.n_vocab)
     text = [1, 2, 3]
     sampler.begin(text)
-    chooser = DraftSampler(sampler)
+    picker = DraftSampler(sampler)
     run = made.run(made.new_state())
     drafts = []
     for _ in range(2):
-        chooser.restart(text)
-        drafts.append(run(build_step([Piece(text, 0, range(6))]), [DraftAsk(chooser, MAX_DRAFT)]))
+        picker.restart(text)
+        drafts.append(
+            run(build_step([Piece(text, 0, range(6))]), [DraftSettings(picker, MAX_DRAFT)])
+        )
     (tokens,) = drafts[0].tokens
     assert len({*text, *tokens}) == len(text) + MAX_DRAFT
     assert drafts[1] == drafts[0], "the text's sampler was not touched"
 
 
 @pytest.mark.parametrize("taken", [[], [3, 3], [5, 4], [-1, 2], [0, 512]])
-def test_tokens_of_a_short_head_are_checked(taken: list[int]) -> None:
+def test_tokens_of_a_short_head_are_checked(vocab_subset: list[int]) -> None:
     with pytest.raises(ValueError, match="must ascend"):
-        ChainPlan(8, 4, 512, taken=np.array(taken, np.int32))
+        DraftLoopPlan(8, 4, 512, vocab_subset=np.array(vocab_subset, np.int32))
 
 
 def test_cells_of_a_draft_are_of_no_consequence(tiny: Tiny, device: str) -> None:
     """What a draft wrote is overwritten by the rows that turn out true."""
     made = drafter(tiny, device, "attention")
-    chooser = DraftSampler(Sampler(SamplingParams(temperature=0.0), n_vocab=made.n_vocab))
+    picker = DraftSampler(Sampler(SamplingParams(temperature=0.0), n_vocab=made.n_vocab))
     pages = range(6)
     drafted, fresh = made.run(made.new_state()), made.run(made.new_state())
     for run, length in ((drafted, MAX_DRAFT), (fresh, 0)):
-        run(build_step([Piece([1, 2, 3], 0, pages)]), [DraftAsk(chooser, length)])
+        run(build_step([Piece([1, 2, 3], 0, pages)]), [DraftSettings(picker, length)])
     after = build_step([Piece([9] * PAGE_LEN, 3, pages)])
-    assert drafted(after, [DraftAsk(chooser, 3)]) == fresh(after, [DraftAsk(chooser, 3)])
+    assert drafted(after, [DraftSettings(picker, 3)]) == fresh(after, [DraftSettings(picker, 3)])

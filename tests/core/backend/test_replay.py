@@ -25,7 +25,7 @@ from nextn.core.backend.layers import (
     Norm,
     StateShape,
 )
-from nextn.core.backend.step import Piece, Step, build_step, n_kept, replay_after
+from nextn.core.backend.step import Piece, Step, build_step, n_kept, pending_accepted_after
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4
@@ -89,15 +89,19 @@ class DeltaRun:
             alone.shape, n_pages=1, page_len=16, n_slots=2, window=window
         )
         self.run_step = alone.backend.compile(alone.forward, self.state, max_rows=WIDE + 2)
-        self.past, self.replay = 0, 0
+        self.past, self.n_pending_accepted = 0, 0
 
-    def run(self, rows: Floats, n_true: int) -> Floats:
+    def run(self, rows: Floats, n_valid: int) -> Floats:
         """Outputs of the rows that hold."""
         n = len(rows)
-        piece = Piece([0] * n, self.past, [0], slot=1, replay=self.replay, n_out=n)
-        out = self.run_step(build_step([piece], rows)).logits[:n_true].copy()
-        self.past += n_true
-        self.replay = replay_after(self.replay, n, n_true, self.window)
+        piece = Piece(
+            [0] * n, self.past, [0], slot=1, n_pending_accepted=self.n_pending_accepted, n_out=n
+        )
+        out = self.run_step(build_step([piece], rows)).logits[:n_valid].copy()
+        self.past += n_valid
+        self.n_pending_accepted = pending_accepted_after(
+            self.n_pending_accepted, n, n_valid, self.window
+        )
         return out
 
     def run_plain(self, n: int) -> Floats:
@@ -105,10 +109,10 @@ class DeltaRun:
 
     def run_drafted(self, plan: Plan) -> Floats:
         out = []
-        for n_rows, n_true in plan:
+        for n_rows, n_valid in plan:
             rows = self.alone.wrong_rows[self.past : self.past + n_rows].copy()
-            rows[:n_true] = self.alone.true_rows[self.past : self.past + n_true]
-            out.append(self.run(rows, n_true))
+            rows[:n_valid] = self.alone.true_rows[self.past : self.past + n_valid]
+            out.append(self.run(rows, n_valid))
         return np.concatenate(out)
 
     def settle(self) -> dict[str, Any]:
@@ -144,14 +148,14 @@ def test_rejected_rows_leave_no_trace_in_any_bit(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("n_true", range(1, WINDOW))
-def test_this_comparison_can_fail(device: str, n_true: int) -> None:
+@pytest.mark.parametrize("n_valid", range(1, WINDOW))
+def test_this_comparison_can_fail(device: str, n_valid: int) -> None:
     """One factor too many is seen, at every position."""
     alone = delta_alone(HeadOrder.TILED, device)
     drafted, plain = DeltaRun(alone), DeltaRun(alone)
-    drafted.run_drafted([(2, 2), (WINDOW, n_true)])
+    drafted.run_drafted([(2, 2), (WINDOW, n_valid)])
     plain.run_plain(drafted.past)
-    drafted.replay += 1
+    drafted.n_pending_accepted += 1
     one = alone.true_rows[plain.past : plain.past + 1]
     assert not np.array_equal(drafted.run(one, 1), plain.run(one, 1))
 
@@ -161,8 +165,8 @@ def test_factors_wait_while_they_are_few() -> None:
     assert [n_kept(replay, 1, 65) for replay in range(6)] == [0, 1, 2, 3, 0, 0]
     assert n_kept(3, 62, 65) == 3
     assert n_kept(3, 63, 65) == 0  # would not fit behind them
-    assert replay_after(3, 6, 6, WIDE) == 9
-    assert replay_after(3, WIDE + 2, WIDE + 1, WIDE) == WIDE - 1
+    assert pending_accepted_after(3, 6, 6, WIDE) == 9
+    assert pending_accepted_after(3, WIDE + 2, WIDE + 1, WIDE) == WIDE - 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -172,8 +176,8 @@ def test_a_factor_that_waits_longest_counts(device: str) -> None:
     runs = [DeltaRun(alone, WIDE) for _ in range(3)]
     for run in runs:
         run.run_drafted([(3, 3), (6, 6)])
-        assert run.replay == 9
-    runs[1].replay, runs[2].replay = 8, 3
+        assert run.n_pending_accepted == 9
+    runs[1].n_pending_accepted, runs[2].n_pending_accepted = 8, 3
     one = alone.true_rows[9:10]
     right, first, second = (run.run(one, 1) for run in runs)
     assert not np.array_equal(right, first)
@@ -194,10 +198,10 @@ def test_model_after_rejections_equals_a_fresh_run(
     truth = random_tokens(80, seed=5)
     drafted = Running(machine(tiny, device))
     drafted.append(truth[:n_prompt])
-    for n_rows, n_true in plan:
+    for n_rows, n_valid in plan:
         at = drafted.n_tokens
-        drafted.forward(_with_wrong_tail(truth[at : at + n_rows], n_true))
-        drafted.accept(n_rows, n_true)
+        drafted.forward(_with_wrong_tail(truth[at : at + n_rows], n_valid))
+        drafted.accept(n_rows, n_valid)
     made = drafted.n_tokens
     got = drafted.append(truth[made : made + 1])[0]
     want = Running(machine(tiny, device)).append(truth[: made + 1])[-1]
@@ -207,22 +211,22 @@ def test_model_after_rejections_equals_a_fresh_run(
         assert np.array_equal(got, want)
 
 
-def _with_wrong_tail(tokens: Sequence[int], n_true: int) -> list[int]:
-    return [t if i < n_true else (t + 101) % 512 for i, t in enumerate(tokens)]
+def _with_wrong_tail(tokens: Sequence[int], n_valid: int) -> list[int]:
+    return [t if i < n_valid else (t + 101) % 512 for i, t in enumerate(tokens)]
 
 
-@pytest.mark.parametrize("n_true", range(1, WINDOW + 1))
-def test_saved_while_pending_goes_on_elsewhere(tiny: Tiny, n_true: int, device: str) -> None:
+@pytest.mark.parametrize("n_valid", range(1, WINDOW + 1))
+def test_saved_while_pending_goes_on_elsewhere(tiny: Tiny, n_valid: int, device: str) -> None:
     """A sequence saved between a draft and its settling continues in other pages and slot."""
     truth = random_tokens(40, seed=6)
     first = Running(machine(tiny, device))
     first.append(truth[:19])
-    first.forward(_with_wrong_tail(truth[19 : 19 + WINDOW], n_true))
-    first.accept(WINDOW, n_true)
+    first.forward(_with_wrong_tail(truth[19 : 19 + WINDOW], n_valid))
+    first.accept(WINDOW, n_valid)
     image: SlotImage = first.image()
 
     other = Machine(first.machine.model, first.machine.backend, window=WINDOW)
-    second = Running(other, 1, [13, 2, 40, 7], first.n_tokens, first.replay)
+    second = Running(other, 1, [13, 2, 40, 7], first.n_tokens, first.n_pending_accepted)
     other.backend.load_slot(other.state, 1, second.pages, image)
     rest = truth[first.n_tokens :]
     assert np.array_equal(first.append(rest), second.append(rest))
@@ -234,8 +238,8 @@ def test_copied_slot_goes_on_alike(tiny: Tiny, device: str) -> None:
     first = Running(machine(tiny, device))
     first.append(truth[:20])
     backend, state = first.machine.backend, first.machine.state
-    backend.copy_slot(state, 0, 1, first.replay)
+    backend.copy_slot(state, 0, 1, first.n_pending_accepted)
     backend.copy_pages(state, [PAGES[1]], [30])
-    second = Running(first.machine, 1, [PAGES[0], 30], 20, first.replay)
+    second = Running(first.machine, 1, [PAGES[0], 30], 20, first.n_pending_accepted)
     want = first.append(truth[20:])
     assert np.array_equal(second.append(truth[20:]), want)

@@ -9,7 +9,7 @@ import pytest
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, pending_accepted_after
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
@@ -26,8 +26,8 @@ def test_one_step_for_a_whole_text(
     replay = 0
     for i, token in enumerate(tokens):
         step.tokens[0], step.positions[0], step.past[0] = token, i, i
-        step.replay[0] = replay
-        replay = replay_after(replay, 1, 1, machine.window)
+        step.n_pending_accepted[0] = replay
+        replay = pending_accepted_after(replay, 1, 1, machine.window)
         got.append(machine.run(step).logits[0].copy())
         if i % 7 == 3:
             other.append(tokens[: 1 + i % 3])

@@ -16,9 +16,9 @@ from support.scripted import (
     params,
 )
 
-from nextn.core.engine.drafting import FORGOTTEN_AFTER, MAX_FAILURES
 from nextn.core.engine.engine import Engine
-from nextn.core.speculation.interface import Ask, Draft, Opening, Seen
+from nextn.core.engine.speculator_host import FORGOTTEN_AFTER, MAX_FAILURES
+from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, StepResult
 
 METHODS = ("begin", "propose", "observe", "settle", "end", "carry")
 
@@ -37,18 +37,18 @@ class Failing(Oracle):
             if self.turn in self.when:
                 raise RuntimeError(f"injected into {where}")
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         assert opening.sequence not in self.known
         self.known.add(opening.sequence)
         self._maybe("begin")
 
-    def propose(self, asks: list[Ask]) -> list[Draft]:  # type: ignore[override]
+    def propose(self, asks: list[DraftRequest]) -> list[Draft]:  # type: ignore[override]
         assert all(ask.sequence in self.known for ask in asks)
         drafts = super().propose(asks)
         self._maybe("propose")
         return drafts
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         self._maybe("observe")
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:

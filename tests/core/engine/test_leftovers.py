@@ -21,7 +21,7 @@ from support.scripted import (
 
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError, FileFormatError
-from nextn.core.state.leftovers import Leftovers
+from nextn.core.state.prefix_export import PrefixExport
 from nextn.core.state.sizes import StateSizes
 from nextn.core.state.snapshot import SequenceSnapshot
 
@@ -39,13 +39,13 @@ def written(
 
 
 def saved(engine: Engine, tokens: list[int]) -> SequenceSnapshot:
-    found = engine.save_left(tokens)
+    found = engine.save_prefix(tokens)
     assert found is not None
     return found.joined()
 
 
 def restore(engine: Engine, snapshot: SequenceSnapshot) -> int:
-    return engine.restore_left(Leftovers.split(snapshot))
+    return engine.load_prefix(PrefixExport.split(snapshot))
 
 
 def ask(engine: Engine, prompt: list[int]) -> int:
@@ -57,16 +57,18 @@ def ask(engine: Engine, prompt: list[int]) -> int:
     return text.stats.cached_n
 
 
-@pytest.mark.parametrize("any_cut", [True, False])
+@pytest.mark.parametrize("batch_invariant", [True, False])
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_another_engine_goes_on(hybrid: bool, any_cut: bool, tmp_path: Path) -> None:
-    first, tokens = written(hybrid=hybrid, any_cut=any_cut)
+def test_another_engine_goes_on(hybrid: bool, batch_invariant: bool, tmp_path: Path) -> None:
+    first, tokens = written(hybrid=hybrid, batch_invariant=batch_invariant)
     saved(first, tokens).save(tmp_path / "saved")
-    second = make_engine(hybrid=hybrid, sizes=replace(SMALL, n_checkpoints=8), any_cut=any_cut)
+    second = make_engine(
+        hybrid=hybrid, sizes=replace(SMALL, n_checkpoints=8), batch_invariant=batch_invariant
+    )
     for other in ([7, 7], [9] * 9):  # so that it gets other pages and slots
         ask(second, other)
     n = restore(second, SequenceSnapshot.load(tmp_path / "saved"))
-    assert n == (len(tokens) - 1 if any_cut else 16)
+    assert n == (len(tokens) - 1 if batch_invariant else 16)
     assert_nothing_is_held(second)
     assert ask(second, [*tokens, 3, 1]) == n
     assert ask(first, [*tokens, 3, 1]) == n
@@ -102,8 +104,8 @@ def test_saved_what_was_restored() -> None:
 
 def test_nothing_is_left() -> None:
     engine, tokens = written()
-    assert engine.save_left([50, 51, 52]) is None
-    assert engine.save_left(tokens[:10]) is None  # pages, but no state to go on from
+    assert engine.save_prefix([50, 51, 52]) is None
+    assert engine.save_prefix(tokens[:10]) is None  # pages, but no state to go on from
     assert saved(engine, [*tokens[:19], 50, 50]).n_cells == 16
 
 
@@ -113,14 +115,14 @@ def test_forgotten(hybrid: bool) -> None:
     other = engine.add([*LONG[:16], 40, 41], params(2))
     drain(engine)
     engine.forget_text(tokens)
-    assert engine.save_left(other.tokens) is not None
+    assert engine.save_prefix(other.tokens) is not None
     assert ask(engine, [*other.tokens, 1]) == len(other.tokens) - 1
     engine.forget_text([*other.tokens, 1])
     engine.forget_text(tokens)
     assert ask(engine, [*tokens, 1]) <= 16
     engine, tokens = written(hybrid=hybrid)
     engine.forget_text(tokens)
-    assert engine.save_left(tokens) is None
+    assert engine.save_prefix(tokens) is None
     assert engine.store.pool.n_idle == engine.store.slots.n_kept == 0
     assert ask(engine, [*tokens, 1]) == 0
 
@@ -203,7 +205,7 @@ def state(**changes: Any) -> dict[str, bytes]:
         ({"tokens": np.ones(60, np.int32)}, "60 tokens.*context"),
         ({"image": {}}, "shape"),
         ({"n_cells": 3}, "shape"),
-        ({"replay": 1, "image": {"cells": np.zeros(1)}}, "shape"),
+        ({"n_pending_accepted": 1, "image": {"cells": np.zeros(1)}}, "shape"),
         ({"more": {"kind": None}}, "not one that has ended"),
         ({"more": {"drafter cells": None}}, "what drafters have read"),
         ({"more": {"drafter cells": bytes(2)}}, "what drafters have read"),

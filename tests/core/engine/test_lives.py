@@ -57,7 +57,7 @@ ACTIONS = st.one_of(
 ENGINES = st.fixed_dictionaries(
     {
         "hybrid": st.booleans(),
-        "any_cut": st.booleans(),
+        "batch_invariant": st.booleans(),
         "sizes": st.builds(
             lambda n, spare, pages, window: replace(
                 SMALL, n_slots=n, n_checkpoints=spare, kv_pages=pages, window=window
@@ -176,7 +176,7 @@ def test_a_wrong_replay_count_would_be_seen(wrong: int) -> None:
     engine.step()
     engine.step()
     assert sequence.state is not None
-    assert sequence.state.replay not in (0, wrong)
-    sequence.state.replay = wrong
+    assert sequence.state.n_pending_accepted not in (0, wrong)
+    sequence.state.n_pending_accepted = wrong
     drain(engine)
     assert made(sequence) != alone(PROMPT, params(), engine)

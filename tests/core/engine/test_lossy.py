@@ -32,7 +32,7 @@ from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, STOP, TARGET, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
 from nextn.core.speculation.synthetic import chances_of, rates_for_length
 
 OPEN, CLOSE = 21, 22
@@ -47,10 +47,10 @@ class Ranked(Speculator):
     def __init__(self, rank: int = 1) -> None:
         self.rank = rank
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         text = list(ask.tokens)
         for _ in range(ask.max_draft):
             logits = next_logits(text, hybrid=False)
@@ -163,7 +163,7 @@ def test_only_while_the_text_is_a_thought() -> None:
     however lax the rule is."""
 
     class Closing(Ranked):
-        def _draft(self, ask: Ask) -> Draft:
+        def _draft(self, ask: DraftRequest) -> Draft:
             return Draft([CLOSE], ["ranked"]) if len(ask.tokens) % 3 else super()._draft(ask)
 
     biased = replace(GREEDY, logit_bias=((OPEN, -math.inf), (CLOSE, 0.3005)))
@@ -204,7 +204,7 @@ def test_not_outside_of_thoughts(prompt: list[int]) -> None:
 
 def test_the_end_has_to_be_the_targets_own() -> None:
     class Ending(Speculator):
-        def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
             return [Draft([END], ["ending"]) for _ in asks]
 
     engine = relaxing(Acceptance("relaxed", N_VOCAB, 1.0, always=True), Ending())
@@ -271,7 +271,7 @@ class Constant(Speculator):
     def __init__(self, token: int = 7) -> None:
         self.token = token
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [Draft([self.token] * ask.max_draft, ["const"] * ask.max_draft) for ask in asks]
 
 

@@ -116,7 +116,7 @@ def test_state_after_drafts_is_that_of_a_fresh_run(
             engine.step()
         oracle.length, oracle.spoil = SIZES.window - 1, lambda _number, _place: 1
         engine.step()
-        assert (sequence.state.n_cells, sequence.state.replay) == (32, 1)
+        assert (sequence.state.n_cells, sequence.state.n_pending_accepted) == (32, 1)
         return engine, sequence
 
     plain, without = run(lambda _number, _place: 0, 0)
@@ -134,7 +134,7 @@ def what_counts(engine: Engine, sequence: Sequence) -> dict[str, NDArray[Any]]:
     assert sequence.state is not None
     parts: dict[str, NDArray[Any]] = {}
     for name, array in engine.store.save(sequence.state).items():
-        n_cells, n_rows = sequence.state.n_cells, sequence.state.replay
+        n_cells, n_rows = sequence.state.n_cells, sequence.state.n_pending_accepted
         kind = name.rpartition(".")[2]
         if name.startswith("kv") and array.ndim > 3:  # the CPU's pages: cells are at the end
             array = np.moveaxis(array, -1, 3) if kind == "keys" else array
@@ -171,11 +171,11 @@ def test_saved_and_restored_is_never_stopped(
     assert [event._replace(sequence=0) for event in events] == want
 
 
-@pytest.mark.parametrize("any_cut", [True, False])
+@pytest.mark.parametrize("batch_invariant", [True, False])
 def test_a_second_turn_is_a_cold_run(
-    make: Callable[..., Engine], device: str, any_cut: bool
+    make: Callable[..., Engine], device: str, batch_invariant: bool
 ) -> None:
-    engine = make(any_cut=any_cut)
+    engine = make(batch_invariant=batch_invariant)
     first, _ = write(engine)
     prompt = [*first.tokens, *random_tokens(20, seed=9, n_vocab=256)]
     warm = engine.add(prompt, PARAMS)
@@ -183,7 +183,7 @@ def test_a_second_turn_is_a_cold_run(
     cold = make(reuse=False)
     cold.add(prompt, PARAMS)
     assert_same_text([event._replace(sequence=0) for event in got], drain(cold), device)
-    assert warm.stats.cached_n == (len(first.tokens) - 1 if any_cut else 16)
+    assert warm.stats.cached_n == (len(first.tokens) - 1 if batch_invariant else 16)
 
 
 def test_several_at_once_are_each_alone(make: Callable[..., Engine], device: str) -> None:

@@ -22,7 +22,7 @@ from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.noise import DRAFT_TOKEN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import load_tokenizer
 
@@ -37,17 +37,17 @@ MODES = {
 class Guessing(Speculator):
     """Draws from a law that has nothing to do with the model."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         draft = Draft()
         for place in range(ask.max_draft):
             position = len(ask.tokens) + place
             logits = np.random.default_rng(position).normal(0, 1, 512).astype(np.float32)
-            law = ask.sampler.copy().law(logits, ask.tokens, position)
-            draft.tokens.append(ask.sampler.draw(law, position, DRAFT_TOKEN))
-            draft.laws.append(law)
+            distribution = ask.sampler.copy().distribution(logits, ask.tokens, position)
+            draft.tokens.append(ask.sampler.draw(distribution, position, DRAFT_TOKEN))
+            draft.distributions.append(distribution)
             draft.sources.append("guess")
         return draft
 

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support import laws
+from support import distributions as expected
 from support.scripted import (
     GREEDY,
     N_VOCAB,
@@ -30,11 +30,11 @@ from support.scripted import (
 from nextn.core.engine import verify
 from nextn.core.errors import ConfigError
 from nextn.core.generation import TARGET, GenerateParams
-from nextn.core.sampling.law import Law, residual
+from nextn.core.sampling.distribution import Distribution, residual
 from nextn.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import Acceptance
-from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
 
 RATIO = Acceptance("ratio")
 N_RUNS, N_TOKENS = 1200, 3
@@ -77,24 +77,24 @@ class Drawing(Speculator):
         self.opinion, self.length, self.purpose = opinion, length, purpose
         self.is_sure, self.is_told, self.least = is_sure, is_told, least
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         sampler, text, draft = ask.sampler.copy(), list(ask.tokens), Draft()
         for _ in range(min(self.length, ask.max_draft)):
             logits = self.opinion(next_logits(text, hybrid=False)).astype(np.float32)
-            law = sampler.law(logits, text, len(text))
+            distribution = sampler.distribution(logits, text, len(text))
             if self.is_sure:
-                best = int(law.ids[law.probabilities.argmax()])
-                law = Law(np.array([best]), np.ones(1))
-            token = sampler.draw(law, len(text), self.purpose)
-            if law(token) < self.least:
+                best = int(distribution.ids[distribution.probabilities.argmax()])
+                distribution = Distribution(np.array([best]), np.ones(1))
+            token = sampler.draw(distribution, len(text), self.purpose)
+            if distribution(token) < self.least:
                 break
             draft.tokens.append(token)
             draft.sources.append("drawing")
             if self.is_told:
-                draft.laws.append(law)
+                draft.distributions.append(distribution)
             sampler.accept(token)
             text.append(token)
         return draft
@@ -110,7 +110,7 @@ def surprise(drafter: Speculator, sampling: SamplingParams = THREE, n_runs: int 
     drain(engine)
     found = Counter(tuple(made(text)) for text in texts)
     logits_after = partial(next_logits, hybrid=False)
-    return laws.surprise(found, laws.law_of_texts(PROMPT, N_TOKENS, sampling, logits_after))
+    return expected.surprise(found, expected.law_of_texts(PROMPT, N_TOKENS, sampling, logits_after))
 
 
 DRAFTERS: dict[str, Callable[[], Speculator]] = {
@@ -150,14 +150,14 @@ def test_after_all_transforms(sampling: SamplingParams) -> None:
 
 
 def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unscaled(target: Law, drafter: Law | None, token: int) -> Law:
+    def unscaled(target: Distribution, drafter: Distribution | None, token: int) -> Distribution:
         """Not normalised, and drawn from as if it were: what is missing goes to the last one."""
         left = residual(target, drafter, token)
         shares = left.probabilities.copy()
         if drafter is not None and shares.size > 1:
             shares = np.array([target(t) - drafter(t) for t in left.ids.tolist()])
             shares[-1] = 1 - shares[:-1].sum()
-        return Law(left.ids, shares)
+        return Distribution(left.ids, shares)
 
     wrong = {
         "chance": [lambda p, q, token: 1.0, lambda p, q, token: p(token)],

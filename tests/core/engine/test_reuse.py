@@ -29,10 +29,10 @@ from nextn.core.sampling.params import SamplingParams
 # Reuse -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("any_cut", [True, False])
+@pytest.mark.parametrize("batch_invariant", [True, False])
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_a_second_turn_reuses_the_first(hybrid: bool, any_cut: bool) -> None:
-    engine = make_engine(hybrid=hybrid, any_cut=any_cut)
+def test_a_second_turn_reuses_the_first(hybrid: bool, batch_invariant: bool) -> None:
+    engine = make_engine(hybrid=hybrid, batch_invariant=batch_invariant)
     first = engine.add(PROMPT, params(9, ignore_eos=True))
     drain(engine)
     prompt = [*first.tokens, 3, 2, 1]
@@ -40,7 +40,7 @@ def test_a_second_turn_reuses_the_first(hybrid: bool, any_cut: bool) -> None:
     drain(engine)
     assert made(second) == alone(prompt, params(), engine)
     # All that the model has seen of the first, or the whole chunks of its prompt.
-    assert second.stats.cached_n == (18 if any_cut else 8)
+    assert second.stats.cached_n == (18 if batch_invariant else 8)
 
 
 @pytest.mark.parametrize("hybrid", [False, True])

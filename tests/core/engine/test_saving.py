@@ -20,7 +20,7 @@ from support.scripted import (
 from nextn.core.errors import ConfigError, FileFormatError
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Ask, Draft, Opening
+from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart
 from nextn.core.state.snapshot import SequenceSnapshot
 
 PROMPT = [5, 3, 8, 1, 4, 4, 7, 2, 9, 11, 6, 6, 2]
@@ -41,7 +41,7 @@ class Noted(Oracle):
         super().__init__(lambda number, place: int(place == number % 4), length=4)
         self.notes: dict[int, bytes] = {}
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         self.notes[opening.sequence] = b"fresh"
 
     def propose(self, asks: Any) -> list[Draft]:
@@ -49,7 +49,7 @@ class Noted(Oracle):
             self.note(ask)
         return super().propose(asks)
 
-    def note(self, ask: Ask) -> None:
+    def note(self, ask: DraftRequest) -> None:
         self.notes[ask.sequence] = b"%d" % len(ask.tokens)
 
     def save(self, sequence: int) -> dict[str, bytes]:

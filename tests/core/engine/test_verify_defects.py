@@ -35,7 +35,7 @@ from nextn.core.engine.scheduler import Part
 from nextn.core.engine.verify import Match
 from nextn.core.errors import NonFiniteError
 from nextn.core.generation import EOS, ERROR, TARGET, Event
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 
 
 def prompt_that_ends() -> tuple[list[int], list[int]]:
@@ -85,7 +85,7 @@ def test_a11_logprobs_of_verified_tokens(wrong: int) -> None:
 class Greedy(Oracle):
     """Drafts far more than it was asked for."""
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         assert ask.max_draft > 0
         return Draft([1] * 1000, ["greedy"] * 1000)
 

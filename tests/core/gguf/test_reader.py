@@ -1,4 +1,4 @@
-"""Opening files: where the bytes live, what outlives closing, what happens to a cut file."""
+"""SequenceStart files: where the bytes live, what outlives closing, what happens to a cut file."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ def rows_of(backend: Backend, forward: Forward, shape: StateShape, width: int) -
     return backend.compile(forward, state, max_rows=4)(step).logits.copy()
 
 
-def compare(backend: Backend, short: Floats, whole: Floats, taken: Any) -> None:
+def compare(backend: Backend, short: Floats, whole: Floats, vocab_subset: Any) -> None:
     assert np.ptp(short) > 0
     if backend.name == "cpu":
-        np.testing.assert_array_equal(short.view(np.int32), whole[:, taken].view(np.int32))
+        np.testing.assert_array_equal(short.view(np.int32), whole[:, vocab_subset].view(np.int32))
     else:
-        np.testing.assert_allclose(short, whole[:, taken], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(short, whole[:, vocab_subset], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -85,12 +85,12 @@ def test_rows_of_whoever_owns_the_head(
     path = build_tiny("qwen35", tmp_path, mtp=True, quantise=quantise, edit=edit).path
     model, backend = load(path, device)
     head = model.nextn[0]
-    taken = np.flatnonzero(np.random.default_rng(1).random(512) < 0.2).astype(np.int32)
+    vocab_subset = np.flatnonzero(np.random.default_rng(1).random(512) < 0.2).astype(np.int32)
     before = backend.weight_bytes()
-    short = head.shortened(backend, taken)
+    short = head.shortened(backend, vocab_subset)
     assert 0 < backend.weight_bytes() - before < 0.1 * before
 
     def logits(which: MtpHead) -> Floats:
         return rows_of(backend, which.forward, model.state_shape, which.n_embd)
 
-    compare(backend, logits(short), logits(head), taken)
+    compare(backend, logits(short), logits(head), vocab_subset)

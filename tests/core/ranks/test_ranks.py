@@ -101,7 +101,7 @@ def test_logits_taps_and_state_are_those_of_one_device(
     one = Running(replace(start(path, device_of(ranks)).machine, taps=many.machine.taps & TAPS))
     assert sum(map(len, ranks.blocks)) == many.machine.model.hparams.n_layers
     assert all(map(len, ranks.blocks))
-    for length, n_true in ((12, 12), (4, 2), (3, 1), (1, 1), (1, 1), (4, 4)):
+    for length, n_valid in ((12, 12), (4, 2), (3, 1), (1, 1), (1, 1), (4, 4)):
         tokens = TOKENS[one.n_tokens : one.n_tokens + length]
         outputs = [text.forward(tokens) for text in (many, one)]
         assert np.array_equal(outputs[0].logits, outputs[1].logits)
@@ -109,7 +109,7 @@ def test_logits_taps_and_state_are_those_of_one_device(
         for name, rows in outputs[1].taps.items():
             assert np.array_equal(outputs[0].taps[name], rows), name
         for text in (many, one):
-            text.accept(length, n_true)
+            text.accept(length, n_valid)
     images = many.image(), one.image()
     assert list(images[0]) == list(images[1])
     for name, array in images[1].items():
@@ -125,12 +125,12 @@ def test_a_saved_state_goes_on_here_and_there(kind: str, ranks: RankedBackend, t
         text.append(TOKENS[:7])
     images = many.image(), one.image()
     machine = many.machine
-    twin = Running(machine, 3, range(50, 60), many.n_tokens, many.replay)
-    machine.backend.copy_slot(machine.state, 0, 3, many.replay)
+    twin = Running(machine, 3, range(50, 60), many.n_tokens, many.n_pending_accepted)
+    machine.backend.copy_slot(machine.state, 0, 3, many.n_pending_accepted)
     machine.backend.copy_pages(machine.state, many.pages[:10], list(twin.pages))
     others = [twin]
     for image, to in zip(images, (one.machine, machine), strict=True):
-        other = Running(to, 2, range(30, 40), one.n_tokens, one.replay)
+        other = Running(to, 2, range(30, 40), one.n_tokens, one.n_pending_accepted)
         to.backend.load_slot(to.state, 2, other.pages, image)
         others.append(other)
     expected = one.append(TOKENS[7:9])

@@ -13,26 +13,33 @@ from hypothesis import strategies as st
 
 from nextn.core.errors import ConfigError, NonFiniteError
 from nextn.core.sampling.candidates import Candidates
-from nextn.core.sampling.law import Law, as_candidates, chance, law_of, residual, without
+from nextn.core.sampling.distribution import (
+    Distribution,
+    as_candidates,
+    chance,
+    distribution_of,
+    residual,
+    without,
+)
 from nextn.core.sampling.noise import DRAFT_TOKEN, PICK_TOKEN, RESIDUAL
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
 N_VOCAB = 9
 
-Chance = Callable[[Law, "Law | None", int], float]
-Residual = Callable[[Law, "Law | None", int], Law]
+Chance = Callable[[Distribution, "Distribution | None", int], float]
+Residual = Callable[[Distribution, "Distribution | None", int], Distribution]
 
 
-def make_law(shares: dict[int, float]) -> Law:
+def make_law(shares: dict[int, float]) -> Distribution:
     ids = np.array(sorted(shares), np.int64)
     values = np.array([shares[token] for token in sorted(shares)])
-    return Law(ids, values / values.sum())
+    return Distribution(ids, values / values.sum())
 
 
-def dense(law: Law) -> Any:
+def dense(distribution: Distribution) -> Any:
     row = np.zeros(N_VOCAB)
-    row[law.ids] = law.probabilities
+    row[distribution.ids] = distribution.probabilities
     return row
 
 
@@ -42,7 +49,9 @@ LAWS = st.dictionaries(
 POINTS = st.integers(0, N_VOCAB - 1).map(lambda token: make_law({token: 1.0}))
 
 
-def outcome(p: Law, q: Law, chance: Chance = chance, residual: Residual = residual) -> Any:
+def outcome(
+    p: Distribution, q: Distribution, chance: Chance = chance, residual: Residual = residual
+) -> Any:
     """The law of the token that comes out, added up over all that may happen."""
     found = np.zeros(N_VOCAB)
     for token, drawn in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
@@ -54,12 +63,12 @@ def outcome(p: Law, q: Law, chance: Chance = chance, residual: Residual = residu
 
 
 @given(st.one_of(LAWS, POINTS), st.one_of(LAWS, POINTS))
-def test_the_law_is_that_of_the_target(p: Law, q: Law) -> None:
+def test_the_law_is_that_of_the_target(p: Distribution, q: Distribution) -> None:
     assert outcome(p, q) == pytest.approx(dense(p), abs=1e-12)
 
 
 @given(st.one_of(LAWS, POINTS), st.integers(0, N_VOCAB - 1))
-def test_without_a_choice_of_the_drafter(p: Law, token: int) -> None:
+def test_without_a_choice_of_the_drafter(p: Distribution, token: int) -> None:
     held = chance(p, None, token)
     assert held == p(token)
     found = held * np.eye(N_VOCAB)[token]
@@ -69,14 +78,14 @@ def test_without_a_choice_of_the_drafter(p: Law, token: int) -> None:
 
 
 @given(LAWS, LAWS)
-def test_a_token_that_the_law_rules_out_counts_as_certain(p: Law, q: Law) -> None:
+def test_a_token_that_the_law_rules_out_counts_as_certain(p: Distribution, q: Distribution) -> None:
     for token in set(range(N_VOCAB)) - set(q.ids.tolist()):
         assert chance(p, q, token) == chance(p, None, token)
         assert residual(p, q, token).ids.tolist() == residual(p, None, token).ids.tolist()
 
 
 @given(LAWS, LAWS)
-def test_laws_add_up_and_hold_no_zero(p: Law, q: Law) -> None:
+def test_laws_add_up_and_hold_no_zero(p: Distribution, q: Distribution) -> None:
     for token in q.ids.tolist():
         left = residual(p, q, token)
         assert left.probabilities.sum() == pytest.approx(1)
@@ -86,21 +95,21 @@ def test_laws_add_up_and_hold_no_zero(p: Law, q: Law) -> None:
 
 
 @given(LAWS)
-def test_equal_laws_always_hold(p: Law) -> None:
+def test_equal_laws_always_hold(p: Distribution) -> None:
     assert all(chance(p, p, token) == 1 for token in p.ids.tolist())
     assert residual(p, p, int(p.ids[0])).ids.size  # never asked for, and still no empty law
 
 
 @given(LAWS, st.sets(st.integers(0, N_VOCAB - 1)))
-def test_without_some_tokens(law: Law, tokens: set[int]) -> None:
-    left = without(law, tokens)
-    others = [token for token in law.ids.tolist() if token not in tokens]
+def test_without_some_tokens(distribution: Distribution, tokens: set[int]) -> None:
+    left = without(distribution, tokens)
+    others = [token for token in distribution.ids.tolist() if token not in tokens]
     if left is None:
         assert others == []
     else:
         assert left.ids.tolist() == others
-        share = sum(law(token) for token in others)
-        kept = [law(token) for token in others]
+        share = sum(distribution(token) for token in others)
+        kept = [distribution(token) for token in others]
         assert [left(token) * share for token in others] == pytest.approx(kept)
 
 
@@ -124,11 +133,11 @@ def test_wrong_rules_are_seen(name: str) -> None:
 
 
 @given(LAWS, LAWS)
-def test_a_law_that_is_not_told_costs_acceptance_only(p: Law, q: Law) -> None:
-    def untold_chance(p: Law, _q: Law | None, token: int) -> float:
+def test_a_law_that_is_not_told_costs_acceptance_only(p: Distribution, q: Distribution) -> None:
+    def untold_chance(p: Distribution, _q: Distribution | None, token: int) -> float:
         return chance(p, None, token)
 
-    def untold_residual(p: Law, _q: Law | None, token: int) -> Law:
+    def untold_residual(p: Distribution, _q: Distribution | None, token: int) -> Distribution:
         return residual(p, None, token)
 
     assert outcome(p, q, untold_chance, untold_residual) == pytest.approx(dense(p), abs=1e-12)
@@ -138,9 +147,9 @@ def test_a_law_that_is_not_told_costs_acceptance_only(p: Law, q: Law) -> None:
 def test_what_is_left_has_to_be_normalised() -> None:
     """A residual whose probabilities do not add up to 1 loses text."""
 
-    def bare(p: Law, q: Law | None, token: int) -> Law:
+    def bare(p: Distribution, q: Distribution | None, token: int) -> Distribution:
         left = np.maximum(dense(p) - dense(q or p), 0)
-        return Law(np.arange(N_VOCAB), left)
+        return Distribution(np.arange(N_VOCAB), left)
 
     p, q = make_law({0: 5, 1: 3, 2: 1, 4: 1}), make_law({0: 2, 1: 6, 3: 2, 4: 1})
     assert outcome(p, q, chance, bare).sum() < 0.9
@@ -165,15 +174,17 @@ def frequencies(draws: list[int]) -> Any:
 
 @pytest.mark.parametrize("params", CHAINS)
 def test_it_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
-    picks, laws = [], []
+    picks, distributions = [], []
     for sequence in range(3000):
         sampler = Sampler(params, n_vocab=N_VOCAB, sequence=sequence)
         sampler.begin([0, 3, 3])
-        laws.append(sampler.law(LOGITS, (), 3))
+        distributions.append(sampler.distribution(LOGITS, (), 3))
         picks.append(sampler.pick(LOGITS, (), 3))
-    assert all(law.ids.tolist() == laws[0].ids.tolist() for law in laws)
-    assert frequencies(picks) == pytest.approx(dense(laws[0]), abs=0.03)
-    assert set(picks) <= set(laws[0].ids.tolist())
+    assert all(
+        distribution.ids.tolist() == distributions[0].ids.tolist() for distribution in distributions
+    )
+    assert frequencies(picks) == pytest.approx(dense(distributions[0]), abs=0.03)
+    assert set(picks) <= set(distributions[0].ids.tolist())
 
 
 @pytest.mark.parametrize(
@@ -186,33 +197,35 @@ def test_it_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
 )
 def test_the_law_of_now_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
     """Steering included, behind tokens that have moved it."""
-    picks, laws = [], []
+    picks, distributions = [], []
     for sequence in range(3000):
         sampler = Sampler(replace(params, seed=9), n_vocab=N_VOCAB, sequence=sequence)
         sampler.begin([0, 3])
         for _ in range(2):
             sampler.pick(LOGITS[::-1], (), 2)
             sampler.accept(0)
-        laws.append(dense(sampler.law_now(LOGITS, (), 4)))
+        distributions.append(dense(sampler.distribution_now(LOGITS, (), 4)))
         picks.append(sampler.pick(LOGITS, (), 4))
-        assert laws[-1][picks[-1]] > 0
-        assert (dense(sampler.law_now(LOGITS, (), 4)) == laws[-1]).all()  # it has moved nothing
-    assert frequencies(picks) == pytest.approx(np.mean(laws, axis=0), abs=0.03)
+        assert distributions[-1][picks[-1]] > 0
+        assert (
+            dense(sampler.distribution_now(LOGITS, (), 4)) == distributions[-1]
+        ).all()  # it has moved nothing
+    assert frequencies(picks) == pytest.approx(np.mean(distributions, axis=0), abs=0.03)
 
 
 @settings(max_examples=20)
 @given(LAWS, st.sampled_from([PICK_TOKEN, RESIDUAL, DRAFT_TOKEN]))
-def test_draws_have_the_law(law: Law, purpose: int) -> None:
+def test_draws_have_the_law(distribution: Distribution, purpose: int) -> None:
     sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)
-    draws = [sampler.draw(law, position, purpose) for position in range(1500)]
-    assert frequencies(draws) == pytest.approx(dense(law), abs=0.06)
+    draws = [sampler.draw(distribution, position, purpose) for position in range(1500)]
+    assert frequencies(draws) == pytest.approx(dense(distribution), abs=0.06)
 
 
 def test_purposes_do_not_share_noise() -> None:
     sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)
-    law = make_law(dict.fromkeys(range(N_VOCAB), 1.0))
+    distribution = make_law(dict.fromkeys(range(N_VOCAB), 1.0))
     drawn = [
-        [sampler.draw(law, position, purpose) for position in range(900)]
+        [sampler.draw(distribution, position, purpose) for position in range(900)]
         for purpose in (PICK_TOKEN, RESIDUAL, DRAFT_TOKEN)
     ]
     for i in range(3):
@@ -223,8 +236,8 @@ def test_purposes_do_not_share_noise() -> None:
 def test_a_draw_from_the_law_of_a_pick_is_the_pick() -> None:
     for seed in range(200):
         sampler = Sampler(SamplingParams(seed=seed), n_vocab=N_VOCAB)
-        law = sampler.law(LOGITS, (), 7)
-        assert sampler.draw(law, 7, PICK_TOKEN) == sampler.pick(LOGITS, (), 7)
+        distribution = sampler.distribution(LOGITS, (), 7)
+        assert sampler.draw(distribution, 7, PICK_TOKEN) == sampler.pick(LOGITS, (), 7)
 
 
 @pytest.mark.parametrize(
@@ -236,27 +249,29 @@ def test_a_draw_from_the_law_of_a_pick_is_the_pick() -> None:
 )
 def test_samplers_that_steer_have_none(params: SamplingParams) -> None:
     sampler = Sampler(params, n_vocab=N_VOCAB)
-    assert not sampler.has_law
+    assert not sampler.has_distribution
     with pytest.raises(ConfigError, match="mirostat and adaptive-p"):
-        sampler.law(LOGITS)
+        sampler.distribution(LOGITS)
 
 
 def test_broken_logits_have_none() -> None:
     with pytest.raises(NonFiniteError):
-        Sampler(SamplingParams(), n_vocab=N_VOCAB).law(LOGITS * np.float32("nan"))
+        Sampler(SamplingParams(), n_vocab=N_VOCAB).distribution(LOGITS * np.float32("nan"))
 
 
 def test_candidates_and_back() -> None:
-    law = law_of(Candidates(np.array([5, 2, 7]), np.array([3.0, 1.0, 0.5]), ranked=True))
-    assert law.ids.tolist() == [2, 5, 7]
-    again = law_of(as_candidates(law))
-    assert again.probabilities == pytest.approx(law.probabilities)
+    distribution = distribution_of(
+        Candidates(np.array([5, 2, 7]), np.array([3.0, 1.0, 0.5]), ranked=True)
+    )
+    assert distribution.ids.tolist() == [2, 5, 7]
+    again = distribution_of(as_candidates(distribution))
+    assert again.probabilities == pytest.approx(distribution.probabilities)
 
 
 def test_what_cannot_come_is_no_part_of_it() -> None:
-    law = law_of(Candidates(np.array([1, 2]), np.array([0.0, 1000.0])))
-    assert law.ids.tolist() == [2]
-    assert law.probabilities.tolist() == [1.0]
+    distribution = distribution_of(Candidates(np.array([1, 2]), np.array([0.0, 1000.0])))
+    assert distribution.ids.tolist() == [2]
+    assert distribution.probabilities.tolist() == [1.0]
 
 
 @pytest.mark.parametrize("params", CHAINS)
@@ -274,6 +289,6 @@ def test_block_maxima_change_no_law(params: SamplingParams) -> None:
     maxima = logits.reshape(-1, 64).max(axis=1)
     sampler = Sampler(params, n_vocab=logits.size)
     sampler.begin([0, 3, 3])
-    plain, quick = sampler.law(logits, (), 3), sampler.law(logits, (), 3, maxima)
+    plain, quick = sampler.distribution(logits, (), 3), sampler.distribution(logits, (), 3, maxima)
     assert plain.ids.tolist() == quick.ids.tolist()
     assert plain.probabilities.tolist() == quick.probabilities.tolist()

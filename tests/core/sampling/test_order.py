@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.errors import ConfigError
-from nextn.core.sampling.chain import build_chain
 from nextn.core.sampling.order import (
     DEFAULT_ORDER,
     LETTERS,
@@ -15,6 +14,7 @@ from nextn.core.sampling.order import (
     parse_sampling_seq,
 )
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.sampling.sampler_chain import build_sampler_chain
 
 LLAMA_CPP = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
 ALL_ON = {
@@ -83,15 +83,15 @@ def test_unknown_letters_are_refused() -> None:
 @given(st.permutations(DEFAULT_ORDER))
 def test_the_chain_has_the_order_asked_for(order: list[str]) -> None:
     params = SamplingParams(samplers=tuple(order), **ALL_ON)  # type: ignore[arg-type]
-    assert build_chain(params).names == tuple(order)
+    assert build_sampler_chain(params).names == tuple(order)
 
 
 def test_what_is_off_or_not_listed_is_not_in_the_chain() -> None:
-    assert build_chain(SamplingParams()).names == ("top_k", "top_p", "min_p", "temperature")
-    assert build_chain(SamplingParams(samplers=("min_p",))).names == ("min_p",)
+    assert build_sampler_chain(SamplingParams()).names == ("top_k", "top_p", "min_p", "temperature")
+    assert build_sampler_chain(SamplingParams(samplers=("min_p",))).names == ("min_p",)
     off = SamplingParams(top_k=0, top_p=1.0, min_p=0.0, temperature=1.0)
-    assert build_chain(off).names == ()
+    assert build_sampler_chain(off).names == ()
 
 
 def test_mirostat_takes_the_place_of_all_but_the_temperature() -> None:
-    assert build_chain(SamplingParams(mirostat=2, **ALL_ON)).names == ("temperature",)  # type: ignore[arg-type]
+    assert build_sampler_chain(SamplingParams(mirostat=2, **ALL_ON)).names == ("temperature",)  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ import pytest
 from support.llama_cpp import LlamaCpp
 
 from nextn.core.sampling.candidates import rank
-from nextn.core.sampling.chain import Moment, build_chain
 from nextn.core.sampling.draw import Place
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.penalties import Window
+from nextn.core.sampling.sampler_chain import Moment, build_sampler_chain
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
@@ -95,7 +95,7 @@ def test_the_same_tokens_with_the_same_probabilities(
     window = Window(params.repeat_last_n)
     window.extend(PROMPT)
     moment = Moment(Place(0, 0, 0), np.array(PROMPT), window, MappingProxyType({}))
-    ours = rank(build_chain(params).run(logits, moment))
+    ours = rank(build_sampler_chain(params).run(logits, moment))
     chances = np.exp(ours.logits - ours.logits[0])
     chances /= chances.sum()
     found = {top["id"]: top["prob"] for top in left}

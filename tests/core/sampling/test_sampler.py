@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from nextn.core.errors import NonFiniteError
 from nextn.core.sampling.candidates import Candidates
-from nextn.core.sampling.chain import Moment, build_chain
 from nextn.core.sampling.draw import Place
 from nextn.core.sampling.dry import NO_BREAKERS
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.penalties import Window
 from nextn.core.sampling.sampler import logprobs, pick
+from nextn.core.sampling.sampler_chain import Moment, build_sampler_chain
 
 N_DRAWS = 6_000
 LOGITS = np.array([2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 1.5, 0.25], dtype=np.float32)
@@ -31,7 +31,7 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def left_of(logits: NDArray[np.float32], params: SamplingParams) -> Candidates:
     moment = Moment(Place(0, 0, 0), np.empty(0, np.int64), Window(0), NO_BREAKERS)
-    return build_chain(params).run(logits, moment)
+    return build_sampler_chain(params).run(logits, moment)
 
 
 def counts_of(params: SamplingParams) -> NDArray[np.int64]:

@@ -13,16 +13,16 @@ from nextn.core.sampling.grammar import Grammar
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.admissible import admissible, banned_ids
-from nextn.core.speculation.interface import Ask
+from nextn.core.speculation.interface import DraftRequest
 
 EOG = frozenset({8, 9})
 N_VOCAB = 10
 
 
-def asked(grammar: Any = None, **params: Any) -> Ask:
+def asked(grammar: Any = None, **params: Any) -> DraftRequest:
     sampler = Sampler(SamplingParams(**params), n_vocab=N_VOCAB)
     sampler.grammar = cast(Grammar, grammar)
-    return Ask(0, [1, 2], 64, sampler)
+    return DraftRequest(0, [1, 2], 64, sampler)
 
 
 class Ascending:

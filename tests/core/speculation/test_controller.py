@@ -36,7 +36,7 @@ from support.simulated import (
 from nextn.core.speculation.controller import Controller
 from nextn.core.speculation.costs import CostModel
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.plans import AskInfo, FixedPolicy, ModelOffer, Plan
+from nextn.core.speculation.plans import FixedPolicy, ModelOffer, Plan, PlanRequest
 
 # Tokens of a text: 300 rounds and more where it goes fast.
 WORKLOADS: dict[str, tuple[Process, int]] = {
@@ -103,7 +103,7 @@ def test_a_model_that_disappoints_naps_until_it_is_tried_again() -> None:
     simulation, tried, passed = Simulation(CPU, [text]), [], []
     plan, rested = controller.plan, controller.rested
 
-    def watched(asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def watched(asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         plans = plan(asks)
         if plans[0].is_trial:
             tried.append(len(asks[0].tokens))
@@ -128,7 +128,7 @@ def test_what_was_reached_is_forgotten_in_rounds_without_a_question() -> None:
     for n in range(1, 20):
         for _ in range(3):
             costs.observe_step(n, 0, 10.0 + 0.3 * n)
-    taken = []
+    vocab_subset = []
     for n_rounds in (0, 100):
         controller = Controller(costs)
         controller.begin(0)
@@ -136,9 +136,9 @@ def test_what_was_reached_is_forgotten_in_rounds_without_a_question() -> None:
         if n_rounds:
             controller.rested(0, n_rounds)
         draft = Draft([1, 2, 3], [NGRAM] * 3, chances=[0.12] * 3)
-        (plan,) = controller.plan([AskInfo(0, range(9), 8, [draft])])
-        taken.append(plan.n_cheap > 0)
-    assert taken == [False, True]
+        (plan,) = controller.plan([PlanRequest(0, range(9), 8, [draft])])
+        vocab_subset.append(plan.n_cheap > 0)
+    assert vocab_subset == [False, True]
 
 
 @pytest.mark.parametrize("n_texts", [1, 4])
@@ -234,7 +234,7 @@ def test_frozen_costs_make_decisions_that_repeat() -> None:
         controller, found = Controller(tmp), []
         plan = controller.plan
 
-        def noted(asks: Sequence[AskInfo]) -> object:
+        def noted(asks: Sequence[PlanRequest]) -> object:
             plans = plan(asks)
             found.append((plans[0].model, plans[0].n_model))
             return plans
@@ -266,7 +266,7 @@ def test_limits_of_an_ask_are_kept() -> None:
         for n_asks in (1, 3):
             room = 1 + at % 5
             asks = [
-                AskInfo(i, range(at * 41), room, [cheap], [ModelOffer(MODEL, 4)])
+                PlanRequest(i, range(at * 41), room, [cheap], [ModelOffer(MODEL, 4)])
                 for i in range(n_asks)
             ]
             for plan in controller.plan(asks):
@@ -283,7 +283,7 @@ def test_no_asks_and_no_sources() -> None:
     assert list(controller.plan([])) == []
     controller.begin(7)
     for at in range(100):
-        (plan,) = controller.plan([AskInfo(7, range(at), 5)])
+        (plan,) = controller.plan([PlanRequest(7, range(at), 5)])
         assert not plan.model
         assert not plan.n_cheap
 
@@ -293,10 +293,10 @@ def test_a_fixed_policy_has_no_opinion() -> None:
     policy.begin(0)
     cheap = Draft([1, 2, 3], ["a"] * 3)
     asks = [
-        AskInfo(0, (), 2, [Draft(), cheap], [ModelOffer("mtp", 5)]),
-        AskInfo(1, (), 9, [], [ModelOffer("mtp", 5)]),
-        AskInfo(2, (), 9, [cheap]),
-        AskInfo(3, (), 9),
+        PlanRequest(0, (), 2, [Draft(), cheap], [ModelOffer("mtp", 5)]),
+        PlanRequest(1, (), 9, [], [ModelOffer("mtp", 5)]),
+        PlanRequest(2, (), 9, [cheap]),
+        PlanRequest(3, (), 9),
     ]
     found = [(p.cheap, p.n_cheap, p.model, p.n_model) for p in policy.plan(asks)]
     assert found == [(1, 2, "mtp", 2), (-1, 0, "mtp", 5), (0, 3, "", 0), (-1, 0, "", 0)]
@@ -334,7 +334,7 @@ def test_a_plain_step_that_was_disturbed_when_it_was_measured(n_texts: int) -> N
         controller.begin(sequence)
     for n_round in range(300):
         offers = [ModelOffer("mtp", 3)]
-        plans = controller.plan([AskInfo(b, text, 3, (), offers) for b in range(n_texts)])
+        plans = controller.plan([PlanRequest(b, text, 3, (), offers) for b in range(n_texts)])
         drafts = [Draft([1] * plan.n_model, ["mtp"] * plan.n_model) for plan in plans]
         n_rows = n_texts + sum(plan.n_model for plan in plans)
         if n_rows > n_texts:
@@ -362,7 +362,7 @@ def test_what_another_text_has_reached_does_not_keep_a_sure_draft_away() -> None
         controller.begin(sequence)
         for _ in range(8):
             draft = Draft([7] * n, ["ngram"] * n, chances=[0.95] * n)
-            (plan,) = controller.plan([AskInfo(sequence, text, 63, [draft])])
+            (plan,) = controller.plan([PlanRequest(sequence, text, 63, [draft])])
             controller.settle(sequence, draft, plan.n_cheap)
             text = text + [7] * (plan.n_cheap + 1)
             lengths.setdefault(sequence, []).append(plan.n_cheap)
@@ -379,7 +379,7 @@ def test_an_unlikely_draft_is_left_where_steps_are_quick() -> None:
     controller.begin(0)
     for _ in range(12):
         draft = Draft([7] * 8, ["ngram"] * 8, chances=[0.3] * 8)
-        (plan,) = controller.plan([AskInfo(0, text, 8, [draft])])
+        (plan,) = controller.plan([PlanRequest(0, text, 8, [draft])])
         text = [*text, 0]  # never what was proposed
     assert not plan.n_cheap
 
@@ -398,7 +398,7 @@ def test_where_steps_are_quick_a_head_that_could_hardly_pay_is_tried_late(
     controller.begin(0)
     wanted = []
     for _ in range(60):
-        controller.plan([AskInfo(0, list(range(100)), 8)])
+        controller.plan([PlanRequest(0, list(range(100)), 8)])
         controller.rested(0, 100)
         wanted.append(controller.wants(0, "mtp"))
     assert not wanted[0]
@@ -419,7 +419,7 @@ def test_where_steps_are_quick_a_head_that_does_not_pay_sleeps_through_batches_t
         is_awake = controller.wants(0, MODEL)
         awake += is_awake
         offers = [ModelOffer(MODEL, 8, 0, 0)] if is_awake else []
-        plans = controller.plan([AskInfo(i, tokens, 8, models=offers) for i in range(n)])
+        plans = controller.plan([PlanRequest(i, tokens, 8, models=offers) for i in range(n)])
         longest = max(plan.n_model for plan in plans)
         if longest:
             controller.observe_draft(MODEL, longest, n, 0.1 * longest)

@@ -17,12 +17,12 @@ from support.scripted import Oracle, drain
 from nextn.core import nano
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as SequenceStats
 from nextn.core.generation import CONTEXT, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
-from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.controller import Controller
 from nextn.core.speculation.interface import Speculator
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
@@ -51,7 +51,7 @@ def engine_with(runtime: Runtime, drafter: Speculator | None, **sizes: Any) -> E
     )
 
 
-def write(engine: Engine, tokens: Sequence[int], params: GenerateParams = GREEDY) -> Text:
+def write(engine: Engine, tokens: Sequence[int], params: GenerateParams = GREEDY) -> SequenceStats:
     text = engine.add(tokens, params)
     drain(engine)
     return text
@@ -163,7 +163,7 @@ def test_d2_drafting_stops_where_nothing_is_accepted(
     for policy in (FixedPolicy(), Steady()):
         guess = Guess(lambda _number, _place: 1, length=4)
         guess.n_vocab, guess.texts = 4096, {0: want}
-        text = write(engine_with(runtime, Chain([guess], policy)), prompt)
+        text = write(engine_with(runtime, CompositeSpeculator([guess], policy)), prompt)
         assert text.tokens == want
         drafted[type(policy)] = text.stats.draft_n
     assert drafted[Steady] < 0.2 * drafted[FixedPolicy]
@@ -180,13 +180,13 @@ def test_d3_a_draft_has_several_sources(
     drafter = build_speculator(replace(runtime.setting(1), options=options))
     drafts: list[list[str]] = []
 
-    class Watched(Chain):
+    class Watched(CompositeSpeculator):
         def propose(self, asks: Any) -> Any:
             made = super().propose(asks)
             drafts.extend(draft.sources for draft in made)
             return made
 
-    assert isinstance(drafter, Chain)
+    assert isinstance(drafter, CompositeSpeculator)
     drafter.__class__ = Watched
     assert write(engine_with(runtime, drafter), prompt).tokens == want
     mixed = [sources for sources in drafts if len(set(sources)) > 1]

@@ -31,10 +31,10 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 from support.vocab import EOS_ID
 
-from nextn.core.backend.chain import Drafts
+from nextn.core.backend.draft_loop import Drafts
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.table import LoadedModel
 
 Tiny = Callable[..., TinyModel]
@@ -51,7 +51,7 @@ GRAMMATICAL = replace(SAMPLED, grammar="root ::= [a-h ]+", ignore_eos=False)
 WAYS = {"greedy": GREEDY, "sampled": SAMPLED, "cold": COLD, "ending": ENDING, "banned": BANNED}
 
 
-def rounds_of(watched: Watched) -> list[list[tuple[Ask, Draft]]]:
+def rounds_of(watched: Watched) -> list[list[tuple[DraftRequest, Draft]]]:
     return [[(ask._replace(sampler=None), draft) for ask, draft in each] for each in watched.rounds]  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def both(
     ]
 
 
-def right_or_wrong(ask: Ask, draft: Draft) -> None:
+def right_or_wrong(ask: DraftRequest, draft: Draft) -> None:
     """Other drafts at every place in turn, and some as they are."""
     place = len(ask.tokens) % 6
     if place < len(draft.tokens):
@@ -282,6 +282,6 @@ def test_only_where_ids_are_shared_and_the_backend_does_it(tiny: Tiny) -> None:
     target = of(tiny, "qwen3")
     watched = Watched(make_drafter(target, target))
     engine_of(target, watched)
-    assert backend().chains_at_once
+    assert backend().drafts_in_one_call
     assert watched.inner._state._chain is not None
-    assert not backend("torch").chains_at_once
+    assert not backend("torch").drafts_in_one_call

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.distributions import LogitsAfter, law_of_texts, surprise
 from support.drafting import (
     PROMPTS,
     SIZES,
@@ -27,7 +28,6 @@ from support.drafting import (
     tokens_of,
     write,
 )
-from support.laws import LogitsAfter, law_of_texts, surprise
 from support.running import Machine, Running
 from support.scripted import drain
 from support.tiny_models import TinyModel
@@ -36,13 +36,13 @@ from support.vocab import EOS_ID, tokenizer_metadata
 from nextn.core import nano
 from nextn.core.generation import GenerateParams
 from nextn.core.runtime import load_runtime
-from nextn.core.sampling.choosing import DraftSampler, DrawingSampler
-from nextn.core.sampling.law import Law, without
+from nextn.core.sampling.distribution import Distribution, without
+from nextn.core.sampling.draft_sampler import DraftSampler, DrawingSampler
 from nextn.core.sampling.noise import DRAFT_TOKEN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.build import build_speculator
-from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Draft, Speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.per_text import BY_DEFAULT, TextSpec
@@ -140,22 +140,22 @@ def test_a_wrong_law_is_noticed(
     draft that ends because of what was drawn."""
     target, draft = pair
 
-    def best(sampler: Sampler, law: Law, position: int, purpose: int) -> int:
+    def best(sampler: Sampler, distribution: Distribution, position: int, purpose: int) -> int:
         if purpose == DRAFT_TOKEN:
-            return int(law.ids[law.probabilities.argmax()])
-        return own(sampler, law, position, purpose)
+            return int(distribution.ids[distribution.probabilities.argmax()])
+        return own(sampler, distribution, position, purpose)
 
     def other(self: DrawingSampler, *call: Any) -> int:
         token = draw(self, *call)
-        if self.laws and self.laws[-1] is not None:
-            ids, shares = self.laws[-1]
-            self.laws[-1] = Law(ids, shares[::-1])
+        if self.distributions and self.distributions[-1] is not None:
+            ids, shares = self.distributions[-1]
+            self.distributions[-1] = Distribution(ids, shares[::-1])
         return token
 
     def choosy(self: DrawingSampler, *call: Any) -> int:
         token = draw(self, *call)
-        law = self.laws[-1]
-        return token if law is not None and law(token) > 0.3 else -1
+        distribution = self.distributions[-1]
+        return token if distribution is not None and distribution(token) > 0.3 else -1
 
     own, draw = Sampler.draw, DrawingSampler.pick
     wrongs: list[tuple[Any, str, Any]] = [
@@ -189,7 +189,7 @@ def test_laws_are_those_of_the_definition(
     stops = target.tokenizer.eog_ids
     for ask, found in (pair for each in watched.rounds for pair in each if pair[1].tokens):
         assert not found.chances
-        assert len(found.laws) == len(found.tokens)
+        assert len(found.distributions) == len(found.tokens)
         prompt = next(p for p in PROMPTS if ask.tokens[: len(p)] == p)
         for place in range(min(ask.max_draft, 4)):
             text = [*ask.tokens, *found.tokens[:place]]
@@ -199,16 +199,16 @@ def test_laws_are_those_of_the_definition(
                 sampler.accept(token)
             row = np.full(n_vocab, -np.inf, np.float32)
             row[:512] = logits_after(text)[:512]
-            law = without(sampler.law(row, text, len(text)), stops)
+            distribution = without(sampler.distribution(row, text, len(text)), stops)
             if place == len(found.tokens):
-                assert law is None or law.probabilities.max() < p_min
-                ends[law is None] += 1
+                assert distribution is None or distribution.probabilities.max() < p_min
+                ends[distribution is None] += 1
                 break
-            assert law is not None
-            told = found.laws[place]
+            assert distribution is not None
+            told = found.distributions[place]
             assert told is not None
-            assert told.ids.tolist() == law.ids.tolist()
-            np.testing.assert_allclose(told.probabilities, law.probabilities, rtol=1e-4)
+            assert told.ids.tolist() == distribution.ids.tolist()
+            np.testing.assert_allclose(told.probabilities, distribution.probabilities, rtol=1e-4)
             assert found.tokens[place] == sampler.draw(told, len(text), DRAFT_TOKEN)
     assert sum(text.stats.draft_n for text in texts) > 10
     assert not p_min or ends[False]
@@ -223,10 +223,10 @@ def test_grammars_hold(tiny: Tiny, tmp_path: Path) -> None:
     starts, piece = dict[int, int](), target.tokenizer.piece
     for ask, found in (pair for each in watched.rounds for pair in each):
         first = starts.setdefault(ask.sequence, len(ask.tokens) - 1)
-        for place, law in enumerate(found.laws):
-            assert law is not None
+        for place, distribution in enumerate(found.distributions):
+            assert distribution is not None
             text = b"".join(map(piece, [*ask.tokens[first:], *found.tokens[:place]]))
-            for token in law.ids.tolist():
+            for token in distribution.ids.tolist():
                 assert re.fullmatch(rb"(a|the| )*(th?)?", text + piece(token))
     assert drafted(texts)[1] > 0
 
@@ -235,7 +235,9 @@ def test_grammars_hold(tiny: Tiny, tmp_path: Path) -> None:
 
 
 def laws_told(watched: Watched) -> set[bool]:
-    return {bool(found.laws) for each in watched.rounds for _, found in each if found.tokens}
+    return {
+        bool(found.distributions) for each in watched.rounds for _, found in each if found.tokens
+    }
 
 
 def test_each_text_by_its_own_rule(tiny: Tiny, tmp_path: Path) -> None:
@@ -281,12 +283,12 @@ def test_translated_drafts_have_no_law(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_nobody_chooses_among_drawn_drafts() -> None:
     """By their length, which may depend on what was drawn: neither the text nor a splice."""
-    law = Law(np.array([1, 2]), np.array([0.5, 0.5]))
-    drawn = Draft([1], ["draft"], laws=[law])
+    distribution = Distribution(np.array([1, 2]), np.array([0.5, 0.5]))
+    drawn = Draft([1], ["draft"], distributions=[distribution])
     assert TextSpec(n_min=3).n_used(drawn) == 1
     assert TextSpec(n_min=3).n_used(Draft([1], ["draft"])) == 0
     joined = splice(Draft([1, 5, 6], ["ngram-mod"] * 3), drawn, 8)
-    assert (joined.tokens, joined.laws) == ([1, 5, 6], [law])
+    assert (joined.tokens, joined.distributions) == ([1, 5, 6], [distribution])
     assert TextSpec(p_min=0.9).n_used(replace(joined, chances=[-1.0, 0.2, 0.9])) == 1
 
 
@@ -298,7 +300,7 @@ def test_the_controller_leaves_what_was_drawn(
     target, draft = of(tiny, "qwen3"), build("qwen3", tmp_path, alike())
     options = SpecOptions(types=("draft",), accept=rule, fixed=True)
     chain = build_speculator(Setting(options, target, backend(), SIZES.n_slots, SIZES.n_ctx, draft))
-    assert isinstance(chain, Chain)
+    assert isinstance(chain, CompositeSpeculator)
     monkeypatch.setattr(chain.policy, "cut", lambda drafts: [0] * len(drafts))
     params = GenerateParams(THREE, max_tokens=24, ignore_eos=True)
     texts = write(engine_of(target, chain, accept=rule), PROMPTS, params)
@@ -328,5 +330,5 @@ def test_told_laws_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def untold(sampler: Sampler, **_named: Any) -> DraftSampler:
         return DraftSampler(sampler)
 
-    monkeypatch.setattr("nextn.core.speculation.draft_model.make_chooser", untold)
+    monkeypatch.setattr("nextn.core.speculation.draft_model.make_draft_sampler", untold)
     assert told > 1.15 * kept_per_step(1.2)

@@ -31,7 +31,7 @@ from nextn.core.generation import CANCELLED, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.draft_model import DraftModel
 from nextn.core.speculation.draft_pick import SharedTokens
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.table import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes
@@ -134,7 +134,7 @@ def test_every_text_is_as_if_it_were_alone(
 ) -> None:
     right: list[int] = []
 
-    def spoil(_ask: Ask, draft: Draft) -> None:
+    def spoil(_ask: DraftRequest, draft: Draft) -> None:
         n = len(draft.tokens)
         wrong = [faults[(len(right) + place) % len(faults)] for place in range(n)]
         draft.tokens[:] = [

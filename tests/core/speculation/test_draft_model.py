@@ -39,7 +39,7 @@ from support.tiny_models import FAMILIES, TinyModel
 from nextn.core.errors import ConfigError
 from nextn.core.generation import CONTEXT
 from nextn.core.speculation.draft_model import make
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.table import Setting
 
@@ -85,7 +85,7 @@ def test_b1_what_is_rejected_leaves_no_trace(
     target = of(tiny, family)
     right: list[int] = []
 
-    def spoil(_ask: Ask, draft: Draft) -> None:
+    def spoil(_ask: DraftRequest, draft: Draft) -> None:
         if draft.tokens:
             right.append(min(wrong, len(draft.tokens)))
         if wrong < len(draft.tokens):
@@ -115,7 +115,7 @@ def test_other_tokens_than_it_drafted_may_be_offered(tiny: Tiny) -> None:
     plain = write(engine_of(target), PROMPTS, SAMPLED)
     true = {tuple(text.tokens[: text.n_prompt]): text.tokens for text in plain}
 
-    def other(ask: Ask, draft: Draft) -> None:
+    def other(ask: DraftRequest, draft: Draft) -> None:
         whole = next(t for p, t in true.items() if list(ask.tokens[: len(p)]) == list(p))
         n = len(ask.tokens) % 4
         if n < 3:

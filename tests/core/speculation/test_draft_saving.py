@@ -29,7 +29,7 @@ from support.scripted import drain
 from support.tiny_models import TinyModel
 
 from nextn.core.generation import ERROR
-from nextn.core.state.leftovers import Leftovers
+from nextn.core.state.prefix_export import PrefixExport
 from nextn.core.state.snapshot import SequenceSnapshot
 
 Tiny = Callable[..., TinyModel]
@@ -158,7 +158,7 @@ def test_what_a_text_left_is_not_read_again(family: str, tiny: Tiny) -> None:
     text = write(first, PROMPTS[:1], SAMPLED)[0]
     prompt = [*text.tokens, 3]
     want = write(engine_of(target), [prompt], SAMPLED)[0].tokens
-    found = first.save_left(text.tokens)
+    found = first.save_prefix(text.tokens)
     assert found is not None
     saved = found.joined()
     name = next(name for name in saved.blobs if name.endswith("state"))
@@ -166,7 +166,7 @@ def test_what_a_text_left_is_not_read_again(family: str, tiny: Tiny) -> None:
     for snapshot, is_there in ((saved, True), (damaged, False)):
         watched = Watched(make_drafter(target, target))
         engine = engine_of(target, watched)
-        assert engine.restore_left(Leftovers.split(snapshot)) == len(text.tokens) - 1
+        assert engine.load_prefix(PrefixExport.split(snapshot)) == len(text.tokens) - 1
         again = write(engine, [prompt], SAMPLED)[0]
         assert again.tokens == want
         assert drafted([again])[0] > 0

@@ -142,11 +142,11 @@ def test_a_state_that_is_wrong_by_one_row_is_noticed(
         want = plainly(model, "sampled", 1)
         advance = SequenceState.advance
 
-        def keep_one_more(state: SequenceState, n_rows: int, n_true: int) -> None:
+        def keep_one_more(state: SequenceState, n_rows: int, n_valid: int) -> None:
             cells = state.n_cells
-            advance(state, n_rows, min(n_rows, n_true + 1))
+            advance(state, n_rows, min(n_rows, n_valid + 1))
             if runtime.model.state_shape.delta:
-                state.n_cells = cells + n_true  # only the recurrent state is wrong
+                state.n_cells = cells + n_valid  # only the recurrent state is wrong
 
         monkeypatch.setattr(SequenceState, "advance", keep_one_more)
         oracle = Oracle(lambda number, place: int(place == number % 3), length=4)

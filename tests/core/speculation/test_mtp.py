@@ -15,15 +15,15 @@ from support.scripted import drain
 
 from nextn.convert.nano.acceptance import measure
 from nextn.core import nano
-from nextn.core.backend.chain import DraftAsk
+from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as SequenceStats
 from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, LIMIT, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Ask, Draft, Opening
+from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart
 from nextn.core.speculation.mtp import MtpSpeculator, make
 from nextn.core.speculation.mtp_text import MAX_WAITING, RECENT, MtpText, WaitingRows
 from nextn.core.speculation.options import SpecOptions
@@ -53,7 +53,7 @@ class Noted(MtpSpeculator):
     drafts: dict[int, list[int]]
     room: dict[int, int]
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         if not self.may_draft:
             return [Draft() for _ in asks]
         made = super().propose(asks)
@@ -76,7 +76,7 @@ def prompt(runtime: Runtime, i: int = 0, n: int | None = None) -> list[int]:
     return runtime.tokenizer.encode(PROMPTS[i])[:n]
 
 
-def write(engine: Engine, tokens: list[int], params: GenerateParams = GREEDY) -> Text:
+def write(engine: Engine, tokens: list[int], params: GenerateParams = GREEDY) -> SequenceStats:
     sequence = engine.add(tokens, params)
     drain(engine)
     return sequence
@@ -426,7 +426,7 @@ def test_for_a_trial_only_the_last_rows_are_read(runtime: Runtime, plain: Engine
     ask = speculator._draft_ask
     read = []
 
-    def noting(wanted: Ask) -> DraftAsk:
+    def noting(wanted: DraftRequest) -> DraftSettings:
         read.append(speculator.n_pending(wanted.sequence))
         return ask(wanted)
 
@@ -455,7 +455,7 @@ def test_a_prompt_passes_a_sleeper_by_and_it_has_nothing_to_hand_on(runtime: Run
     sequence = engine.add(prompt(runtime, n=40), GREEDY)
     begin = speculator.begin
 
-    def begin_asleep(opening: Opening) -> None:
+    def begin_asleep(opening: SequenceStart) -> None:
         begin(opening)
         speculator.keep_up(opening.sequence, wanted=False)
 

@@ -18,7 +18,7 @@ from nextn.core.generation import GenerateParams
 from nextn.core.models.mtp import H_NEXTN
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.mtp import MtpSpeculator
 from nextn.core.speculation.options import SpecOptions
 
@@ -57,7 +57,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 class Noted(MtpSpeculator):
     drafts: list[tuple[list[int], list[int]]]
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         made = super().propose(asks)
         for ask, draft in zip(asks, made, strict=True):
             self.drafts.append((list(ask.tokens), draft.tokens))

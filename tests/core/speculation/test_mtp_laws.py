@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from support.laws import law_of_texts, surprise
+from support.distributions import law_of_texts, surprise
 
 from nextn.core import nano
 from nextn.core.generation import GenerateParams

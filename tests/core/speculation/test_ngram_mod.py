@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.ngrams import ANY, EOG, ask, begin
 from support.scripted import alone, drain, made, make_engine, params
 
-from nextn.core.speculation.interface import Ask
+from nextn.core.speculation.interface import DraftRequest
 from nextn.core.speculation.ngram_index import Roller
 from nextn.core.speculation.ngram_mod import NgramMod
 from nextn.core.speculation.options import NgramModSizes
@@ -259,7 +259,7 @@ def test_who_knows_nothing_has_no_draft(
         begin(speculator, [], sequence=which)
     for which, new in parts:
         texts[which] += new
-        question = Ask(which, texts[which], 8, ANY)
+        question = DraftRequest(which, texts[which], 8, ANY)
         known = speculator.knows(question)
         assert known or not ask(speculator, texts[which], sequence=which).tokens
 

@@ -23,7 +23,7 @@ from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.chain import Chain
+from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Draft
 from nextn.core.speculation.ngram_simple import NgramSimple
 from nextn.core.speculation.options import NgramSizes
@@ -55,7 +55,7 @@ def ask(spec: TextSpec, n: int = 24, sampling: SamplingParams = GREEDY) -> Gener
 def chained() -> Engine:
     """Everything always drafts as far as it can."""
     sources = [Prediction(frozenset()), Named("a"), Named("b"), NgramSimple(NgramSizes(2), set())]
-    return make_engine(drafter=Chain(sources, FixedPolicy()))
+    return make_engine(drafter=CompositeSpeculator(sources, FixedPolicy()))
 
 
 class Named(Oracle):
@@ -195,7 +195,7 @@ def test_what_is_believed_follows_what_happened() -> None:
 
 def test_a_chain_asks_for_predictions_only_if_there_are_any() -> None:
     prediction = Prediction(frozenset())
-    chain = Chain([prediction, Named("a")], FixedPolicy())
+    chain = CompositeSpeculator([prediction, Named("a")], FixedPolicy())
     engine = make_engine(drafter=chain)
     assert not prediction.is_wanted
     sequence = engine.add(PROMPT, ask(TextSpec(prediction=(1, 2))))

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from support.ngrams import ANY
 
-from nextn.core.speculation.chain import GLANCE_EVERY, LONGEST_REST, Chain
+from nextn.core.speculation.composite import GLANCE_EVERY, LONGEST_REST, CompositeSpeculator
 from nextn.core.speculation.controller import Controller
-from nextn.core.speculation.interface import Ask, Draft, Opening, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, Speculator
 from nextn.core.speculation.per_text import TextSpec
-from nextn.core.speculation.plans import AskInfo, FixedPolicy, Plan, Policy
+from nextn.core.speculation.plans import FixedPolicy, Plan, PlanRequest, Policy
 from nextn.core.state.store import SequenceState
 
 FRESH = cast(SequenceState, SimpleNamespace(n_cells=0))
@@ -44,26 +44,26 @@ class Told(Speculator):
         self.name, self.is_model = name, is_model
         self.has_news, self.n_asked = False, 0
 
-    def knows(self, ask: Ask) -> bool:
+    def knows(self, ask: DraftRequest) -> bool:
         return self.has_news
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         self.n_asked += 1
         return [Draft([1], [self.name]) if self.has_news else Draft() for _ in asks]
 
 
-def begun(policy: Policy, *speculators: Speculator) -> Chain:
-    chain = Chain(speculators, policy)
-    chain.begin(Opening(0, [1, 2], FRESH, spec=TextSpec()))
+def begun(policy: Policy, *speculators: Speculator) -> CompositeSpeculator:
+    chain = CompositeSpeculator(speculators, policy)
+    chain.begin(SequenceStart(0, [1, 2], FRESH, spec=TextSpec()))
     return chain
 
 
-def one_round(chain: Chain) -> Draft:
+def one_round(chain: CompositeSpeculator) -> Draft:
     """As the engine goes about it: a chain that rests is not asked."""
     if chain.rest:
         chain.rest -= 1
         return Draft()
-    (draft,) = chain.propose([Ask(0, [1, 2], 8, ANY)])
+    (draft,) = chain.propose([DraftRequest(0, [1, 2], 8, ANY)])
     return draft
 
 
@@ -100,7 +100,7 @@ def test_a_new_text_is_glanced_at_early_again() -> None:
     for _ in range(5 * LONGEST_REST):  # by now looks are rare
         one_round(chain)
     chain.end(0)
-    chain.begin(Opening(0, [1, 2], FRESH, spec=TextSpec()))
+    chain.begin(SequenceStart(0, [1, 2], FRESH, spec=TextSpec()))
     one_round(chain)
     ngrams.has_news = True
     waited = next(i for i in range(LONGEST_REST) if one_round(chain).tokens)
@@ -126,20 +126,20 @@ def test_where_nobody_could_draft_n_grams_are_looked_at_in_every_round() -> None
     """A model naps until it is to be tried again. There is no question meanwhile, and no rest."""
     ngrams, model, policy = Told("ngram"), Told("mtp", is_model=True), Slow()
     chain = begun(policy, ngrams, model)
-    chain.propose([Ask(0, [1, 2], 8, ANY)])
+    chain.propose([DraftRequest(0, [1, 2], 8, ANY)])
     assert ngrams.n_asked == 1
     policy.naps = True
     for _ in range(50):
-        assert not chain.propose([Ask(0, [1, 2], 8, ANY)])[0].tokens
+        assert not chain.propose([DraftRequest(0, [1, 2], 8, ANY)])[0].tokens
     n_asked, n_rested = ngrams.n_asked, policy.n_rested
     assert n_asked < 10  # until it was noticed that the model naps
     assert n_rested + n_asked > 40
     ngrams.has_news = True
-    (draft,) = chain.propose([Ask(0, [1, 2], 8, ANY)])
+    (draft,) = chain.propose([DraftRequest(0, [1, 2], 8, ANY)])
     assert draft.tokens == [1]
     assert policy.n_rested + n_asked == 51  # every round was told of, before the question
     ngrams.has_news, policy.naps, model.has_news = False, False, True
-    drafts = [chain.propose([Ask(0, [1, 2], 8, ANY)])[0].tokens for _ in range(10)]
+    drafts = [chain.propose([DraftRequest(0, [1, 2], 8, ANY)])[0].tokens for _ in range(10)]
     assert drafts[-1] == [1]
 
 
@@ -153,7 +153,7 @@ def test_where_rounds_are_made_by_a_device_a_model_stays_awake() -> None:
 class Knowing(Told):
     """Says what comes next of a text that counts upwards."""
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         self.n_asked += 1
         first = asks[0].tokens[-1] + 1
         return [Draft(list(range(first, first + 64)), [self.name] * 64, chances=[0.9] * 64)]
@@ -162,7 +162,7 @@ class Knowing(Told):
 class Short(Quick):
     """Takes three tokens of what n-grams propose."""
 
-    def plan(self, asks: Sequence[AskInfo]) -> list[Plan]:
+    def plan(self, asks: Sequence[PlanRequest]) -> list[Plan]:
         return [Plan(cheap=0, n_cheap=3) for _ in asks]
 
 
@@ -171,12 +171,14 @@ def test_nobody_is_asked_while_a_run_is_right() -> None:
     ngrams.has_news = True
     chain, text, lengths = begun(policy, ngrams), [1, 2], []
     for _ in range(4):
-        (draft,) = chain.propose([Ask(0, text, 64, ANY)])
+        (draft,) = chain.propose([DraftRequest(0, text, 64, ANY)])
         lengths.append(len(draft.tokens))
         text = list(range(1, len(text) + len(draft.tokens) + 2))
         chain.settle(0, len(draft.tokens), mine=True)
     assert (lengths, ngrams.n_asked) == ([3, 7, 15, 31], 1)
-    (draft,) = chain.propose([Ask(0, [*text[:-1], 0], 64, ANY)])  # another token than foreseen
+    (draft,) = chain.propose(
+        [DraftRequest(0, [*text[:-1], 0], 64, ANY)]
+    )  # another token than foreseen
     assert ngrams.n_asked == 2
 
 
@@ -185,20 +187,20 @@ def test_what_ends_a_run(how: str) -> None:
     ngrams = Knowing("ngram")
     ngrams.has_news = True
     chain = begun(Short(), ngrams)
-    chain.propose([Ask(0, [1, 2], 64, ANY)])
-    asks = [Ask(0, [1, 2, 3, 4, 5, 6], 64, ANY)]
+    chain.propose([DraftRequest(0, [1, 2], 64, ANY)])
+    asks = [DraftRequest(0, [1, 2, 3, 4, 5, 6], 64, ANY)]
     if how == "limit":
         chain.limit(0, frozenset({"ngram"}))
     elif how == "text":
-        chain.begin(Opening(0, [1, 2], FRESH, spec=TextSpec()))
+        chain.begin(SequenceStart(0, [1, 2], FRESH, spec=TextSpec()))
     else:
-        asks.append(Ask(1, [1, 2, 3], 64, ANY))
+        asks.append(DraftRequest(1, [1, 2, 3], 64, ANY))
         ngrams.propose = lambda asks: [Draft() for _ in asks]  # type: ignore[method-assign]
     drafts = chain.propose(asks)
     assert [len(draft.tokens) for draft in drafts] == ([0, 0] if how == "two texts" else [3])
 
 
-def rounds_asked(chain: Chain, policy: Policy, n: int, ms: float) -> int:
+def rounds_asked(chain: CompositeSpeculator, policy: Policy, n: int, ms: float) -> int:
     """In how many of so many plain rounds the chain was asked; it is told what steps take."""
     n_asked = 0
     for _ in range(n):
@@ -229,7 +231,7 @@ def test_a_text_that_joins_others_is_looked_at_soon_but_not_at_once() -> None:
     while chain.rest <= GLANCE_EVERY:
         one_round(chain)
     n_rested, left = policy.n_rested, chain.rest
-    chain.begin(Opening(1, [1, 2], FRESH, spec=TextSpec()))
+    chain.begin(SequenceStart(1, [1, 2], FRESH, spec=TextSpec()))
     assert 0 < chain.rest <= GLANCE_EVERY < left
     ngrams.has_news = True
     waited = next(i for i in range(LONGEST_REST) if one_round(chain).tokens)

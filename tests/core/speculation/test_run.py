@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.ngrams import ANY
 
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.run import LONGEST, Run
 
 TEXT = [1, 2, 3]
@@ -16,11 +16,11 @@ def a_run(n: int, whole: list[int] = WHOLE) -> Run:
     draft = Draft(
         whole, ["ngram"] * len(whole), chances=[0.5 + i / 1000 for i in range(len(whole))]
     )
-    return Run(Ask(0, TEXT, 64, ANY), draft, n)
+    return Run(DraftRequest(0, TEXT, 64, ANY), draft, n)
 
 
 def following(run: Run, text: list[int], max_draft: int = 64) -> list[int] | None:
-    draft = run.next(Ask(0, text, max_draft, ANY))
+    draft = run.next(DraftRequest(0, text, max_draft, ANY))
     if draft is None:
         return None
     assert len(draft.sources) == len(draft.chances) == len(draft.tokens)

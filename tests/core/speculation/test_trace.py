@@ -14,8 +14,8 @@ from support.simulated import CPU, Simulation, echoes
 
 from nextn.core.errors import ConfigError
 from nextn.core.speculation.controller import Controller
-from nextn.core.speculation.interface import Ask, Draft
-from nextn.core.speculation.plans import AskInfo
+from nextn.core.speculation.interface import Draft, DraftRequest
+from nextn.core.speculation.plans import PlanRequest
 from nextn.core.speculation.trace import Trace
 
 PLOT = Path(__file__).parents[2] / "bench" / "plot_trace.py"
@@ -71,10 +71,10 @@ def test_rounds_of_a_run_are_there_too(tmp_path: Path) -> None:
     controller = Controller(trace=Trace(tmp_path / "t"))
     controller.begin(0)
     for text in ([1, 2], [1, 2, 3]):
-        controller.plan([AskInfo(0, text, 8)])
+        controller.plan([PlanRequest(0, text, 8)])
         controller.observe_step(1, len(text), 0.1)
     draft = Draft([4, 5, 6], ["ngram-mod"] * 3, chances=[0.9] * 3)
-    controller.go_on(Ask(0, [1, 2, 3], 8, ANY), draft)
+    controller.go_on(DraftRequest(0, [1, 2, 3], 8, ANY), draft)
     controller.observe_step(4, 3, 0.2)
     controller.settle(0, draft, 2)
     controller.close()

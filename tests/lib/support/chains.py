@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from nextn.core.backend.chain import ChainPlan, DraftAsk, DraftRun, Drafts, HostChain
+from nextn.core.backend.draft_loop import (
+    DraftLoop,
+    DraftLoopPlan,
+    Drafts,
+    DraftSettings,
+    HostDraftLoop,
+)
 from nextn.core.backend.interface import Backend, State
-from nextn.core.backend.step import Ints, Piece, Step, build_step, replay_after
+from nextn.core.backend.step import Ints, Piece, Step, build_step, pending_accepted_after
 from nextn.core.models.base import Model
 from nextn.core.models.mtp import H_NEXTN
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -36,7 +42,7 @@ class Drafter:
     model: Model
     backend: Backend
     is_head: bool
-    taken: Ints | None = None
+    vocab_subset: Ints | None = None
 
     @property
     def n_vocab(self) -> int:
@@ -51,8 +57,8 @@ class Drafter:
         if not self.is_head:
             return self.model.forward
         head = self.model.nextn[0]
-        if self.taken is not None:
-            head = head.shortened(self.backend, self.taken)
+        if self.vocab_subset is not None:
+            head = head.shortened(self.backend, self.vocab_subset)
         return head.forward
 
     def new_state(self) -> State:
@@ -64,16 +70,18 @@ class Drafter:
             window=WINDOW,
         )
 
-    def run(self, state: State, stops: Sequence[int] = ()) -> DraftRun:
-        return self.backend.compile_chain(
+    def run(self, state: State, stops: Sequence[int] = ()) -> DraftLoop:
+        return self.backend.compile_draft_loop(
             self.forward, state, max_rows=MAX_ROWS, max_draft=MAX_DRAFT, n_vocab=self.n_vocab,
-            tap=self.tap, taken=self.taken, stops=stops,
+            tap=self.tap, vocab_subset=self.vocab_subset, stops=stops,
         )  # fmt: skip
 
-    def host_run(self, state: State, stops: Sequence[int] = ()) -> DraftRun:
-        plan = ChainPlan(MAX_ROWS, MAX_DRAFT, self.n_vocab, self.tap, self.taken, frozenset(stops))
+    def host_run(self, state: State, stops: Sequence[int] = ()) -> DraftLoop:
+        plan = DraftLoopPlan(
+            MAX_ROWS, MAX_DRAFT, self.n_vocab, self.tap, self.vocab_subset, frozenset(stops)
+        )
         run = self.backend.compile(self.forward, state, max_rows=MAX_ROWS, taps=plan.taps)
-        return HostChain(run, plan, WINDOW)
+        return HostDraftLoop(run, plan, WINDOW)
 
 
 @dataclass
@@ -82,7 +90,7 @@ class Text:
     sampler: DraftSampler
     pages: list[int]
     n_cells: int = 0
-    replay: int = 0
+    n_pending_accepted: int = 0
     tokens: list[int] = field(default_factory=list)
 
 
@@ -97,20 +105,30 @@ class Texts:
             for b, slot in enumerate(rng.permutation(MAX_TEXTS)[:n])
         ]
 
-    def round(self) -> tuple[Step, list[DraftAsk]]:
+    def round(self) -> tuple[Step, list[DraftSettings]]:
         """Rows to catch up on and lengths, as random as can be."""
         rng, pieces, asks = self.rng, [], []
         for text in self.texts:
             tokens = rng.integers(0, self.drafter.n_vocab, int(rng.integers(1, 6))).tolist()
             first = text.n_cells + int(self.drafter.is_head)
             pieces.append(
-                Piece(tokens, text.n_cells, text.pages, text.slot, text.replay, first, n_out=1)
+                Piece(
+                    tokens,
+                    text.n_cells,
+                    text.pages,
+                    text.slot,
+                    text.n_pending_accepted,
+                    first,
+                    n_out=1,
+                )
             )
             length = int(rng.choice([0, 1, 2, 3, MAX_DRAFT]))
             p_min = float(rng.choice([0.0, 0.0, 0.01, 0.2]))
-            sharpness = float(rng.choice([1.0, 1.0, 0.4, 2.5]))
-            asks.append(DraftAsk(text.sampler, length, p_min, sharpness))
-            text.replay = replay_after(text.replay, len(tokens), len(tokens), WINDOW)
+            inverse_temperature = float(rng.choice([1.0, 1.0, 0.4, 2.5]))
+            asks.append(DraftSettings(text.sampler, length, p_min, inverse_temperature))
+            text.n_pending_accepted = pending_accepted_after(
+                text.n_pending_accepted, len(tokens), len(tokens), WINDOW
+            )
             text.n_cells += len(tokens)
         step = build_step(pieces)
         if self.drafter.is_head:
@@ -124,7 +142,9 @@ class Texts:
             return
         for text, tokens in zip(self.texts, drafts.tokens, strict=True):
             for _ in tokens[:-1]:
-                text.replay = replay_after(text.replay, 1, 1, WINDOW)
+                text.n_pending_accepted = pending_accepted_after(
+                    text.n_pending_accepted, 1, 1, WINDOW
+                )
                 text.n_cells += 1
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nextn.core.backend.layers import Floats
-from nextn.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from nextn.core.speculation.interface import (
+    Draft,
+    DraftRequest,
+    SequenceStart,
+    Speculator,
+    StepResult,
+)
 
 Guess = Callable[[list[int], int], list[int]]
 
@@ -24,16 +30,16 @@ class Toy(Speculator):
         self.settled: list[tuple[int, bool]] = []
         self.n_ended = self.n_closed = 0
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         self.begun.append(list(opening.tokens))
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
-    def observe(self, seen: Seen) -> None:
-        self.seen.append((seen.step.tokens.tolist(), seen.n_true[0]))
+    def observe(self, seen: StepResult) -> None:
+        self.seen.append((seen.step.tokens.tolist(), seen.n_valid[0]))
         self.tapped.append(
-            {name: rows[: seen.n_true[0]].copy() for name, rows in seen.output.taps.items()}
+            {name: rows[: seen.n_valid[0]].copy() for name, rows in seen.output.taps.items()}
         )
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
@@ -45,7 +51,7 @@ class Toy(Speculator):
     def close(self) -> None:
         self.n_closed += 1
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         self.asked.append(ask.max_draft)
         tokens = self.guess(list(ask.tokens), ask.max_draft)
         sources = [self.sources[i % len(self.sources)] for i in range(len(tokens))]

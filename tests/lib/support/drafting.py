@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.chain import DraftAsk, Drafts
+from nextn.core.backend.draft_loop import Drafts, DraftSettings
 from nextn.core.backend.interface import Backend
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
@@ -21,7 +21,13 @@ from nextn.core.models import build_model
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import parse_accept
 from nextn.core.speculation.draft_model import DraftModel, make
-from nextn.core.speculation.interface import Ask, Draft, Opening, Seen, Speculator
+from nextn.core.speculation.interface import (
+    Draft,
+    DraftRequest,
+    SequenceStart,
+    Speculator,
+    StepResult,
+)
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.table import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes
@@ -111,14 +117,14 @@ class Watched(Speculator):
     def __init__(
         self,
         inner: DraftModel,
-        spoil: Callable[[Ask, Draft], None] | None = None,
+        spoil: Callable[[DraftRequest, Draft], None] | None = None,
         *,
         by_host: bool = False,
     ) -> None:
         """`by_host`: never all steps of a draft in one call."""
         self.inner, self.spoil, self.by_host = inner, spoil, by_host
         self.n_chained = 0  # drafts that were made so
-        self.rounds: list[list[tuple[Ask, Draft]]] = []
+        self.rounds: list[list[tuple[DraftRequest, Draft]]] = []
         self.settled: list[int] = []
         self.steps: list[int] = []  # rows of each step of the draft model
 
@@ -137,7 +143,7 @@ class Watched(Speculator):
             state._chain = None
             return
 
-        def chained(step: Any, asks: Sequence[DraftAsk]) -> Drafts:
+        def chained(step: Any, asks: Sequence[DraftSettings]) -> Drafts:
             drafts = chain(step, asks)
             self.n_chained += 1
             self.steps.append(step.n_rows)
@@ -150,13 +156,13 @@ class Watched(Speculator):
 
         state._chain = chained
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         self.inner.begin(opening)
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         self.inner.observe(seen)
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         drafts = self.inner.propose(asks)
         copies = [ask._replace(tokens=list(ask.tokens)) for ask in asks]
         self.rounds.append(list(zip(copies, drafts, strict=True)))
@@ -172,8 +178,8 @@ class Watched(Speculator):
     def save(self, sequence: int) -> dict[str, bytes]:
         return self.inner.save(sequence)
 
-    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
-        self.inner.restore_left(tokens, blobs)
+    def load_prefix(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+        self.inner.load_prefix(tokens, blobs)
 
     def forget_text(self, tokens: Sequence[int]) -> None:
         self.inner.forget_text(tokens)

@@ -14,7 +14,7 @@ from shim.machine import Machine
 from nextn.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
 from nextn.core.backend.reference.delta_rule import delta_rule
 from nextn.core.backend.reference.state import ReferenceState
-from nextn.core.backend.step import Piece, build_step, replay_after
+from nextn.core.backend.step import Piece, build_step, pending_accepted_after
 from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
 from nextn.cuda_kernels.gdn_rows import keep_rows
 from nextn.cuda_kernels.gdn_step import (
@@ -80,7 +80,7 @@ class Part:
 
     slot: int
     past: int
-    replay: int
+    n_pending_accepted: int
     rows: Floats
 
 
@@ -102,7 +102,13 @@ class ReferenceRun:
 
 
 def _piece(part: Part) -> Piece:
-    return Piece([0] * len(part.rows), part.past, [0], slot=part.slot, replay=part.replay)
+    return Piece(
+        [0] * len(part.rows),
+        part.past,
+        [0],
+        slot=part.slot,
+        n_pending_accepted=part.n_pending_accepted,
+    )
 
 
 @dataclass
@@ -143,7 +149,11 @@ class KernelRun:
         m, s, put = self.machine, self.layer.shape, self.machine.put
         rows = np.concatenate([part.rows for part in parts])
         starts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        columns = ([p.slot for p in parts], [p.past for p in parts], [p.replay for p in parts])
+        columns = (
+            [p.slot for p in parts],
+            [p.past for p in parts],
+            [p.n_pending_accepted for p in parts],
+        )
         sequences = GdnSequences(*(put(np.array(x, np.int32)) for x in (starts, *columns)))
         given = put(rows)
         workspace = GdnWorkspace(
@@ -177,7 +187,7 @@ class KernelRun:
             half = arrays["header"][text.slot, 0]
             for name in ("keys", "updates", "decays"):
                 arrays[name][text.slot, 1 - half] = np.nan
-                arrays[name][text.slot, half, text.replay :] = np.nan
+                arrays[name][text.slot, half, text.n_pending_accepted :] = np.nan
             read = [(text.past - i) % s.ring_rows for i in range(1, s.kernel)]
             arrays["ring"][text.slot, np.setdiff1d(np.arange(s.ring_rows), read)] = np.nan
         self.state = GdnState(**{name: self.machine.put(x) for name, x in arrays.items()})
@@ -199,18 +209,20 @@ class Text:
 
     def __init__(self, layer: GdnLayer, slot: int) -> None:
         self.layer, self.slot = layer, slot
-        self.past, self.replay = 0, 0
+        self.past, self.n_pending_accepted = 0, 0
 
-    def part(self, n_rows: int, n_true: int) -> Part:
-        """The first `n_true` rows will hold."""
+    def part(self, n_rows: int, n_valid: int) -> Part:
+        """The first `n_valid` rows will hold."""
         rows = self.layer.wrong_rows[self.past : self.past + n_rows].copy()
-        rows[:n_true] = self.layer.true_rows[self.past : self.past + n_true]
-        return Part(self.slot, self.past, self.replay, rows)
+        rows[:n_valid] = self.layer.true_rows[self.past : self.past + n_valid]
+        return Part(self.slot, self.past, self.n_pending_accepted, rows)
 
-    def settle(self, n_rows: int, n_true: int) -> None:
+    def settle(self, n_rows: int, n_valid: int) -> None:
         if n_rows:
-            self.past += n_true
-            self.replay = replay_after(self.replay, n_rows, n_true, self.layer.shape.window)
+            self.past += n_valid
+            self.n_pending_accepted = pending_accepted_after(
+                self.n_pending_accepted, n_rows, n_valid, self.layer.shape.window
+            )
 
 
 def error(got: NDArray[Any], want: NDArray[Any]) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
-from nextn.core.speculation.interface import Ask, Draft, Opening, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, Speculator
 from nextn.core.speculation.ngram_base import NgramSpeculator
 from nextn.core.state.store import SequenceState
 
@@ -25,14 +25,14 @@ pieces = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=
 def begin(
     speculator: Speculator, tokens: Sequence[int], sequence: int = 0, owner: str = ""
 ) -> None:
-    speculator.begin(Opening(sequence, tokens, cast(SequenceState, None), owner))
+    speculator.begin(SequenceStart(sequence, tokens, cast(SequenceState, None), owner))
 
 
 def ask(
     speculator: NgramSpeculator, tokens: Sequence[int], max_draft: int = 64, **more: Any
 ) -> Draft:
     how: dict[str, Any] = {"sequence": 0, "sampler": ANY} | more
-    (draft,) = speculator.propose([Ask(tokens=tokens, max_draft=max_draft, **how)])
+    (draft,) = speculator.propose([DraftRequest(tokens=tokens, max_draft=max_draft, **how)])
     assert set(draft.sources) <= {speculator.name}
     assert len(draft.tokens) == len(draft.sources) == len(draft.chances) <= max_draft
     assert len(draft.tokens) <= speculator.longest

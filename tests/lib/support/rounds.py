@@ -89,7 +89,7 @@ def written(
 def without_rounds(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Writing]) -> Writing:
     """The same by ordinary steps."""
     with monkeypatch.context() as patch:
-        patch.setattr(CudaBackend, "compile_rounds", lambda *_: None)
+        patch.setattr(CudaBackend, "compile_device_loop", lambda *_: None)
         found = work()
     assert not found.n_rounds
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Backend, HostOutput, SlotImage, State
 from nextn.core.backend.layers import Floats, KvTypes
-from nextn.core.backend.step import Piece, Step, build_step, replay_after
+from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.models.base import Model
@@ -56,21 +56,23 @@ class Running:
     slot: int = 0
     pages: Sequence[int] = PAGES
     n_tokens: int = 0
-    replay: int = 0
+    n_pending_accepted: int = 0
 
     def piece(self, tokens: Sequence[int]) -> Piece:
         n = len(tokens)
-        return Piece(tokens, self.n_tokens, self.pages, self.slot, self.replay, n_out=n)
+        return Piece(tokens, self.n_tokens, self.pages, self.slot, self.n_pending_accepted, n_out=n)
 
     def forward(self, tokens: Sequence[int]) -> HostOutput:
         output = self.machine.run(build_step([self.piece(tokens)]))
         taps = {name: rows.copy() for name, rows in output.taps.items()}
         return HostOutput(output.logits.copy(), taps)
 
-    def accept(self, n_rows: int, n_true: int) -> None:
-        """Of the rows just run, the first `n_true` hold."""
-        self.n_tokens += n_true
-        self.replay = replay_after(self.replay, n_rows, n_true, self.machine.window)
+    def accept(self, n_rows: int, n_valid: int) -> None:
+        """Of the rows just run, the first `n_valid` hold."""
+        self.n_tokens += n_valid
+        self.n_pending_accepted = pending_accepted_after(
+            self.n_pending_accepted, n_rows, n_valid, self.machine.window
+        )
 
     def append(self, tokens: Sequence[int]) -> Floats:
         logits = self.forward(tokens).logits
@@ -84,7 +86,7 @@ class Running:
 
     def image(self) -> SlotImage:
         return self.machine.backend.save_slot(
-            self.machine.state, self.slot, self.pages, self.n_tokens, self.replay
+            self.machine.state, self.slot, self.pages, self.n_tokens, self.n_pending_accepted
         )
 
 

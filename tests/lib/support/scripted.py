@@ -15,10 +15,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nextn.core.backend.chain import ChainPlan, HostChain
+from nextn.core.backend.device_loop import DeviceLoopPlan
+from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop
 from nextn.core.backend.interface import Backend, HostOutput, SlotImage
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
-from nextn.core.backend.rounds import RoundsPlan
 from nextn.core.backend.step import Step, n_kept
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
@@ -28,7 +28,7 @@ from nextn.core.models.base import Model
 from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
-from nextn.core.speculation.interface import Ask, Draft, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import StreamDecoder, Tokenizer
 
@@ -80,7 +80,7 @@ class ScriptedBackend:
     def __init__(
         self, *, hybrid: bool = False, poison: frozenset[int] = frozenset(), chains: bool = False
     ) -> None:
-        self.hybrid, self.poison, self.chains_at_once = hybrid, poison, chains
+        self.hybrid, self.poison, self.drafts_in_one_call = hybrid, poison, chains
         self.n_steps = 0
         self.rows: list[int] = []  # of each step
         self.before_step: Callable[[Step], None] = lambda _step: None
@@ -110,14 +110,14 @@ class ScriptedBackend:
 
         return run
 
-    def compile_chain(
+    def compile_draft_loop(
         self, forward: Any, state: ScriptedState, *, max_rows: int, **named: Any
-    ) -> HostChain:
-        plan = ChainPlan(max_rows, **named)
+    ) -> HostDraftLoop:
+        plan = DraftLoopPlan(max_rows, **named)
         run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
-        return HostChain(run, plan, state.pending.shape[1])
+        return HostDraftLoop(run, plan, state.pending.shape[1])
 
-    def compile_rounds(self, plan: RoundsPlan) -> None:
+    def compile_device_loop(self, plan: DeviceLoopPlan) -> None:
         """It cannot."""
 
     def copy_pages(self, state: Any, sources: Sequence[int], targets: Sequence[int]) -> None:
@@ -160,8 +160,8 @@ class ScriptedBackend:
     def _recurrent(self, step: Step, b: int, state: ScriptedState, tokens: list[int]) -> list[int]:
         """As `Backend.delta_rule` says. The digest after each row."""
         slot, window = int(step.slots[b]), state.pending.shape[1]
-        assert not step.past[b] or step.replay[b] <= window
-        replay = int(step.replay[b]) if step.past[b] else 0
+        assert not step.past[b] or step.n_pending_accepted[b] <= window
+        replay = int(step.n_pending_accepted[b]) if step.past[b] else 0
         replayed = state.pending[slot, :replay].tolist()
         base = digest(replayed, state.stored[slot]) if step.past[b] else 0
         seen = [digest(tokens[: n + 1], base) for n in range(len(tokens))]
@@ -283,7 +283,7 @@ class Oracle(Speculator):
         self.settled: list[tuple[int, int]] = []
         self.ended: list[int] = []
 
-    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def settle(self, sequence: int, n_accepted: int, *, mine: bool) -> None:
@@ -292,7 +292,7 @@ class Oracle(Speculator):
     def end(self, sequence: int) -> None:
         self.ended.append(sequence)
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         self.n_drafts += 1
         known = self.texts.get(ask.sequence, [])
         rest = known[len(ask.tokens) : len(ask.tokens) + self.length]

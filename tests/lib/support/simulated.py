@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.plans import AskInfo, ModelOffer, Plan, Policy
+from nextn.core.speculation.plans import ModelOffer, Plan, PlanRequest, Policy
 from nextn.core.speculation.splice import shortened, splice
 
 MODEL, NGRAM = "mtp", "ngram-mod"
@@ -197,7 +197,7 @@ class Simulation:
     ) -> None:  # fmt: skip
         models = (N_MAX,) if self._uses_model and not naps else ()
         asks = [
-            AskInfo(i, range(at[i]), 64, [self.texts[i].cheap_draft(at[i])],
+            PlanRequest(i, range(at[i]), 64, [self.texts[i].cheap_draft(at[i])],
                     [ModelOffer(MODEL, n, pending[i], N_TRIAL) for n in models])
             for i in active
         ]  # fmt: skip
@@ -226,7 +226,7 @@ class Simulation:
             run.tokens += n + 1
             run.drafted += len(draft.tokens)
 
-    def _draft(self, i: int, at: int, plan: Plan, ask: AskInfo) -> Draft:
+    def _draft(self, i: int, at: int, plan: Plan, ask: PlanRequest) -> Draft:
         cheap = shortened(ask.cheap[plan.cheap], plan.n_cheap) if plan.cheap >= 0 else Draft()
         if not plan.model:
             return cheap
@@ -275,7 +275,7 @@ class FixedLengths(Policy):
     def end(self, sequence: int) -> None:
         pass
 
-    def plan(self, asks: Sequence[AskInfo]) -> Sequence[Plan]:
+    def plan(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
         plans = []
         for ask in asks:
             n = min(self.n_cheap, len(ask.cheap[0].tokens)) if ask.cheap else 0

@@ -9,7 +9,7 @@ import pytest
 
 from nextn.core.generation import TARGET, Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Ask, Draft
+from nextn.core.speculation.interface import Draft, DraftRequest
 
 from .scripted import (
     END,
@@ -97,7 +97,7 @@ class Replacing(Oracle):
         super().__init__(length=length)
         self.place, self.token = place, token
 
-    def _draft(self, ask: Ask) -> Draft:
+    def _draft(self, ask: DraftRequest) -> Draft:
         draft = super()._draft(ask)
         if self.place < len(draft.tokens):
             draft.tokens[self.place] = self.token

@@ -59,7 +59,9 @@ def _history(
     """The kernel - 1 inputs before the first row; zeros where a text begins."""
     history = []
     for j in range(s.kernel - 1):
-        history.append(e.variable(e.load(F32X16, ring + (at.replay + j) * (4 * s.channels))))
+        history.append(
+            e.variable(e.load(F32X16, ring + (at.n_pending_accepted + j) * (4 * s.channels)))
+        )
     with e.when(is_fresh):
         for value in history:
             value.set(e.const(F32X16, 0.0))

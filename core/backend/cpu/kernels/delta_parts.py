@@ -71,7 +71,7 @@ class Part:
     pending: Value  # the first row that may be rejected
     end: Value
     mixed: Value  # address of q, k and values of row 0
-    replay: Value  # factors of earlier steps that hold
+    n_pending_accepted: Value  # factors of earlier steps that hold
     kept: Value  # so many of them stay factors; the new ones come behind
 
     @classmethod

@@ -155,15 +155,15 @@ def _make_jobs(e: Emitter, s: MoeShape, counts: Value, words: list[Value]) -> Va
         with e.repeat_while() as leave_if:
             leave_if(left.get() <= 0)
             size = group_size(e, left.get())
-            taken = e.minimum(left.get(), size)
+            vocab_subset = e.minimum(left.get(), size)
             job = words[Sorted.JOBS] + n_jobs.get() * 24
-            for i, value in enumerate((expert, place.get(), taken)):
+            for i, value in enumerate((expert, place.get(), vocab_subset)):
                 e.store(value, job + 8 * i, 8)
-            with e.range(place.get(), place.get() + taken) as pair:
+            with e.range(place.get(), place.get() + vocab_subset) as pair:
                 e.store(place.get(), words[RowSet.START] + pair * 8, 8)
-                e.store(taken, words[RowSet.SIZE] + pair * 8, 8)
-            place.set(place.get() + taken)
-            left.set(left.get() - taken)
+                e.store(vocab_subset, words[RowSet.SIZE] + pair * 8, 8)
+            place.set(place.get() + vocab_subset)
+            left.set(left.get() - vocab_subset)
             n_jobs.set(n_jobs.get() + 1)
     return n_jobs.get()
 

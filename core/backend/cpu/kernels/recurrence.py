@@ -100,17 +100,17 @@ class Recurrence:
     def _replay(self, at: Part, head: Value, lanes: Value, state: Value, stored: Value) -> None:
         """Apply what is pending and read the result for the first row."""
         e, read = self.e, self._read_of(at, at.start)
-        with e.when(at.replay.equals(0)):
+        with e.when(at.n_pending_accepted.equals(0)):
             self._pass(state, None, [], row_read=read)
         source, done = e.variable(state), e.variable(e.index(0))
         with e.repeat_while() as leave_if:
-            leave_if(at.replay - done.get() <= AT_ONCE)
+            leave_if(at.n_pending_accepted - done.get() <= AT_ONCE)
             factors = [self._old(at, head, lanes, done.get() + t) for t in range(AT_ONCE)]
             self._pass(source.get(), stored, factors)
             source.set(stored)
             done.set(done.get() + AT_ONCE)
         for n in range(1, AT_ONCE + 1):
-            with e.when((at.replay - done.get()).equals(n)):
+            with e.when((at.n_pending_accepted - done.get()).equals(n)):
                 factors = [self._old(at, head, lanes, done.get() + t) for t in range(n)]
                 self._pass(source.get(), stored, factors, row_read=read)
 

@@ -43,7 +43,7 @@ class Head:
     logits: Value
     maxima: Value
     n: Value
-    taken: Value | None = None  # token of each place
+    vocab_subset: Value | None = None  # token of each place
     is_whole: bool = False  # every token that a request may name has its place
 
     @property
@@ -54,21 +54,21 @@ class Head:
         return e.load(F32, self.logits + place * 4)
 
     def token(self, e: Emitter, place: Value) -> Value:
-        return place if self.taken is None else e.load(I64, self.taken + place * 8, 8)
+        return place if self.vocab_subset is None else e.load(I64, self.vocab_subset + place * 8, 8)
 
     def place(self, e: Emitter, token: Value) -> tuple[Value, Value]:
         """Some place that exists, and whether it is this token's."""
-        if self.taken is None:
+        if self.vocab_subset is None:
             is_there = token < self.n
             return is_there.select(token, e.index(0)), is_there
         low, high = e.variable(e.index(0)), e.variable(self.n - 1)
         with e.repeat_while() as leave_if:
             leave_if(low.get() >= high.get())
             middle = (low.get() + high.get()) >> 1
-            is_before = e.load(I64, self.taken + middle * 8, 8) < token
+            is_before = e.load(I64, self.vocab_subset + middle * 8, 8) < token
             low.set(is_before.select(middle + 1, low.get()))
             high.set(is_before.select(high.get(), middle))
-        return low.get(), e.load(I64, self.taken + low.get() * 8, 8).equals(token)
+        return low.get(), e.load(I64, self.vocab_subset + low.get() * 8, 8).equals(token)
 
 
 @dataclass(frozen=True)

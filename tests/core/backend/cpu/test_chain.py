@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from support.chains import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.chain import Chooser, DraftAsk, DraftRun
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.cpu.chain import NativeChain
+from nextn.core.backend.cpu.draft_loop import NativeChain
 from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.draft_loop import DraftLoop, DraftSettings, TokenPicker
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.step import Piece, Step, StepArrays, build_step
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -46,15 +46,15 @@ def drafter(
     backend = CpuBackend(threads, set_name)
     path = tiny(family, mtp=is_head, quantise=quantise).path
     model = build_model(open_gguf(path), backend)
-    taken = None
+    vocab_subset = None
     if n_taken:
         everything = np.random.default_rng(n_taken).permutation(model.hparams.n_vocab)
-        taken = np.sort(everything[:n_taken]).astype(np.int32)
-    return Drafter(model, backend, is_head, taken)
+        vocab_subset = np.sort(everything[:n_taken]).astype(np.int32)
+    return Drafter(model, backend, is_head, vocab_subset)
 
 
 @cache
-def both(made: Drafter, stops: tuple[int, ...]) -> tuple[Any, DraftRun, Any, DraftRun]:
+def both(made: Drafter, stops: tuple[int, ...]) -> tuple[Any, DraftLoop, Any, DraftLoop]:
     """State and native chain, state and host loop."""
     ours, theirs = made.new_state(), made.new_state()
     return ours, made.run(ours, stops), theirs, made.host_run(theirs, stops)
@@ -121,8 +121,8 @@ class Alone:
         hidden = rng.normal(0, 1, (n_rows, self.made.model.hparams.n_embd)).astype(np.float32)
         return build_step([Piece(tokens, 0, self.text.pages, first_position=1)], hidden)
 
-    def ask(self, length: int = MAX_DRAFT, p_min: float = 0.0) -> DraftAsk:
-        return DraftAsk(self.text.sampler, length, p_min)
+    def ask(self, length: int = MAX_DRAFT, p_min: float = 0.0) -> DraftSettings:
+        return DraftSettings(self.text.sampler, length, p_min)
 
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -203,17 +203,17 @@ def test_a_draft_ends_before_what_is_improbable(tiny: Tiny) -> None:
     assert alone.native(alone.step(), [alone.ask(p_min=1.1)]).tokens[0] == []
 
 
-@pytest.mark.parametrize("sharpness", [0.01, 0.5, 20.0, 1e4])
-def test_chances_are_told_as_sharp_as_asked(tiny: Tiny, sharpness: float) -> None:
+@pytest.mark.parametrize("inverse_temperature", [0.01, 0.5, 20.0, 1e4])
+def test_chances_are_told_as_sharp_as_asked(tiny: Tiny, inverse_temperature: float) -> None:
     """Tokens stay the same; a text may be drawn at one temperature and told of at another."""
     for params in (GREEDY, SamplingParams(seed=3, temperature=1.4)):
         alone = Alone(tiny, params)
-        ask = DraftAsk(alone.text.sampler, MAX_DRAFT, sharpness=sharpness)
+        ask = DraftSettings(alone.text.sampler, MAX_DRAFT, inverse_temperature=inverse_temperature)
         got, want = (run(alone.step(), [ask]) for run in (alone.native, alone.host))
         assert got.tokens == want.tokens == alone.native(alone.step(), [alone.ask()]).tokens
         # Far below the best the last bits of a logit count for more.
         np.testing.assert_allclose(
-            got.chances, want.chances, rtol=2e-5 * max(1, sharpness), atol=1e-30
+            got.chances, want.chances, rtol=2e-5 * max(1, inverse_temperature), atol=1e-30
         )
         plain = alone.native(alone.step(), [alone.ask()]).chances[0]
         assert not np.allclose(got.chances[0], plain, rtol=0.01)
@@ -231,7 +231,7 @@ def test_broken_numbers_end_a_draft(tiny: Tiny) -> None:
         assert len(whole.tokens[0]) == MAX_DRAFT
 
 
-class Counting(Chooser):
+class Counting(TokenPicker):
     """Picks by itself: the lowest token that has not been picked."""
 
     request = 0
@@ -248,10 +248,10 @@ class Counting(Chooser):
 
 def test_choosers_without_a_request_are_called(tiny: Tiny) -> None:
     alone = Alone(tiny, GREEDY)
-    chooser = Counting()
-    drafts = alone.native(alone.step(), [DraftAsk(chooser, 4)])
+    picker = Counting()
+    drafts = alone.native(alone.step(), [DraftSettings(picker, 4)])
     assert drafts.tokens == [[0, 1, 2, 3]]
-    assert chooser.accepted == [0, 1, 2, 3]
+    assert picker.accepted == [0, 1, 2, 3]
     want = alone.native(alone.step(), [alone.ask()])
     assert_alike(want, alone.host(alone.step(), [alone.ask()]))
 
@@ -270,4 +270,4 @@ def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
     with pytest.raises(ValueError, match="float32"):
         alone.native(replace(alone.step(), hidden=wrong), [alone.ask()])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ascend"):
-        replace(alone.made, taken=np.array([4, 4], np.int32)).run(alone.made.new_state())
+        replace(alone.made, vocab_subset=np.array([4, 4], np.int32)).run(alone.made.new_state())

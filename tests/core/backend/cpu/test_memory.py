@@ -37,7 +37,7 @@ def test_arrays_lie_side_by_side(sizes: list[int]) -> None:
         assert not size or array.ctypes.data % ALIGNMENT == 0
         array[:] = value
     assert all((array == value).all() for value, array in enumerate(arrays))
-    assert len(arena.taken()) == sum(map(padded, sizes))
+    assert len(arena.vocab_subset()) == sum(map(padded, sizes))
     addresses = [array.ctypes.data for array, size in zip(arrays, sizes, strict=True) if size]
     assert addresses == sorted(addresses)
 
@@ -70,9 +70,9 @@ def test_what_is_not_used_is_not_resident(used: int) -> None:
     before = of_this_process("Rss")
     arena = Arena(256 * MIB)
     arena.take(used)[:] = 1
-    taken = of_this_process("Rss") - before
-    assert used <= taken + MIB
-    assert taken <= used + 2 * HUGE_PAGE + MIB
+    vocab_subset = of_this_process("Rss") - before
+    assert used <= vocab_subset + MIB
+    assert vocab_subset <= used + 2 * HUGE_PAGE + MIB
 
 
 @on_linux

@@ -17,11 +17,11 @@ from support.running import Running, random_tokens, start
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import cuda
-from nextn.core.backend.chain import DraftAsk
 from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.backend.step import build_step
 from nextn.core.models.mtp import H_NEXTN
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -116,13 +116,13 @@ def draft_twice(text: Running) -> None:
     """As it comes and captured: the same drafts."""
     machine = text.machine
     assert isinstance(machine.backend, CudaBackend)
-    run = machine.backend.compile_chain(
+    run = machine.backend.compile_draft_loop(
         machine.model.nextn[0].forward, machine.state,
         max_rows=8, max_draft=3, n_vocab=512, tap=H_NEXTN,
     )  # fmt: skip
     sampler = DraftSampler(Sampler(GREEDY, n_vocab=512))
     hidden = np.ones((2, machine.model.hparams.n_embd), np.float32)
     step = replace(build_step([text.piece(random_tokens(2))]), hidden=hidden)
-    drafts = [run(step, [DraftAsk(sampler, 3)]) for _ in range(3)]
+    drafts = [run(step, [DraftSettings(sampler, 3)]) for _ in range(3)]
     assert drafts[0] == drafts[1] == drafts[2]
     assert len(drafts[0].tokens[0]) == 3

@@ -12,11 +12,11 @@ from support.host_device import HostDevice
 from support.running import load, random_tokens
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.chain import NO_REQUEST, DraftAsk, Drafts
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.cuda.chain import CudaChain
+from nextn.core.backend.cuda.draft_loop import CudaChain
+from nextn.core.backend.draft_loop import NO_REQUEST, Drafts, DraftSettings
 from nextn.core.backend.step import Piece, Step, build_step
-from nextn.core.sampling.choosing import DraftSampler
+from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -77,7 +77,7 @@ class Alone:
         return replace(step, hidden=rows)
 
     def draft(self, length: int, n_rows: int = 1) -> Drafts:
-        return self.run(self.step(n_rows), [DraftAsk(self.sampler, length)])
+        return self.run(self.step(n_rows), [DraftSettings(self.sampler, length)])
 
 
 def test_a_draft_is_one_copy_there_and_one_back(tiny: Tiny, shim: None) -> None:
@@ -119,6 +119,6 @@ def test_a_page_table_that_is_too_short_is_refused(tiny: Tiny, shim: None) -> No
     alone = Alone(drafter(tiny))
     step = replace(alone.step(), past=np.array([92], np.int32))
     with pytest.raises(ValueError, match="page table"):
-        alone.run(step, [DraftAsk(alone.sampler, 6)])
+        alone.run(step, [DraftSettings(alone.sampler, 6)])
     with pytest.raises(ValueError, match="2 asks"):
-        alone.run(step, [DraftAsk(alone.sampler, 6)] * 2)
+        alone.run(step, [DraftSettings(alone.sampler, 6)] * 2)

@@ -86,8 +86,8 @@ def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
         budget = runtime.budget
         params = GenerateParams(max_tokens=3, sampling=SamplingParams(temperature=0.0))
         list(runtime.generate([5] * 60, params))
-        taken = device.most - budget.weights - budget.kv - budget.recurrent
-    assert 0.3 * budget.working.scratch < taken <= budget.working.scratch
+        vocab_subset = device.most - budget.weights - budget.kv - budget.recurrent
+    assert 0.3 * budget.working.scratch < vocab_subset <= budget.working.scratch
 
 
 def test_nothing_is_sent_of_what_is_refused(tiny: Tiny, device: Counting) -> None:

@@ -45,7 +45,7 @@ def test_a_second_turn_is_that_of_a_cold_engine(
     first = random_tokens(chunk - 2 + chunk * (family == "qwen3"), seed=1, n_vocab=256)
     with load_runtime(tiny(family, quantise="Q8_0").path, "cuda", n_ctx=256) as runtime:
         warm = runtime.new_engine(runtime.plan(1))
-        assert (warm.config.chunk, warm.config.any_cut) == (chunk, False)
+        assert (warm.config.chunk, warm.config.batch_invariant) == (chunk, False)
         answer, _, found = write(warm, first)
         assert found == 0
         second = [*first, *answer, *random_tokens(21, seed=2, n_vocab=256)]

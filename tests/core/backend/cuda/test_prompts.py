@@ -96,7 +96,7 @@ def test_company_changes_no_bit(family: str, kind: str, tiny: Tiny, shim: None) 
         text.accept(len(prompt), len(prompt))
     again = texts()
     for text, prompt in zip(again, prompts, strict=True):
-        text.n_tokens = text.replay = 0
+        text.n_tokens = text.n_pending_accepted = 0
         text.append(prompt)
     images = [[text.image() for text in group] for group in (together, again)]
     for one, other in zip(*images, strict=True):

@@ -12,12 +12,12 @@ from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.rounds import (
-    LineLimit,
-    RoundDrafter,
-    Rounds,
-    RoundsPlan,
-    RoundText,
+from nextn.core.backend.device_loop import (
+    DeviceDrafter,
+    DeviceLoop,
+    DeviceLoopPlan,
+    DeviceSequence,
+    DraftLimit,
 )
 from nextn.core.models.mtp import H_NEXTN
 from nextn.core.sampling.params import SamplingParams
@@ -64,19 +64,21 @@ def plainly(machine: Machine, n: int) -> tuple[list[list[int]], list[Running]]:
     return made, texts
 
 
-def begin(machine: Machine, *, max_draft: int, stops: tuple[int, ...] = ()) -> Rounds:
+def begin(machine: Machine, *, max_draft: int, stops: tuple[int, ...] = ()) -> DeviceLoop:
     drafter = None
     if machine.taps:
-        drafter = RoundDrafter(machine.model.nextn[0].forward, H_NEXTN, max_draft)
-    plan = RoundsPlan(machine.model.forward, machine.state, N_VOCAB, stops, 4, drafter)
-    rounds = machine.backend.compile_rounds(plan)
+        drafter = DeviceDrafter(machine.model.nextn[0].forward, H_NEXTN, max_draft)
+    plan = DeviceLoopPlan(machine.model.forward, machine.state, N_VOCAB, stops, 4, drafter)
+    rounds = machine.backend.compile_device_loop(plan)
     assert rounds is not None
     texts = []
     for i, (text, token, hidden) in enumerate(read_prompts(machine)):
         end, request = text.n_tokens + N_TOKENS, SAMPLERS[i].request
         assert request
         texts.append(
-            RoundText(i, PAGES[i], text.n_tokens, text.replay, end, request, [token], hidden)
+            DeviceSequence(
+                i, PAGES[i], text.n_tokens, text.n_pending_accepted, end, request, [token], hidden
+            )
         )
     rounds.begin(texts, max_draft, drafts=bool(machine.taps))
     return rounds
@@ -95,9 +97,9 @@ def test_two_texts_are_those_of_plain_decoding(
     made: list[list[int]] = [[], []]
     rows = [end.n_tokens for end in ends]
     n_drafted = 0
-    rounds.enqueue([LineLimit(most)] * 2, 32)
+    rounds.enqueue([DraftLimit(most)] * 2, 32)
     for _ in range(N_TOKENS):
-        rounds.enqueue([LineLimit(most), LineLimit(max(most - 1, 0))], 32)
+        rounds.enqueue([DraftLimit(most), DraftLimit(max(most - 1, 0))], 32)
         assert rounds.n_under_way == 2
         result = rounds.collect()
         assert result.step_ms > 0
@@ -121,7 +123,7 @@ def test_logits_stay_on_the_device(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(backend, CudaBackend)
     device = backend.device
     assert isinstance(device, HostDevice)
-    rounds.enqueue([LineLimit(2), LineLimit(2)], 32)
+    rounds.enqueue([DraftLimit(2), DraftLimit(2)], 32)
     device.launcher.launches.clear()
 
     def refuse(*_: object) -> None:
@@ -129,7 +131,7 @@ def test_logits_stay_on_the_device(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) 
 
     for name in ("get", "put", "write", "post"):
         monkeypatch.setattr(device, name, refuse)
-    rounds.enqueue([LineLimit(2), LineLimit(2)], 32)
+    rounds.enqueue([DraftLimit(2), DraftLimit(2)], 32)
     assert sum(len(line.tokens) for line in rounds.collect().lines) >= 2
     names = [launch.name for launch in device.launcher.launches]
     assert names.count("draft_pick") == 2

@@ -24,8 +24,7 @@ from support.rounds import (
 )
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.cuda import round_launches
-from nextn.core.backend.cuda import rounds as cuda_rounds
+from nextn.core.backend.cuda import device_loop, round_launches
 from nextn.core.errors import ModelError
 from nextn.core.generation import CANCELLED
 from nextn.core.speculation.costs import FORMAT
@@ -213,7 +212,7 @@ def test_an_interrupt_amid_a_round_leaves_a_sound_engine(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(cuda_rounds.CudaRounds, "collect", interrupted)
+            patch.setattr(device_loop.CudaDeviceLoop, "collect", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 made.step()
         made.drain()
@@ -230,7 +229,7 @@ def test_a_round_without_a_record_is_one_line(path: Path, monkeypatch: pytest.Mo
         made = writing(loaded)
         made.add(0, GREEDY)
         made.step(2)
-        monkeypatch.setattr(cuda_rounds, "_NAP", 0.0)
+        monkeypatch.setattr(device_loop, "_NAP", 0.0)
         monkeypatch.setattr(round_launches, "spec_accept", lambda *_: None)
         with pytest.raises(ModelError, match=r"^--device cuda: a round has ended without leaving"):
             made.step(2)

@@ -25,7 +25,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
 from nextn.core.runtime import Runtime
-from nextn.core.speculation.plans import AskInfo, FixedPolicy, Plan
+from nextn.core.speculation.plans import FixedPolicy, Plan, PlanRequest
 
 Tiny = Callable[..., TinyModel]
 
@@ -105,7 +105,7 @@ def images(made: Writing) -> list[dict[str, np.ndarray]]:
     for text in made.texts:
         snapshot = made.engine.snapshot(text)
         blobs = {name: np.frombuffer(b, np.uint8) for name, b in snapshot.blobs.items()}
-        place = np.array([snapshot.n_cells, snapshot.replay])
+        place = np.array([snapshot.n_cells, snapshot.n_pending_accepted])
         found.append({**snapshot.image, **blobs, "tokens": snapshot.tokens, "place": place})
     return found
 
@@ -185,7 +185,7 @@ def test_drafts_that_come_and_go(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) ->
     """Rounds with drafts of any length, and none, as they are chosen."""
     lengths = [2, 0, 1, 0, 0, 0, 2, 5, 5, 0, 3]
 
-    def plan(self: FixedPolicy, ask: AskInfo) -> Plan:
+    def plan(self: FixedPolicy, ask: PlanRequest) -> Plan:
         n = min(lengths[len(ask.tokens) % len(lengths)], ask.max_draft)
         return Plan(model="mtp" if n and ask.models else "", n_model=n)
 

@@ -18,20 +18,20 @@ def machine(tiny: Tiny, device: str = "cuda") -> Machine:
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda q8_0"])
-@pytest.mark.parametrize("n_true", [1, 3, WINDOW])
+@pytest.mark.parametrize("n_valid", [1, 3, WINDOW])
 def test_saved_while_pending_goes_on_elsewhere(
-    tiny: Tiny, n_true: int, device: str, shim: None
+    tiny: Tiny, n_valid: int, device: str, shim: None
 ) -> None:
     truth = random_tokens(30, seed=6)
     first = Running(machine(tiny, device))
     first.append(truth[:19])
-    wrong = [t if i < n_true else (t + 101) % 512 for i, t in enumerate(truth[19 : 19 + WINDOW])]
+    wrong = [t if i < n_valid else (t + 101) % 512 for i, t in enumerate(truth[19 : 19 + WINDOW])]
     first.forward(wrong)
-    first.accept(WINDOW, n_true)
+    first.accept(WINDOW, n_valid)
     image = first.image()
     assert all(np.isfinite(part).all() for part in image.values())
     other = Machine(first.machine.model, first.machine.backend, window=WINDOW)
-    second = Running(other, 1, [13, 2, 40, 7], first.n_tokens, first.replay)
+    second = Running(other, 1, [13, 2, 40, 7], first.n_tokens, first.n_pending_accepted)
     other.backend.load_slot(other.state, 1, second.pages, image)
     again = second.image()
     assert image.keys() == again.keys()
@@ -45,9 +45,9 @@ def test_a_copied_slot_goes_on_alike(tiny: Tiny, shim: None) -> None:
     first = Running(machine(tiny))
     first.append(truth[:20])
     backend, state = first.machine.backend, first.machine.state
-    backend.copy_slot(state, 0, 1, first.replay)
+    backend.copy_slot(state, 0, 1, first.n_pending_accepted)
     backend.copy_pages(state, [PAGES[1]], [30])
-    second = Running(first.machine, 1, [PAGES[0], 30], 20, first.replay)
+    second = Running(first.machine, 1, [PAGES[0], 30], 20, first.n_pending_accepted)
     want = first.append(truth[20:])
     assert np.array_equal(second.append(truth[20:]), want)
 

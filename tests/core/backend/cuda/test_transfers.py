@@ -33,7 +33,7 @@ SAMPLED = GenerateParams(SamplingParams(temperature=0.8, seed=3), max_tokens=8)
 def shim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordinary steps only: of rounds see test_rounds_engine.py."""
     use_for_cuda(monkeypatch)
-    monkeypatch.setattr(CudaBackend, "compile_rounds", lambda *_: None)
+    monkeypatch.setattr(CudaBackend, "compile_device_loop", lambda *_: None)
 
 
 def device_of(of: Runtime | Running) -> HostDevice:

@@ -1,4 +1,4 @@
-"""Drafting: what lies between two walks through a program that continues from its own picks.
+"""SpeculatorHost: what lies between two walks through a program that continues from its own picks.
 
 `write_begin` lays out the first step, `write_choose` is the last entry of the program: it picks a
 token for each row of logits and lays out the step of these tokens.
@@ -130,8 +130,8 @@ def _choose(c: _Chain, row: Value, scratch: Value, is_short: bool) -> None:
     maxima = w[ChainWords.MAXIMA] + row * w[ChainWords.MAXIMA_BYTES]
     sums = w[ChainWords.SUMS] + row * w[ChainWords.MAXIMA_BYTES]
     logits = w[ChainWords.LOGITS] + row * w[ChainWords.LOGITS_BYTES]
-    taken = w[ChainWords.TAKEN] if is_short else None
-    head = Head(logits, maxima, w[ChainWords.N_VALUES], taken)
+    vocab_subset = w[ChainWords.TAKEN] if is_short else None
+    head = Head(logits, maxima, w[ChainWords.N_VALUES], vocab_subset)
     b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
     last = c.last_row(e.load(I64, c.line(row, LineWords.PLACE), 8))
     position = c.word(c.step[StepWords.POSITIONS], last) + 1
@@ -142,8 +142,8 @@ def _choose(c: _Chain, row: Value, scratch: Value, is_short: bool) -> None:
     with e.when(token < 0):
         c.put(e.index(1), w[ChainWords.UNSURE], b)
     with e.when((token >= 0) & (_stops(c, token) ^ 1)):
-        sharpness = e.load(F32, c.ask(b, AskWords.SHARPNESS))
-        chance = _chance(e, head, (best, sums, sharpness), token)
+        inverse_temperature = e.load(F32, c.ask(b, AskWords.SHARPNESS))
+        chance = _chance(e, head, (best, sums, inverse_temperature), token)
         with e.when(chance >= e.load(F64, c.ask(b, AskWords.P_MIN), 8)):
             n = c.word(w[ChainWords.COUNTS], b)
             at = b * w[ChainWords.MAX_DRAFT] + n
@@ -166,15 +166,15 @@ def _stops(c: _Chain, token: Value) -> Value:
 def _chance(e: Emitter, head: Head, row: tuple[Value, Value, Value], token: Value) -> Value:
     """Softmax: the sums of all blocks, each put in relation to the best logit. `row`: that logit,
     the sums, and what logits are multiplied by."""
-    best, sums, sharpness = row
-    n, total, sharp = head.n_blocks, e.variable(e.const(F32X16, 0.0)), e.splat(sharpness)
+    best, sums, inverse_temperature = row
+    n, total, sharp = head.n_blocks, e.variable(e.const(F32X16, 0.0)), e.splat(inverse_temperature)
     with e.range(0, n, LANES) as i:
         lanes = e.table(vector(I64), list(range(LANES))) < e.splat(n - i)
         weights = _falling(e, (e.load(F32X16, head.maxima + i * 4) - e.splat(best)) * sharp)
         weighted = e.load(F32X16, sums + i * 4) * weights
         total.set(total.get() + lanes.select(weighted, e.const(F32X16, 0.0)))
     place, _ = head.place(e, token)
-    own = one(e, _falling, (head.logit(e, place) - best) * sharpness)
+    own = one(e, _falling, (head.logit(e, place) - best) * inverse_temperature)
     return (own / e.sum_lanes(total.get())).to_double()
 
 
@@ -251,7 +251,7 @@ def _replay_after(c: _Chain, replay: Value, n_rows: Value) -> Value:
 
 def write_summits(e: Emitter, width: int, stride: int) -> None:
     """Of each block of logits the best, and the sum of all exponentials less the best, at the
-    sharpness that is asked for.
+    inverse_temperature that is asked for.
 
     Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums,
     `LineWords` of each row, `AskWords` of each sequence.

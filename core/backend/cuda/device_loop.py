@@ -24,16 +24,16 @@ from ....cuda_kernels.spec_accept import (
     read_record,
 )
 from ...errors import ModelError
-from ..layers import Floats
-from ..rounds import (
-    LineEnd,
-    LineLimit,
-    LineResult,
+from ..device_loop import (
+    DeviceLoop,
+    DeviceLoopPlan,
+    DeviceSequence,
+    DraftLimit,
     RoundResult,
-    Rounds,
-    RoundsPlan,
-    RoundText,
+    SequenceEnd,
+    SequenceResult,
 )
+from ..layers import Floats
 from ..step import Ints
 from .device import Numpy
 from .graphs import Graphs, Repeated
@@ -57,14 +57,14 @@ class _Session:
     room: RoundRoom
     drafts: bool
     quiet: Quiet
-    limits: list[LineLimit] = field(default_factory=list)
+    limits: list[DraftLimit] = field(default_factory=list)
     drafted: deque[bool] = field(default_factory=deque)  # of rounds under way: with the drafter?
     n_enqueued: int = 0
     n_collected: int = 0
 
 
-class CudaRounds(Rounds):
-    def __init__(self, backend: CudaBackend, plan: RoundsPlan) -> None:
+class CudaDeviceLoop(DeviceLoop):
+    def __init__(self, backend: CudaBackend, plan: DeviceLoopPlan) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._rooms: dict[RoomSize, RoundRoom] = {}
         self._graphs: Graphs[RoundRoom, None] = Graphs(self._device)
@@ -80,7 +80,7 @@ class CudaRounds(Rounds):
         session = self._session
         return 0 if session is None else session.n_enqueued - session.n_collected
 
-    def begin(self, texts: Sequence[RoundText], max_draft: int, *, drafts: bool) -> None:
+    def begin(self, texts: Sequence[DeviceSequence], max_draft: int, *, drafts: bool) -> None:
         width = 0
         if drafts:
             assert texts[0].hidden is not None, "a drafter reads hidden rows"
@@ -89,7 +89,7 @@ class CudaRounds(Rounds):
         room = self._room(size)
         self._device.wait()  # whatever was abandoned has ended
         room.reset(self._device)
-        limits = [LineLimit()] * len(texts)
+        limits = [DraftLimit()] * len(texts)
         self._session = _Session(room, drafts, Quiet(self._device, room), limits)
         self._write(room, texts)
 
@@ -107,7 +107,7 @@ class CudaRounds(Rounds):
             and (session.quiet.may_end if longest else session.quiet.may_go_on)
         )
 
-    def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:
+    def enqueue(self, limits: Sequence[DraftLimit], n_cells: int) -> None:
         session = self._current
         assert self.n_under_way < KEPT_ROUNDS, "its record would overwrite one that nobody read"
         self._limit(session, list(limits))
@@ -134,7 +134,7 @@ class CudaRounds(Rounds):
         draft_ms = (drafted - begun) / 1e6 if session.drafted.popleft() else 0.0
         return RoundResult(lines, draft_ms, (ended - drafted) / 1e6)
 
-    def end(self) -> list[LineEnd]:
+    def end(self) -> list[SequenceEnd]:
         assert not self.n_under_way, "rounds are under way"
         session, get = self._current, self._device.get
         self._session = None
@@ -142,14 +142,14 @@ class CudaRounds(Rounds):
         past = table[Field.PAST].tolist()
         if session.drafts and not session.quiet.may_end:
             unread = session.quiet.unread()
-            return [LineEnd(n, *left) for n, left in zip(past, unread, strict=True)]
+            return [SequenceEnd(n, *left) for n, left in zip(past, unread, strict=True)]
         ends = []
         for line, n_cells in enumerate(past):
             n, first = (int(table[which, line]) for which in (Field.FRESH, Field.FRESH_ROW))
             hidden: Floats | None = None
             if session.drafts:
                 hidden = get(session.room.taps[first : first + n])
-            ends.append(LineEnd(n_cells, fresh[line, :n].tolist(), hidden))
+            ends.append(SequenceEnd(n_cells, fresh[line, :n].tolist(), hidden))
         return ends
 
     def abandon(self) -> None:
@@ -171,7 +171,7 @@ class CudaRounds(Rounds):
             self._rooms[size] = RoundRoom(self._device, size)
         return self._rooms[size]
 
-    def _write(self, room: RoundRoom, texts: Sequence[RoundText]) -> None:
+    def _write(self, room: RoundRoom, texts: Sequence[DeviceSequence]) -> None:
         """All that texts bring along; the device has nothing to do meanwhile."""
         write, lines, k = self._device.write, room.lines, room.size.max_draft
         table = np.stack([self._words(room, line, text) for line, text in enumerate(texts)], 1)
@@ -194,13 +194,13 @@ class CudaRounds(Rounds):
             hidden[line * (k + 1) :][: len(text.fresh)] = text.hidden
         write(room.taps[room.n_rows :], hidden)
 
-    def _words(self, room: RoundRoom, line: int, text: RoundText) -> Ints:
+    def _words(self, room: RoundRoom, line: int, text: DeviceSequence) -> Ints:
         return line_words(
             state=State.RUNS,
             slot=text.slot,
             request=line,
             past=text.past,
-            replay=text.replay,
+            n_pending_accepted=text.n_pending_accepted,
             token=text.fresh[-1],
             end=text.end,
             draft_first=text.draft_first,
@@ -209,7 +209,7 @@ class CudaRounds(Rounds):
             text=line,
         )
 
-    def _limit(self, session: _Session, limits: list[LineLimit]) -> None:
+    def _limit(self, session: _Session, limits: list[DraftLimit]) -> None:
         """Only what has changed is written: in most rounds nothing."""
         before, session.limits = session.limits, limits
         table, post = session.room.lines.table, self._device.post
@@ -237,7 +237,7 @@ class CudaRounds(Rounds):
                 raise ModelError("--device cuda: a round has ended without leaving a record")
 
 
-def can_run(plan: RoundsPlan) -> bool:
+def can_run(plan: DeviceLoopPlan) -> bool:
     return 1 <= plan.max_lines <= MAX_LINES
 
 
@@ -248,9 +248,9 @@ def _shifted(pages: Ints, first: int) -> Ints:
     return row
 
 
-def _result(words: Numpy) -> LineResult:
+def _result(words: Numpy) -> SequenceResult:
     record = read_record(words)
-    return LineResult(
+    return SequenceResult(
         record.tokens,
         record.drafted,
         record.chances,

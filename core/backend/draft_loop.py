@@ -1,4 +1,4 @@
-"""Drafting several tokens in one call: a model continues from its own picks.
+"""SpeculatorHost several tokens in one call: a model continues from its own picks.
 
 The host loop here defines what that means; a backend may do the same without Python in between.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import NonFiniteError, NothingLeftError
 from .interface import HostOutput
 from .picking import UNSURE
-from .step import Ints, Step, replay_after
+from .step import Ints, Step, pending_accepted_after
 
 if TYPE_CHECKING:
     from .interface import Run, Taps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NO_REQUEST: Final = 0
 
 
-class Chooser(Protocol):
+class TokenPicker(Protocol):
     """Who picks the tokens of one sequence's draft."""
 
     # Address of a request as `picking.py` lays it out, which has to stay there; `NO_REQUEST` if
@@ -39,13 +39,13 @@ class Chooser(Protocol):
 
 
 @dataclass(slots=True)
-class DraftAsk:
+class DraftSettings:
     """What is wanted of one sequence. Made once, changed from round to round."""
 
-    chooser: Chooser
+    picker: TokenPicker
     length: int  # tokens at most; 0: its rows are run, and that is all
     p_min: float = 0.0  # the draft ends before a token less probable than this
-    sharpness: float = 1.0  # logits are multiplied by it where chances are told
+    inverse_temperature: float = 1.0  # logits are multiplied by it where chances are told
 
 
 @dataclass(slots=True)
@@ -53,15 +53,16 @@ class Drafts:
     """What came out, by sequence of the step."""
 
     tokens: list[list[int]]
-    # The drafter's own probability of each token: softmax over all its logits, times `sharpness`.
+    # The drafter's own probability of each token: the softmax over all its logits, each multiplied
+    # by `inverse_temperature`.
     chances: list[list[float]]
     # Drafts that ended because nobody could pick: the numbers are broken, or only the definition
     # can tell. Empty: it was not watched.
     unsure: list[bool] = field(default_factory=list)
 
 
-class DraftRun(Protocol):
-    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+class DraftLoop(Protocol):
+    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
         """Run the rows of `step`, then draft from the last row of each sequence.
 
         The token picked from a row of position p is the text's token p + 1. It becomes a row of
@@ -79,14 +80,16 @@ class DraftRun(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ChainPlan:
+class DraftLoopPlan:
     """What is known of all calls of a chain."""
 
     max_rows: int  # of a step, catching up included
     max_draft: int
     n_vocab: int  # of the text: rows of logits that choosers see
     tap: str | None = None  # the hidden rows that the next row's `step.hidden` is; None: none
-    taken: Ints | None = None  # logit i is that of token taken[i], ascending; None: of token i
+    vocab_subset: Ints | None = (
+        None  # logit i is that of token taken[i], ascending; None: of token i
+    )
     stops: Collection[int] = ()
 
     @property
@@ -94,32 +97,35 @@ class ChainPlan:
         return frozenset() if self.tap is None else frozenset({self.tap})
 
     def __post_init__(self) -> None:
-        taken = self.taken
-        if taken is not None and not (
-            len(taken) and taken[0] >= 0 and taken[-1] < self.n_vocab and (np.diff(taken) > 0).all()
+        vocab_subset = self.vocab_subset
+        if vocab_subset is not None and not (
+            len(vocab_subset)
+            and vocab_subset[0] >= 0
+            and vocab_subset[-1] < self.n_vocab
+            and (np.diff(vocab_subset) > 0).all()
         ):
             raise ValueError("the tokens of a short head must ascend, within the vocabulary")
 
 
 @dataclass(slots=True)
-class Line:
+class BatchRow:
     """One sequence."""
 
-    ask: DraftAsk
+    ask: DraftSettings
     place: int  # in the step that runs
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
     is_unsure: bool = False
 
 
-class HostChain:
+class HostDraftLoop:
     """The definition, over what `Backend.compile` returns."""
 
-    def __init__(self, run: Run, plan: ChainPlan, window: int) -> None:
+    def __init__(self, run: Run, plan: DraftLoopPlan, window: int) -> None:
         self._run, self._plan, self._window = run, plan, window
 
-    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
-        lines = [Line(ask, place) for place, ask in enumerate(asks)]
+    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
+        lines = [BatchRow(ask, place) for place, ask in enumerate(asks)]
         live = [line for line in lines if self._length(line) > 0]
         step = replace(step, out_rows=last_rows(step, live))
         output = self._run(step)
@@ -128,7 +134,7 @@ class HostChain:
             output = self._run(step)
         return drafts_of(lines)
 
-    def _choose(self, live: list[Line], step: Step, output: HostOutput) -> list[Line]:
+    def _choose(self, live: list[BatchRow], step: Step, output: HostOutput) -> list[BatchRow]:
         """One more token for each of them; returns those that want another."""
         output = self._of_all_tokens(output)
         positions = step.positions[step.out_rows] + 1
@@ -139,47 +145,47 @@ class HostChain:
             and len(line.tokens) < self._length(line)
         ]
 
-    def _length(self, line: Line) -> int:
+    def _length(self, line: BatchRow) -> int:
         return min(line.ask.length, self._plan.max_draft)
 
-    def _extend(self, line: Line, output: HostOutput, row: int, position: int) -> bool:
+    def _extend(self, line: BatchRow, output: HostOutput, row: int, position: int) -> bool:
         """By a token, if the draft does not end here."""
-        chooser = line.ask.chooser
+        picker = line.ask.picker
         try:
-            token = chooser.pick(output, row, position)
+            token = picker.pick(output, row, position)
         except (NonFiniteError, NothingLeftError):  # of a short head's tokens none may fit
             token = UNSURE
         line.is_unsure = token == UNSURE
         if token == UNSURE or token in self._plan.stops:
             return False
-        chance = chance_of(output.logits[row], token, line.ask.sharpness)
+        chance = chance_of(output.logits[row], token, line.ask.inverse_temperature)
         if not chance >= line.ask.p_min:
             return False
-        chooser.accept(token)
+        picker.accept(token)
         line.tokens.append(token)
         line.chances.append(chance)
         return True
 
     def _of_all_tokens(self, output: HostOutput) -> HostOutput:
         """Rows as wide as the text's vocabulary; what the head does not know is impossible."""
-        logits, taken, n_vocab = output.logits, self._plan.taken, self._plan.n_vocab
+        logits, vocab_subset, n_vocab = output.logits, self._plan.vocab_subset, self._plan.n_vocab
         n = logits.shape[1]
-        if taken is None and n == n_vocab:
+        if vocab_subset is None and n == n_vocab:
             return output
         rows = np.full((len(logits), n_vocab), -np.inf, np.float32)
-        if taken is None:
+        if vocab_subset is None:
             rows[:, :n] = logits[:, :n_vocab]
         else:
-            rows[:, taken] = logits
+            rows[:, vocab_subset] = logits
         return HostOutput(rows, output.taps)
 
-    def _follow(self, live: list[Line], step: Step, output: HostOutput) -> Step:
+    def _follow(self, live: list[BatchRow], step: Step, output: HostOutput) -> Step:
         """The step of the tokens just picked, one row of each sequence that goes on."""
         places = [line.place for line in live]
         rows = last_rows(step, live)
-        n_rows, replay = np.diff(step.starts)[places], step.replay[places]
+        n_rows, replay = np.diff(step.starts)[places], step.n_pending_accepted[places]
         moved = [
-            replay_after(before, n, n, self._window)
+            pending_accepted_after(before, n, n, self._window)
             for before, n in zip(replay.tolist(), n_rows.tolist(), strict=True)
         ]
         for place, line in enumerate(live):
@@ -191,18 +197,18 @@ class HostChain:
             starts=numbers,
             slots=step.slots[places],
             past=step.past[places] + n_rows,
-            replay=np.array(moved, np.int32),
+            n_pending_accepted=np.array(moved, np.int32),
             pages=step.pages[places],
             out_rows=numbers[:-1],
             hidden=None if self._plan.tap is None else output.taps[self._plan.tap][rows].copy(),
         )
 
 
-def last_rows(step: Step, lines: Sequence[Line]) -> Ints:
+def last_rows(step: Step, lines: Sequence[BatchRow]) -> Ints:
     return step.starts[1:][[line.place for line in lines]] - 1
 
 
-def drafts_of(lines: Sequence[Line]) -> Drafts:
+def drafts_of(lines: Sequence[BatchRow]) -> Drafts:
     return Drafts(
         [line.tokens for line in lines],
         [line.chances for line in lines],
@@ -210,7 +216,7 @@ def drafts_of(lines: Sequence[Line]) -> Drafts:
     )
 
 
-def chance_of(logits: Floats, token: int, sharpness: float = 1.0) -> float:
-    """Softmax; `sharpness` is one by the temperature."""
-    weights = np.exp((logits - logits.max()) * sharpness)
+def chance_of(logits: Floats, token: int, inverse_temperature: float = 1.0) -> float:
+    """Softmax; `inverse_temperature` is one by the temperature."""
+    weights = np.exp((logits - logits.max()) * inverse_temperature)
     return float(weights[token] / weights.sum())

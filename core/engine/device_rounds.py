@@ -19,15 +19,15 @@ from weakref import WeakMethod
 
 import numpy as np
 
+from ..backend.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, SequenceResult
 from ..backend.interface import HostOutput
-from ..backend.rounds import LineEnd, LineResult, Rounds, RoundText
 from ..generation import TARGET, Event
-from ..speculation.interface import Ask, Draft
-from ..speculation.rounds import NO_LIMIT, Outcome, RoundChoice, RoundSpeculation
+from ..speculation.device_speculation import NO_LIMIT, DeviceSpeculation, RoundOutcome, RoundPlan
+from ..speculation.interface import Draft, DraftRequest
 from ..state.store import SequenceState, StateStore
-from .drafting import Drafting
 from .scheduler import Part, Scheduler
 from .sequence import Sequence
+from .speculator_host import SpeculatorHost
 from .verify import tell_rejected
 
 AHEAD: Final = 2  # rounds under way
@@ -53,7 +53,7 @@ class Line:
 
 
 class Enqueued(NamedTuple):
-    choice: RoundChoice
+    choice: RoundPlan
     n_rows: int  # of a line, at most
 
 
@@ -68,12 +68,12 @@ class Session:
     last_read: float = 0.0
 
 
-class RoundRunner:
+class DeviceRounds:
     def __init__(
         self,
-        rounds: Rounds | None,
-        speculation: RoundSpeculation | None,
-        drafting: Drafting,
+        rounds: DeviceLoop | None,
+        speculation: DeviceSpeculation | None,
+        drafting: SpeculatorHost,
         scheduler: Scheduler,
         store: StateStore,
         close: WeakMethod[Callable[[Sequence], None]],
@@ -175,7 +175,7 @@ class RoundRunner:
             assert sequence.state is not None, "a running sequence has its state"
             lines.append(Line(sequence, sequence.state))
         session = Session(lines, choice.drafts, room, self._may_run_ahead(texts))
-        nobody: list[RoundText] = []
+        nobody: list[DeviceSequence] = []
         joining = self._drafting.attempt(lambda: [self._text(session, x) for x in lines], nobody)
         if not joining:
             return None
@@ -186,7 +186,7 @@ class RoundRunner:
         self._enqueue(session, choice)
         return session
 
-    def _text(self, session: Session, line: Line) -> RoundText:
+    def _text(self, session: Session, line: Line) -> DeviceSequence:
         sequence, state = line.sequence, line.state
         self._reserve(line, state.n_cells + 1)
         line.n_changes = state.table.n_changes
@@ -196,11 +196,11 @@ class RoundRunner:
             lent = self._speculation.lend(sequence.id, fresh[0], session.room + 1)
             fresh, hidden, first = lent
         line.n_fresh = len(fresh)
-        return RoundText(
+        return DeviceSequence(
             state.slot,
             self._store.tables[state.slot],
             state.n_cells,
-            state.replay,
+            state.n_pending_accepted,
             sequence.max_len,
             sequence.sampler.request,
             fresh,
@@ -218,12 +218,12 @@ class RoundRunner:
 
     # going on
 
-    def _choose(self, texts: Many[Sequence]) -> RoundChoice | None:
+    def _choose(self, texts: Many[Sequence]) -> RoundPlan | None:
         asks = []
         for text in texts:
             room = self._scheduler.room_of(text)
             if room > 0:
-                asks.append(Ask(text.id, text.tokens, room, text.sampler))
+                asks.append(DraftRequest(text.id, text.tokens, room, text.sampler))
         speculation = self._speculation
         assert speculation is not None, "asked before"
         ids = [text.id for text in texts]
@@ -241,7 +241,7 @@ class RoundRunner:
                 return
             self._enqueue(session, choice)
 
-    def _fits(self, session: Session, choice: RoundChoice) -> bool:
+    def _fits(self, session: Session, choice: RoundPlan) -> bool:
         """Room for the draft; and not much more than drafts have needed lately, since a drafter's
         first rows are as many."""
         assert self._rounds is not None, "asked before"
@@ -252,7 +252,7 @@ class RoundRunner:
         may_shrink = session.room > ROOMS[0] and session.n_idle > SHRINKS_AFTER
         return self._rounds.takes(longest) and not may_shrink
 
-    def _enqueue(self, session: Session, choice: RoundChoice) -> None:
+    def _enqueue(self, session: Session, choice: RoundPlan) -> None:
         assert self._rounds is not None, "asked before"
         n_rows = 1 + choice.longest
         session.enqueued.append(Enqueued(choice, n_rows))
@@ -295,14 +295,14 @@ class RoundRunner:
             n_fresh = line.n_fresh
             draft = self._draft(found, result.draft_ms / n_asked)
             n_accepted = self._take(line, found, draft, events)
-            outcomes.append(Outcome(line.sequence.id, draft, n_accepted, n_fresh))
+            outcomes.append(RoundOutcome(line.sequence.id, draft, n_accepted, n_fresh))
         speculation, choice = self._speculation, enqueued.choice
         assert speculation is not None, "asked before"
         ms, n_rows = (result.draft_ms, result.step_ms), enqueued.n_rows * len(session.lines)
         self._drafting.attempt(lambda: speculation.tell(choice, outcomes, ms, n_rows, n_ctx), None)
         return events
 
-    def _draft(self, found: LineResult, ms: float) -> Draft:
+    def _draft(self, found: SequenceResult, ms: float) -> Draft:
         if not found.drafted:
             return Draft()
         assert self._speculation is not None, "asked before"
@@ -310,7 +310,7 @@ class RoundRunner:
         sources = [source] * len(found.drafted)
         return Draft(found.drafted, sources, {source: ms}, found.chances)
 
-    def _take(self, line: Line, found: LineResult, draft: Draft, events: list[Event]) -> int:
+    def _take(self, line: Line, found: SequenceResult, draft: Draft, events: list[Event]) -> int:
         """Emit what came out, up to the text's end; how many of these tokens were drafted."""
         sequence, state = line.sequence, line.state
         part = Part(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
@@ -336,7 +336,7 @@ class RoundRunner:
             self._drafting.limit(sequence)
         return part.n_accepted
 
-    def _give_back(self, line: Line, end: LineEnd) -> None:
+    def _give_back(self, line: Line, end: SequenceEnd) -> None:
         """What the drafter has not read; of a text that ended amid a round, its part of that."""
         speculation, n_cells = self._speculation, line.state.n_cells
         assert speculation is not None, "asked before"

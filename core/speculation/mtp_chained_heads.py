@@ -12,22 +12,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..backend.chain import ChainPlan, DraftAsk, Drafts, HostChain, Line, drafts_of, last_rows
+from ..backend.draft_loop import (
+    BatchRow,
+    DraftLoopPlan,
+    Drafts,
+    DraftSettings,
+    HostDraftLoop,
+    drafts_of,
+    last_rows,
+)
 from ..backend.interface import Run
 from ..backend.layers import Floats
 from ..backend.step import Piece, Step, build_step
 from ..models.mtp import H_NEXTN
 
 
-class HeadsChain(HostChain):
-    """What `compile_chain` returns for one head, for several."""
+class ChainedHeadsLoop(HostDraftLoop):
+    """What `compile_draft_loop` returns for one head, for several."""
 
-    def __init__(self, runs: Sequence[Run], plan: ChainPlan, window: int) -> None:
+    def __init__(self, runs: Sequence[Run], plan: DraftLoopPlan, window: int) -> None:
         super().__init__(runs[0], plan, window)
         self._runs = runs
 
-    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
-        lines = [Line(ask, place) for place, ask in enumerate(asks)]
+    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
+        lines = [BatchRow(ask, place) for place, ask in enumerate(asks)]
         behind: list[list[Floats]] = [[] for _ in asks]  # hidden rows of the drafted tokens
         live = [line for line in lines if self._length(line) > 0]
         for i, run in enumerate(self._runs):
@@ -46,7 +54,7 @@ class HeadsChain(HostChain):
         return drafts_of(lines)
 
 
-def _with_drafts(step: Step, lines: Sequence[Line], behind: Sequence[list[Floats]]) -> Step:
+def _with_drafts(step: Step, lines: Sequence[BatchRow], behind: Sequence[list[Floats]]) -> Step:
     """The rows of the step, and behind those of each sequence what was drafted for it."""
     assert step.hidden is not None
     pieces, hidden = [], []

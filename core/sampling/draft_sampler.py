@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ..backend.chain import NO_REQUEST, Chooser
+from ..backend.draft_loop import NO_REQUEST, TokenPicker
 from ..backend.picking import UNSURE
-from .law import Law, without
+from .distribution import Distribution, without
 from .noise import DRAFT_TOKEN
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from .sampler import Sampler
 
 
-class DraftSampler(Chooser):
+class DraftSampler(TokenPicker):
     """What the text's sampler would pick from the logits of a draft. It is itself not changed.
 
     Of a sampler that remembers nothing one of these serves all drafts of a text. For others
     `restart` with the text so far, before each draft.
     """
 
-    __slots__ = ("_history", "_is_stateless", "_original", "laws", "request", "sampler")
+    __slots__ = ("_history", "_is_stateless", "_original", "distributions", "request", "sampler")
     draws = False  # not picks, but draws from a law, which is kept in `laws`
 
     def __init__(self, sampler: Sampler) -> None:
         self._original = self.sampler = sampler  # as it is at this place of the draft
         self._is_stateless = sampler.is_stateless
-        self.laws: list[Law | None] = []
+        self.distributions: list[Distribution | None] = []
         self._history: list[int] = []
         self.request = sampler.request
 
@@ -64,21 +64,23 @@ class DrawingSampler(DraftSampler):
 
     def restart(self, tokens: Sequence[int]) -> None:
         super().restart(tokens)
-        self.laws = []
+        self.distributions = []
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
-        law = without(self.sampler.law(output.logits[row], self._history, position), self._stops)
-        if law is None or law.probabilities.max() < self._p_min:
+        distribution = without(
+            self.sampler.distribution(output.logits[row], self._history, position), self._stops
+        )
+        if distribution is None or distribution.probabilities.max() < self._p_min:
             return UNSURE
-        self.laws.append(law)
-        return self.sampler.draw(law, position, DRAFT_TOKEN)
+        self.distributions.append(distribution)
+        return self.sampler.draw(distribution, position, DRAFT_TOKEN)
 
 
-def make_chooser(
+def make_draft_sampler(
     sampler: Sampler, *, by_ratio: bool, stops: Collection[int], p_min: float
 ) -> DraftSampler:
     """`by_ratio`: how the text's drafts are accepted. Where only one token can come, its law says
     nothing that the token does not."""
-    if by_ratio and sampler.has_law and not sampler.is_certain:
+    if by_ratio and sampler.has_distribution and not sampler.is_certain:
         return DrawingSampler(sampler, stops, p_min)
     return DraftSampler(sampler)

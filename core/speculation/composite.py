@@ -11,12 +11,12 @@ from time import perf_counter
 from typing import Final
 
 from ..state.store import StateStore
-from .chain_rounds import ChainRounds
-from .interface import Ask, Draft, Opening, Seen, Speculator
+from .composite_device import CompositeDevice
+from .device_speculation import DeviceSpeculation
+from .interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
 from .mtp import MtpSpeculator
-from .plans import AskInfo, ModelOffer, Plan, Policy
+from .plans import ModelOffer, Plan, PlanRequest, Policy
 from .rehearsal import OWNER, Go, Rehearsal
-from .rounds import RoundSpeculation
 from .run import Run
 from .splice import shortened, splice
 
@@ -31,7 +31,7 @@ _HEARD_EVERY: Final = 8  # rounds without a rest: whether models are wanted chan
 _LONG: Final = 96  # rows of a prompt: of which a model that is wanted reads the end
 
 
-class Chain(Speculator):
+class CompositeSpeculator(Speculator):
     listens = False  # an attribute: it is looked at in every round
 
     def __init__(self, speculators: Sequence[Speculator], policy: Policy) -> None:
@@ -64,7 +64,7 @@ class Chain(Speculator):
         for each in self._all:
             each.attach(store)
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: SequenceStart) -> None:
         sequence = opening.sequence
         self._run, self.skips_step = None, False
         # Another text may repeat what the last one did not: a first look is soon, but sooner where
@@ -84,7 +84,7 @@ class Chain(Speculator):
         self._cheap = self._wanted()
         self.limit(sequence, opening.spec.sources)
 
-    def _begin_model(self, model: Speculator, opening: Opening) -> None:
+    def _begin_model(self, model: Speculator, opening: SequenceStart) -> None:
         sequence = opening.sequence
         is_wanted = self.policy.wants(sequence, model.name)
         is_long = len(opening.tokens) - opening.state.n_cells > _LONG
@@ -123,14 +123,14 @@ class Chain(Speculator):
     def may_draft(self, sequence: int, model: Speculator) -> bool:
         return sequence not in self._limited or model.name in self._limited[sequence]
 
-    def for_rounds(self) -> RoundSpeculation | None:
+    def for_rounds(self) -> DeviceSpeculation | None:
         """If no model drafts, or the one that does is a head that a device can run by itself."""
         if not self._models:
-            return ChainRounds(self, None)
+            return CompositeDevice(self, None)
         model = self._models[0]
         if len(self._models) > 1 or not isinstance(model, MtpSpeculator) or not model.can_be_lent:
             return None
-        return ChainRounds(self, model)
+        return CompositeDevice(self, model)
 
     def rehearse(self) -> bool:
         if not self.policy.repeats:
@@ -141,7 +141,7 @@ class Chain(Speculator):
     def is_rehearsing(self) -> bool:
         return self._rehearsal is not None
 
-    def _practise(self, rehearsal: Rehearsal, asks: Sequence[Ask]) -> list[Draft]:
+    def _practise(self, rehearsal: Rehearsal, asks: Sequence[DraftRequest]) -> list[Draft]:
         go = self._go = rehearsal.next()
         if go is None:
             self._rehearsal = None
@@ -157,7 +157,7 @@ class Chain(Speculator):
             self._drafts[ask.sequence] = draft
         return drafts
 
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+    def propose(self, asks: Sequence[DraftRequest]) -> Sequence[Draft]:
         if self._rehearsal is not None:
             return self._practise(self._rehearsal, asks)
         if self._run is not None and (draft := self._go_on(self._run, asks)) is not None:
@@ -183,14 +183,14 @@ class Chain(Speculator):
             return True
         return bool(self._listeners) and self.policy.quick_ms() > 0.0
 
-    def _hear_all(self, asks: Sequence[Ask]) -> None:
+    def _hear_all(self, asks: Sequence[DraftRequest]) -> None:
         self._tell_of_rest(asks)
         self._n_unheard = 0
         for model in self._models:
             for ask in asks:
                 self._hear(ask.sequence, model)
 
-    def _pass_by(self, asks: Sequence[Ask]) -> None:
+    def _pass_by(self, asks: Sequence[DraftRequest]) -> None:
         """A round without a question; where steps are quick, more of them."""
         self._resting += 1
         if self.policy.quick_ms():
@@ -203,17 +203,17 @@ class Chain(Speculator):
             self.policy.passed_by(len(asks), sum(len(ask.tokens) for ask in asks))
         self.skips_step = self._n_unheard > 0  # what one takes has been told of lately
 
-    def _tell_of_rest(self, asks: Sequence[Ask]) -> None:
+    def _tell_of_rest(self, asks: Sequence[DraftRequest]) -> None:
         if self._resting:
             for ask in asks:
                 self.policy.rested(ask.sequence, self._resting)
             self._resting = 0
 
-    def _begin_run(self, ask: Ask, whole: Draft, n: int) -> None:
+    def _begin_run(self, ask: DraftRequest, whole: Draft, n: int) -> None:
         if not self.policy.repeats and self.policy.quick_ms():
             self._run = Run(ask, whole, n)
 
-    def _go_on(self, run: Run, asks: Sequence[Ask]) -> Draft | None:
+    def _go_on(self, run: Run, asks: Sequence[DraftRequest]) -> Draft | None:
         """With what is left of a draft that was right."""
         ask = asks[0]
         draft = run.next(ask) if len(asks) == 1 and ask.sequence == run.sequence else None
@@ -224,7 +224,7 @@ class Chain(Speculator):
             self._drafts[ask.sequence] = draft
         return draft
 
-    def _question(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+    def _question(self, asks: Sequence[DraftRequest]) -> Sequence[Draft]:
         began = perf_counter()
         cheap = self._ask_cheap(asks) if self._cheap else []
         if self._limited:
@@ -241,7 +241,7 @@ class Chain(Speculator):
             self._take_a_rest(ms)
         return drafts
 
-    def _nobody_could(self, asks: Sequence[Ask]) -> bool:
+    def _nobody_could(self, asks: Sequence[DraftRequest]) -> bool:
         """No model is awake, and n-grams know nothing: there is nothing to decide."""
         if self._listeners or self.policy.repeats:
             return False
@@ -272,7 +272,7 @@ class Chain(Speculator):
         self._resting -= early
         self._to_rest += early
 
-    def _propose(self, asks: Sequence[Ask], cheap: list[Sequence[Draft]]) -> list[Draft]:
+    def _propose(self, asks: Sequence[DraftRequest], cheap: list[Sequence[Draft]]) -> list[Draft]:
         infos = []
         for i, ask in enumerate(asks):
             sequence, tokens, max_draft, *_ = ask
@@ -285,7 +285,7 @@ class Chain(Speculator):
                 if (n := each.n_pending(sequence)) >= 0:
                     offers.append(ModelOffer(each.name, each.longest, n, each.n_trial))
             infos.append(
-                AskInfo(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
+                PlanRequest(sequence, tokens, max_draft, [drafts[i] for drafts in cheap], offers)
             )
         plans = self.policy.plan(infos)
         drafts = [self._cheap_part(cheap, i, plan) for i, plan in enumerate(plans)]
@@ -295,11 +295,11 @@ class Chain(Speculator):
             self._begin_run(asks[0], cheap[plans[0].cheap][0], plans[0].n_cheap)
         for i, n in enumerate(self.policy.cut(drafts)):
             # What was drawn stays: whether n-grams agree with it depends on which it was.
-            drafts[i] = shortened(drafts[i], max(n, len(drafts[i].laws)))
+            drafts[i] = shortened(drafts[i], max(n, len(drafts[i].distributions)))
             self._drafts[asks[i].sequence] = drafts[i]
         return drafts
 
-    def observe(self, seen: Seen) -> None:
+    def observe(self, seen: StepResult) -> None:
         for each in self._observers:
             if self._listeners or not each.taps:
                 each.observe(seen)
@@ -378,14 +378,14 @@ class Chain(Speculator):
         for each, own in self._shares(blobs):
             each.load(sequence, own)
 
-    def save_left(self, tokens: Sequence[int]) -> dict[str, bytes]:
+    def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
         return {
-            f"{each.name}.{k}": v for each in self._all for k, v in each.save_left(tokens).items()
+            f"{each.name}.{k}": v for each in self._all for k, v in each.save_prefix(tokens).items()
         }
 
-    def restore_left(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
+    def load_prefix(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
         for each, own in self._shares(blobs):
-            each.restore_left(tokens, own)
+            each.load_prefix(tokens, own)
 
     def forget_text(self, tokens: Sequence[int]) -> None:
         for each in self._all:
@@ -405,7 +405,7 @@ class Chain(Speculator):
         return [each for each in self._all if not each.is_model and each.is_wanted]
 
     def _permitted(
-        self, cheap: list[Sequence[Draft]], asks: Sequence[Ask]
+        self, cheap: list[Sequence[Draft]], asks: Sequence[DraftRequest]
     ) -> list[Sequence[Draft]]:
         """Without what some texts do not want: everybody was asked for everybody."""
         allowed = [self._limited.get(ask.sequence) for ask in asks]
@@ -417,7 +417,7 @@ class Chain(Speculator):
             for each, drafts in zip(self._cheap, cheap, strict=True)
         ]
 
-    def is_known(self, asks: Sequence[Ask]) -> bool:
+    def is_known(self, asks: Sequence[DraftRequest]) -> bool:
         """Some n-gram could have a draft."""
         for each in self._cheap:
             for ask in asks:
@@ -425,7 +425,7 @@ class Chain(Speculator):
                     return True
         return False
 
-    def _ask_cheap(self, asks: Sequence[Ask]) -> list[Sequence[Draft]]:
+    def _ask_cheap(self, asks: Sequence[DraftRequest]) -> list[Sequence[Draft]]:
         """By speculator, then by ask."""
         made = []
         for each in self._cheap:
@@ -444,13 +444,19 @@ class Chain(Speculator):
         return draft
 
     def _ask_model(
-        self, model: Speculator, asks: Sequence[Ask], plans: Sequence[Plan], drafts: list[Draft]
+        self,
+        model: Speculator,
+        asks: Sequence[DraftRequest],
+        plans: Sequence[Plan],
+        drafts: list[Draft],
     ) -> None:
         wanted, chosen, n_pending, longest = [], [], 0, 0
         for i, plan in enumerate(plans):
             if plan.model == model.name:
                 sequence, tokens, _, sampler, *_ = asks[i]
-                ask = Ask(sequence, tokens, plan.n_model, sampler, plan.stop_below, plan.is_trial)
+                ask = DraftRequest(
+                    sequence, tokens, plan.n_model, sampler, plan.stop_below, plan.is_trial
+                )
                 wanted.append(ask)
                 chosen.append(i)
                 n = model.n_pending(sequence)

@@ -45,7 +45,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class PrefixExport:
     """As the engine's thread takes and gives them; becoming one snapshot takes longer."""
 
     last: SequenceSnapshot  # pages, and the state at their end
@@ -56,7 +56,7 @@ class Leftovers:
         return replace(self.last, blobs=self.last.blobs | states)
 
     @classmethod
-    def split(cls, snapshot: SequenceSnapshot) -> Leftovers:
+    def split(cls, snapshot: SequenceSnapshot) -> PrefixExport:
         """Refused if it is something else."""
         if snapshot.blobs.get(_KIND) != _LEFT:
             raise FileFormatError("the saved sequence is not one that has ended")
@@ -69,7 +69,7 @@ class Leftovers:
         return cls(snapshot, tuple(sorted(states, key=lambda state: state.n_cells)))
 
 
-def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> Leftovers | None:
+def export_prefix(origin: Origin, store: StateStore, tokens: Sequence[int]) -> PrefixExport | None:
     """None if nothing is left of a text of these tokens."""
     left = store.left_of(tokens)
     if not left.n_tokens:
@@ -77,7 +77,7 @@ def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> Lefto
     marks = [store.pool.n_drafter_cells[page] for page in left.pages]
     blobs = {_KIND: _LEFT, _MARKS: np.array(marks, "<u2").tobytes()}
     last = left.states[-1] if left.states else None
-    return Leftovers(
+    return PrefixExport(
         _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs),
         tuple(
             _snapshot(origin, store, tokens, earlier.position, [], earlier)
@@ -86,7 +86,7 @@ def take_left(origin: Origin, store: StateStore, tokens: Sequence[int]) -> Lefto
     )
 
 
-def give_left(origin: Origin, store: StateStore, given: Leftovers, n_vocab: int) -> int:
+def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_vocab: int) -> int:
     """Into the cache; of how many tokens it is there then. Refused if it does not belong here."""
     snapshot = given.last
     origin.check(snapshot)
@@ -98,13 +98,13 @@ def give_left(origin: Origin, store: StateStore, given: Leftovers, n_vocab: int)
     opened = store.open_image(snapshot.image, n_cells, n_cells)
     if opened is None:
         raise ConfigError(f"there is no room for {n_cells} tokens now; try again later")
-    opened.replay = snapshot.replay
+    opened.n_pending_accepted = snapshot.n_pending_accepted
     for page, mark in zip(opened.table.pages, marks, strict=True):
         store.pool.n_drafter_cells[page] = mark
     for state in given.earlier:
         _add_state(store, opened, state)
     carry = _named(snapshot, _CARRY)
-    if not store.any_cut and store.is_recurrent:
+    if not store.batch_invariant and store.is_recurrent:
         store.checkpoint(opened, carry)
     store.close(opened, tokens, carry)
     return store.left_of(tokens).n_tokens
@@ -120,17 +120,19 @@ def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> No
             f"size of {store.sizes.n_ctx}; give a larger -c"
         )
     n_cells = snapshot.n_cells
-    blank = _image(store, [0] * store.pool.pages_for(n_cells), n_cells, 0, snapshot.replay)
+    blank = _image(
+        store, [0] * store.pool.pages_for(n_cells), n_cells, 0, snapshot.n_pending_accepted
+    )
     if _kinds(snapshot.image) != _kinds(blank if n_cells else {}):
         raise FileFormatError("the saved sequence's state does not have this model's shape")
 
 
-def with_others(snapshot: SequenceSnapshot, blobs: dict[str, bytes]) -> None:
+def add_drafter_blobs(snapshot: SequenceSnapshot, blobs: dict[str, bytes]) -> None:
     """What drafters keep in places of their own comes along."""
     snapshot.blobs.update({f"{_OTHER}{name}": blob for name, blob in blobs.items()})
 
 
-def others_of(snapshot: SequenceSnapshot) -> dict[str, bytes]:
+def drafter_blobs_of(snapshot: SequenceSnapshot) -> dict[str, bytes]:
     return _named(snapshot, _OTHER)
 
 
@@ -143,7 +145,7 @@ def _snapshot(
     state: Checkpoint | None,
     blobs: dict[str, bytes] | None = None,
 ) -> SequenceSnapshot:
-    slot, replay = (0, 0) if state is None else (state.slot, state.replay)
+    slot, replay = (0, 0) if state is None else (state.slot, state.n_pending_accepted)
     carry = {} if state is None else state.carry
     known = [*tokens[: n_cells + 1]]
     if len(known) == n_cells:  # a snapshot has one token more than cells
@@ -155,7 +157,7 @@ def _snapshot(
         tokens=np.array(known, np.int32),
         n_prompt=n_cells,
         n_cells=n_cells,
-        replay=replay,
+        n_pending_accepted=replay,
         image=_image(store, pages, n_cells if pages else 0, slot, replay),
         blobs=(blobs or {}) | {f"{_CARRY}{name}": bytes(blob) for name, blob in carry.items()},
     )
@@ -165,7 +167,7 @@ def _check_state(
     origin: Origin, store: StateStore, snapshot: SequenceSnapshot, state: SequenceSnapshot
 ) -> None:
     origin.check(state)
-    n, blank = state.n_cells, _image(store, [], 0, 0, state.replay)
+    n, blank = state.n_cells, _image(store, [], 0, 0, state.n_pending_accepted)
     if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
         raise FileFormatError("the saved sequence's state does not have this model's shape")
     if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
@@ -173,7 +175,7 @@ def _check_state(
 
 
 def _add_state(store: StateStore, opened: SequenceState, state: SequenceSnapshot) -> None:
-    made = store.slots.take_for_checkpoint(state.n_cells, state.replay)
+    made = store.slots.take_for_checkpoint(state.n_cells, state.n_pending_accepted)
     if made is not None:
         made.carry = _named(state, _CARRY)
         store.backend.load_slot(store.state, made.slot, [], state.image)

@@ -42,7 +42,7 @@ class Step(NamedTuple):
     adjuster: Adjuster | None = None
 
 
-class Chain(NamedTuple):
+class SamplerChain(NamedTuple):
     adjusters: tuple[Adjuster, ...]  # those before any filter
     best: int  # if it is above 0, these many best of the adjusted logits are all that is needed
     steps: tuple[Step, ...]  # the rest
@@ -97,7 +97,7 @@ def _not_empty(candidates: Candidates, what: str) -> Candidates:
 
 
 @lru_cache(maxsize=64)
-def build_chain(params: SamplingParams) -> Chain:
+def build_sampler_chain(params: SamplingParams) -> SamplerChain:
     made = [_bias(params.logit_bias)] if params.logit_bias else []
     # As in llama.cpp, mirostat takes the place of all samplers but the temperature.
     order = ("temperature",) if params.mirostat else params.samplers
@@ -106,7 +106,7 @@ def build_chain(params: SamplingParams) -> Chain:
     adjusters = tuple(step.adjuster for step in made[:n_first] if step.adjuster is not None)
     rest = tuple(made[n_first:])
     best = {"top_k": params.top_k, "greedy": 1}.get(rest[0].name, 0) if rest else 0
-    return Chain(adjusters, best, rest, tuple(step.name for step in made))
+    return SamplerChain(adjusters, best, rest, tuple(step.name for step in made))
 
 
 _LONG: Final = 16_384

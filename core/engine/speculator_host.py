@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..backend.interface import HostOutput, Taps
 from ..backend.step import Step
-from ..speculation.interface import Ask, Opening, Seen, Speculator
-from ..speculation.rounds import NoDrafts, RoundSpeculation
+from ..speculation.device_speculation import DeviceSpeculation, NoDrafts
+from ..speculation.interface import DraftRequest, SequenceStart, Speculator, StepResult
 from ..speculation.splice import shortened
 from ..state.store import StateStore
 from . import saving
@@ -25,7 +25,7 @@ MAX_FAILURES: Final = 3  # of speculators that are forgiven: after that nobody i
 FORGOTTEN_AFTER: Final = 100  # texts without a failure
 
 
-class Drafting:
+class SpeculatorHost:
     """One speculator, or many as one; or none, and then nothing here does anything.
 
     With `on_failure`, an exception of a speculator is told there and nowhere else: the texts that
@@ -85,7 +85,9 @@ class Drafting:
             sequence = part.sequence
             if part.max_draft > 0 and sequence.id in self._known:
                 able.append(part)
-                asks.append(Ask(sequence.id, sequence.tokens, part.max_draft, sequence.sampler))
+                asks.append(
+                    DraftRequest(sequence.id, sequence.tokens, part.max_draft, sequence.sampler)
+                )
         if not able:
             return
         for part, draft in zip(able, speculator.propose(asks), strict=True):
@@ -94,7 +96,7 @@ class Drafting:
                 part.add_draft(draft)
                 self._drafted.append(part)
 
-    def tell(self, step: Step, output: HostOutput, n_true: Many[int], ms: float) -> None:
+    def tell(self, step: Step, output: HostOutput, n_valid: Many[int], ms: float) -> None:
         """What became of the parts that `draft` was called with."""
         speculator = self._speculator
         # The last round of a rest is told of: what a plain step takes has to be known.
@@ -105,7 +107,7 @@ class Drafting:
             return
         try:
             ids = [part.sequence.id for part in self._parts]
-            speculator.observe(Seen(step, output, ids, n_true, ms))
+            speculator.observe(StepResult(step, output, ids, n_valid, ms))
             for part in self._drafted:
                 speculator.settle(part.sequence.id, part.n_accepted, mine=True)
         except Exception as error:  # noqa: BLE001 - forgiven or raised again
@@ -120,7 +122,7 @@ class Drafting:
             self._forgive(self._speculator, error)
             return otherwise
 
-    def for_rounds(self) -> RoundSpeculation | None:
+    def for_rounds(self) -> DeviceSpeculation | None:
         """How a device drafts; None: nobody can tell it how."""
         return NoDrafts() if self._speculator is None else self._speculator.for_rounds()
 
@@ -181,12 +183,12 @@ class Drafting:
         if self._speculator is not None:
             self._speculator.recover()
 
-    def save_left(self, tokens: Many[int]) -> dict[str, bytes]:
-        return {} if self._speculator is None else self._speculator.save_left(tokens)
+    def save_prefix(self, tokens: Many[int]) -> dict[str, bytes]:
+        return {} if self._speculator is None else self._speculator.save_prefix(tokens)
 
-    def restore_left(self, tokens: Many[int], blobs: dict[str, bytes]) -> None:
+    def load_prefix(self, tokens: Many[int], blobs: dict[str, bytes]) -> None:
         if self._speculator is not None and blobs:
-            self._speculator.restore_left(tokens, blobs)
+            self._speculator.load_prefix(tokens, blobs)
 
     def forget_text(self, tokens: Many[int]) -> None:
         if self._speculator is not None:
@@ -220,7 +222,7 @@ class Drafting:
         if self._n_since >= FORGOTTEN_AFTER:
             self._n_failures = 0
         speculator.begin(
-            Opening(
+            SequenceStart(
                 sequence.id,
                 sequence.tokens,
                 part.state,

@@ -31,8 +31,10 @@ def law_of_texts(
         if len(made) == n_tokens or (made and made[-1] in eog_ids):
             chances[made] = chance
             return
-        law = sampler.law(logits_after(text), text, len(text))
-        for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
+        distribution = sampler.distribution(logits_after(text), text, len(text))
+        for token, share in zip(
+            distribution.ids.tolist(), distribution.probabilities.tolist(), strict=True
+        ):
             twin = sampler.copy()
             twin.accept(token)
             follow(twin, [*text, token], chance * share)

@@ -1,4 +1,4 @@
-"""`Backend.compile_chain` on CUDA: all steps of a draft as one piece, without the host in between.
+"""`Backend.compile_draft_loop` on CUDA: all steps of a draft in one piece, without the host.
 
 The first step's rows come from the host, with all that the picks need. Then the device goes on by
 itself: `draft_pick` makes each token the row of the next step, whose hidden row is one of the step
@@ -18,7 +18,7 @@ from ....cuda_kernels.draft_pick import DraftHead, draft_pick
 from ....cuda_kernels.head_pick import REQUEST_WORDS, Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.spec_accept import MAX_LINES, DraftRows, Field, Lines
-from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
+from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import Forward
 from ..step import Ints, Step
 from .device import Numpy
@@ -34,27 +34,29 @@ if TYPE_CHECKING:
 
 
 class CudaChain:
-    """What `compile_chain` returns. The host loop is for choosers without a request, for chances at
-    another temperature than 1, and for rows that are as many as those of a prompt."""
+    """What `compile_draft_loop` returns. The host loop serves pickers without a request, chances at
+    a temperature other than 1, and steps with as many rows as a prompt has."""
 
     def __init__(
-        self, backend: CudaBackend, forward: Forward, state: CudaState, plan: ChainPlan
+        self, backend: CudaBackend, forward: Forward, state: CudaState, plan: DraftLoopPlan
     ) -> None:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._forward, self._state = forward, state
         self._graphs: Graphs[_There, None] = Graphs(self._device)
         self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
         self._stops = self._device.put(np.array(sorted(plan.stops), np.int32))
-        taken = plan.taken
-        self._taken = None if taken is None else self._device.put(np.array(taken, np.int32))
+        vocab_subset = plan.vocab_subset
+        self._vocab_subset = (
+            None if vocab_subset is None else self._device.put(np.array(vocab_subset, np.int32))
+        )
 
     @cached_property
-    def _by_host(self) -> HostChain:
+    def _by_host(self) -> HostDraftLoop:
         plan, compile_ = self._plan, self._backend.compile
         run = compile_(self._forward, self._state, max_rows=plan.max_rows, taps=plan.taps)
-        return HostChain(run, plan, self._state.window)
+        return HostDraftLoop(run, plan, self._state.window)
 
-    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
         n = step.n_sequences
         if len(asks) != n:
             raise ValueError(f"{len(asks)} asks for a step of {n} sequences")
@@ -84,7 +86,10 @@ class CudaChain:
             if not there.most:
                 return  # rows were caught up on, and that is all
             head = DraftHead(
-                self._logits(output.logits), there.array("requests"), self._stops, self._taken
+                self._logits(output.logits),
+                there.array("requests"),
+                self._stops,
+                self._vocab_subset,
             )
             following = there.following_rows
             draft_pick(self._device.launcher, there.lines, head, number, ran, following)
@@ -94,7 +99,7 @@ class CudaChain:
     def _logits(self, scored: Scored) -> Logits:
         rows, maxima = scored
         n = int(rows.shape[1])
-        if self._taken is None:
+        if self._vocab_subset is None:
             n = min(n, self._plan.n_vocab)
         sums = self._outputs.rows("sums", int(maxima.shape[0]), int(maxima.shape[1]))
         logits = Logits(rows, maxima, sums, n)
@@ -115,8 +120,8 @@ class CudaChain:
         )
 
 
-def _is_for_device(ask: DraftAsk) -> bool:
-    return bool(ask.chooser.request) and ask.sharpness == 1.0
+def _is_for_device(ask: DraftSettings) -> bool:
+    return bool(ask.picker.request) and ask.inverse_temperature == 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ class _Round:
     contents: dict[str, Numpy]
 
     @classmethod
-    def of(cls, step: Step, asks: Sequence[DraftAsk], plan: ChainPlan) -> _Round:
+    def of(cls, step: Step, asks: Sequence[DraftSettings], plan: DraftLoopPlan) -> _Round:
         lengths = np.array([min(max(ask.length, 0), plan.max_draft) for ask in asks], np.int32)
         most = int(lengths.max(initial=0))
         last, n_rows = step.starts[1:] - 1, np.diff(step.starts)
@@ -139,7 +144,7 @@ class _Round:
             step.starts,
             step.slots,
             step.past,
-            step.replay,
+            step.n_pending_accepted,
             step.pages,
             last if most else last[:0],
             step.hidden,
@@ -156,15 +161,17 @@ class _Round:
         return cls(first, most, ends, contents)
 
 
-def _requests(asks: Sequence[DraftAsk], lengths: Ints) -> dict[str, Numpy]:
+def _requests(asks: Sequence[DraftSettings], lengths: Ints) -> dict[str, Numpy]:
     rows = np.zeros((len(asks), REQUEST_WORDS), np.int64)
     for row, ask, length in zip(rows, asks, lengths.tolist(), strict=True):
         if length:
-            row[:] = request_row(ask.chooser.request)
+            row[:] = request_row(ask.picker.request)
     return {"requests": rows}
 
 
-def _lines(step: Step, last: Ints, lengths: Ints, asks: Sequence[DraftAsk]) -> dict[str, Numpy]:
+def _lines(
+    step: Step, last: Ints, lengths: Ints, asks: Sequence[DraftSettings]
+) -> dict[str, Numpy]:
     """The table of lines, see spec_accept.py, and the rows that follow: one of each line that may
     draft more than one token. `draft_pick` writes tokens, positions and cells of these."""
     n = len(asks)
@@ -248,7 +255,7 @@ class _There:
         return DeviceStep.shaped(self.key, arrays)
 
 
-def keeps_rows_only(state: CudaState, plan: ChainPlan) -> bool:
+def keeps_rows_only(state: CudaState, plan: DraftLoopPlan) -> bool:
     """Whether all that a draft moves on is keys and values. A head has a tap, and lies behind the
     recurrent layers of its trunk; a model of its own may have some."""
     return plan.tap is not None or not state.is_recurrent

@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..backend.device_loop import DraftLimit
 from ..backend.layers import Floats
-from ..backend.rounds import LineLimit
-from .interface import Ask
+from .device_speculation import DeviceSpeculation, DrafterHandover, RoundOutcome, RoundPlan
+from .interface import DraftRequest
 from .mtp import MtpSpeculator
-from .plans import AskInfo, Late, ModelOffer, Plan
-from .rounds import Lent, Outcome, RoundChoice, RoundSpeculation
+from .plans import Late, ModelOffer, Plan, PlanRequest
 
 if TYPE_CHECKING:
-    from .chain import Chain
+    from .composite import CompositeSpeculator
 
 
-class ChainRounds(RoundSpeculation):
-    def __init__(self, chain: Chain, mtp: MtpSpeculator | None) -> None:
+class CompositeDevice(DeviceSpeculation):
+    def __init__(self, chain: CompositeSpeculator, mtp: MtpSpeculator | None) -> None:
         self._chain, self._mtp = chain, mtp
         if mtp is not None:
             self.drafter, self.source = mtp.round_drafter(), mtp.name
 
-    def choose(self, sequences: Sequence[int], asks: Sequence[Ask]) -> RoundChoice | None:
+    def choose(self, sequences: Sequence[int], asks: Sequence[DraftRequest]) -> RoundPlan | None:
         chain = self._chain
         if chain.is_rehearsing or chain.is_known(asks):
             return None
@@ -41,7 +41,7 @@ class ChainRounds(RoundSpeculation):
         plans = chain.policy.plan(infos) if infos else ()
         limits = {ask.sequence: self._limit(plan) for ask, plan in zip(asks, plans, strict=True)}
         late = chain.policy.set_aside() if infos else Late()
-        return RoundChoice(drafts, limits, late)
+        return RoundPlan(drafts, limits, late)
 
     def _is_awake(self, sequence: int) -> bool | None:
         """Whether the head keeps up with the text. None: it is wanted again, and will, before
@@ -52,19 +52,19 @@ class ChainRounds(RoundSpeculation):
         is_awake = self._mtp.n_pending(sequence) >= 0
         return None if listens and not is_awake else is_awake
 
-    def _info(self, ask: Ask, *, drafts: bool) -> AskInfo:
+    def _info(self, ask: DraftRequest, *, drafts: bool) -> PlanRequest:
         mtp, offers = self._mtp, []
         if mtp is not None and drafts and self._chain.may_draft(ask.sequence, mtp):
             offers.append(ModelOffer(mtp.name, mtp.longest))
-        return AskInfo(ask.sequence, ask.tokens, ask.max_draft, (), offers)
+        return PlanRequest(ask.sequence, ask.tokens, ask.max_draft, (), offers)
 
-    def _limit(self, plan: Plan) -> LineLimit:
+    def _limit(self, plan: Plan) -> DraftLimit:
         if self._mtp is None or not plan.model:
-            return LineLimit()
+            return DraftLimit()
         p_min = max(self._mtp.p_min, plan.stop_below)
-        return LineLimit(min(plan.n_model, self._mtp.longest), p_min)
+        return DraftLimit(min(plan.n_model, self._mtp.longest), p_min)
 
-    def lend(self, sequence: int, last: int, room: int) -> Lent:
+    def lend(self, sequence: int, last: int, room: int) -> DrafterHandover:
         assert self._mtp is not None, "somebody drafts"
         return self._mtp.lend(sequence, last, room)
 
@@ -75,11 +75,11 @@ class ChainRounds(RoundSpeculation):
         self._mtp.give_back(sequence, n_cells, fresh, hidden)
 
     def tell(
-        self, choice: RoundChoice, outcomes: Sequence[Outcome], ms: tuple[float, float],
+        self, choice: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
         n_rows: int, n_ctx: int,
     ) -> None:  # fmt: skip
         chain, policy, longest = self._chain, self._chain.policy, choice.longest
-        drafting = [o for o in outcomes if choice.limits.get(o.sequence, LineLimit()).length]
+        drafting = [o for o in outcomes if choice.limits.get(o.sequence, DraftLimit()).length]
         with policy.of(choice.late):
             if drafting:
                 n_pending = sum(o.n_fresh - 1 for o in drafting)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .candidates import Candidates, by_id, weights
 
 
-class Law(NamedTuple):
+class Distribution(NamedTuple):
     ids: NDArray[np.int64]  # ascending, each once
     probabilities: NDArray[np.float64]  # each above 0, together 1
 
@@ -28,19 +28,19 @@ class Law(NamedTuple):
         return float(self.probabilities[row]) if is_known else 0.0
 
 
-def law_of(candidates: Candidates) -> Law:
+def distribution_of(candidates: Candidates) -> Distribution:
     """The softmax of the candidates' logits."""
     candidates = by_id(candidates)
     scaled = weights(candidates)
     return _normalised(candidates.ids, scaled)
 
 
-def as_candidates(law: Law) -> Candidates:
+def as_candidates(distribution: Distribution) -> Candidates:
     """Whose softmax the law is."""
-    return Candidates(law.ids, np.log(law.probabilities))
+    return Candidates(distribution.ids, np.log(distribution.probabilities))
 
 
-def chance(target: Law, drafter: Law | None, token: int) -> float:
+def chance(target: Distribution, drafter: Distribution | None, token: int) -> float:
     """That a drafted token holds. Without a law the drafter had no choice: it was this token.
 
     The same where the law rules the token out, since it cannot have been drawn from it then.
@@ -49,7 +49,7 @@ def chance(target: Law, drafter: Law | None, token: int) -> float:
     return min(1.0, target(token) / drawn_with)
 
 
-def residual(target: Law, drafter: Law | None, token: int) -> Law:
+def residual(target: Distribution, drafter: Distribution | None, token: int) -> Distribution:
     """What to draw from where the drafted token did not hold."""
     ids, left = target
     if drafter is None or not drafter(token):
@@ -63,17 +63,21 @@ def residual(target: Law, drafter: Law | None, token: int) -> Law:
     return _normalised(ids, left)
 
 
-def without(law: Law, tokens: Collection[int]) -> Law | None:
+def without(distribution: Distribution, tokens: Collection[int]) -> Distribution | None:
     """As if these tokens could not come; None if no other can."""
-    keep = ~np.isin(law.ids, list(tokens))
+    keep = ~np.isin(distribution.ids, list(tokens))
     if keep.all():
-        return law
-    return _normalised(law.ids[keep], law.probabilities[keep]) if keep.any() else None
+        return distribution
+    return (
+        _normalised(distribution.ids[keep], distribution.probabilities[keep])
+        if keep.any()
+        else None
+    )
 
 
-def _normalised(ids: NDArray[np.int64], shares: NDArray[np.float64]) -> Law:
+def _normalised(ids: NDArray[np.int64], shares: NDArray[np.float64]) -> Distribution:
     """Proportional to the shares; what has none is left out."""
     if shares.min() <= 0:
         keep = shares > 0
         ids, shares = ids[keep], shares[keep]
-    return Law(ids, shares / shares.sum())
+    return Distribution(ids, shares / shares.sum())

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundDrafter:
-    """A head that drafts token after token, like that of `Backend.compile_chain`."""
+class DeviceDrafter:
+    """A head that drafts token after token, like that of `Backend.compile_draft_loop`."""
 
     forward: Forward
     tap: str  # the hidden rows that the next row's `step.hidden` is: the model's, then its own
     longest: int  # tokens of a draft, at most
-    taken: Ints | None = None  # the head is short, and its logit i is that of token taken[i]
+    vocab_subset: Ints | None = None  # the head is short, and its logit i is that of token taken[i]
 
 
 @dataclass(frozen=True, slots=True)
-class RoundsPlan:
+class DeviceLoopPlan:
     """What is known of all sessions."""
 
     forward: Forward
@@ -38,20 +38,20 @@ class RoundsPlan:
     n_vocab: int
     stops: Collection[int]  # tokens that end a text, and a draft before them
     max_lines: int
-    drafter: RoundDrafter | None = None
+    drafter: DeviceDrafter | None = None
     # For benchmarks: chances[i] of a draft's token i to hold if those before did, decided by the
     # noise's coins; empty: what the model itself would have written holds.
     chances: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RoundText:
+class DeviceSequence:
     """A text that takes part. Its last token has not been run."""
 
     slot: int
     pages: Ints  # its page table
     past: int  # cells that it holds
-    replay: int  # see `Step.replay`
+    n_pending_accepted: int  # see `Step.n_pending_accepted`
     end: int  # tokens of prompt and text together, at most
     request: int  # address of what `picking.py` describes
     # Tokens that the drafter has not read, the text's last one at the end; at least that one. And
@@ -61,14 +61,14 @@ class RoundText:
     draft_first: int = 0  # the first cell that the drafter sees
 
 
-class LineLimit(NamedTuple):
+class DraftLimit(NamedTuple):
     """Of one line's draft in one round."""
 
     length: int = 0  # tokens at most
     p_min: float = 0.0  # it ends before a token that the drafter believes in less
 
 
-class LineResult(NamedTuple):
+class SequenceResult(NamedTuple):
     """What a round did to a line."""
 
     tokens: list[int]  # that came out; none: it had no rows any more, or is unsure of the first
@@ -80,21 +80,21 @@ class LineResult(NamedTuple):
 
 
 class RoundResult(NamedTuple):
-    lines: list[LineResult]
+    lines: list[SequenceResult]
     draft_ms: float  # what drafting took on the device
     step_ms: float  # what the model's step, picking and accepting took
 
 
-class LineEnd(NamedTuple):
+class SequenceEnd(NamedTuple):
     """What a line leaves, as of all rounds that were enqueued."""
 
     past: int  # cells that it holds
-    # What the drafter has not read, as in `RoundText`; nothing if a row was run again in vain.
+    # What the drafter has not read, as in `DeviceSequence`; nothing if a row was run again in vain.
     fresh: list[int]
     hidden: Floats | None
 
 
-class Rounds(ABC):
+class DeviceLoop(ABC):
     """One session at a time: `begin`, then `enqueue` and `collect`, then `end`."""
 
     @property
@@ -103,7 +103,7 @@ class Rounds(ABC):
         """Rounds that were enqueued and not collected."""
 
     @abstractmethod
-    def begin(self, texts: Sequence[RoundText], max_draft: int, *, drafts: bool) -> None:
+    def begin(self, texts: Sequence[DeviceSequence], max_draft: int, *, drafts: bool) -> None:
         """These are the lines from now on. `max_draft`: tokens that `fresh` and drafts have room
         for. `drafts`: the drafter takes part, and what it has not read is there at the end."""
 
@@ -117,7 +117,7 @@ class Rounds(ABC):
         first. Not if they are longer than there is room for, nor after some rounds without any."""
 
     @abstractmethod
-    def enqueue(self, limits: Sequence[LineLimit], n_cells: int) -> None:
+    def enqueue(self, limits: Sequence[DraftLimit], n_cells: int) -> None:
         """One more round. `n_cells`: that no line's cells, rejected ones included, can exceed."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class Rounds(ABC):
         """The oldest round under way; waits for it, and for nothing behind it."""
 
     @abstractmethod
-    def end(self) -> list[LineEnd]:
+    def end(self) -> list[SequenceEnd]:
         """Of each line. No round may be under way."""
 
     @abstractmethod

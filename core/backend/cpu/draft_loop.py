@@ -1,4 +1,4 @@
-"""`Backend.compile_chain` on the CPU: all steps of a draft in one call into the team."""
+"""`Backend.compile_draft_loop` on the CPU: all steps of a draft in one call into the team."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import picking
-from ..chain import ChainPlan, DraftAsk, Drafts, HostChain
+from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import MAXIMA_BLOCK, Output
-from .kernels.chain import (
+from .kernels.draft_loop import (
     BEGIN,
     NO_CELL,
     AskWords,
@@ -43,15 +43,19 @@ class ChainRecording:
     """A recorded forward pass, and behind it the entry that makes a chain of it."""
 
     def __init__(
-        self, r: Recording, output: Output, plan: ChainPlan, state: CpuState, team: Team
+        self, r: Recording, output: Output, plan: DraftLoopPlan, state: CpuState, team: Team
     ) -> None:
         self.recording, self.output, self.plan = r, output, plan
         self.begin_name = name_of("chain_begin", hidden := _hidden_width(r, output, plan))
         logits = output.logits
-        n_values = logits.width if plan.taken is not None else min(logits.width, plan.n_vocab)
-        if plan.taken is not None and len(plan.taken) != logits.width:
-            raise ValueError(f"a head of {logits.width} rows for {len(plan.taken)} tokens")
-        self.taken = None if plan.taken is None else plan.taken.astype(np.int64)
+        n_values = (
+            logits.width if plan.vocab_subset is not None else min(logits.width, plan.n_vocab)
+        )
+        if plan.vocab_subset is not None and len(plan.vocab_subset) != logits.width:
+            raise ValueError(f"a head of {logits.width} rows for {len(plan.vocab_subset)} tokens")
+        self.vocab_subset = (
+            None if plan.vocab_subset is None else plan.vocab_subset.astype(np.int64)
+        )
         n = r.inputs.max_sequences
         self.asks = np.zeros(n * AskWords.COUNT, np.int64)
         lines = np.zeros((n, LineWords.COUNT), np.int64)
@@ -70,11 +74,11 @@ class ChainRecording:
             ChainWords.COUNTS: self.counts,
             ChainWords.UNSURE: self.unsure,
         }
-        if self.taken is not None:
-            held[ChainWords.TAKEN] = self.taken
+        if self.vocab_subset is not None:
+            held[ChainWords.TAKEN] = self.vocab_subset
         self.words = r.add(
-            name_of("chain_choose", hidden, self.taken is not None),
-            lambda e: write_choose(e, hidden, is_short=self.taken is not None),
+            name_of("chain_choose", hidden, self.vocab_subset is not None),
+            lambda e: write_choose(e, hidden, is_short=self.vocab_subset is not None),
             [0] * ChainWords.COUNT,
         )
         for word, array in held.items():
@@ -117,7 +121,7 @@ class ChainRecording:
         return maxima, sums
 
 
-def _hidden_width(r: Recording, output: Output, plan: ChainPlan) -> int:
+def _hidden_width(r: Recording, output: Output, plan: DraftLoopPlan) -> int:
     """Of the rows that go from step to step; 0 if none do."""
     if r.given is None:
         return 0
@@ -128,7 +132,7 @@ def _hidden_width(r: Recording, output: Output, plan: ChainPlan) -> int:
 
 
 class NativeChain:
-    """What `CpuBackend.compile_chain` returns. Choosers without a request are for the host loop,
+    """What `CpuBackend.compile_draft_loop` returns. Pickers without a request need the host loop,
     which runs the same program step by step."""
 
     def __init__(
@@ -148,13 +152,13 @@ class NativeChain:
         self._n_sequences = 0
         self._latest: Source | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
-        self._by_host = HostChain(
+        self._by_host = HostDraftLoop(
             Runner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
             made.plan,
             int(self._words[ChainWords.WINDOW]),
         )
 
-    def __call__(self, step: Step, asks: Sequence[DraftAsk]) -> Drafts:
+    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
         words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
         sharpnesses = self._sharpnesses
         if self._latest is None or self._latest.step is not step:
@@ -162,12 +166,12 @@ class NativeChain:
         if len(asks) != self._n_sequences:
             raise ValueError(f"{len(asks)} asks for a step of {self._n_sequences} sequences")
         for ask in asks:
-            request, length = ask.chooser.request, ask.length
+            request, length = ask.picker.request, ask.length
             if length > 0 and not request:
                 return self._by_host(step, asks)
             words[at], words[at + 1] = request, min(max(length, 0), most)
             limits[at + AskWords.P_MIN] = ask.p_min
-            sharpnesses[2 * (at + AskWords.SHARPNESS)] = ask.sharpness
+            sharpnesses[2 * (at + AskWords.SHARPNESS)] = ask.inverse_temperature
             at += AskWords.COUNT
         reach = self._begin(self._address)
         self._inputs.reach(reach)
@@ -199,7 +203,7 @@ class NativeChain:
 
 
 def record_chain(
-    r: Recording, output: Output, plan: ChainPlan, state: CpuState, team: Team
+    r: Recording, output: Output, plan: DraftLoopPlan, state: CpuState, team: Team
 ) -> ChainRecording:
     made = ChainRecording(r, output, plan, state, team)
     Picker.add_to(r)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .choice import Option, best_length, gains_of
 from .costs import CostModel
-from .plans import AskInfo, Plan
+from .draft_length import Option, best_length, gains_of
+from .plans import Plan, PlanRequest
 from .prices import Prices
-from .text import Text
+from .sequence_stats import SequenceStats
 
 if TYPE_CHECKING:
     from .interface import Draft
@@ -31,19 +31,21 @@ class Rows(NamedTuple):
     n_sequences: int  # that share a drafter's call
 
 
-class Chooser:
+class Planner:
     def __init__(self, costs: CostModel) -> None:
         self.costs, self.prices = costs, Prices(costs)
         self.rate = 1.0  # tokens that a millisecond is worth
 
-    def gains(self, ask: AskInfo, text: Text) -> Gains:
+    def gains(self, ask: PlanRequest, text: SequenceStats) -> Gains:
         found = {}
         for offer in ask.models:
             n = min(offer.max_draft, ask.max_draft, text.reach_of(offer.source))
             found[offer.source] = gains_of(text.track(offer.source).places(n))
         return found
 
-    def best(self, ask: AskInfo, text: Text, gains: Gains, rows: Rows) -> tuple[Plan, float]:
+    def best(
+        self, ask: PlanRequest, text: SequenceStats, gains: Gains, rows: Rows
+    ) -> tuple[Plan, float]:
         """The best plan for this text alone, and what it is worth in tokens."""
         plan, best = Plan(), 0.0
         of_cheap: list[list[float]] = []
@@ -74,7 +76,9 @@ class Chooser:
             )
         return plan, best
 
-    def cheap(self, ask: AskInfo, text: Text, draft: Draft, least: float) -> tuple[int, float]:
+    def cheap(
+        self, ask: PlanRequest, text: SequenceStats, draft: Draft, least: float
+    ) -> tuple[int, float]:
         """How much of an n-gram draft to verify, for one text alone, and the tokens per ms of
         that; (0, `least`) if no part of it reaches more.
 
@@ -101,7 +105,7 @@ class Chooser:
                 n_best, best = i + 1, rate
         return n_best, best
 
-    def option(self, ask: AskInfo, text: Text, plan: Plan, gains: Gains) -> Option:
+    def option(self, ask: PlanRequest, text: SequenceStats, plan: Plan, gains: Gains) -> Option:
         """What could be drafted by this plan, if others leave room for it."""
         if plan.model:
             return Option(gains[plan.model], plan.model)
@@ -119,7 +123,7 @@ class Chooser:
 
     def _spliced(
         self,
-        text: Text,
+        text: SequenceStats,
         cheap: Sequence[float],
         gains: Sequence[float],
         rows: Rows,

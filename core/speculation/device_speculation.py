@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from ..backend.device_loop import DeviceDrafter, DraftLimit
 from ..backend.layers import Floats
-from ..backend.rounds import LineLimit, RoundDrafter
-from .interface import Ask, Draft
+from .interface import Draft, DraftRequest
 from .plans import Late
 
-NO_LIMIT: Final = LineLimit()  # nothing is drafted
+NO_LIMIT: Final = DraftLimit()  # nothing is drafted
 
 
 @dataclass(frozen=True, slots=True)
-class RoundChoice:
+class RoundPlan:
     """What was decided for one round. Every round is told of with its own."""
 
     drafts: bool  # the drafter takes part, and reads on even where it drafts nothing
-    limits: dict[int, LineLimit] = field(default_factory=dict)  # by sequence; others: no draft
+    limits: dict[int, DraftLimit] = field(default_factory=dict)  # by sequence; others: no draft
     late: Late = field(default_factory=Late)
 
     @property
@@ -32,7 +32,7 @@ class RoundChoice:
         return max((limit.length for limit in self.limits.values()), default=0)
 
 
-class Lent(NamedTuple):
+class DrafterHandover(NamedTuple):
     """What a drafter has not read of a text, for the device to go on with."""
 
     tokens: list[int]  # the last one is the text's
@@ -40,7 +40,7 @@ class Lent(NamedTuple):
     first: int  # the first cell that it sees
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """Of one text, in one round."""
 
     sequence: int
@@ -49,20 +49,20 @@ class Outcome(NamedTuple):
     n_fresh: int  # tokens that the drafter had to read first, the last one of the text included
 
 
-class RoundSpeculation(ABC):
+class DeviceSpeculation(ABC):
     """A speculator in rounds."""
 
-    drafter: RoundDrafter | None = None  # what the device runs; None: nothing
+    drafter: DeviceDrafter | None = None  # what the device runs; None: nothing
     source: str = ""  # of the tokens that it drafts
 
     @abstractmethod
-    def choose(self, sequences: Sequence[int], asks: Sequence[Ask]) -> RoundChoice | None:
+    def choose(self, sequences: Sequence[int], asks: Sequence[DraftRequest]) -> RoundPlan | None:
         """How far to draft in the round that is enqueued next. Texts in `asks` may lack the tokens
         of rounds under way; not all of `sequences` need be among them. None: drafts might come
         from elsewhere, so that texts have to be read to their ends first."""
 
     @abstractmethod
-    def lend(self, sequence: int, last: int, room: int) -> Lent:
+    def lend(self, sequence: int, last: int, room: int) -> DrafterHandover:
         """The drafter's part of a text goes to the device, where there is room for so many tokens,
         the `last` one of the text included."""
 
@@ -70,23 +70,23 @@ class RoundSpeculation(ABC):
     def give_back(
         self, sequence: int, n_cells: int, fresh: Sequence[int], hidden: Floats | None
     ) -> None:
-        """As in `LineEnd`. Without hidden rows: what the device did went beyond the text's end."""
+        """As in `SequenceEnd`. Without hidden rows the device went beyond the sequence's end."""
 
     @abstractmethod
     def tell(
-        self, choice: RoundChoice, outcomes: Sequence[Outcome], ms: tuple[float, float],
+        self, choice: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
         n_rows: int, n_ctx: int,
     ) -> None:  # fmt: skip
         """A round is over. `ms`: what drafting and the model's step of `n_rows` took."""
 
 
-class NoDrafts(RoundSpeculation):
+class NoDrafts(DeviceSpeculation):
     """Of an engine that does not speculate."""
 
-    def choose(self, sequences: Sequence[int], asks: Sequence[Ask]) -> RoundChoice | None:
-        return RoundChoice(drafts=False)
+    def choose(self, sequences: Sequence[int], asks: Sequence[DraftRequest]) -> RoundPlan | None:
+        return RoundPlan(drafts=False)
 
-    def lend(self, sequence: int, last: int, room: int) -> Lent:
+    def lend(self, sequence: int, last: int, room: int) -> DrafterHandover:
         raise AssertionError("there is no drafter")
 
     def give_back(
@@ -95,7 +95,7 @@ class NoDrafts(RoundSpeculation):
         raise AssertionError("there is no drafter")
 
     def tell(
-        self, choice: RoundChoice, outcomes: Sequence[Outcome], ms: tuple[float, float],
+        self, choice: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
         n_rows: int, n_ctx: int,
     ) -> None:  # fmt: skip
         pass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from .estimates import Shared, Track
 from .ngram_estimates import n_common
-from .plans import AskInfo, Plan
+from .plans import Plan, PlanRequest
 from .probing import Patience
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LONGEST_CHEAP_REACH: Final = 63
 _WRITTEN: Final = 80  # tokens that a round can add, and some
 
 
-class Text:
+class SequenceStats:
     __slots__ = (
         "agreement",
         "cheap",
@@ -70,7 +70,7 @@ class Text:
         self.n_tokens = 0  # of the text, then
         self.cut_rate = 0.0  # of the first token that was drafted and not verified
 
-    def meet(self, ask: AskInfo) -> None:
+    def meet(self, ask: PlanRequest) -> None:
         """A round begins."""
         self.n_rounds += 1
         if self.cheap:
