@@ -178,7 +178,7 @@ class _Reader:
         if not counts["n_cells"] < n_tokens:
             raise self._error(f"the model saw {counts['n_cells']} of {n_tokens} tokens")
         if not counts["n_pending_accepted"] <= min(counts["window"], counts["n_cells"]):
-            raise self._error(f"has {counts['replay']} pending rows")
+            raise self._error(f"has {counts['n_pending_accepted']} pending rows")
 
     def _array_entries(
         self, entries: object
