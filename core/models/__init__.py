@@ -110,6 +110,7 @@ def add_heads(
 
     `check` is told what they will take, and may refuse them.
     """
+    from .base import MTP
     from .hparams import Hparams
     from .weights import Inventory, Reporting, Weights
 
@@ -125,7 +126,7 @@ def add_heads(
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
     reporting = Weights(file, Reporting(backend, inventory.matrices))
-    model.add_heads(*model_class.heads_over(model, hparams, reporting))
+    model.add_drafter(MTP, *model_class.heads_over(model, hparams, reporting))
     backend.weights_ready(file)
 
 

@@ -76,7 +76,7 @@ class Demand:
         return self.planner.working(
             PlannedSteps(
                 model.forward,
-                [head.forward for head in model.nextn],
+                [net.forward for nets in model.drafters.values() for net in nets],
                 model.hparams.n_embd,
                 model.state_shape,
                 sizes.n_ctx,

@@ -22,8 +22,7 @@ class PagePool:
         self.n_evicted = 0  # kept pages that were given up for others, so far
         self.max_idle = n_pages  # pages that may be kept for nobody but later texts
         self.on_evict: Callable[[int], None] = _nobody_to_tell
-        # Of each page, how many cells from its beginning on hold what a drafter keeps there too.
-        self.n_drafter_cells = [0] * n_pages
+        self._drafter_cells: dict[str, list[int]] = {}
         self._holders = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
         self._kept: set[int] = set()  # by the prefix cache
@@ -43,6 +42,14 @@ class PagePool:
         """Pages that are kept for later texts, and that nobody holds now."""
         return len(self._idle)
 
+    def drafter_cells(self, drafter: str) -> list[int]:
+        """Of each page, how many cells from its beginning on hold keys and values of this drafter;
+        it counts them here."""
+        return self._drafter_cells.setdefault(drafter, [0] * self.n_pages)
+
+    def all_drafter_cells(self) -> dict[str, list[int]]:
+        return self._drafter_cells
+
     def pages_for(self, n_cells: int) -> int:
         return -(-n_cells // self.page_len)
 
@@ -50,7 +57,8 @@ class PagePool:
         """A page for its one holder. Evicts the prefix that was unused for longest if need be."""
         page = self._free.pop() if self._free else self._evict()
         self._holders[page] = 1
-        self.n_drafter_cells[page] = 0
+        for cells in self._drafter_cells.values():
+            cells[page] = 0
         return page
 
     def hold(self, page: int) -> None:
@@ -150,7 +158,8 @@ class PageTable:
         targets = [self._take() for _ in sources]
         self._pool.copy(sources, targets)
         for i, (source, target) in enumerate(zip(sources, targets, strict=True), first_page):
-            self._pool.n_drafter_cells[target] = self._pool.n_drafter_cells[source]
+            for cells in self._pool.all_drafter_cells().values():
+                cells[target] = cells[source]
             self._set(i, target)
             self._pool.release(source)
         self.n_shared = first_page
