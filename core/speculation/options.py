@@ -28,7 +28,7 @@ DRAFTERS: Final = {
     NGRAM_MAP_K4V: ".ngram_map_k4v",
     NGRAM_MOD: ".ngram_mod",
     NGRAM_CACHE: ".ngram_cache",
-    DRAFT: ".draft_model",
+    DRAFT: ".drafters.draft_model",
     MTP: ".drafters.mtp",
 }
 ALIASES: Final = {"draft-mtp": MTP, "nextn": MTP, "draft-simple": DRAFT, "draft-model": DRAFT}

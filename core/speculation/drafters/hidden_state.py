@@ -19,10 +19,10 @@ from ...backend.step import Ints, Step, StepArrays
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
-from ..draft_vocab import choose_tokens
 from ..interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
 from ..per_text import BY_DEFAULT
 from .chained_heads import ChainedHeadsLoop
+from .draft_vocab import choose_tokens
 from .feature_rows import MAX_WAITING, MUCH, RECENT, FeatureRows
 
 if TYPE_CHECKING:

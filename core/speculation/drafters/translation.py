@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..tokenizer.vocabulary import HIDDEN, Kind
+from ...errors import ConfigError
+from ...tokenizer.vocabulary import HIDDEN, Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 MAX_OPEN: Final = 64  # bytes at the end of a text whose cut may still change
 NO_TOKEN: Final = -1
@@ -36,7 +36,7 @@ _LINE_START: Final = re.compile(rb"(?<=[0-9A-Za-z_\x80-\xff])(?=\n)|(?<=\n)(?=[^
 _BROKEN: Final = re.compile("([\udc80-\udcff]+)")  # bytes that are no character
 
 
-class Piece(NamedTuple):
+class DraftedPiece(NamedTuple):
     """A token drafted: its bytes, or the target's token if it is a special one; how sure."""
 
     data: bytes
@@ -99,17 +99,17 @@ class Translator:
         }
         self.pairs = self._find_pairs()
 
-    def piece(self, token: int, chance: float) -> Piece | None:
+    def piece(self, token: int, chance: float) -> DraftedPiece | None:
         """A token of the draft model; None if it means nothing to the target."""
         if not 0 <= token < self.draft.n_vocab:
             return None
         special = int(self.pairs[token])
         if self.draft.kind(token) in HIDDEN:
-            return None if special == NO_TOKEN else Piece(b"", special, chance)
+            return None if special == NO_TOKEN else DraftedPiece(b"", special, chance)
         data = self.draft.piece(token)
-        return Piece(data, NO_TOKEN, chance) if data else None
+        return DraftedPiece(data, NO_TOKEN, chance) if data else None
 
-    def back(self, pieces: Sequence[Piece]) -> tuple[list[int], list[float]]:
+    def back(self, pieces: Sequence[DraftedPiece]) -> tuple[list[int], list[float]]:
         """The target's tokens whose bytes are all there, and how sure each is."""
         ids: list[int] = []
         chances: list[float] = []
@@ -129,7 +129,9 @@ class Translator:
             start = end
         return ids, chances
 
-    def _back_plain(self, pieces: Sequence[Piece], ids: list[int], chances: list[float]) -> bool:
+    def _back_plain(
+        self, pieces: Sequence[DraftedPiece], ids: list[int], chances: list[float]
+    ) -> bool:
         """False if not all of the bytes could be said."""
         data = b"".join(piece.data for piece in pieces)
         whole = data[: _end_of_characters(data)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 MAX_SIZE_DIFFERENCE: Final = 128  # paddings and a few tokens that were added later
 _FIRST_COMPARED: Final = 5  # ids before it are special, and named differently at times

@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.step import Ints
-from ..errors import ConfigError
-from ..gguf.shown import shown, shown_path
-from ..gguf.whole import read_whole
-from .token_counts import Counts
+from ...backend.step import Ints
+from ...errors import ConfigError
+from ...gguf.shown import shown, shown_path
+from ...gguf.whole import read_whole
+from ..token_counts import Counts
 
 AUTO, FULL = "auto", "full"
 ENOUGH_COUNTED: Final = 20_000  # tokens, before `auto` believes the counts

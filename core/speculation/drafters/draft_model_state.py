@@ -11,24 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
-from ..state.rows import StateRows
-from ..state.sizes import StateSizes
-from ..state.store import StateStore
+import numpy as np
+
+from ...backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
+from ...errors import FileFormatError
+from ...state.rows import StateRows
+from ...state.sizes import StateSizes
+from ...state.snapshot import SequenceSnapshot
+from ...state.store import StateStore
 
 if TYPE_CHECKING:
-    from ..backend.draft_loop import DraftLoop, Drafts, DraftSettings
-    from ..backend.interface import Backend, HostOutput
-    from ..models.base import Model
-    from ..state.store import SequenceState
+    from ...backend.draft_loop import DraftLoop, Drafts, DraftSettings
+    from ...backend.interface import Backend, HostOutput, SlotImage
+    from ...models.base import Model
+    from ...state.store import SequenceState
 
 _CHECKPOINTS: Final = 2  # per sequence, as the target has
+_NEXT: Final = 0  # a snapshot has one token more than cells
 
 
 @dataclass(eq=False, slots=True)
-class Reading:
+class ReadSequence:
     """One text. Cells before `n_sure` hold tokens that stay."""
 
     state: SequenceState
@@ -39,10 +44,10 @@ class Reading:
     is_compared: bool = False  # with the text that it is said to be of
 
 
-class Part(NamedTuple):
+class ReadRows(NamedTuple):
     """Rows of one text in a step; logits, if any, of the last one."""
 
-    reading: Reading
+    reading: ReadSequence
     tokens: list[int]
     has_logits: bool = True
 
@@ -85,14 +90,14 @@ class DraftState:
             stops=stops,
         )
 
-    def open(self, tokens: Sequence[int]) -> Reading | None:
+    def open(self, tokens: Sequence[int]) -> ReadSequence | None:
         """Begin with what other texts left of these tokens; None if there is no room."""
         state = self.store.open(tokens, self.n_ctx)
         if state is None:
             return None
-        return Reading(state, list(tokens[: state.n_cells]), state.n_cells)
+        return ReadSequence(state, list(tokens[: state.n_cells]), state.n_cells)
 
-    def follow(self, reading: Reading, tokens: Sequence[int], n_sure: int) -> bool:
+    def follow(self, reading: ReadSequence, tokens: Sequence[int], n_sure: int) -> bool:
         """Go back to where what has run leaves `tokens`, of which the last one has to run (again).
 
         False if that cannot be: the reading has to be closed and begun anew.
@@ -108,7 +113,7 @@ class DraftState:
         reading.n_sure = min(max(reading.n_sure, n_sure), place)
         return True
 
-    def run(self, parts: Sequence[Part]) -> HostOutput:
+    def run(self, parts: Sequence[ReadRows]) -> HostOutput:
         """Logits of the parts that want them, in their order, valid until the next run."""
         parts = [self._without_final_drafts(part) for part in parts]
         rows = self._rows
@@ -121,7 +126,7 @@ class DraftState:
             reading.cells += tokens
         return output
 
-    def can_draft(self, parts: Sequence[Part], longest: int) -> bool:
+    def can_draft(self, parts: Sequence[ReadRows], longest: int) -> bool:
         """Whether `draft` can run these parts, and behind them drafts of up to `longest` tokens
         that can be taken back."""
         if self._chain is None or sum(len(part.tokens) for part in parts) > self._chain_rows:
@@ -130,7 +135,7 @@ class DraftState:
             self._stays_revocable(part, longest) for part in parts
         )
 
-    def draft(self, parts: Sequence[Part], asks: Sequence[DraftSettings]) -> Drafts:
+    def draft(self, parts: Sequence[ReadRows], asks: Sequence[DraftSettings]) -> Drafts:
         """Run the parts and draft from each, all in one call. What has run of the drafts has to be
         told (`keep_draft`), once what is sure is settled."""
         assert self._chain is not None
@@ -147,19 +152,19 @@ class DraftState:
             reading.cells += tokens
         return drafts
 
-    def keep_draft(self, reading: Reading, tokens: Sequence[int]) -> None:
+    def keep_draft(self, reading: ReadSequence, tokens: Sequence[int]) -> None:
         for _ in tokens:  # each in a step of its own
             reading.state.advance(1, 1)
         reading.cells += tokens
 
-    def last_part(self, reading: Reading) -> Part:
+    def last_part(self, reading: ReadSequence) -> ReadRows:
         """The last token once more, for its logits."""
         last = reading.cells[-1]
         self._cut(reading, len(reading.cells) - 1)
         reading.n_sure = min(reading.n_sure, len(reading.cells))
-        return Part(reading, [last])
+        return ReadRows(reading, [last])
 
-    def settle(self, reading: Reading, n_sure: int, *, is_read: bool) -> None:
+    def settle(self, reading: ReadSequence, n_sure: int, *, is_read: bool) -> None:
         """So many tokens of what has run stay; `is_read`: all that there was to read."""
         state = reading.state
         reading.n_sure = max(reading.n_sure, min(n_sure, len(reading.cells)))
@@ -169,7 +174,7 @@ class DraftState:
             reading.is_published = True
             self.store.publish(state, reading.cells[: reading.n_sure])
 
-    def close(self, reading: Reading, *, is_sound: bool = True) -> None:
+    def close(self, reading: ReadSequence, *, is_sound: bool = True) -> None:
         """What is sure is left for texts that begin alike."""
         is_sound &= not reading.is_restored
         is_sound &= len(reading.cells) - reading.n_sure <= self._n_revocable(reading)
@@ -181,10 +186,10 @@ class DraftState:
         """Forget everything: a step was interrupted, and nobody knows where."""
         self.store.reset()
 
-    def _n_revocable(self, reading: Reading) -> int:
+    def _n_revocable(self, reading: ReadSequence) -> int:
         return reading.state.n_pending_accepted if self.store.is_recurrent else len(reading.cells)
 
-    def _stays_revocable(self, part: Part, longest: int) -> bool:
+    def _stays_revocable(self, part: ReadRows, longest: int) -> bool:
         """No step of the draft makes one of its rows final: the text would be read anew."""
         reading, tokens, has_logits = part
         state, n = reading.state, len(tokens)
@@ -197,13 +202,13 @@ class DraftState:
             replay = pending_accepted_after(replay, 1, 1, state.window)
         return True
 
-    def _cut(self, reading: Reading, n_cells: int) -> None:
+    def _cut(self, reading: ReadSequence, n_cells: int) -> None:
         n_back = len(reading.cells) - n_cells
         del reading.cells[n_cells:]
         reading.state.n_cells = n_cells
         reading.state.n_pending_accepted = max(0, reading.state.n_pending_accepted - n_back)
 
-    def _without_final_drafts(self, part: Part) -> Part:
+    def _without_final_drafts(self, part: ReadRows) -> ReadRows:
         reading, tokens, has_logits = part
         n_unsure = len(reading.cells) - reading.n_sure
         if not self.store.is_recurrent or not n_unsure:
@@ -212,4 +217,53 @@ class DraftState:
             return part
         again = reading.cells[reading.n_sure :]
         self._cut(reading, reading.n_sure)
-        return Part(reading, again + tokens, has_logits)
+        return ReadRows(reading, again + tokens, has_logits)
+
+
+# Saving
+
+
+def save_reading(store: StateStore, reading: ReadSequence, model_id: str) -> bytes:
+    """Without what may still be taken back."""
+    state, n_cells = reading.state, reading.n_sure
+    replay = state.n_pending_accepted - (len(reading.cells) - n_cells) if store.is_recurrent else 0
+    if not n_cells or replay < 0:
+        return b""
+    image = store.backend.save_slot(store.state, state.slot, state.table.pages, n_cells, replay)
+    return SequenceSnapshot(
+        model_id,
+        store.backend.state_format,
+        store.sizes.window,
+        tokens=np.array([*reading.cells[:n_cells], _NEXT], np.int32),
+        n_prompt=1,
+        n_cells=n_cells,
+        n_pending_accepted=replay,
+        image=image,
+    ).to_bytes()
+
+
+def load_reading(store: StateStore, data: bytes, model_id: str) -> ReadSequence | None:
+    """None if it comes from elsewhere, is damaged, or finds no room."""
+    try:
+        saved = SequenceSnapshot.from_bytes(data, "draft model")
+    except FileFormatError:
+        return None
+    n_cells = saved.n_cells
+    here = model_id, store.backend.state_format, store.sizes.window
+    if here != (saved.model, saved.backend, saved.window):
+        return None
+    if not 0 < n_cells <= store.sizes.n_ctx or len(saved.tokens) != n_cells + 1:
+        return None
+    pages = [0] * store.pool.pages_for(n_cells)
+    blank = store.backend.save_slot(store.state, 0, pages, n_cells, saved.n_pending_accepted)
+    if _kinds(saved.image) != _kinds(blank):
+        return None
+    state = store.open_image(saved.image, n_cells, store.sizes.n_ctx)
+    if state is None:
+        return None
+    state.n_pending_accepted = saved.n_pending_accepted
+    return ReadSequence(state, saved.tokens[:n_cells].tolist(), n_cells, is_restored=True)
+
+
+def _kinds(image: SlotImage) -> dict[str, tuple[Any, ...]]:
+    return {name: (array.dtype, array.shape) for name, array in image.items()}

@@ -11,24 +11,23 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..backend.draft_loop import DraftSettings
-from ..errors import ConfigError, FileFormatError
-from ..sampling.draft_sampler import make_draft_sampler
-from ..state.fingerprint import model_fingerprint
-from ..state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
-from ..state.snapshot import SequenceSnapshot
-from .draft_pick import Language, SharedTokens, TranslatedTokens
-from .draft_round import BatchRow, Round, Work
-from .draft_saving import load_reading, save_reading
-from .draft_state import DraftState, Reading, draft_sizes
-from .interface import Draft, DraftRequest, SequenceStart, Speculator
-from .options import DRAFT
+from ...backend.draft_loop import DraftSettings
+from ...errors import ConfigError, FileFormatError
+from ...sampling.draft_sampler import make_draft_sampler
+from ...state.fingerprint import model_fingerprint
+from ...state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
+from ...state.snapshot import SequenceSnapshot
+from ..interface import Draft, DraftRequest, SequenceStart, Speculator
+from ..options import DRAFT
+from .draft_model_round import DraftedSequence, DraftInProgress, DraftModelRound
+from .draft_model_state import DraftState, ReadSequence, draft_sizes, load_reading, save_reading
 from .translation import Translator
-from .vocabularies import find_difference
+from .vocabulary_bridge import SharedTokens, TranslatedTokens, VocabularyBridge
+from .vocabulary_difference import find_difference
 
 if TYPE_CHECKING:
-    from ..state.store import SequenceState, StateStore
-    from .table import LoadedModel, Setting
+    from ...state.store import SequenceState, StateStore
+    from ..table import LoadedModel, Setting
 
 logger = logging.getLogger(__name__)
 _STATE: Final = "state"
@@ -39,7 +38,7 @@ def make(setting: Setting) -> DraftModel:
     draft = setting.draft
     if draft is None:
         raise ConfigError("spec-type draft needs a draft model: give its file with -md")
-    language = _language(setting.target, draft)
+    language = _bridge(setting.target, draft)
     return DraftModel(setting, draft, language, model_fingerprint(draft.file))
 
 
@@ -48,11 +47,11 @@ class DraftModel(Speculator):
     is_model = True
 
     def __init__(
-        self, setting: Setting, draft: LoadedModel, language: Language, model_id: str = ""
+        self, setting: Setting, draft: LoadedModel, language: VocabularyBridge, model_id: str = ""
     ) -> None:
         """`model_id`: a `model_fingerprint` of the draft model, by which what it saves is known."""
         options = self._options = setting.options
-        self._backend, self._draft, self._language = setting.backend, draft, language
+        self._backend, self._draft, self._bridge = setting.backend, draft, language
         self._model_id = model_id
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
         self.longest = self._n_max
@@ -60,7 +59,7 @@ class DraftModel(Speculator):
         h = draft.model.hparams
         self._n_vocab, self._n_target = h.n_vocab, setting.target.model.hparams.n_vocab
         self._eog_ids = setting.target.tokenizer.eog_ids
-        self._lines: dict[int, BatchRow] = {}
+        self._lines: dict[int, DraftedSequence] = {}
         self._by_ratio: set[int] = set()  # texts that want to know laws
         self._targets: dict[int, SequenceState] = {}  # what the target has read, by text
         self._is_amid = False
@@ -73,15 +72,15 @@ class DraftModel(Speculator):
                 self._draft.file.label,
                 n_train,
             )
-        sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
+        sizes = draft_sizes(store.sizes, n_train, self._n_max + self._bridge.n_unsure)
         state = self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
-        if self._language.shares_ids and self._backend.drafts_in_one_call:
+        if self._bridge.shares_ids and self._backend.drafts_in_one_call:
             state.compile_draft_loop(self._draft.model, self._n_max, self._n_target, self._eog_ids)
-        self._round = Round(state, self._language, self._draft.file.label)
+        self._round = DraftModelRound(state, self._bridge, self._draft.file.label)
 
     def begin(self, opening: SequenceStart) -> None:
         self._targets[opening.sequence] = opening.state
-        if self._language.shares_ids and opening.spec.is_by_ratio(self._options):
+        if self._bridge.shares_ids and opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
 
     def n_pending(self, sequence: int) -> int:
@@ -121,7 +120,7 @@ class DraftModel(Speculator):
         """What does not fit here is left alone: then all is read again."""
         self._recover()
         if _STATE in blobs:
-            line = self._lines[sequence] = BatchRow(self._language.new_text())
+            line = self._lines[sequence] = DraftedSequence(self._bridge.new_text())
             line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
 
     def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
@@ -151,22 +150,22 @@ class DraftModel(Speculator):
 
     def _ids_of(self, tokens: Sequence[int]) -> list[int]:
         """In its own vocabulary."""
-        text = self._language.new_text()
+        text = self._bridge.new_text()
         if text is None:
-            return self._language.known(tokens)
+            return self._bridge.known(tokens)
         text.follow(tokens)
-        return self._language.known(text.ids)
+        return self._bridge.known(text.ids)
 
     # one round
 
-    def _work(self, ask: DraftRequest) -> Work | None:
+    def _work(self, ask: DraftRequest) -> DraftInProgress | None:
         """What there is to do for a draft; None if there is to be none."""
         length = min(self._n_max, ask.max_draft)
         if length < self._n_min:
             return None
         line = self._lines.get(ask.sequence)
         if line is None:
-            line = self._lines[ask.sequence] = BatchRow(self._language.new_text())
+            line = self._lines[ask.sequence] = DraftedSequence(self._bridge.new_text())
         if line.is_broken:
             return None
         ids, n_sure = ask.tokens, len(ask.tokens)
@@ -190,9 +189,11 @@ class DraftModel(Speculator):
         inverse_temperature = 1 / (ask.sampler.params.temperature or _GREEDY)
         p_min = max(self._p_min, ask.stop_below)
         wanted = DraftSettings(picker, length, p_min, inverse_temperature)
-        return Work(line, reading, ids, n_sure, picker, len(ask.tokens), wanted)
+        return DraftInProgress(line, reading, ids, n_sure, picker, len(ask.tokens), wanted)
 
-    def _reading(self, line: BatchRow, ids: Sequence[int], n_sure: int) -> Reading | None:
+    def _reading(
+        self, line: DraftedSequence, ids: Sequence[int], n_sure: int
+    ) -> ReadSequence | None:
         """What has been read of the text, taken back to what still holds."""
         reading = line.reading
         if reading is not None and not (
@@ -201,23 +202,23 @@ class DraftModel(Speculator):
             self._state.close(reading, is_sound=False)
             reading = line.reading = None
         if reading is None:
-            reading = line.reading = self._state.open(self._language.known(ids))
+            reading = line.reading = self._state.open(self._bridge.known(ids))
         return reading
 
-    def _is_of(self, reading: Reading, ids: Sequence[int]) -> bool:
+    def _is_of(self, reading: ReadSequence, ids: Sequence[int]) -> bool:
         """Of this text: a file may say anything."""
         if not reading.is_restored or reading.is_compared:
             return True
         reading.is_compared = True
-        return reading.cells[: reading.n_sure] == self._language.known(ids[: reading.n_sure])
+        return reading.cells[: reading.n_sure] == self._bridge.known(ids[: reading.n_sure])
 
-    def _finish(self, work: Work, ms: float) -> Draft:
+    def _finish(self, work: DraftInProgress, ms: float) -> Draft:
         n_drawn = len(work.tokens)
         if work.picker.draws:
             # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
             distributions = work.picker.distributions[:n_drawn]
             return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, distributions=distributions)
-        tokens, chances = self._language.back(work.tokens, work.chances)
+        tokens, chances = self._bridge.back(work.tokens, work.chances)
         if len(tokens) > (length := work.ask.length):
             tokens, chances = tokens[:length], chances[:length]
         if len(tokens) < self._n_min:
@@ -236,7 +237,7 @@ class DraftModel(Speculator):
             self._state.reset()
 
 
-def _language(target: LoadedModel, draft: LoadedModel) -> Language:
+def _bridge(target: LoadedModel, draft: LoadedModel) -> VocabularyBridge:
     n_target, n_draft = target.model.hparams.n_vocab, draft.model.hparams.n_vocab
     difference = find_difference(target.tokenizer, draft.tokenizer)
     if difference is None:

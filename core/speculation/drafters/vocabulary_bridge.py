@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..backend.interface import HostOutput
-from ..backend.picking import UNSURE
-from .translation import MAX_OPEN, NO_TOKEN, Piece, Translation, Translator
+from ...backend.interface import HostOutput
+from ...backend.picking import UNSURE
+from .translation import MAX_OPEN, NO_TOKEN, DraftedPiece, Translation, Translator
 
 if TYPE_CHECKING:
-    from ..backend.layers import Floats
-    from ..sampling.draft_sampler import DraftSampler
+    from ...backend.layers import Floats
+    from ...sampling.draft_sampler import DraftSampler
 
 _NOTHING, _COMMON, _OWN = range(3)  # what a token of the draft model says to the target
 _STAND_IN: Final = 0  # for a token that the draft model does not have
 
 
-class Language(ABC):
+class VocabularyBridge(ABC):
     """How the draft model's tokens and the target's belong together."""
 
     n_unsure = 0  # tokens at most, at the end of a text, that may become others as it grows
@@ -72,7 +72,7 @@ class _OwnRow:
         self.output = HostOutput(self.logits[None], {})
 
 
-class SharedTokens(Language):
+class SharedTokens(VocabularyBridge):
     """Ids mean the same in both, as far as both have them. So a law over the one vocabulary is one
     over the other: what only one of them has is impossible."""
 
@@ -106,7 +106,7 @@ class SharedTokens(Language):
         return tokens, chances
 
 
-class TranslatedTokens(Language):
+class TranslatedTokens(VocabularyBridge):
     """Each model has a vocabulary of its own; see `translation.py`.
 
     What is drafted is cut into the target's tokens once all of it is there: each of these depends
@@ -159,5 +159,5 @@ class TranslatedTokens(Language):
             self._translator.piece(token, chance)
             for token, chance in zip(tokens, chances, strict=True)
         ]
-        known: list[Piece] = [piece for piece in pieces if piece is not None]
+        known: list[DraftedPiece] = [piece for piece in pieces if piece is not None]
         return self._translator.back(known)
