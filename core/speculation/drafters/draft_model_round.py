@@ -1,4 +1,4 @@
-"""One round of a draft model: what has not been read, then a token for each place of the drafts.
+"""One round of a draft model: it reads new tokens, then drafts token by token.
 
 The host loop goes from step to step for all texts, whatever picks their tokens. Where a backend
 makes all steps in one call, and what picks has a native form, that is taken instead; it drafts the
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class DraftedSequence:
-    """One text, as long as it is written."""
+    """What is kept of a sequence from round to round."""
 
-    text: Translation | None  # None: the target's tokens are the draft model's
+    text: Translation | None  # None: both models share token ids
     picker: DraftSampler | None = None  # until the first draft
     reading: ReadSequence | None = None  # until the first draft
     is_broken: bool = False
@@ -37,28 +37,28 @@ class DraftedSequence:
 
 @dataclass(eq=False, slots=True)
 class DraftInProgress:
-    """One draft in the making."""
+    """One draft of a round."""
 
     line: DraftedSequence
     reading: ReadSequence
-    ids: Sequence[int]  # the text in the draft model's tokens
-    n_sure: int
+    ids: Sequence[int]  # the sequence in the draft model's tokens
+    n_final: int
     picker: DraftSampler
-    position: int  # of the first token, in the target's text
-    ask: DraftSettings  # of the chooser: how many tokens at most, and how likely ones
+    position: int  # of the first drafted token, in the target's sequence
+    ask: DraftSettings  # longest length and least probability
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
 
 class DraftModelRound:
-    """Rounds, one after the other."""
+    """Runs rounds."""
 
     def __init__(self, state: DraftState, language: VocabularyBridge, label: str) -> None:
-        """`label`: what the draft model is called where something is said of it."""
+        """`label`: the draft model's name in log messages."""
         self._state, self._bridge, self._label = state, language, label
 
     def write(self, works: list[DraftInProgress]) -> None:
-        """All drafts, as far as they go."""
+        """Fill in the tokens of all drafts."""
         state, live = self._state, list[DraftInProgress]()
         while not live:
             parts, ran, live = self._first_parts(works)
@@ -70,7 +70,7 @@ class DraftModelRound:
             output = state.run(parts)
             for work in ran:
                 self._settle(work)
-            if len(works) > 1:  # the others shall not wait for one that has much to read
+            if len(works) > 1:  # the others do not wait for a long piece of a prompt
                 break
         while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
             output = state.run([ReadRows(work.reading, [work.tokens[-1]]) for work in live])
@@ -80,7 +80,7 @@ class DraftModelRound:
     def _first_parts(
         self, works: list[DraftInProgress]
     ) -> tuple[list[ReadRows], list[DraftInProgress], list[DraftInProgress]]:
-        """What has not been read, in pieces; of whom, and for whom that is all."""
+        """Unread rows in pieces, the drafts they belong to, and those whose last row is there."""
         left = self._state.store.chunk
         parts, ran, live = list[ReadRows](), list[DraftInProgress](), list[DraftInProgress]()
         for work in works:
@@ -99,8 +99,8 @@ class DraftModelRound:
         return parts, ran, live
 
     def _is_short(self, reading: ReadSequence, n_rows: int) -> bool:
-        """No more than every text may have in a step besides the pieces of prompts."""
-        n_unsure = len(reading.cells) - reading.n_sure
+        """Whether the rows fit into the share of a step that every sequence has."""
+        n_unsure = len(reading.cells) - reading.n_final
         return n_rows + n_unsure <= reading.state.window
 
     def _end_of_piece(self, reading: ReadSequence, n_ids: int) -> int:
@@ -110,7 +110,7 @@ class DraftModelRound:
 
     def _settle(self, work: DraftInProgress) -> None:
         is_read = len(work.reading.cells) == len(work.ids)
-        self._state.settle(work.reading, work.n_sure, is_read=is_read)
+        self._state.settle(work.reading, work.n_final, is_read=is_read)
 
     # all steps in one call
 
@@ -123,7 +123,7 @@ class DraftModelRound:
     def _draft_at_once(
         self, parts: list[ReadRows], ran: list[DraftInProgress]
     ) -> list[DraftInProgress]:
-        """Returns those that nobody over there could pick for."""
+        """Returns the drafts whose next token only the host can pick."""
         asks = [
             work.ask if part.has_logits else _NOTHING for work, part in zip(ran, parts, strict=True)
         ]
@@ -140,13 +140,13 @@ class DraftModelRound:
     # one step after the other
 
     def _extend(self, work: DraftInProgress, output: HostOutput, row: int) -> bool:
-        """By one token; whether there is to be another."""
+        """Add one token; returns whether another one follows."""
         picker, language, ask = work.picker, self._bridge, work.ask
         try:
             token = language.pick(picker, output, row, work.position + len(work.tokens))
             if token == NO_TOKEN:
                 return False
-            chance = 1.0  # what is drawn stays, however unlikely: see `DrawingSampler`
+            chance = 1.0  # a drawn token stays whatever its chance, see `DrawingSampler`
             if not picker.draws:
                 chance = language.chance(output.logits[row], token, ask.inverse_temperature)
                 if chance < ask.p_min:
@@ -156,7 +156,7 @@ class DraftModelRound:
             work.line.is_broken = True
             logger.warning("%s: no more drafts for this text: %s", self._label, error)
             return False
-        except NextnError:  # the sampler has nothing to say here, as the target will find
+        except NextnError:  # the sampler has no token here; the target will report it
             return False
         work.tokens.append(token)
         work.chances.append(chance)

@@ -1,10 +1,10 @@
-"""What a draft model has seen of each text, and its steps.
+"""The state of a draft model: what it has read of each sequence, and its steps.
 
-Its state is its own: pages, slots and a prefix cache. Tokens drafted are run like any others, and
-taken back by counting, as the target's are. A recurrent state can only be taken back over rows
+It has pages, slots and a prefix cache of its own. Drafted tokens are run like any others and taken
+back by counting, as the target's are. A recurrent state can only be taken back over rows
 whose factors are still pending, so no step may make those of a draft final: where one would, it
-goes back before the draft and runs all of that again together with the new row. A native call
-cannot do that, and is not made where it would have to.
+goes back before the draft and runs all of that again together with the new row. The draft loop
+cannot do that and is not used there.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _NEXT: Final = 0  # a snapshot has one token more than cells
 
 @dataclass(eq=False, slots=True)
 class ReadSequence:
-    """One text. Cells before `n_sure` hold tokens that stay."""
+    """One sequence. Cells before `n_final` hold tokens that stay."""
 
     state: SequenceState
     cells: list[int]  # the tokens that have run, newest last
-    n_sure: int
+    n_final: int
     is_published: bool = False
-    is_restored: bool = False  # from a file, for whose numbers nobody vouches
-    is_compared: bool = False  # with the text that it is said to be of
+    is_restored: bool = False  # from a file, so that its numbers are not trusted
+    is_compared: bool = False  # with the tokens of the sequence
 
 
 class ReadRows(NamedTuple):
-    """Rows of one text in a step; logits, if any, of the last one."""
+    """Rows of one sequence in a step; with logits of the last one if `has_logits`."""
 
     reading: ReadSequence
     tokens: list[int]
@@ -53,7 +53,7 @@ class ReadRows(NamedTuple):
 
 
 def draft_sizes(sizes: StateSizes, n_ctx_train: int, n_unsure: int) -> StateSizes:
-    """Of a draft model's state beside a target's. `n_unsure`: rows that may be taken back."""
+    """Sizes of a draft model's state beside a target's. `n_unsure`: rows that may be taken back."""
     return StateSizes(
         min(sizes.n_ctx, n_ctx_train),
         sizes.n_slots,
@@ -73,12 +73,12 @@ class DraftState:
         )
         self._rows = StateRows(self.store, max_rows)
         self._chain: DraftLoop | None = None
-        self._chain_rows = 0  # of its first step, at most: it is not for reading prompts
+        self._chain_rows = 0  # of its first step, at most: it does not read prompts
 
     def compile_draft_loop(
         self, model: Model, longest: int, n_vocab: int, stops: Collection[int]
     ) -> None:
-        """For `draft`. `n_vocab`: tokens that those who pick know."""
+        """For `draft`. `n_vocab`: width of the logits that pickers read."""
         store, sizes = self.store, self.store.sizes
         self._chain_rows = sizes.n_slots * sizes.window
         self._chain = store.backend.compile_draft_loop(
@@ -91,30 +91,30 @@ class DraftState:
         )
 
     def open(self, tokens: Sequence[int]) -> ReadSequence | None:
-        """Begin with what other texts left of these tokens; None if there is no room."""
+        """Begin with the longest cached prefix of these tokens; None if there is no room."""
         state = self.store.open(tokens, self.n_ctx)
         if state is None:
             return None
         return ReadSequence(state, list(tokens[: state.n_cells]), state.n_cells)
 
-    def follow(self, reading: ReadSequence, tokens: Sequence[int], n_sure: int) -> bool:
-        """Go back to where what has run leaves `tokens`, of which the last one has to run (again).
+    def follow(self, reading: ReadSequence, tokens: Sequence[int], n_final: int) -> bool:
+        """Take back cells that differ from `tokens`, and the last one, which has to run (again).
 
         False if that cannot be: the reading has to be closed and begun anew.
         """
         cells = reading.cells
         end = min(len(cells), len(tokens) - 1)
-        place = min(reading.n_sure, end)
+        place = min(reading.n_final, end)
         while place < end and cells[place] == tokens[place]:
             place += 1
         if len(cells) - place > self._n_revocable(reading):
             return False
         self._cut(reading, place)
-        reading.n_sure = min(max(reading.n_sure, n_sure), place)
+        reading.n_final = min(max(reading.n_final, n_final), place)
         return True
 
     def run(self, parts: Sequence[ReadRows]) -> HostOutput:
-        """Logits of the parts that want them, in their order, valid until the next run."""
+        """Logits of the parts with `has_logits`, in their order, valid until the next run."""
         parts = [self._without_final_drafts(part) for part in parts]
         rows = self._rows
         rows.begin()
@@ -136,8 +136,8 @@ class DraftState:
         )
 
     def draft(self, parts: Sequence[ReadRows], asks: Sequence[DraftSettings]) -> Drafts:
-        """Run the parts and draft from each, all in one call. What has run of the drafts has to be
-        told (`keep_draft`), once what is sure is settled."""
+        """Run the parts and draft from each, all in one call. The caller calls `settle`, then
+        `keep_draft` with the drafted tokens that have run."""
         assert self._chain is not None
         rows = self._rows
         rows.begin()
@@ -153,47 +153,47 @@ class DraftState:
         return drafts
 
     def keep_draft(self, reading: ReadSequence, tokens: Sequence[int]) -> None:
-        for _ in tokens:  # each in a step of its own
+        for _ in tokens:  # one step each
             reading.state.advance(1, 1)
         reading.cells += tokens
 
     def last_part(self, reading: ReadSequence) -> ReadRows:
-        """The last token once more, for its logits."""
+        """The last token as a row to run again, for its logits."""
         last = reading.cells[-1]
         self._cut(reading, len(reading.cells) - 1)
-        reading.n_sure = min(reading.n_sure, len(reading.cells))
+        reading.n_final = min(reading.n_final, len(reading.cells))
         return ReadRows(reading, [last])
 
-    def settle(self, reading: ReadSequence, n_sure: int, *, is_read: bool) -> None:
-        """So many tokens of what has run stay; `is_read`: all that there was to read."""
+    def settle(self, reading: ReadSequence, n_final: int, *, is_read: bool) -> None:
+        """The first `n_final` cells stay; `is_read`: no token waits to be read."""
         state = reading.state
-        reading.n_sure = max(reading.n_sure, min(n_sure, len(reading.cells)))
-        if state.n_cells in state.wanted and reading.n_sure == state.n_cells:
+        reading.n_final = max(reading.n_final, min(n_final, len(reading.cells)))
+        if state.n_cells in state.wanted and reading.n_final == state.n_cells:
             self.store.checkpoint(state, {})
         if is_read and not reading.is_published and not reading.is_restored:
             reading.is_published = True
-            self.store.publish(state, reading.cells[: reading.n_sure])
+            self.store.publish(state, reading.cells[: reading.n_final])
 
-    def close(self, reading: ReadSequence, *, is_sound: bool = True) -> None:
-        """What is sure is left for texts that begin alike."""
-        is_sound &= not reading.is_restored
-        is_sound &= len(reading.cells) - reading.n_sure <= self._n_revocable(reading)
-        if is_sound:
-            self._cut(reading, reading.n_sure)
-        self.store.close(reading.state, reading.cells if is_sound else ())
+    def close(self, reading: ReadSequence, *, is_valid: bool = True) -> None:
+        """Leave the final cells to the prefix cache."""
+        is_valid &= not reading.is_restored
+        is_valid &= len(reading.cells) - reading.n_final <= self._n_revocable(reading)
+        if is_valid:
+            self._cut(reading, reading.n_final)
+        self.store.close(reading.state, reading.cells if is_valid else ())
 
     def reset(self) -> None:
-        """Forget everything: a step was interrupted, and nobody knows where."""
+        """Drop everything after an interrupted step."""
         self.store.reset()
 
     def _n_revocable(self, reading: ReadSequence) -> int:
         return reading.state.n_pending_accepted if self.store.is_recurrent else len(reading.cells)
 
     def _stays_revocable(self, part: ReadRows, longest: int) -> bool:
-        """No step of the draft makes one of its rows final: the text would be read anew."""
+        """Whether no step of the draft makes one of its rows final (then all is read anew)."""
         reading, tokens, has_logits = part
         state, n = reading.state, len(tokens)
-        if len(reading.cells) > reading.n_sure:
+        if len(reading.cells) > reading.n_final:
             return False
         replay = pending_accepted_after(state.n_pending_accepted, n, n, state.window)
         for n_drafted in range(longest - 1 if has_logits else 0):
@@ -210,13 +210,13 @@ class DraftState:
 
     def _without_final_drafts(self, part: ReadRows) -> ReadRows:
         reading, tokens, has_logits = part
-        n_unsure = len(reading.cells) - reading.n_sure
+        n_unsure = len(reading.cells) - reading.n_final
         if not self.store.is_recurrent or not n_unsure:
             return part
         if n_kept(reading.state.n_pending_accepted, len(tokens), reading.state.window):
             return part
-        again = reading.cells[reading.n_sure :]
-        self._cut(reading, reading.n_sure)
+        again = reading.cells[reading.n_final :]
+        self._cut(reading, reading.n_final)
         return ReadRows(reading, again + tokens, has_logits)
 
 
@@ -224,8 +224,8 @@ class DraftState:
 
 
 def save_reading(store: StateStore, reading: ReadSequence, model_id: str) -> bytes:
-    """Without what may still be taken back."""
-    state, n_cells = reading.state, reading.n_sure
+    """The final cells only."""
+    state, n_cells = reading.state, reading.n_final
     replay = state.n_pending_accepted - (len(reading.cells) - n_cells) if store.is_recurrent else 0
     if not n_cells or replay < 0:
         return b""
@@ -243,7 +243,7 @@ def save_reading(store: StateStore, reading: ReadSequence, model_id: str) -> byt
 
 
 def load_reading(store: StateStore, data: bytes, model_id: str) -> ReadSequence | None:
-    """None if it comes from elsewhere, is damaged, or finds no room."""
+    """None if the data is damaged or of another model, or if there is no room."""
     try:
         saved = SequenceSnapshot.from_bytes(data, "draft model")
     except FileFormatError:

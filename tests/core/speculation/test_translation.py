@@ -96,8 +96,8 @@ def test_what_the_draft_model_reads_is_the_text(pair: tuple[str, str], data: st.
         want = bytes_of(target, ids[:end])
         assert read.removeprefix(b" ") == want.removeprefix(b" ")
         assert reader.ids[: len(sure)] == sure
-        sure = reader.ids[: reader.n_sure]
-        assert len(bytes_of(draft, reader.ids[reader.n_sure :])) <= MAX_OPEN + 4
+        sure = reader.ids[: reader.n_final]
+        assert len(bytes_of(draft, reader.ids[reader.n_final :])) <= MAX_OPEN + 4
 
 
 @settings(max_examples=150, deadline=None)
