@@ -36,7 +36,7 @@ def build_model(
 ) -> Model:
     """Check the whole file against its architecture, then hand every tensor to the backend.
 
-    `check` is told in between what the model will take, and may refuse it.
+    `check` is called in between with what the model will take, and may refuse it.
     """
     backend.look_at(file)
     planner = backend.planner() if check is not None else None
@@ -108,7 +108,7 @@ def add_heads(
 ) -> None:
     """Give a model the MTP heads of a file that holds only these.
 
-    `check` is told what they will take, and may refuse them.
+    `check` is called with what they will take, and may refuse them.
     """
     from .base import MTP
     from .hparams import Hparams

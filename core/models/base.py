@@ -1,4 +1,4 @@
-"""What the engine knows of a model, and the decoder that all text models are."""
+"""A model as the engine sees it: the decoder that all text models are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Model(ABC):
     token_embd: Matrix
     output_norm: Norm
     output: Matrix
-    output_at: tuple[GgufFile, str]  # whose rows the head's are
+    output_at: tuple[GgufFile, str]  # the file and tensor of the head's rows
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class Demand:
 
 
 class Reporting:
-    """Hands everything to a backend and tells how far it is."""
+    """Hands everything to a backend and reports progress."""
 
     def __init__(self, backend: Backend, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         """`matrices`: all that there will be."""

@@ -1,7 +1,7 @@
-"""KV pages: who holds each one, which are free, and the table that a sequence reads them by.
+"""KV pages: holders of each one, free ones, and the table through which a sequence reads them.
 
-A page with several holders, or one that the prefix cache keeps, is never written: whoever wants
-to write gets a copy first. Pages are promised before they are taken, so that a sequence which was
+A page with several holders, or one that the prefix cache keeps, is never written: a sequence that
+writes gets a copy first. Pages are promised before they are taken, so that a sequence which was
 let in never runs out of them.
 """
 
@@ -20,8 +20,8 @@ class PagePool:
         self.n_pages, self.page_len, self.copy = n_pages, page_len, copy
         self.promised = 0  # pages that open tables may still take
         self.n_evicted = 0  # kept pages that were given up for others, so far
-        self.max_idle = n_pages  # pages that may be kept for nobody but later texts
-        self.on_evict: Callable[[int], None] = _nobody_to_tell
+        self.max_idle = n_pages  # pages that may be kept without a holder, for later requests
+        self.on_evict: Callable[[int], None] = _ignore
         self._drafter_cells: dict[str, list[int]] = {}
         self._holders = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
@@ -30,7 +30,7 @@ class PagePool:
 
     @property
     def n_available(self) -> int:
-        """Pages that may be promised to somebody new."""
+        """Pages that may be promised to a new sequence."""
         return len(self._free) + len(self._idle) - self.promised
 
     @property
@@ -39,7 +39,7 @@ class PagePool:
 
     @property
     def n_idle(self) -> int:
-        """Pages that are kept for later texts, and that nobody holds now."""
+        """Pages without a holder that are kept for later requests."""
         return len(self._idle)
 
     def drafter_cells(self, drafter: str) -> list[int]:
@@ -66,7 +66,7 @@ class PagePool:
         self._idle.pop(page, None)
 
     def touch(self, page: int) -> None:
-        """It was of use; whoever says so holds the pages before it."""
+        """Mark the page as used just now; the caller holds the pages before it."""
         if page in self._idle:
             self._idle.move_to_end(page)
 
@@ -86,7 +86,7 @@ class PagePool:
         self._kept.add(page)
 
     def forget(self, page: int) -> bool:
-        """Keep it no longer; False if somebody holds it."""
+        """Keep it no longer; False if it has a holder."""
         if page not in self._idle:
             return False
         del self._idle[page]
@@ -126,7 +126,7 @@ class PageTable:
         return True
 
     def share(self, pages: Sequence[int]) -> None:
-        """Begin with pages that somebody else wrote."""
+        """Begin with pages that another sequence wrote."""
         for page in pages:
             self._pool.hold(page)
             self._append(page)
@@ -180,5 +180,5 @@ class PageTable:
         self.n_changes += 1
 
 
-def _nobody_to_tell(_page: int) -> None:
+def _ignore(_page: int) -> None:
     pass

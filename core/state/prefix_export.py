@@ -198,7 +198,7 @@ def _drafter_cells(store: StateStore, snapshot: SequenceSnapshot) -> dict[str, l
 
 
 def _check_numbers(image: SlotImage) -> None:
-    """Whoever finds this in the cache believes it."""
+    """Later requests read these numbers from the cache without a check."""
     for array in image.values():
         if array.dtype == np.uint16:  # halves, as the CPU keeps them
             array = array.view(np.float16)

@@ -1,1 +1,1 @@
-"""Networks that draft for a target: what each one computes. Who uses them is in speculation."""
+"""Networks that draft for a target: what each one computes. Speculation uses them."""
