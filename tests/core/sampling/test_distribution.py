@@ -155,7 +155,7 @@ def test_what_is_left_has_to_be_normalised() -> None:
     assert outcome(p, q, chance, bare).sum() < 0.9
 
 
-# The distribution of a sampler ---------------------------------------------------------------------
+# The distribution of a sampler --------------------------------------------------------------------
 
 LOGITS = np.array([2.0, -1.0, 0.5, 1.5, -np.inf, 0.0, 1.0, 0.7, -3.0], np.float32)
 CHAINS = [
