@@ -111,7 +111,7 @@ class Conversation:
 
     def prompt(self) -> list[int]:
         """The whole conversation: the engine knows the beginning from last time."""
-        from ..core.tokenizer.chat import prompt_tokens, spelling
+        from ..core.tokenizer.chat_template import prompt_tokens, spelling
 
         tokenizer, messages = self.tokenizer, list(self.messages)
         if self.setup.system is not None:

@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from ..core.errors import ConfigError
-from ..core.gguf.whole import read_rest, read_whole
+from ..core.gguf.read_bounded import read_bounded, read_open_bounded
 
 MAX_BYTES: Final = 1 << 28  # no model has so long a context
 HINT: Final = "no prompt: give one as an argument, with -p TEXT or -f FILE, or pipe it in"
@@ -56,12 +56,12 @@ def text_of_argument(text: str) -> str:
 
 
 def read_file(file: Path) -> str:
-    return decode_document(read_whole(file, MAX_BYTES), str(file))
+    return decode_document(read_bounded(file, MAX_BYTES), str(file))
 
 
 def read_stdin() -> str:
     try:
-        data = read_rest(sys.stdin.buffer, MAX_BYTES)
+        data = read_open_bounded(sys.stdin.buffer, MAX_BYTES)
     except OSError as error:
         raise ConfigError(f"standard input cannot be read: {error.strerror}") from None
     return decode_document(data, "standard input")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 import typer
 
 from ...core.errors import ConfigError
-from ...core.gguf.shown import shown_path
+from ...core.gguf.printable import printable_path
 from ..output import Output
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def read_size(text: str | None) -> int | None:
 @contextmanager
 def writing(output: Output, path: Path) -> Iterator[Progress]:
     """How far it is, with speed and time left. Being told to end leaves nothing behind."""
-    name = shown_path(path.name)
+    name = printable_path(path.name)
     began, shown_at, stage = time.perf_counter(), 0.0, f"writing {name}"
 
     def progress(done: int, total: int) -> None:

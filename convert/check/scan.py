@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.gguf.finite import SUSPECTS, find_non_finite
+from ...core.gguf.non_finite import SUSPECTS, find_non_finite
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.tensors import Tensor
 

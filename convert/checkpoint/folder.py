@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 
 from ...core.errors import FileFormatError, ModelError
-from ...core.gguf.shown import shown, shown_path
+from ...core.gguf.printable import printable, printable_path
 from .safetensors import StoredTensor, read_tensors
 from .source import LocalSource, Source
 
@@ -83,7 +83,7 @@ class Checkpoint:
 
 class Folder:
     def __init__(self, path: Path) -> None:
-        self.path, self.label = path, shown_path(path)
+        self.path, self.label = path, printable_path(path)
         if not path.is_dir():
             raise FileFormatError(f"{self.label} is not a folder")
         # The hub's cache links to files beside its snapshots; nothing else may leave.
@@ -104,7 +104,7 @@ class Folder:
         path = self.path / name
         real = path.resolve()
         if not any(real.is_relative_to(root) for root in self._inside):
-            raise FileFormatError(f"{shown_path(path)} leads out of {self.label}: not read")
+            raise FileFormatError(f"{printable_path(path)} leads out of {self.label}: not read")
         return LocalSource(path)
 
     def expect(self, names: list[str]) -> None:
@@ -126,7 +126,7 @@ def read_checkpoint(place: Place) -> Checkpoint:
             sources.append(place.open(name))
             found, _ = read_tensors(sources[-1])
             if twice := next((n for n in found if n in tensors), None):
-                raise FileFormatError(f"{place.label}: tensor {shown(twice)} is in two files")
+                raise FileFormatError(f"{place.label}: tensor {printable(twice)} is in two files")
             tensors.update(found)
     except BaseException:
         for source in sources:
@@ -150,7 +150,7 @@ def _tensor_files(place: Place, names: list[str], listed: Mapping[str, object]) 
     if listed:
         files = sorted({_plain_name(place, value) for value in listed.values()})
         if missing := [name for name in files if name not in names]:
-            raise FileFormatError(f"{place.label}: {shown(missing[0])} of {_INDEX} is missing")
+            raise FileFormatError(f"{place.label}: {printable(missing[0])} of {_INDEX} is missing")
         return files
     if _SINGLE in names:
         return [_SINGLE]
@@ -166,9 +166,13 @@ def _tensor_files(place: Place, names: list[str], listed: Mapping[str, object]) 
 
 def _plain_name(place: Place, name: object) -> str:
     if not isinstance(name, str) or not name.endswith(".safetensors"):
-        raise FileFormatError(f"{place.label}: {_INDEX} names {shown(name)}, not a .safetensors")
+        raise FileFormatError(
+            f"{place.label}: {_INDEX} names {printable(name)}, not a .safetensors"
+        )
     if "/" in name or "\\" in name or "\0" in name or name.startswith("."):
-        raise FileFormatError(f"{place.label}: {_INDEX} names {shown(name)}, outside of the folder")
+        raise FileFormatError(
+            f"{place.label}: {_INDEX} names {printable(name)}, outside of the folder"
+        )
     return name
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from .failures import FINAL, RemoteError, TransientError, busy, named, reason
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Client:
             raise self._refusal(response, what)
         found = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if not found or int(found[1]) != at or not at <= int(found[2]) < stop:
-            sent = shown(response.headers.get("Content-Range", "no range"))
+            sent = printable(response.headers.get("Content-Range", "no range"))
             raise self._wrong(what, f"the server sent {sent}, not bytes {at}-{stop - 1}")
         if found[3] != "*" and int(found[3]) != size:
             raise self._wrong(what, f"has {found[3]} bytes, {size} were expected")
@@ -189,10 +189,11 @@ class Client:
         target = urljoin(url, location or "")
         scheme = urlsplit(target).scheme
         if not location or scheme not in ("http", "https"):
-            raise RemoteError(f"{what}: the server redirects to {shown(location)}")
+            raise RemoteError(f"{what}: the server redirects to {printable(location)}")
         if scheme == "http" and urlsplit(url).scheme == "https":
             raise RemoteError(
-                f"{what}: the server redirects from https to {shown(target)}, which is not followed"
+                f"{what}: the server redirects from https to {printable(target)}, which is not "
+                "followed"
             )
         return target
 
@@ -298,7 +299,7 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         is_usable = False
     if not is_usable or not url.isascii() or any(c <= " " for c in url):
-        raise RemoteError(f"{shown(url)} is no address of a server")
+        raise RemoteError(f"{printable(url)} is no address of a server")
     return parts
 
 

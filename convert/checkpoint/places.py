@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ...core.errors import FileFormatError
-from ...core.gguf.shown import shown_path
+from ...core.gguf.printable import printable_path
 from .folder import Checkpoint, Folder, Place, read_checkpoint
 from .remote import open_repository, parse_repository
 
@@ -18,11 +18,11 @@ def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Pl
         return Folder(path)
     if path.exists():
         if path.suffix == ".gguf":
-            raise FileFormatError(f"{shown_path(path)} is a GGUF, not a checkpoint's folder")
-        raise FileFormatError(f"{shown_path(path)} is a file; give the folder that it is in")
+            raise FileFormatError(f"{printable_path(path)} is a GGUF, not a checkpoint's folder")
+        raise FileFormatError(f"{printable_path(path)} is a file; give the folder that it is in")
     name = parse_repository(os.fspath(where), revision)
     if name is None:
-        raise FileFormatError(f"{shown_path(path)}: no such folder")
+        raise FileFormatError(f"{printable_path(path)}: no such folder")
     return open_repository(name)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ...core.errors import FileFormatError
 from ...core.folders import cache_root
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from .failures import RemoteError
 from .http import Client, client_from_environment
 from .source import LocalSource, Source
@@ -170,7 +170,7 @@ class Repository:
     def _size(self, name: str) -> int:
         found = self.files.get(name)
         if found is None:
-            raise FileFormatError(f"{self.label} has no file {shown(name)}")
+            raise FileFormatError(f"{self.label} has no file {printable(name)}")
         if found.size is None:
             size = self._client.size(self._url(name), f"{self.label}/{name}")
             self.files[name] = found = Listed(size, found.sha256)

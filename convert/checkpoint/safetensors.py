@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from .source import Source
 
 MAX_HEADER_BYTES: Final = 100_000_000  # what the format's own library allows
@@ -155,17 +155,17 @@ def _tensor(name: str, entry: Any, start: int, source: Source) -> StoredTensor:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [first, last]}:
             pass
         case _:
-            raise _damaged(source, f"tensor {shown(name)} has no dtype, shape and data_offsets")
+            raise _damaged(source, f"tensor {printable(name)} has no dtype, shape and data_offsets")
     if dtype not in _DTYPES:
-        raise _damaged(source, f"tensor {shown(name)} has the unknown dtype {shown(dtype)}")
+        raise _damaged(source, f"tensor {printable(name)} has the unknown dtype {printable(dtype)}")
     numbers = [*shape, first, last]
     if any(type(n) is not int or not 0 <= n < 1 << 62 for n in numbers) or len(shape) > MAX_DIMS:
-        raise _damaged(source, f"tensor {shown(name)} has an impossible shape or place")
+        raise _damaged(source, f"tensor {printable(name)} has an impossible shape or place")
     tensor = StoredTensor(name, dtype, tuple(shape), start + first, source)
     if last - first != tensor.n_bytes or start + last > source.size:
         raise _damaged(
             source,
-            f"tensor {shown(name)} of {tensor.n_bytes} bytes does not fit at {first}..{last}",
+            f"tensor {printable(name)} of {tensor.n_bytes} bytes does not fit at {first}..{last}",
         )
     return tensor
 
@@ -174,7 +174,9 @@ def _check_places(tensors: list[StoredTensor], start: int, source: Source) -> No
     """One after the other, as the format demands: no two share bytes, and nothing hides."""
     for tensor in sorted((t for t in tensors if t.n_bytes), key=lambda t: t.start):
         if tensor.start != start:
-            raise _damaged(source, f"tensor {shown(tensor.name)} overlaps another or leaves a gap")
+            raise _damaged(
+                source, f"tensor {printable(tensor.name)} overlaps another or leaves a gap"
+            )
         start += tensor.n_bytes
     if start != source.size:
         raise _damaged(source, f"{source.size - start} bytes at its end belong to no tensor")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...core.errors import FileFormatError
-from ...core.gguf.shown import shown_path
+from ...core.gguf.printable import printable_path
 
 
 class Source(Protocol):
@@ -25,7 +25,7 @@ class LocalSource:
     """A mapped file. Nothing is copied until somebody does arithmetic with it."""
 
     def __init__(self, path: Path) -> None:
-        self.label = shown_path(path)
+        self.label = printable_path(path)
         with path.open("rb") as file:
             self.size = file.seek(0, 2)
             if not self.size:

@@ -16,8 +16,8 @@ from typing import Final
 
 from ...core.errors import ConfigError, NextnError
 from ...core.gguf.header import DEFAULT_ALIGNMENT
+from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile
-from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Writable
 from ...core.gguf.writer import TensorData, write_gguf
@@ -45,7 +45,7 @@ class Output:
         backup = path.with_name(path.name + _BACKUP)
         if os.path.lexists(backup):
             raise ConfigError(
-                f"{shown_path(backup)} exists, and would be the backup: move it away first"
+                f"{printable_path(backup)} exists, and would be the backup: move it away first"
             )
         return cls(path, overwrite=True, backup=backup)
 
@@ -97,20 +97,20 @@ def check_output(output: Output, inputs: Iterable[Path], total: int) -> None:
     path = output.path
     folder = path.parent
     if path.is_dir():
-        raise ConfigError(f"{shown_path(path)} is a folder; give the name of a file")
+        raise ConfigError(f"{printable_path(path)} is a folder; give the name of a file")
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {shown_path(folder)}")
+        raise ConfigError(f"there is no folder {printable_path(folder)}")
     if output.backup is None:
         _refuse_inputs(output, list(inputs))
         _refuse_link(path)
         if path.exists() and not output.overwrite:
-            raise ConfigError(f"{shown_path(path)} exists already; --force replaces it")
+            raise ConfigError(f"{printable_path(path)} exists already; --force replaces it")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{shown_path(folder)} cannot be written to")
+        raise ConfigError(f"{printable_path(folder)} cannot be written to")
     free = shutil.disk_usage(folder).free
     if free < total + min(_HEADERS, total // 8):
         raise NextnError(
-            f"{shown_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are "
+            f"{printable_path(folder)} has {free / 1e6:,.0f} MB free, {total / 1e6:,.0f} MB are "
             f"needed: make room, or choose another disk"
         )
 
@@ -118,7 +118,7 @@ def check_output(output: Output, inputs: Iterable[Path], total: int) -> None:
 def _refuse_inputs(output: Output, inputs: list[Path]) -> None:
     path = output.path
     if path.exists() and any(path.samefile(part) for part in inputs):
-        raise ConfigError(f"{shown_path(path)} is the input itself; give another name")
+        raise ConfigError(f"{printable_path(path)} is the input itself; give another name")
     if output.max_bytes is None:
         return
     shard = re.compile(re.escape(path.name.removesuffix(".gguf")) + r"-\d{5}-of-\d{5}\.gguf")
@@ -126,8 +126,10 @@ def _refuse_inputs(output: Output, inputs: list[Path]) -> None:
     for part in inputs:
         if part.resolve().parent == folder and shard.fullmatch(part.name):
             raise ConfigError(
-                f"shards called {shown_path(path.name.removesuffix('.gguf'))}-... may replace the "
-                f"input's, as {shown_path(part.name)} is one of its own shards; give another name"
+                f"shards called {printable_path(path.name.removesuffix('.gguf'))}-... may replace "
+                "the "
+                f"input's, as {printable_path(part.name)} is one of its own shards; give another "
+                "name"
             )
 
 
@@ -135,8 +137,8 @@ def _refuse_link(path: Path) -> None:
     """It would be replaced by a file, or what it leads to written over: neither is asked for."""
     if path.is_symlink():
         raise ConfigError(
-            f"{shown_path(path)} is a symbolic link to {shown_path(path.resolve())}; give a plain "
-            f"file's name"
+            f"{printable_path(path)} is a symbolic link to {printable_path(path.resolve())}; give "
+            "a plain file's name"
         )
 
 
@@ -167,7 +169,7 @@ class _Backup:
 def _copy(path: Path, backup: Path) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < 2 * path.stat().st_size:
-        raise NextnError(f"{shown_path(path.parent)} has no room for a backup of {path.name}")
+        raise NextnError(f"{printable_path(path.parent)} has no room for a backup of {path.name}")
     try:
         shutil.copyfile(path, backup)
     except BaseException:

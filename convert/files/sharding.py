@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ...core.errors import ConfigError
+from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
-from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import align
 from .attach import copied
 from .keys import entries_of
@@ -26,10 +26,12 @@ def open_shards(paths: Sequence[Path]) -> GgufFile:
     for path in paths[1:]:
         if path.resolve() not in members:
             file.close()
-            raise ConfigError(f"{shown_path(path)} is no part of the set of {shown_path(paths[0])}")
+            raise ConfigError(
+                f"{printable_path(path)} is no part of the set of {printable_path(paths[0])}"
+            )
     if len(file.paths) < 2:
         file.close()
-        raise ConfigError(f"{shown_path(paths[0])} is a whole file: there is nothing to merge")
+        raise ConfigError(f"{printable_path(paths[0])} is a whole file: there is nothing to merge")
     return file
 
 

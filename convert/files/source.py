@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ...core.errors import FileFormatError
+from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
-from ...core.gguf.shown import shown_path
 from ..checkpoint import Checkpoint
 from ..checkpoint.folder import Folder, read_checkpoint, read_json
 from ..checkpoint.places import open_place
@@ -34,8 +34,8 @@ def open_source(text: str, revision: str | None = None) -> Iterator[Checkpoint |
         else:
             if parse_repository(text, revision) is None:
                 raise FileFormatError(
-                    f"{shown_path(path)}: no such file or folder (--from takes a checkpoint, its "
-                    f"repository owner/name, or a GGUF)"
+                    f"{printable_path(path)}: no such file or folder (--from takes a checkpoint, "
+                    "its repository owner/name, or a GGUF)"
                 )
             yield stack.enter_context(read_checkpoint(open_place(text, revision)))
 
@@ -73,4 +73,4 @@ def _open_one_file(path: Path) -> Checkpoint:
     config = read_json(place, "config.json")
     source = place.open(path.name)
     tensors, _ = read_tensors(source)
-    return Checkpoint(shown_path(path), place, config, tensors, [source])
+    return Checkpoint(printable_path(path), place, config, tensors, [source])

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from ...core.errors import ModelError
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.shown import shown
 from .family import Family, Names
 from .head import HeadTensor
 from .order import place_in_block
@@ -77,7 +77,8 @@ def read_block(
             block[stem] = _vector_or_matrix(weights, name, inner)
         else:
             raise ModelError(
-                f"{weights.label}: {shown(name)} has no place in a head of {family.architecture}"
+                f"{weights.label}: {printable(name)} has no place in a head of "
+                f"{family.architecture}"
             )
     block |= _stack_experts(weights, experts, fused=manners.fuses_gate_up)
     if "attn_kv_b.weight" in block and manners.splits_kv_b:
@@ -118,7 +119,9 @@ def _slice_stack(
     """A stack of all experts, taken apart without reading it."""
     tensor = weights.floating(name)
     if len(tensor.shape) != 3:
-        raise ModelError(f"{weights.label}: {shown(name)} has shape {tensor.shape}, expected three")
+        raise ModelError(
+            f"{weights.label}: {printable(name)} has shape {tensor.shape}, expected three"
+        )
     n, rows, _ = tensor.shape
     half = rows // 2
     parts = {"gate": (0, half), "up": (half, rows)} if kind == "gate_up" else {kind: (0, rows)}
@@ -204,7 +207,7 @@ def _regrouped(weights: CheckpointWeights, name: str) -> Values | None:
     n_kv = weights.number("swa_num_key_value_heads", "num_key_value_heads")
     k, v = n_kv * weights.number("head_dim"), n_kv * weights.number("v_head_dim")
     if q + k + v != n_rows or any(part % ranks for part in (q, k, v)):
-        raise ModelError(f"{weights.label}: {shown(name)} does not divide into {ranks} ranks")
+        raise ModelError(f"{weights.label}: {printable(name)} does not divide into {ranks} ranks")
     per_rank = scale.shape[0] // ranks
     factors = scale.floats()
 

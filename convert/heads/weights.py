@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from ...core.errors import ModelError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from ..checkpoint import Checkpoint, StoredTensor
 from .fp4 import fp4_values, is_fp4
 from .values import SLAB_BYTES, Floats, Values, stored
@@ -61,7 +61,7 @@ class CheckpointWeights:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
             if value is not None:
-                raise ModelError(f"{self.label}: config.json: {key} is {shown(value)}")
+                raise ModelError(f"{self.label}: config.json: {key} is {printable(value)}")
         raise ModelError(f"{self.label}: config.json has no {keys[0]}")
 
     def floating(self, name: str) -> StoredTensor:
@@ -83,8 +83,8 @@ class CheckpointWeights:
             self._refuse(tensor)
         if scale is None:
             raise ModelError(
-                f"{self.label}: {shown(name)} is {tensor.dtype} and its scales "
-                f"({shown(name + '_scale_inv')}) are missing"
+                f"{self.label}: {printable(name)} is {tensor.dtype} and its scales "
+                f"({printable(name + '_scale_inv')}) are missing"
             )
         return self._scaled(tensor, scale)
 
@@ -97,7 +97,7 @@ class CheckpointWeights:
                 return _BLOCK
             case [int(rows), int(columns)] if rows == columns and rows > 0:
                 return rows
-        raise ModelError(f"{self.label}: config.json: weight_block_size is {shown(size)}")
+        raise ModelError(f"{self.label}: config.json: weight_block_size is {printable(size)}")
 
     def _scaled(self, tensor: StoredTensor, scale: StoredTensor) -> Values:
         factors, block = scale.floats(), self.scale_block()
@@ -117,7 +117,7 @@ class CheckpointWeights:
 
         else:
             raise ModelError(
-                f"{self.label}: the scales {shown(scale.name)} have shape {scale.shape}, which "
+                f"{self.label}: the scales {printable(scale.name)} have shape {scale.shape}, which "
                 f"does not fit {tensor.shape} in blocks of {block}"
             )
 
@@ -129,7 +129,7 @@ class CheckpointWeights:
 
     def _refuse(self, tensor: StoredTensor) -> None:
         raise ModelError(
-            f"{self.label}: {shown(tensor.name)} holds {tensor.dtype}: packed weights are not "
+            f"{self.label}: {printable(tensor.name)} holds {tensor.dtype}: packed weights are not "
             f"read; give the original checkpoint, in BF16 or FP8"
         )
 

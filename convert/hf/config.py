@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.errors import ModelError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 
 MAX_SIZE: Final = 1 << 28
 _NESTED: Final = ("text_config", "llm_config", "language_config")
@@ -49,7 +49,7 @@ class Config:
         if value is None and default is not None:
             return default
         if type(value) is not int or not 1 <= value <= MAX_SIZE:
-            found = "missing" if value is None else f"{shown(value)}, not a size"
+            found = "missing" if value is None else f"{printable(value)}, not a size"
             raise self.error(f"{names[0]} is {found}")
         return value
 
@@ -64,7 +64,7 @@ class Config:
         if value is None and default is not None:
             return default
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-            found = "missing" if value is None else f"{shown(value)}, not a positive number"
+            found = "missing" if value is None else f"{printable(value)}, not a positive number"
             raise self.error(f"{name} is {found}")
         return float(value)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...core.errors import ModelError
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat
-from ...core.gguf.shown import shown
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
 from ..checkpoint import Checkpoint
@@ -137,7 +137,7 @@ def _count_mtp(
         return 0
     if not family.is_hybrid:
         raise ModelError(
-            f"{config.label}: an MTP head ({shown(names[0])}) is not known of architecture "
+            f"{config.label}: an MTP head ({printable(names[0])}) is not known of architecture "
             f"{family.architecture}; convert without it: --no-mtp"
         )
     numbers = {name.split(".")[2] for name in names if name.startswith("mtp.layers.")}
@@ -196,7 +196,9 @@ def _sorting_notes(found: Sorted) -> list[str]:
     if not found.other_senses:
         return []
     n = len(found.other_senses)
-    return [f"{n} tensors of vision or audio are left out ({shown(found.other_senses[0])}, ...)"]
+    return [
+        f"{n} tensors of vision or audio are left out ({printable(found.other_senses[0])}, ...)"
+    ]
 
 
 def _window_notes(config: Config) -> list[str]:
@@ -206,8 +208,8 @@ def _window_notes(config: Config) -> list[str]:
     if config.model_type.startswith("qwen") and config.get("use_sliding_window") is not True:
         return []
     return [
-        f"sliding_window {shown(window)} has no key in this architecture: what is further back is "
-        "seen as well, as in llama.cpp"
+        f"sliding_window {printable(window)} has no key in this architecture: what is further back "
+        "is seen as well, as in llama.cpp"
     ]
 
 

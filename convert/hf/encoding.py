@@ -16,8 +16,8 @@ import numpy as np
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.encode import exact_types
 from ...core.gguf.metadata import Metadata
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
 from ...core.gguf.writer import TensorData
 from ..checkpoint.safetensors import Floats
@@ -131,13 +131,13 @@ def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) 
     if bad.any():
         at = np.unravel_index(int(bad.argmax()), values.shape)
         raise ModelError(
-            f"{label}: tensor {shown(source)} holds {values[at]} near row {row + int(at[0])}: the "
-            "checkpoint is damaged; nothing was written"
+            f"{label}: tensor {printable(source)} holds {values[at]} near row {row + int(at[0])}: "
+            "the checkpoint is damaged; nothing was written"
         )
     if _may_overflow(values, fmt):
         largest = float(np.abs(values).max())
         raise ModelError(
-            f"{label}: tensor {shown(source)} holds {largest:g}, too large for {fmt.name}; "
+            f"{label}: tensor {printable(source)} holds {largest:g}, too large for {fmt.name}; "
             "convert with --type bf16"
         )
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ...core.errors import ModelError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from .config import Config
 
 
@@ -49,10 +49,10 @@ def find_family(config: Config) -> Family:
     if family is None:
         name = config.model_type or config.architecture
         raise ModelError(
-            f"{config.label}: model type {shown(name)} cannot be converted (known: "
+            f"{config.label}: model type {printable(name)} cannot be converted (known: "
             f"{', '.join(FAMILIES)})"
         )
     activation = config.get("hidden_act", "hidden_activation")
     if activation not in (None, "silu", "swish"):
-        raise config.error(f"hidden_act is {shown(activation)}; GGUF's graph has silu alone")
+        raise config.error(f"hidden_act is {printable(activation)}; GGUF's graph has silu alone")
     return family

@@ -9,7 +9,7 @@ from typing import Final
 
 from ...core.errors import NextnError
 from ...core.folders import cache_root
-from ...core.gguf.shown import shown_path
+from ...core.gguf.printable import printable_path
 from ..checkpoint import Checkpoint
 from ..checkpoint.folder import MAX_JSON_BYTES
 from ..checkpoint.remote import Progress, Repository
@@ -46,8 +46,8 @@ def _fetch(repository: Repository, names: list[str], progress: Progress) -> None
     free = shutil.disk_usage(root).free
     if free < needed:
         raise NextnError(
-            f"{shown_path(root)} has {free / 1e6:,.0f} MB free, {needed / 1e6:,.0f} MB are to be "
-            f"fetched into it: make room, or set SPEC_CACHE_DIR"
+            f"{printable_path(root)} has {free / 1e6:,.0f} MB free, {needed / 1e6:,.0f} MB are to "
+            "be fetched into it: make room, or set SPEC_CACHE_DIR"
         )
     for name in missing:
         repository.keep(name, progress)

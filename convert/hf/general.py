@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.errors import FileFormatError
 from ...core.gguf.encode import encode_entries, exact_types
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from ...core.gguf.types import Typed, ValueType
 from .matrix import Planned
 from .sizes import Sizes
@@ -28,13 +28,13 @@ def general_keys(
     try:
         found = _by_package(folder.resolve(), architecture, planned, sizes, n_params)
     except Exception as error:  # noqa: BLE001 - a model card can hold anything
-        notes.append(f"the model card is not understood ({shown(str(error))}): left out")
+        notes.append(f"the model card is not understood ({printable(str(error))}): left out")
         found = {"general.name": model_name(folder)}
     for key, value in found.items():
         try:
             encode_entries(exact_types({key: value}))
         except (FileFormatError, TypeError):  # a temperature that is a text, say
-            notes.append(f"{shown(key)} of the model card or generation_config.json: left out")
+            notes.append(f"{printable(key)} of the model card or generation_config.json: left out")
         else:
             keys.setdefault(key, value)
     return keys, notes

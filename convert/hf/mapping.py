@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ...core.errors import ModelError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from . import orders
 from .families import Family
 from .matrix import Change, Matrix, Order, Planned, Rows
@@ -235,12 +235,12 @@ class TensorMap:
         if planned.name in self.planned:
             raise ModelError(
                 f"{self.label}: {planned.name} would come from two tensors, "
-                f"{shown(self.planned[planned.name].source)} and {shown(planned.source)}"
+                f"{printable(self.planned[planned.name].source)} and {printable(planned.source)}"
             )
         self.planned[planned.name] = planned
 
     def _error(self, matrix: Matrix, what: str) -> ModelError:
-        return ModelError(f"{self.label}: tensor {shown(matrix.tensor.name)} {what}")
+        return ModelError(f"{self.label}: tensor {printable(matrix.tensor.name)} {what}")
 
 
 def _mixtral(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...core.errors import ModelError
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from ..checkpoint import StoredTensor
 from .config import Config
 from .matrix import BlockScales, Matrix
@@ -59,14 +59,14 @@ def sort_tensors(tensors: Mapping[str, StoredTensor], config: Config) -> Sorted:
         own = plain_name(name)
         if own in out.matrices:
             raise ModelError(
-                f"{config.label}: tensors {shown(out.matrices[own].tensor.name)} and {shown(name)} "
-                "are the same of the model"
+                f"{config.label}: tensors {printable(out.matrices[own].tensor.name)} and "
+                f"{printable(name)} are the same of the model"
             )
         out.matrices[own] = _matrix(tensor, scales.pop(name, None), config)
     if scales:
         lonely = next(iter(scales.values())).name
         raise ModelError(
-            f"{config.label}: tensor {shown(lonely)} scales a weight that is not there"
+            f"{config.label}: tensor {printable(lonely)} scales a weight that is not there"
         )
     return out
 
@@ -86,15 +86,16 @@ def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: Config) ->
     if tensor.name.endswith(_PACKED) or tensor.dtype not in (*FLOATS, *FLOAT8):
         method = config.get("quantization_config")
         named = method.get("quant_method") if isinstance(method, Mapping) else None
-        how = f" (quant_method {shown(named)})" if named else ""
+        how = f" (quant_method {printable(named)})" if named else ""
         raise ModelError(
-            f"{config.label}: tensor {shown(tensor.name)} is quantised{how}, as {tensor.dtype}: "
+            f"{config.label}: tensor {printable(tensor.name)} is quantised{how}, as "
+            f"{tensor.dtype}: "
             "convert the original checkpoint instead; of quantised ones, float8 alone can be read"
         )
     if scale is None:
         if tensor.dtype in FLOAT8:
             raise ModelError(
-                f"{config.label}: tensor {shown(tensor.name)} is {tensor.dtype}, but has no "
+                f"{config.label}: tensor {printable(tensor.name)} is {tensor.dtype}, but has no "
                 f"{tensor.name}_scale_inv"
             )
         return Matrix(tensor)
@@ -131,7 +132,7 @@ def _block_size(config: Config) -> tuple[int, int]:
         or len(found) != 2
         or any(type(n) is not int or n < 1 for n in found)
     ):
-        raise config.error(f"weight_block_size is {shown(found)}, not two sizes")
+        raise config.error(f"weight_block_size is {printable(found)}, not two sizes")
     return found[0], found[1]
 
 
@@ -141,6 +142,6 @@ def _reshaped(scale: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
 
 def _wrong(tensor: StoredTensor, scale: StoredTensor, config: Config) -> ModelError:
     return ModelError(
-        f"{config.label}: {shown(scale.name)} of {scale.dtype} {scale.shape} does not fit "
-        f"{shown(tensor.name)} of {tensor.shape}"
+        f"{config.label}: {printable(scale.name)} of {scale.dtype} {scale.shape} does not fit "
+        f"{printable(tensor.name)} of {tensor.shape}"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from ..checkpoint.safetensors import Floats
 from .config import Config
 from .families import Family
@@ -52,7 +52,7 @@ def read_rope(config: Config, family: Family, head_dim: int) -> RopeSetting:
         )
     elif kind not in ("default", "mrope", "none"):
         raise config.error(
-            f"rope type {shown(kind)} is not supported (linear, yarn and llama3 are)"
+            f"rope type {printable(kind)} is not supported (linear, yarn and llama3 are)"
         )
     return RopeSetting(
         theta, _n_rot(config, values, family, head_dim), _sections(config, values, family),
@@ -66,7 +66,7 @@ def _parameters(config: Config) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        raise config.error(f"rope_parameters is {shown(found)}, not an object")
+        raise config.error(f"rope_parameters is {printable(found)}, not an object")
     inner = found.get("full_attention")
     return inner if isinstance(inner, Mapping) else found
 
@@ -139,7 +139,7 @@ def _sections(config: Config, values: Mapping[str, Any], family: Family) -> list
         or not 1 <= len(found) <= 4
         or any(type(n) is not int for n in found)
     ):
-        raise config.error(f"mrope_section is {shown(found)}, not up to four numbers")
+        raise config.error(f"mrope_section is {printable(found)}, not up to four numbers")
     return [*found, 0, 0, 0][:4]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...core.gguf.shown import shown
+from ...core.gguf.printable import printable
 from ...core.models.hparams import MAX_LAYERS
 from .config import Config
 from .families import Family
@@ -108,5 +108,7 @@ def _recurrent_layers(config: Config, n_layers: int) -> list[bool]:
     if not isinstance(kinds, list) or len(kinds) < n_layers:
         raise config.error(f"layer_types does not name the {n_layers} layers")
     if wrong := [kind for kind in kinds[:n_layers] if kind not in known]:
-        raise config.error(f"layer_types has {shown(wrong[0])}, expected one of {', '.join(known)}")
+        raise config.error(
+            f"layer_types has {printable(wrong[0])}, expected one of {', '.join(known)}"
+        )
     return [kind == known[0] for kind in kinds[:n_layers]]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ...core.errors import NextnError
 from ...core.gguf.metadata import Metadata
-from ...core.tokenizer.chat import ChatTemplate
+from ...core.tokenizer.chat_template import ChatTemplate
 from .report import Part, Report, TemplateFacts, TokenizerFacts
 
 _KEY: Final = "tokenizer.chat_template"

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.gguf.finite import find_non_finite
+from ...core.gguf.non_finite import find_non_finite
 from ...core.gguf.tensors import Tensor
 from .facts import Facts, listing
 from .head import how_to_attach

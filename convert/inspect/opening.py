@@ -13,9 +13,9 @@ from ...core.errors import FileFormatError, ModelError
 from ...core.gguf.cursor import MoreNeededError
 from ...core.gguf.header import MAGIC, Header, parse_header
 from ...core.gguf.metadata import Metadata
+from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
 from ...core.gguf.shards import check_set, shard_paths
-from ...core.gguf.shown import shown_path
 from ...core.gguf.tensors import Tensor, TensorInfo
 from ..checkpoint.folder import Checkpoint, Folder, Place, read_checkpoint
 from ..checkpoint.remote import Repository, open_repository, parse_repository
@@ -53,7 +53,7 @@ def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Check
         return _open_file(path)
     name = parse_repository(where, revision)
     if name is None or _looks_like_a_path(where):
-        raise FileFormatError(f"{shown_path(where)}: no such file or folder")
+        raise FileFormatError(f"{printable_path(where)}: no such file or folder")
     repository = open_repository(name)
     if name.file:
         return open_remote_gguf(repository, name.file)
@@ -74,7 +74,7 @@ def _open_file(path: Path) -> OpenedGguf | Checkpoint:
         with path.open("rb") as file:
             start = file.read(64)
         if start and not start.startswith(MAGIC):
-            raise FileFormatError(f"{shown_path(path)}: is {_named(start)}")
+            raise FileFormatError(f"{printable_path(path)}: is {_named(start)}")
         _check_shards(path)
     opened = open_gguf(path)
     return OpenedGguf(opened, True, sum(found.stat().st_size for found in opened.paths))
@@ -90,13 +90,13 @@ def _named(start: bytes) -> str:
 def _check_shards(path: Path) -> None:
     """All that are missing at once, not the first alone."""
     with path.open("rb") as file:
-        header = _grow(lambda n: file.read(n), path.stat().st_size, shown_path(path))
-    paths = shard_paths(path, Metadata(header.entries, shown_path(path)))
+        header = _grow(lambda n: file.read(n), path.stat().st_size, printable_path(path))
+    paths = shard_paths(path, Metadata(header.entries, printable_path(path)))
     missing = [other.name for other in paths if not other.is_file()]
     if missing:
         raise FileFormatError(
-            f"{shown_path(path)}: {len(missing)} of its {len(paths)} parts missing from the same "
-            f"folder: {', '.join(missing[:4])}{' ...' if len(missing) > 4 else ''}"
+            f"{printable_path(path)}: {len(missing)} of its {len(paths)} parts missing from the "
+            f"same folder: {', '.join(missing[:4])}{' ...' if len(missing) > 4 else ''}"
         )
 
 
@@ -185,5 +185,7 @@ def _open_place(place: Place, folder: Path | None) -> OpenedGguf | Checkpoint:
 
 
 def _which(label: str, names: list[str], separator: str) -> str:
-    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    return f"{label} has {len(names)} GGUF files: give one of them, {label}{separator}FILE: {shown}"
+    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return (
+        f"{label} has {len(names)} GGUF files: give one of them, {label}{separator}FILE: {listed}"
+    )

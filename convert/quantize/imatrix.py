@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
+from ...core.gguf.printable import printable, printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
-from ...core.gguf.shown import shown, shown_path
 from ...core.gguf.tensors import Tensor
 
 Floats = NDArray[np.float32]
@@ -43,7 +43,7 @@ class Importance:
             if name == "token_embd.weight":
                 return None
             raise FileFormatError(
-                f"{shown_path(self.path)}: has {values.size} values for {shown(name)}, "
+                f"{printable_path(self.path)}: has {values.size} values for {printable(name)}, "
                 f"which needs {n_matrices * shape[-1]}: it was made for another model"
             )
         return values.reshape(n_matrices, shape[-1])
@@ -80,24 +80,24 @@ def _mean(source: GgufFile, name: str) -> Floats:
     of = name.removesuffix(SUMS)
     counts = source.tensors.get(of + COUNTS)
     if counts is None:
-        raise FileFormatError(f"{source.label}: {shown(of + COUNTS)} is missing beside {name}")
+        raise FileFormatError(f"{source.label}: {printable(of + COUNTS)} is missing beside {name}")
     sums = source.tensors[name]
     _check_floats(source, sums)
     _check_floats(source, counts)
     if not counts.n_elements or sums.n_elements % counts.n_elements:
         raise FileFormatError(
-            f"{source.label}: {shown(name)} has {sums.n_elements} sums for "
+            f"{source.label}: {printable(name)} has {sums.n_elements} sums for "
             f"{counts.n_elements} counts"
         )
     n = counts.floats().reshape(-1, 1)
     table = sums.floats().reshape(len(n), -1)
-    return _scaled(table, n, f"{source.label}: {shown(name)}")
+    return _scaled(table, n, f"{source.label}: {printable(name)}")
 
 
 def _check_floats(source: GgufFile, tensor: Tensor) -> None:
     if tensor.format.name != "F32":
         raise FileFormatError(
-            f"{source.label}: {shown(tensor.name)} is {tensor.format.name}, expected F32"
+            f"{source.label}: {printable(tensor.name)} is {tensor.format.name}, expected F32"
         )
 
 
@@ -116,7 +116,7 @@ class _Words:
     """A `.dat` file, read with every length checked."""
 
     def __init__(self, path: Path) -> None:
-        self.data, self.at, self.label = path.read_bytes(), 0, shown_path(path)
+        self.data, self.at, self.label = path.read_bytes(), 0, printable_path(path)
 
     @property
     def left(self) -> int:
@@ -146,12 +146,12 @@ def _read_legacy(path: Path) -> Importance:
     for _ in range(words.integer("the number of entries", 1, _MOST_ENTRIES)):
         name = words.take(words.integer("length of a name", 1, _LONGEST_NAME), "a name")
         text = name.decode(errors="replace").rstrip("\0")
-        n_calls = words.integer(f"the calls of {shown(text)}", 0, 2**31 - 1)
-        n = words.integer(f"the values of {shown(text)}", 1, 2**31 - 1)
-        sums = np.frombuffer(words.take(4 * n, f"the values of {shown(text)}"), "<f4")
+        n_calls = words.integer(f"the calls of {printable(text)}", 0, 2**31 - 1)
+        n = words.integer(f"the values of {printable(text)}", 1, 2**31 - 1)
+        sums = np.frombuffer(words.take(4 * n, f"the values of {printable(text)}"), "<f4")
         counted = np.full((1, 1), max(n_calls, 1), np.float32)
         values[text] = _scaled(
-            sums.reshape(1, -1).astype(np.float32), counted, f"{words.label}: {shown(text)}"
+            sums.reshape(1, -1).astype(np.float32), counted, f"{words.label}: {printable(text)}"
         )
     n_chunks, datasets = 0, []
     if words.left >= 4:  # younger files say where they are from

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from ...core.errors import ConfigError
 from ...core.gguf.metadata import Metadata
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
 from .imatrix import Importance
 from .names import EMBEDDING, FLOATS, OUTPUT, Facts, in_llama_order, kind_of, may_be_quantised
@@ -159,7 +159,7 @@ class _Chooser:
         if kind == OUTPUT and wishes.output_type:
             return wishes.output_type, "--output-tensor-type"
         if rule is not None:
-            return (None if rule.type == KEEP else rule.type), f"rule {shown(rule.text)}"
+            return (None if rule.type == KEEP else rule.type), f"rule {printable(rule.text)}"
         if self.mixture is None or wishes.recipe is None:
             return None, "copied"
         base = find_format(wishes.recipe.base)
@@ -186,7 +186,8 @@ def _check_requantising(plan: Plan) -> None:
     if found:
         first = found[0]
         raise ConfigError(
-            f"{shown(first.tensor.name)} is {first.tensor.format.name} already and would become "
+            f"{printable(first.tensor.name)} is {first.tensor.format.name} already and would "
+            "become "
             f"{first.format.name}, one of {len(found)}: quantising twice costs quality; start from "
             "an F16 or BF16 file, or say --allow-requantize"
         )
@@ -207,6 +208,6 @@ def _check_importance(plan: Plan) -> None:
             and (importance is None or name in missing)
         ):
             raise ConfigError(
-                f"--type Q2_K_S needs an importance matrix that knows {shown(name)}: give "
+                f"--type Q2_K_S needs an importance matrix that knows {printable(name)}: give "
                 "--imatrix FILE, or another type with --tensor-type; Q2_K does without"
             )

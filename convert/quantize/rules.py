@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.shown import shown
 from .names import layer_of
 from .native import WRITERS
 
@@ -48,7 +48,7 @@ def _holds(part: str, layer: int, n_layers: int) -> bool:
 def parse_rule(text: str) -> Rule:
     head, equals, kind = text.rpartition("=")
     if not equals or not head or not kind:
-        raise ConfigError(f"--tensor-type {shown(text)} is not NAME=TYPE, as in ffn_down=q6_k")
+        raise ConfigError(f"--tensor-type {printable(text)} is not NAME=TYPE, as in ffn_down=q6_k")
     layers: tuple[str, ...] = ()
     if found := _LAYERS.fullmatch(head):
         layers, head = tuple(found[1].split(",")), found[2]
@@ -56,11 +56,11 @@ def parse_rule(text: str) -> Rule:
         pattern = re.compile(head)
     except re.error as error:
         raise ConfigError(
-            f"--tensor-type {shown(text)}: {shown(head)} is no regular expression: {error}"
+            f"--tensor-type {printable(text)}: {printable(head)} is no regular expression: {error}"
         ) from None
     if kind.lower() == KEEP:
         return Rule(text, pattern, layers, KEEP)
-    return Rule(text, pattern, layers, target_type(kind, f"--tensor-type {shown(text)}").name)
+    return Rule(text, pattern, layers, target_type(kind, f"--tensor-type {printable(text)}").name)
 
 
 def read_rules(path: Path) -> list[Rule]:
@@ -77,5 +77,5 @@ def target_type(name: str, what: str) -> BlockFormat:
     """`what` asked for it."""
     if name.upper() not in TARGETS:
         known = ", ".join(kind.lower() for kind in TARGETS)
-        raise ConfigError(f"{what}: no quantiser for {shown(name)}; choose one of {known}")
+        raise ConfigError(f"{what}: no quantiser for {printable(name)}; choose one of {known}")
     return find_format(name)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import ModelError
+from ...core.gguf.printable import printable
 from ...core.gguf.quants import dequantize
-from ...core.gguf.shown import shown
 from ...core.gguf.tensors import Tensor
 from .encode import narrowed
 from .native import VECTOR, WIDENERS, WRITERS, Native
@@ -169,7 +169,7 @@ def _complaint(item: Item, values: Floats, first: int) -> str:
         at = int(np.argmax(~(np.abs(values) <= LARGEST_HALF)))
     place = [int(i) for i in np.unravel_index(first + at, tensor.shape)]
     value = float(values[at])
-    what = f"tensor {shown(tensor.name)} has {value:g} at {place}"
+    what = f"tensor {printable(tensor.name)} has {value:g} at {place}"
     if math.isfinite(value):
         return (
             f"{what}, which {item.format.name} cannot hold: give it another type, "

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..gguf.printable import printable
 from ..gguf.reader import Tensor
-from ..gguf.shown import shown
 
 Matrix = Any  # one or several weight matrices, prepared by `Backend.matrix`
 Vector = Any  # a small float32 array, prepared by `Backend.vector`
@@ -192,7 +192,7 @@ class KvTypes:
             if name not in {kind.value for kind in KvType}:
                 choice = " or ".join(kind.value for kind in KvType)
                 raise ConfigError(
-                    f"--cache-type{flag} {shown(name)}: unknown type; choose {choice}"
+                    f"--cache-type{flag} {printable(name)}: unknown type; choose {choice}"
                 )
         return cls(KvType(keys), KvType(values))
 

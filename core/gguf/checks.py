@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ..errors import ModelError
 from .metadata import Metadata
+from .printable import printable, printable_path
 from .reader import GgufFile
-from .shown import shown, shown_path
 from .types import INTEGERS, ValueType
 
 MAX_TEMPLATE_BYTES = 1 << 20  # real ones stay below 30 kB
@@ -25,7 +25,7 @@ def check_vocabulary(file: GgufFile) -> int:
 
     0 if the file has no vocabulary, as a drafter's file may not.
     """
-    metadata, source = file.metadata, shown_path(file.paths[0])
+    metadata, source = file.metadata, printable_path(file.paths[0])
     _check_templates(metadata, source)
     if "tokenizer.ggml.merges" in metadata:
         _array(metadata, "tokenizer.ggml.merges", _TEXTS, "strings", source)
@@ -113,5 +113,6 @@ def _check_templates(metadata: Metadata, source: str) -> None:
         size = len(metadata.raw(key))
         if size > MAX_TEMPLATE_BYTES:
             raise ModelError(
-                f"{source}: {shown(key)} has {size} bytes, more than {MAX_TEMPLATE_BYTES} allowed"
+                f"{source}: {printable(key)} has {size} bytes, more than {MAX_TEMPLATE_BYTES} "
+                "allowed"
             )

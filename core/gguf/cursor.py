@@ -1,4 +1,4 @@
-"""Reading little-endian fields, each compared with the bytes left before it is believed."""
+"""Reads little-endian fields; every length is compared with the bytes that are left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from struct import Struct
 
 from ..errors import FileFormatError
-from .shown import shown
+from .printable import printable
 
 Buffer = bytes | mmap.mmap
 
@@ -73,11 +73,11 @@ class Cursor:
         try:
             name = raw.decode()
         except UnicodeDecodeError:
-            raise self.error(f"{what} is not valid UTF-8: {shown(raw)}") from None
+            raise self.error(f"{what} is not valid UTF-8: {printable(raw)}") from None
         if not name:
             raise self.error(f"{what} is empty")
         if "\0" in name:
-            raise self.error(f"{what} contains a NUL: {shown(name)}")
+            raise self.error(f"{what} contains a NUL: {printable(name)}")
         return name
 
     def strings(self, count: int, what: str) -> tuple[bytes, array[int]]:

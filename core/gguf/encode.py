@@ -1,4 +1,4 @@
-"""Metadata and tensor records as the bytes of a file; what the reader would refuse raises here."""
+"""Encodes metadata and tensor records; raises on anything that the reader would refuse."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from ..errors import FileFormatError
 from .header import MAX_KEY_BYTES
 from .metadata import Metadata
+from .metadata_values import Strings, normalize
+from .printable import printable
 from .quants import BlockFormat
-from .shown import shown
 from .tensors import MAX_DIMS, MAX_NAME_BYTES
 from .types import Typed, ValueType, Writable, infer_type, pack_numbers
-from .values import Strings, normalize
 
 _COUNT = struct.Struct("<Q")
 _NUMBER = struct.Struct("<I")
 
 
 def exact_types(metadata: Mapping[str, Writable]) -> dict[str, Typed]:
-    """Types as read, as given, or inferred; in this order."""
+    """Entries with exact types: as read, else as given, else inferred."""
     if isinstance(metadata, Metadata):
         return {key: metadata.entry(key) for key in metadata}
     return {key: infer_type(key, value) for key, value in metadata.items()}
@@ -42,7 +42,7 @@ def encode_info(name: str, shape: tuple[int, ...], fmt: BlockFormat, offset: int
 
 
 def check_writable(name: str, shape: tuple[int, ...], fmt: BlockFormat) -> None:
-    """Raises what a reader would hold against this tensor."""
+    """Raises FileFormatError if a reader would refuse this tensor."""
     problem = None
     if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
         problem = f"the name must be printable and have 1 to {MAX_NAME_BYTES} bytes"
@@ -51,13 +51,13 @@ def check_writable(name: str, shape: tuple[int, ...], fmt: BlockFormat) -> None:
     elif shape[-1] % fmt.block_size:
         problem = f"rows of {shape[-1]} are not a multiple of the {fmt.block_size} of {fmt.name}"
     if problem:
-        raise FileFormatError(f"tensor {shown(name)} cannot be written: {problem}")
+        raise FileFormatError(f"tensor {printable(name)} cannot be written: {problem}")
 
 
 def _encode_key(key: str) -> bytes:
     raw = key.encode(errors="replace")
     if not raw or b"\0" in raw or len(raw) > MAX_KEY_BYTES:
-        raise FileFormatError(f"metadata key {shown(key)} cannot be written")
+        raise FileFormatError(f"metadata key {printable(key)} cannot be written")
     return _encode_text(raw)
 
 
@@ -71,7 +71,7 @@ def _encode_value(key: str, entry: Typed) -> bytes:
         return _NUMBER.pack(entry.type) + _encode_payload(entry)
     except (TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(
-            f"metadata {shown(key)} cannot be written as {entry.description}: {error}"
+            f"metadata {printable(key)} cannot be written as {entry.description}: {error}"
         ) from None
 
 

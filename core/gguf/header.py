@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cursor import Buffer, Cursor
-from .shown import shown
+from .metadata_values import read_value
+from .printable import printable
 from .tensors import TensorInfo, align, check_layout, read_tensor_info
 from .types import Typed, ValueType
-from .values import read_value
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -50,7 +50,7 @@ def _check_magic(cursor: Cursor) -> None:
         raise cursor.error("is empty, not a GGUF file")
     magic = cursor.take(min(4, cursor.end), "magic")
     if magic != MAGIC:
-        raise cursor.error(f"is not a GGUF file: it begins with {shown(magic)}")
+        raise cursor.error(f"is not a GGUF file: it begins with {printable(magic)}")
     version = cursor.u32("version")
     if version in VERSIONS:
         return
@@ -80,8 +80,8 @@ def _read_entries(cursor: Cursor, count: int) -> dict[str, Typed]:
     for number in range(count):
         key = cursor.text(f"metadata key {number}", MAX_KEY_BYTES)
         if key in entries:
-            raise cursor.error(f"metadata key {shown(key)} occurs twice")
-        entries[key] = read_value(cursor, f"metadata {shown(key)}")
+            raise cursor.error(f"metadata key {printable(key)} occurs twice")
+        entries[key] = read_value(cursor, f"metadata {printable(key)}")
     return entries
 
 
@@ -105,7 +105,7 @@ def _read_infos(cursor: Cursor, count: int) -> list[TensorInfo]:
     for number in range(count):
         info = read_tensor_info(cursor, number)
         if info.name in names:
-            raise cursor.error(f"tensor {shown(info.name)} occurs twice")
+            raise cursor.error(f"tensor {printable(info.name)} occurs twice")
         names.add(info.name)
         infos.append(info)
     return infos

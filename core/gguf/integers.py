@@ -2,7 +2,7 @@
 
 `float32(integer) * scale` has the bits that `quants.dequantize` gives, for every type here and
 all bytes (a NaN stays some NaN): the split moves only signs and powers of two, which rounding
-does not see.
+does not affect.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def to_integers(blocks: Blocks, type_name: str) -> tuple[NDArray[np.int8], Float
 def to_levels(blocks: Blocks, type_name: str) -> tuple[NDArray[np.int8], NDArray[np.int8], Floats]:
     """As `to_integers`, with each scale as an int8 (n, 16) times one float32 of its block (n,).
 
-    `type_name` is one of `LEVEL_TYPES`; the products are exact, so all that was said holds.
+    `type_name` is one of `LEVEL_TYPES`; the products are exact, so the same equality holds.
     """
     integers, scales = to_integers(blocks, type_name)
     with np.errstate(all="ignore"):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ModelError
-from .shown import shown
+from .metadata_values import Strings, normalize
+from .printable import printable
 from .types import FLOATS, INTEGERS, Typed, Value, ValueType, Writable, infer_type
-from .values import Strings, normalize
 
 D = TypeVar("D")
 
@@ -91,7 +91,7 @@ class Metadata(Mapping[str, Value]):
     def architecture(self) -> builtins.str:
         name = self.str("general.architecture")
         if not name or not all(c.isalnum() or c in "-_." for c in name):
-            raise self._error(f"general.architecture is {shown(name)}, which is not a name")
+            raise self._error(f"general.architecture is {printable(name)}, which is not a name")
         return name
 
     def full_key(self, key: builtins.str) -> builtins.str:
@@ -209,7 +209,7 @@ class Metadata(Mapping[str, Value]):
         *,
         length: builtins.int | None = None,
     ) -> list[builtins.str] | D:
-        """The same list for all who ask: do not change it."""
+        """Every call returns the same list, which must not be changed."""
         key = self.full_key(key)
         entry = self._find_array(key, default, frozenset({ValueType.STRING}), "strings", length)
         if entry is None:
@@ -233,7 +233,7 @@ class Metadata(Mapping[str, Value]):
     def _find(self, key: builtins.str, default: object) -> Typed | None:
         entry = self._entries.get(key)
         if entry is None and default is REQUIRED:
-            raise self._error(f"metadata key {shown(key)} is missing")
+            raise self._error(f"metadata key {printable(key)} is missing")
         return entry
 
     def _find_array(
@@ -251,14 +251,14 @@ class Metadata(Mapping[str, Value]):
             raise self._wrong(key, f"an array of {noun}")
         found = len(entry.value)
         if length is not None and found != length:
-            raise self._error(f"{shown(key)} has {found} elements, expected {length}")
+            raise self._error(f"{printable(key)} has {found} elements, expected {length}")
         return entry
 
     def _in_range(
         self, key: builtins.str, value: builtins.int, low: builtins.int, high: builtins.int
     ) -> builtins.int:
         if not low <= value <= high:
-            raise self._error(f"{shown(key)} is {value}, expected {low} to {high}")
+            raise self._error(f"{printable(key)} is {value}, expected {low} to {high}")
         return value
 
     def _all_in_range(
@@ -274,14 +274,14 @@ class Metadata(Mapping[str, Value]):
         self, key: builtins.str, value: builtins.float, low: builtins.float, high: builtins.float
     ) -> builtins.float:
         if not math.isfinite(value):
-            raise self._error(f"{shown(key)} is {value}, expected a finite number")
+            raise self._error(f"{printable(key)} is {value}, expected a finite number")
         if not low <= value <= high:
-            raise self._error(f"{shown(key)} is {value}, expected {low:g} to {high:g}")
+            raise self._error(f"{printable(key)} is {value}, expected {low:g} to {high:g}")
         return value
 
     def _wrong(self, key: builtins.str, expected: builtins.str) -> ModelError:
         entry = self._entries[key]
-        return self._error(f"{shown(key)} is {entry.description}, expected {expected}")
+        return self._error(f"{printable(key)} is {entry.description}, expected {expected}")
 
     def _error(self, message: builtins.str) -> ModelError:
         return ModelError(f"{self._source}: {message}")

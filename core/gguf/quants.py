@@ -73,7 +73,7 @@ _ALL = (
 
 FORMATS: dict[int, BlockFormat] = {fmt.type_id: fmt for fmt in _ALL}
 
-# Once in ggml, gone from it; named so that the message can say what to do.
+# Types that ggml has dropped; their names are for the error message.
 REMOVED: dict[int, str] = {
     4: "Q4_2",
     5: "Q4_3",
@@ -103,7 +103,7 @@ def dequantize(
     blocks = data.reshape(-1, fmt.block_bytes)
     out = np.empty((len(blocks), fmt.block_size), np.float32)
     step = max(1, _CHUNK_ELEMENTS // fmt.block_size)
-    # Damaged scales give infinities and NaN; whoever computes with them has to notice.
+    # Damaged scales give infinities and NaN, which the caller has to check for.
     with np.errstate(all="ignore"):
         for start in range(0, len(blocks), step):
             out[start : start + step] = fmt.dequantize(blocks[start : start + step])

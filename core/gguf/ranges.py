@@ -1,4 +1,4 @@
-"""Bytes of a file that go into another one as they are, moved by the system where it can.
+"""Copies byte ranges from one file to another, in the kernel where the system can.
 
 They never enter this process: a mapped file that is copied piece by piece would count as memory of
 ours, and be slower.
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ..errors import FileFormatError
-from .shown import shown_path
+from .printable import printable_path
 
 STEP: Final = 64 << 20  # bytes between two reports, and between two chances to be interrupted
 _BUFFER: Final = 4 << 20
-# What systems and file systems answer that cannot do it in the kernel.
+# Error codes of systems and file systems that cannot copy in the kernel.
 _UNABLE: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 
 
@@ -34,7 +34,7 @@ class FileRange:
 
 
 def append_range(file: BinaryIO, part: FileRange, report: Callable[[int], None]) -> None:
-    """At the end of `file`, which is where it is written."""
+    """Appends the range to `file`."""
     file.flush()
     with open(part.path, "rb", buffering=0) as source:
         done, copy = 0, _copy_in_kernel
@@ -48,10 +48,12 @@ def append_range(file: BinaryIO, part: FileRange, report: Callable[[int], None])
                 copy = _copy_by_hand
                 continue
             if not n:
-                raise FileFormatError(f"{shown_path(part.path)}: became shorter while it was read")
+                raise FileFormatError(
+                    f"{printable_path(part.path)}: became shorter while it was read"
+                )
             done += n
             report(n)
-    file.seek(0, os.SEEK_END)  # whose buffer does not know what was written beneath it
+    file.seek(0, os.SEEK_END)  # the write went past Python's buffer
 
 
 def _copy_in_kernel(source: int, target: int, start: int, n_bytes: int) -> int:

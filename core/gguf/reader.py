@@ -1,4 +1,4 @@
-"""SequenceStart a GGUF file or a set of shards. Nothing is believed before it was checked.
+"""Opens a GGUF file or a set of shards. Every field is checked before it is used.
 
 Tensor data stay in the page cache: a mapped file must not be shortened while it is open (the
 process would get SIGBUS). Where that may happen, `open_gguf(path, mmap=False)` copies instead.
@@ -22,9 +22,9 @@ from ..errors import FileFormatError
 from .cursor import Buffer
 from .header import Header, parse_header
 from .metadata import Metadata
+from .printable import printable_path
 from .ranges import FileRange
 from .shards import check_set, shard_paths
-from .shown import shown_path
 from .tensors import Tensor
 
 __all__ = ["GgufFile", "Tensor", "open_gguf"]
@@ -58,10 +58,10 @@ class GgufFile:
     @property
     def label(self) -> str:
         """The path as it may be printed."""
-        return shown_path(self.path)
+        return printable_path(self.path)
 
     def is_unchanged(self) -> bool:
-        """Whether the paths still lead to the files that were opened, and nobody wrote to them."""
+        """Whether the paths still lead to the files that were opened, unmodified."""
         try:
             now = tuple(FileIdentity.of(path.stat()) for path in self.paths)
         except OSError:
@@ -72,7 +72,7 @@ class GgufFile:
         """Forget the tensors. Memory goes back when the last array over it is gone."""
         self.tensors.clear()
         for mapping in self._mappings:
-            with suppress(BufferError):  # somebody still holds a view
+            with suppress(BufferError):  # a view of it is still in use
                 mapping.close()
         self._mappings.clear()
 
@@ -101,14 +101,14 @@ def open_gguf(path: str | os.PathLike[str], *, mmap: bool = True) -> GgufFile:
     load = _map_file if mmap else _read_file
     first = _open_part(Path(path), load)
     parts = [first]
-    paths = shard_paths(first.path, Metadata(first.header.entries, shown_path(path)))
+    paths = shard_paths(first.path, Metadata(first.header.entries, printable_path(path)))
     if len(paths) > 1:
         parts = [first if other == first.path else _open_part(other, load) for other in paths]
         check_set([(part.path, part.header) for part in parts])
     return GgufFile(
         path=first.path,
         paths=tuple(part.path for part in parts),
-        metadata=Metadata(parts[0].header.entries, shown_path(parts[0].path)),
+        metadata=Metadata(parts[0].header.entries, printable_path(parts[0].path)),
         tensors={name: tensor for part in parts for name, tensor in _bind(part).items()},
         alignment=parts[0].header.alignment,
         identities=tuple(part.identity for part in parts),
@@ -121,20 +121,20 @@ def _open_part(path: Path, load: Callable[[BinaryIO], Buffer]) -> _Part:
     try:
         if not path.is_file() and path.exists():
             what = "is a folder, not a GGUF file" if path.is_dir() else "is not a file"
-            raise FileFormatError(f"{shown_path(path)}: {what}")
+            raise FileFormatError(f"{printable_path(path)}: {what}")
         with open(path, "rb") as file:
             identity = FileIdentity.of(os.fstat(file.fileno()))
             data = load(file)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise FileFormatError(f"{shown_path(path)}: cannot be read: {reason}") from None
-    return _Part(path, data, identity, parse_header(data, shown_path(path)))
+        raise FileFormatError(f"{printable_path(path)}: cannot be read: {reason}") from None
+    return _Part(path, data, identity, parse_header(data, printable_path(path)))
 
 
 def _map_file(file: BinaryIO) -> Buffer:
     size = os.fstat(file.fileno()).st_size
     if not size:
-        return b""  # which cannot be mapped; the parser says what is wrong with it
+        return b""  # cannot be mapped; the parser reports that the file is empty
     return memory_map.mmap(file.fileno(), size, access=memory_map.ACCESS_READ)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import FileFormatError
 from .header import Header
 from .metadata import Metadata
-from .shown import shown, shown_path
+from .printable import printable, printable_path
 
 MAX_SHARDS = 99_999  # five digits
 
@@ -30,7 +30,7 @@ def shard_paths(path: Path, metadata: Metadata) -> list[Path]:
     if match is None or int(match[2]) != number or int(match[3]) != count:
         expected = shard_name("NAME", number, count)
         raise FileFormatError(
-            f"{shown_path(path)}: is part {number} of {count} and must be called {expected}"
+            f"{printable_path(path)}: is part {number} of {count} and must be called {expected}"
         )
     stem = match[1]
     return [path.with_name(shard_name(stem, n, count)) for n in range(1, count + 1)]
@@ -46,20 +46,20 @@ def check_set(parts: list[tuple[Path, Header]]) -> None:
         for info in header.infos:
             if info.name in owners:
                 raise FileFormatError(
-                    f"{shown_path(path)}: tensor {shown(info.name)} is also in "
-                    f"{shown_path(owners[info.name].name)}"
+                    f"{printable_path(path)}: tensor {printable(info.name)} is also in "
+                    f"{printable_path(owners[info.name].name)}"
                 )
             owners[info.name] = path
     _check_total(parts[0][0], first, len(owners))
 
 
 def _check_place(path: Path, header: Header, index: int, count: int) -> None:
-    metadata = Metadata(header.entries, shown_path(path))
+    metadata = Metadata(header.entries, printable_path(path))
     claimed_count = metadata.int("split.count", low=0, high=MAX_SHARDS)
     claimed_number = metadata.int("split.no", low=0, high=MAX_SHARDS) + 1
     if (claimed_number, claimed_count) != (index + 1, count):
         raise FileFormatError(
-            f"{shown_path(path)}: holds part {claimed_number} of {claimed_count}, "
+            f"{printable_path(path)}: holds part {claimed_number} of {claimed_count}, "
             f"expected part {index + 1} of {count}"
         )
 
@@ -71,15 +71,15 @@ def _check_same_model(path: Path, header: Header, first: Header) -> None:
             here, there = header.entries[key].value, first.entries[key].value
             if here != there:
                 raise FileFormatError(
-                    f"{shown_path(path)}: {key} is {shown(here)}, but part 1 says "
-                    f"{shown(there)}: the parts belong to different models"
+                    f"{printable_path(path)}: {key} is {printable(here)}, but part 1 says "
+                    f"{printable(there)}: the parts belong to different models"
                 )
 
 
 def _check_total(path: Path, first: Header, found: int) -> None:
-    metadata = Metadata(first.entries, shown_path(path))
+    metadata = Metadata(first.entries, printable_path(path))
     claimed = metadata.int("split.tensors.count", found)
     if claimed != found:
         raise FileFormatError(
-            f"{shown_path(path)}: split.tensors.count is {claimed}, but the parts hold {found}"
+            f"{printable_path(path)}: split.tensors.count is {claimed}, but the parts hold {found}"
         )

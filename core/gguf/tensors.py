@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cursor import Cursor
+from .printable import printable
 from .quants import FORMATS, REMOVED, BlockFormat, dequantize
-from .shown import shown
 
 MAX_DIMS = 4
 MAX_NAME_BYTES = 63
@@ -68,8 +68,8 @@ class Tensor:
 def read_tensor_info(cursor: Cursor, number: int) -> TensorInfo:
     name = cursor.text(f"name of tensor {number}", MAX_NAME_BYTES)
     if not name.isprintable():
-        raise cursor.error(f"name of tensor {number} has control characters: {shown(name)}")
-    what = f"tensor {shown(name)}"
+        raise cursor.error(f"name of tensor {number} has control characters: {printable(name)}")
+    what = f"tensor {printable(name)}"
     n_dims = cursor.u32(f"number of dimensions of {what}")
     if not 1 <= n_dims <= MAX_DIMS:
         raise cursor.error(f"{what} has {n_dims} dimensions, expected 1 to {MAX_DIMS}")
@@ -107,7 +107,7 @@ def check_layout(infos: list[TensorInfo], alignment: int, data_start: int, curso
     """Offsets must follow one another without gap or overlap, and end inside the file."""
     expected = 0
     for info in infos:
-        what = f"tensor {shown(info.name)}"
+        what = f"tensor {printable(info.name)}"
         if info.offset != expected:
             raise cursor.error(f"{what} is at offset {info.offset}, expected {expected}")
         end = data_start + info.offset + info.n_bytes

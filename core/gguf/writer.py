@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, FileFormatError
+from .atomic_write import atomic_write
 from .encode import check_writable, encode_entries, encode_info, exact_types
 from .header import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT
+from .printable import printable, printable_path
 from .quants import BlockFormat
 from .ranges import FileRange, append_range
 from .shards import shard_name
-from .shown import shown, shown_path
-from .staging import staged
 from .tensors import Tensor, align
 from .types import Typed, ValueType, Writable
 
@@ -28,7 +28,7 @@ VERSION = 3
 MAX_SHARDS = (1 << 16) - 1  # split.count is a u16
 
 Piece = bytes | bytearray | memoryview | NDArray[np.generic] | FileRange
-Report = Callable[[int], None]  # of so many bytes more
+Report = Callable[[int], None]  # called with the number of bytes just written
 Pieces = Piece | Iterable[Piece] | Callable[[], Iterable[Piece]]
 
 
@@ -70,7 +70,7 @@ def write_gguf(
 
     Metadata keep their order; those of a `Metadata` keep their exact types. `split.*` keys are
     this function's own. `max_shard_bytes` counts tensor data; a larger tensor stands alone.
-    `report` hears of bytes of tensors as they are written; what it raises leaves no file.
+    `report` is called with the number of tensor bytes just written; if it raises, no file is left.
     """
     if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise ConfigError(f"alignment {alignment} is not a power of two up to {MAX_ALIGNMENT}")
@@ -79,7 +79,7 @@ def write_gguf(
     paths = _name_shards(Path(path), len(shards))
     entries = _with_alignment(exact_types(metadata), alignment)
     heads = [_head(entries, shards, number, alignment) for number in range(len(shards))]
-    with staged(paths, overwrite) as files:
+    with atomic_write(paths, overwrite) as files:
         for file, head, shard, target in zip(files, heads, shards, paths, strict=True):
             _write_shard(file, head, shard, alignment, target, report)
     return paths
@@ -90,7 +90,7 @@ def _check_tensors(tensors: list[TensorData]) -> list[TensorData]:
     for tensor in tensors:
         check_writable(tensor.name, tensor.shape, tensor.format)
         if tensor.name in seen:
-            raise FileFormatError(f"tensor {shown(tensor.name)} is to be written twice")
+            raise FileFormatError(f"tensor {printable(tensor.name)} is to be written twice")
         seen.add(tensor.name)
     return tensors
 
@@ -118,7 +118,7 @@ def _name_shards(path: Path, count: int) -> list[Path]:
 
 
 def _with_alignment(entries: dict[str, Typed], alignment: int) -> dict[str, Typed]:
-    """In its old place if it was there; left out where it is the default and nobody wrote it."""
+    """The entry keeps its place; a default alignment is added only where the source has the key."""
     kept = {key: entry for key, entry in entries.items() if not key.startswith("split.")}
     if alignment != DEFAULT_ALIGNMENT or "general.alignment" in kept:
         kept["general.alignment"] = Typed(ValueType.U32, alignment)
@@ -165,8 +165,8 @@ def _write_shard(
                 report(piece.nbytes)
         if written != tensor.n_bytes:
             raise FileFormatError(
-                f"{shown_path(path)}: tensor {shown(tensor.name)} was given {written} bytes, "
-                f"expected {tensor.n_bytes}"
+                f"{printable_path(path)}: tensor {printable(tensor.name)} was given {written} "
+                f"bytes, expected {tensor.n_bytes}"
             )
         file.write(bytes(align(written, alignment) - written))
 

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..generation import GenerateParams
-from ..tokenizer.chat import spelling
+from ..tokenizer.chat_template import spelling
 from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from .asked import Asked

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import NextnError
 from ..tokenizer import ChatTemplate, Tokenizer
-from ..tokenizer.chat import prompt_tokens, spelling
+from ..tokenizer.chat_template import prompt_tokens, spelling
 from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from . import final_message

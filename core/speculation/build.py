@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..gguf.shown import shown_path
+from ..gguf.printable import printable_path
 from .composite import CompositeSpeculator
 from .controller import Controller
 from .costs import CostModel
@@ -46,5 +46,7 @@ def make_policy(options: SpecOptions) -> Policy:
     if path.exists():
         return Controller(CostModel.load(path), trace)
     if not path.parent.is_dir():
-        raise ConfigError(f"--spec-costs: {shown_path(path.parent)} is not a folder to write to")
+        raise ConfigError(
+            f"--spec-costs: {printable_path(path.parent)} is not a folder to write to"
+        )
     return Controller(trace=trace, costs_file=path)

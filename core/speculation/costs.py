@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ..errors import ConfigError
-from ..gguf.shown import shown
-from ..gguf.staging import staged
-from ..gguf.whole import read_whole
+from ..gguf.atomic_write import atomic_write
+from ..gguf.printable import printable
+from ..gguf.read_bounded import read_bounded
 from .curve import Curve, Line, Slope
 
 FORMAT: Final = "nextn-costs"
@@ -156,14 +156,14 @@ class CostModel:
             },
             "catch_up": {source: self._per_row(source) for source in sorted(self._catching_up)},
         }
-        with staged([Path(path)], overwrite=True) as (file,):
+        with atomic_write([Path(path)], overwrite=True) as (file,):
             file.write(json.dumps(content, indent=1).encode() + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Frozen."""
         try:
-            content = json.loads(read_whole(Path(path), _MAX_BYTES))
+            content = json.loads(read_bounded(Path(path), _MAX_BYTES))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -215,8 +215,8 @@ class _Reader:
             is_number = name.isascii() and name.isdigit() and len(name) <= _MAX_DIGITS
             if not (is_number and 1 <= int(name) <= _MAX_COUNT):
                 raise ConfigError(
-                    f"{self._path}: {place} has {shown(name)} where a count from 1 to {_MAX_COUNT} "
-                    "belongs"
+                    f"{self._path}: {place} has {printable(name)} where a count from 1 to "
+                    f"{_MAX_COUNT} belongs"
                 )
             found.append((int(name), entry))
         return found
@@ -225,7 +225,7 @@ class _Reader:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (is_number and 0 <= value < 1e9):  # neither NaN nor what no float can be
             raise ConfigError(
-                f"{self._path}: {place} must be a number from 0 on, got {shown(value)}"
+                f"{self._path}: {place} must be a number from 0 on, got {printable(value)}"
             )
         return float(value)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import ConfigError
-from ..gguf.shown import shown_path
+from ..gguf.printable import printable_path
 from .ngram_base import Guess, NgramSpeculator, NgramText
 from .ngram_cache_file import load_counts, save_counts
 from .ngram_counts import MASKS, MAX_N, Entry, Followers, GramCounts, pack
@@ -171,7 +171,7 @@ class NgramCache(NgramSpeculator):
                 self._levels.dynamic = load_counts(self._path, n_vocab)
             elif not self._path.parent.is_dir():
                 raise ConfigError(
-                    f"{shown_path(self._path)}: the n-gram cache cannot be created there: "
+                    f"{printable_path(self._path)}: the n-gram cache cannot be created there: "
                     "the folder does not exist"
                 )
             else:

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from ..errors import ConfigError, FileFormatError
-from ..gguf.shown import shown_path
-from ..gguf.staging import staged
-from ..gguf.whole import read_whole
+from ..gguf.atomic_write import atomic_write
+from ..gguf.printable import printable_path
+from ..gguf.read_bounded import read_bounded
 from .ngram_counts import MAX_N, Followers, GramCounts, pack, unpack
 
 _MAX_COUNT: Final = (1 << 31) - 1
@@ -48,20 +48,20 @@ def save_counts(path: Path, counts: GramCounts) -> None:
                 words.extend((1, entry, 1))
     if sys.byteorder == "big":
         words.byteswap()
-    with staged([path], overwrite=True) as (file,):
+    with atomic_write([path], overwrite=True) as (file,):
         file.write(words.tobytes())
 
 
 def _read_words(path: Path) -> list[int]:
     try:
-        data = read_whole(path, _MAX_BYTES)
+        data = read_bounded(path, _MAX_BYTES)
     except OSError as error:
         raise ConfigError(
-            f"{shown_path(path)}: the n-gram cache cannot be read: {error.strerror or error}"
+            f"{printable_path(path)}: the n-gram cache cannot be read: {error.strerror or error}"
         ) from None
     if len(data) % _WORD:
         raise FileFormatError(
-            f"{shown_path(path)}: not an n-gram cache, or cut off: "
+            f"{printable_path(path)}: not an n-gram cache, or cut off: "
             f"{len(data)} bytes are no whole number of int32"
         )
     words: list[int] = np.frombuffer(data, "<i4").tolist()
@@ -85,7 +85,7 @@ def _read_record(path: Path, words: list[int], at: int, counts: GramCounts, n_vo
         raise _damaged(path, at, "a count is below 1, or a token negative")
     if max(ids) >= n_vocab:
         raise FileFormatError(
-            f"{shown_path(path)}: the n-gram cache names token {max(ids)}, but the vocabulary "
+            f"{printable_path(path)}: the n-gram cache names token {max(ids)}, but the vocabulary "
             f"ends at {n_vocab - 1}: it was made with another model"
         )
     key = pack(gram[:n])
@@ -96,5 +96,5 @@ def _read_record(path: Path, words: list[int], at: int, counts: GramCounts, n_vo
 
 def _damaged(path: Path, at: int, what: str) -> FileFormatError:
     return FileFormatError(
-        f"{shown_path(path)}: the n-gram cache is damaged at byte {at * _WORD}: {what}"
+        f"{printable_path(path)}: the n-gram cache is damaged at byte {at * _WORD}: {what}"
     )

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from ..backend.interface import SlotImage
 from ..backend.step import Ints
 from ..errors import FileFormatError
-from ..gguf.shown import shown, shown_path
-from ..gguf.staging import staged
+from ..gguf.atomic_write import atomic_write
+from ..gguf.printable import printable, printable_path
 
 _MAGIC: Final = b"SPECSEQ\n"
 _VERSION: Final = 1
@@ -58,7 +58,7 @@ class SequenceSnapshot:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """The file appears complete or not at all; an older one of that name is replaced."""
-        with staged([Path(path)], overwrite=True) as (file,):
+        with atomic_write([Path(path)], overwrite=True) as (file,):
             self.write(file)
 
     def write(self, file: BinaryIO) -> int:
@@ -73,7 +73,7 @@ class SequenceSnapshot:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SequenceSnapshot:
-        source = shown_path(path)
+        source = printable_path(path)
         try:
             with open(path, "rb") as file:
                 return cls.read(file, source)
@@ -137,11 +137,11 @@ class _Reader:
         tokens = self._array("the tokens", np.dtype("<i4"), (n_tokens,))
         self._check_counts(counts, n_tokens)
         image = {
-            name: self._array(shown(name), dtype, shape)
+            name: self._array(printable(name), dtype, shape)
             for name, dtype, shape in self._array_entries(header.get("arrays"))
         }
         blobs = {
-            name: bytes(self._take(size, shown(name)))
+            name: bytes(self._take(size, printable(name)))
             for name, size in self._blob_entries(header.get("blobs"))
         }
         if self.pos != self.end:
@@ -185,13 +185,13 @@ class _Reader:
     ) -> Iterator[tuple[str, np.dtype[np.generic], tuple[int, ...]]]:
         for name, kind, shape in self._rows(entries, "arrays", 3):
             if kind not in _DTYPES or not isinstance(shape, list) or len(shape) > 8:
-                raise self._error(f"array {shown(name)} has an unknown type or shape")
-            sizes = tuple(self._count(n, f"shape of {shown(name)}") for n in shape)
+                raise self._error(f"array {printable(name)} has an unknown type or shape")
+            sizes = tuple(self._count(n, f"shape of {printable(name)}") for n in shape)
             yield name, _DTYPES[kind], sizes
 
     def _blob_entries(self, entries: object) -> Iterator[tuple[str, int]]:
         for name, size in self._rows(entries, "blobs", 2):
-            yield name, self._count(size, f"size of {shown(name)}")
+            yield name, self._count(size, f"size of {printable(name)}")
 
     def _rows(self, entries: object, what: str, width: int) -> Iterator[list[Any]]:
         """Entries of a table in the header, each beginning with a name not seen before."""

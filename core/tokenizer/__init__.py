@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .chat import ChatTemplate as ChatTemplate
-    from .chat import load_chat_template as load_chat_template
-    from .loading import load_tokenizer as load_tokenizer
+    from .chat_template import ChatTemplate as ChatTemplate
+    from .chat_template import load_chat_template as load_chat_template
     from .stream import StreamDecoder as StreamDecoder
     from .tokenizer import Tokenizer as Tokenizer
+    from .tokenizer_loading import load_tokenizer as load_tokenizer
 
 _HOME = {
-    "ChatTemplate": "chat",
-    "load_chat_template": "chat",
-    "load_tokenizer": "loading",
+    "ChatTemplate": "chat_template",
+    "load_chat_template": "chat_template",
+    "load_tokenizer": "tokenizer_loading",
     "StreamDecoder": "stream",
     "Tokenizer": "tokenizer",
 }

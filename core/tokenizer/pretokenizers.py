@@ -2,9 +2,9 @@
 
 A rule is a list of patterns for Oniguruma (the engine inside `tokenizers`). Each cuts the pieces
 that the one before left; what a pattern does not match stays a piece of its own. The patterns
-say what llama.cpp does with these names, not what the original tokenizer.json says: contractions
+follow llama.cpp's use of these names, not the original tokenizer.json: contractions
 ignore the case of ASCII letters only, and where llama.cpp knows no upper and lower case beyond
-ASCII (gpt-4o, tekken), neither do we. `tests/core/tokenizer/test_peer.py` holds them to it.
+ASCII (gpt-4o, tekken), neither do we. `tests/core/tokenizer/test_peer.py` compares them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ..errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """One row: the cuts, and what else llama.cpp hangs on the name."""
+    """The cuts of one name, and two flags that llama.cpp ties to it."""
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False  # a piece that is a token is taken whole
-    add_bos: bool = False  # unless the file says otherwise
+    add_bos: bool = False  # the default; the file's own flag wins
 
 
 def _chars(ranges: str) -> str:

@@ -17,7 +17,7 @@ _C_SPACES = " \t\n\v\f\r"  # isspace in the C locale
 class _Special(NamedTuple):
     text: str
     token_id: int
-    needs_parse: bool  # control and unknown tokens: text from outside must not forge them
+    needs_parse: bool  # control and unknown tokens, which untrusted text must not forge
     strips_right: bool
 
 

@@ -1,4 +1,4 @@
-"""The parent's side of the template worker: start it, ask it, kill it when it takes too long.
+"""The parent's side of the template worker: starts it, sends requests, kills it on a timeout.
 
 One worker serves the whole process, one render at a time; starting it takes some 0.15 s, a
 render after that about a millisecond. It ends with the process: it reads end-of-file then.
@@ -20,7 +20,7 @@ from .template_wire import read_message, write_message
 RENDER_LIMIT_S = 1.5
 _START_LIMIT_S = 20.0
 _MAX_REQUEST_BYTES = 64 << 20
-# All that Python needs to start, and nothing that a template should not learn.
+# What Python needs to start; other variables are kept from templates.
 _ENVIRONMENT = (
     "PATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMP",
     "LANG", "LC_ALL", "TZ", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE",
@@ -49,14 +49,14 @@ class TemplateWorker:
         if "text" in answer:
             return str(answer["text"])
         where = "" if answer["line"] is None else f"line {answer['line']}: "
-        raise TemplateError(f"chat template: {where}{printable(answer['error'])}")
+        raise TemplateError(f"chat template: {where}{one_line(answer['error'])}")
 
     def stop(self) -> None:
         with self._lock:
             self._kill()
 
     def _ask(self, body: bytes) -> bytes:
-        """Any way out but an answer leaves no worker behind: its pipes would be out of step."""
+        """Unless an answer arrives, the worker is killed: its pipes would be out of step."""
         try:
             self._wait_until_ready()
             answer = self._exchange(body, RENDER_LIMIT_S)
@@ -98,7 +98,7 @@ class TemplateWorker:
             if body is not None:
                 write_message(requests, body)
             answer = read_message(answers)
-        except OSError:  # it died while we wrote
+        except OSError:  # the worker died during the write
             answer = None
         finally:
             timer.cancel()
@@ -110,7 +110,7 @@ class TemplateWorker:
         if self._process is None:
             environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-            # -P: a file called jinja2.py where the user stands must not be taken for it.
+            # -P: a file called jinja2.py in the current folder must not be imported.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", f"{__package__}.template_worker"],
                 stdin=subprocess.PIPE,
@@ -141,8 +141,8 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
     return process.stdin, process.stdout
 
 
-def printable(text: object) -> str:
-    """One line for the terminal, whatever a template put into its message."""
+def one_line(text: object) -> str:
+    """A template's message as one printable line of at most 500 characters."""
     line = "".join(char if char.isprintable() else "?" for char in str(text))
     return line if len(line) <= 500 else line[:500] + "..."
 

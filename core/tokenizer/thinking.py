@@ -1,4 +1,4 @@
-"""How models mark the part of an answer that is thought: with a pair of tokens."""
+"""The pairs of tokens with which models mark their thoughts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PAIRS: Final = (
 )
 
 
-class Vocabulary(Protocol):
+class TokenLookup(Protocol):
     def find_token(self, text: str) -> int | None: ...
 
 
-def find_thinking_marks(vocabulary: Vocabulary) -> tuple[int, int] | None:
+def find_thinking_marks(vocabulary: TokenLookup) -> tuple[int, int] | None:
     """The tokens that open and close a thought; None if there are none, or if they are spelled
     with several tokens."""
     for opening, closing in _PAIRS:

@@ -27,9 +27,9 @@ class TokenizerInfo:
 
 
 class _Pieces(dict[int, bytes]):
-    """Tokens as they are spelled, each worked out when it first comes up.
+    """Bytes of tokens by id, each computed on first use.
 
-    Its tokenizer is held weakly: it is not to wait for a search for circles when it is dropped.
+    The tokenizer is held weakly, so that dropping it frees it without the garbage collector.
     """
 
     def __init__(self, spell: Callable[[int], bytes]) -> None:
@@ -37,7 +37,7 @@ class _Pieces(dict[int, bytes]):
 
     def __missing__(self, token_id: int) -> bytes:
         spell = self._spell()
-        assert spell is not None, "asked by its tokenizer"
+        assert spell is not None, "the tokenizer owns this object"
         piece = self[token_id] = spell(token_id)
         return piece
 
@@ -67,7 +67,7 @@ class Tokenizer:
 
     @property
     def tokens(self) -> Sequence[str]:
-        """All of them by id, as the vocabulary has them; not to be changed."""
+        """All tokens by id, as the vocabulary has them; must not be changed."""
         return self._vocabulary.tokens
 
     @property

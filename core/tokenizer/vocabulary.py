@@ -35,8 +35,8 @@ class Kind(IntEnum):
 
 HIDDEN = frozenset((Kind.UNKNOWN, Kind.CONTROL))
 
-# The texts that llama.cpp (src/llama-vocab.cpp) takes for what their names say, whatever kind
-# the file gives them.
+# Texts that llama.cpp (src/llama-vocab.cpp) treats as special tokens, whatever kind the file gives
+# them.
 _EOG_TEXTS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
     "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",

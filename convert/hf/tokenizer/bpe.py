@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ....core.gguf.shown import shown
+from ....core.gguf.printable import printable
 from ....core.tokenizer.bpe import BYTE_CHARS
 from ....core.tokenizer.vocabulary import Kind
 from ...checkpoint import Checkpoint
@@ -135,7 +135,7 @@ def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
             or len(pair) != 2
             or not all(isinstance(p, str) for p in pair)
         ):
-            raise files.error(SOURCE, f"merge {len(out)} is {shown(merge)}, not two texts")
+            raise files.error(SOURCE, f"merge {len(out)} is {printable(merge)}, not two texts")
         # A space inside is one of the byte alphabet that was not mapped.
         out.append((pair[0].replace(" ", BYTE_CHARS[32]), pair[1].replace(" ", BYTE_CHARS[32])))
     return out
@@ -148,5 +148,6 @@ def _check_merges(vocab: Vocab, merges: list[tuple[str, str]], files: TokenizerF
         if lacking is not None:
             raise files.error(
                 SOURCE,
-                f"merge {shown(f'{left} {right}')} needs {shown(lacking)}, which is no token",
+                f"merge {printable(f'{left} {right}')} needs {printable(lacking)}, which is no "
+                "token",
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....core.errors import FileFormatError
-from ....core.gguf.shown import shown
+from ....core.gguf.printable import printable
 from ...checkpoint import Checkpoint
 
 
@@ -70,7 +70,7 @@ class TokenizerFiles:
         text = entry.get("content") if isinstance(entry, Mapping) else None
         if type(token_id) is not int or not 0 <= token_id < 1 << 24 or not isinstance(text, str):
             raise FileFormatError(
-                f"{self.label}: an added token is {shown(entry)} with id {shown(token_id)}"
+                f"{self.label}: an added token is {printable(entry)} with id {printable(token_id)}"
             )
         old = self.added.get(token_id)
         special = bool(entry.get("special", False))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ....core.errors import FileFormatError, ModelError
-from ....core.gguf.shown import shown
+from ....core.gguf.printable import printable
 from ....core.gguf.types import Typed, ValueType
 from ....core.tokenizer.vocabulary import PREFIX
 from ...checkpoint import Checkpoint
@@ -64,7 +64,9 @@ def _read_vocab(
 ) -> Vocab:
     if files.definition and bpe.is_byte_level(files):
         if files.model.get("type", "BPE") != "BPE":
-            raise files.error(bpe.SOURCE, f"model type {shown(files.model.get('type'))}, not BPE")
+            raise files.error(
+                bpe.SOURCE, f"model type {printable(files.model.get('type'))}, not BPE"
+            )
         return bpe.read_byte_level(files, n_rows, pre)
     unreadable = None
     if _MODEL_FILE in checkpoint.place.names():
@@ -97,7 +99,8 @@ def _read_definition(files: TokenizerFiles, n_rows: int) -> Vocab:
         return bpe.read_merged(files, n_rows)
     raise files.error(
         bpe.SOURCE,
-        f"a {shown(kind)} model, neither byte-level nor with bytes to fall back to: GGUF has none",
+        f"a {printable(kind)} model, neither byte-level nor with bytes to fall back to: GGUF has "
+        "none",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ....core.gguf.shown import shown
+from ....core.gguf.printable import printable
 from ....core.tokenizer.vocabulary import Kind
 from .files import TokenizerFiles
 
@@ -52,7 +52,7 @@ def place(
         raise files.error(source, "the vocabulary is empty")
     last = max(pieces)
     if last >= n_rows:
-        text = shown(pieces[last][0])
+        text = printable(pieces[last][0])
         raise files.error(source, f"token {last} is {text}, but the embeddings have {n_rows} rows")
     tokens = [f"[PAD{i}]" for i in range(n_rows)]
     kinds = [int(Kind.UNUSED)] * n_rows
@@ -63,7 +63,7 @@ def place(
     for given, added in files.added.items():
         i = ids.get(added.text, given)  # where the text is a piece, that is the one that is used
         if i >= n_rows:
-            notes.append(f"added token {i}, {shown(added.text)}, has no row: left out")
+            notes.append(f"added token {i}, {printable(added.text)}, has no row: left out")
             continue
         kinds[i] = int(_added_kind(added.text, added.special))
         if kinds[i] == Kind.CONTROL and i in pieces and pieces[i][1] == Kind.UNKNOWN:
@@ -88,4 +88,4 @@ def _check_unique(tokens: list[str], kinds: list[int], files: TokenizerFiles, so
         elif kinds[i] == Kind.UNUSED:
             tokens[i] = f"[UNUSED{i}]"
         else:
-            raise files.error(source, f"tokens {seen[text]} and {i} are both {shown(text)}")
+            raise files.error(source, f"tokens {seen[text]} and {i} are both {printable(text)}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ....core.errors import ModelError, NextnError
-from ....core.gguf.shown import shown
+from ....core.gguf.printable import printable
 from ....core.tokenizer import load_tokenizer
 from .pre import PROBE
 
@@ -40,7 +40,7 @@ def compare(metadata: Mapping[str, Any], definition: str, label: str) -> list[st
         # The library raises nothing more specific, and where it breaks nothing of Python's.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        return [f"tokenizer.json could not be tried ({shown(str(error))})"]
+        return [f"tokenizer.json could not be tried ({printable(str(error))})"]
     wrong = [
         text
         for text, ids in zip(texts, theirs, strict=True)
@@ -50,5 +50,5 @@ def compare(metadata: Mapping[str, Any], definition: str, label: str) -> list[st
         return []
     return [
         f"tokenizer: {len(wrong)} of {len(texts)} probe texts get other ids than from "
-        f"tokenizer.json, for example {shown(min(wrong, key=len))}"
+        f"tokenizer.json, for example {printable(min(wrong, key=len))}"
     ]

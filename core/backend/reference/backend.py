@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...gguf.shown import shown_path
+from ...gguf.printable import printable_path
 from ..interface import Backend, SlotImage
 from ..layers import (
     Activation,
@@ -139,6 +139,6 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # torch asserts when built without CUDA
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"--device torch:{shown_path(name)}: torch cannot use it here ({reason[:80]})"
+            f"--device torch:{printable_path(name)}: torch cannot use it here ({reason[:80]})"
         ) from None
     return device

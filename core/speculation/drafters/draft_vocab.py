@@ -14,8 +14,8 @@ import numpy as np
 
 from ...backend.step import Ints
 from ...errors import ConfigError
-from ...gguf.shown import shown, shown_path
-from ...gguf.whole import read_whole
+from ...gguf.printable import printable, printable_path
+from ...gguf.read_bounded import read_bounded
 from ..token_counts import Counts
 
 AUTO, FULL = "auto", "full"
@@ -47,8 +47,8 @@ def check_option(option: str) -> None:
         return
     if not os.path.isfile(option):  # False for names that none can have
         raise ConfigError(
-            f"--spec-draft-vocab {shown(option)}: give auto, full, a number of tokens, or a file "
-            "of token ids"
+            f"--spec-draft-vocab {printable(option)}: give auto, full, a number of tokens, or a "
+            "file of token ids"
         )
 
 
@@ -75,20 +75,20 @@ def _most_useful(n: int, counts: Counts) -> Ints:
 
 def _from_file(path: Path, n_vocab: int) -> Ints:
     try:
-        words = read_whole(path, _MAX_FILE).decode().replace(",", " ").split()
+        words = read_bounded(path, _MAX_FILE).decode().replace(",", " ").split()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
-            f"--spec-draft-vocab: {shown_path(path)} cannot be read: {reason}"
+            f"--spec-draft-vocab: {printable_path(path)} cannot be read: {reason}"
         ) from None
     ids = set()
     for word in words:
         if not _is_number(word) or int(word) >= n_vocab:
             raise ConfigError(
-                f"--spec-draft-vocab: {shown_path(path)} holds {shown(word)}, which is not a token "
-                f"id below {n_vocab}"
+                f"--spec-draft-vocab: {printable_path(path)} holds {printable(word)}, which is not "
+                f"a token id below {n_vocab}"
             )
         ids.add(int(word))
     if not ids:
-        raise ConfigError(f"--spec-draft-vocab: {shown_path(path)} names no token")
+        raise ConfigError(f"--spec-draft-vocab: {printable_path(path)} names no token")
     return np.array(sorted(ids), np.int32)

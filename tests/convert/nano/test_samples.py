@@ -64,7 +64,7 @@ def test_fill_in_can_be_put_together_again(library: Library) -> None:
 
 def test_chat_is_what_the_template_makes(library: Library) -> None:
     from nextn.convert.nano.vocabulary import CHAT_TEMPLATE
-    from nextn.core.tokenizer.chat import ChatTemplate
+    from nextn.core.tokenizer.chat_template import ChatTemplate
 
     made = samples.as_chat("Why?", "Because.")
     template = ChatTemplate(CHAT_TEMPLATE)

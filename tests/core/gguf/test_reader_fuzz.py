@@ -19,8 +19,8 @@ from support.gguf_bytes import array_pair, gguf, info, pair, string_pair, string
 
 from nextn.core.errors import NextnError
 from nextn.core.gguf.checks import check_vocabulary
-from nextn.core.gguf.finite import find_non_finite
 from nextn.core.gguf.metadata import Metadata
+from nextn.core.gguf.non_finite import find_non_finite
 from nextn.core.gguf.quants import FORMATS
 from nextn.core.gguf.reader import GgufFile, open_gguf
 from nextn.core.gguf.types import DTYPES, Typed, ValueType

@@ -20,8 +20,8 @@ from nextn.core.sampling import grammar as module
 from nextn.core.sampling.grammar import Grammar, Grammars, run_limited
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
-from nextn.core.tokenizer.loading import load_tokenizer
 from nextn.core.tokenizer.tokenizer import Tokenizer
+from nextn.core.tokenizer.tokenizer_loading import load_tokenizer
 
 pytest.importorskip("llguidance")
 

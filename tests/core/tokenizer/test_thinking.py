@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.vocab import tokenizer_metadata
 
-from nextn.core.tokenizer.loading import load_tokenizer
 from nextn.core.tokenizer.thinking import find_thinking_marks
+from nextn.core.tokenizer.tokenizer_loading import load_tokenizer
 
 
 class Words(dict[str, int]):

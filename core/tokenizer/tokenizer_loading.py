@@ -1,6 +1,6 @@
 """From GGUF metadata to a tokenizer.
 
-Takes any mapping of full keys. What a hostile file can hold ends in one line that names the key.
+Takes any mapping of full keys. Every fault of a hostile file raises one line that names the key.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _find_pre(metadata: Mapping[str, object], model: str) -> str:
 
 
 def _check_text(vocabulary: Vocabulary) -> None:
-    """Byte tokens must say which byte, and every text must be encodable."""
+    """Raises if a byte token names no byte or a text is not valid Unicode."""
     for token_id in vocabulary.ids_of(Kind.BYTE):
         text = vocabulary.tokens[token_id]
         if not _BYTE_TOKEN.fullmatch(text):
@@ -98,7 +98,7 @@ def _read_info(
     if add_bos is None:
         add_bos = model == "llama" or (model == "gpt2" and find_pre_tokenizer(pre).add_bos)
     if model == "gemma4":
-        add_bos = True  # files say false, the model needs it
+        add_bos = True  # files have false, but the model needs it
     add_eos = bool(find_flag(metadata, "add_eos_token"))
     for flag, token_id, name in ((add_bos, bos_id, "bos"), (add_eos, eos_id, "eos")):
         if flag and token_id is None:

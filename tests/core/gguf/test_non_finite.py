@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nextn.core.gguf import finite
-from nextn.core.gguf.finite import SUSPECTS, find_non_finite
+from nextn.core.gguf import non_finite
+from nextn.core.gguf.non_finite import SUSPECTS, find_non_finite
 from nextn.core.gguf.quants import FORMATS, BlockFormat, find_format
 from nextn.core.gguf.tensors import Tensor
 
@@ -53,7 +53,7 @@ def test_tensor_full_of_ones_bits(fmt: BlockFormat) -> None:
 
 @pytest.mark.parametrize("fmt", SCANNED, ids=lambda fmt: fmt.name)
 def test_one_bad_block_among_zeros(fmt: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "_CHUNK_BYTES", 7 * fmt.block_bytes)
+    monkeypatch.setattr(non_finite, "_CHUNK_BYTES", 7 * fmt.block_bytes)
     blocks = np.zeros((50, fmt.block_bytes), np.uint8)
     assert find_non_finite(tensor_of(blocks, fmt)) is None
     blocks[33] = 0xFF

@@ -1,6 +1,6 @@
 """Chat templates: the Jinja text in a GGUF that turns messages into a prompt.
 
-Rendering happens in another process (`template_client`): a template is somebody else's program.
+Rendering happens in another process (`template_client`): a template is untrusted code.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, TemplateError
+from .template_client import WORKER
 from .vocabulary import find_text
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _KEY = "tokenizer.chat_template"
 _MAX_SOURCE_CHARS = 1 << 20  # the longest in use have some 20,000
 
-# What callers may not put in by way of extra arguments: it decides what is rendered, or is part
-# of the environment.
+# Names that extra arguments may not have: they decide what is rendered, or belong to the
+# environment.
 _RESERVED = frozenset(
     (
         "messages", "tools", "documents", "switches", "tokenize", "add_generation_prompt",
@@ -48,7 +49,7 @@ class ChatTemplate:
     ) -> str:
         """`kwargs` are the template's own switches, `enable_thinking` for one. Those of a request
         come in `switches`, where a name like `tools` is refused instead of a clash of arguments.
-        Everything must be what JSON can say. Raises `ConfigError` for arguments, `TemplateError`
+        All values must be JSON values. Raises `ConfigError` for arguments, `TemplateError`
         for the rest."""
         if len(self.source) > _MAX_SOURCE_CHARS:
             raise TemplateError(
@@ -66,8 +67,6 @@ class ChatTemplate:
             "bos_token": bos_token,
             "eos_token": eos_token,
         }
-        from .template_client import WORKER
-
         try:
             return WORKER.render(self.source, values | kwargs)
         except (TypeError, ValueError, RecursionError) as error:
@@ -75,8 +74,6 @@ class ChatTemplate:
 
     def warm_up(self) -> None:
         """Start the process that renders, without waiting for it."""
-        from .template_client import WORKER
-
         WORKER.start()
 
 
@@ -89,9 +86,9 @@ def load_chat_template(
 
 
 def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Of what a template made."""
+    """Token ids of a rendered template, with BOS in front if the model needs it."""
     tokens = tokenizer.encode(text, add_special=False)
-    # Most templates write it themselves.
+    # Most templates write BOS themselves.
     bos = tokenizer.bos_id
     if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
         tokens.insert(0, bos)

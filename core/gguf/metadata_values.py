@@ -21,7 +21,7 @@ MAX_ELEMENTS = 1 << 26
 
 
 class Strings:
-    """An array of strings, decoded when first asked for.
+    """An array of strings, decoded on first use.
 
     Holds a copy of the file's bytes, so that nothing depends on the mapping any more.
     """
@@ -50,7 +50,7 @@ class Strings:
 
     @property
     def texts(self) -> list[str]:
-        """Bytes that are not UTF-8 become U+FFFD. One list, shared by all who ask."""
+        """Bytes that are not UTF-8 become U+FFFD. Every call returns the same list."""
         if self._texts is None:
             self._texts = self._split_at_once()
             if self._texts is None:

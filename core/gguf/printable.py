@@ -1,4 +1,4 @@
-"""How text that came from a file appears in a message: one line, no control characters."""
+"""Text from a file as it appears in a message: one line without control characters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 _LONGEST = 80
 
 
-def shown(text: object) -> str:
+def printable(text: object) -> str:
     """Quoted and escaped; `repr` escapes everything that is not printable, also bidi marks."""
     if isinstance(text, str | bytes) and len(text) > _LONGEST:
         return repr(text[:_LONGEST]) + "..."
@@ -17,7 +17,7 @@ def shown(text: object) -> str:
     return short if len(short) <= _LONGEST else short[:_LONGEST] + "..."
 
 
-def shown_path(path: str | os.PathLike[str]) -> str:
+def printable_path(path: str | os.PathLike[str]) -> str:
     """Bare when printable, because people paste it; quoted and escaped otherwise."""
     name = os.fspath(path)
     return name if name.isprintable() else repr(name)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import ConfigError, NextnError
-from .shown import shown_path
+from .printable import printable_path
 
 
 @contextmanager
-def staged(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]]:
+def atomic_write(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]]:
     """One open file per final path. Leaving the block normally puts all in place."""
     _refuse_existing(finals, overwrite)
     temporary: list[Path] = []
@@ -33,13 +33,13 @@ def staged(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]]:
             os.fsync(file.fileno())
             file.close()
         _refuse_existing(finals, overwrite)
-        # The first shard last: without it nobody takes the others for a model.
+        # The first shard last: without it the others are no model.
         for source, final in reversed(list(zip(temporary, finals, strict=True))):
             os.replace(source, final)
         _sync_folder(finals[0].parent)
     except OSError as error:
         raise NextnError(
-            f"{shown_path(finals[0])}: cannot be written: {error.strerror or error}"
+            f"{printable_path(finals[0])}: cannot be written: {error.strerror or error}"
         ) from error
     finally:
         _discard(files, temporary)
@@ -48,7 +48,7 @@ def staged(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]]:
 def _refuse_existing(finals: list[Path], overwrite: bool) -> None:
     for final in finals:
         if os.path.lexists(final) and not overwrite:
-            raise ConfigError(f"{shown_path(final)}: exists already; it was not overwritten")
+            raise ConfigError(f"{printable_path(final)}: exists already; it was not overwritten")
 
 
 def _discard(files: list[BinaryIO], temporary: list[Path]) -> None:

@@ -1,7 +1,7 @@
 """Finding NaN and infinity in stored weights without computing all of them.
 
-In a quantised tensor only the scales can be at fault, so only they are read; a block whose scale
-looks suspicious is then dequantised. Reads everything once: for tools, not for every load.
+In a quantised tensor only a scale can be NaN or infinite, so only scales are read; a block with a
+suspicious scale is then dequantised. Reads everything once: for tools, not for every load.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def find_non_finite(tensor: Tensor) -> int | None:
 
 
 def _first_bad(blocks: Blocks, numbers: NDArray[np.intp], fmt: BlockFormat) -> int | None:
-    """Confirms in growing portions: usually the first suspect is one, seldom are all innocent."""
+    """Dequantises the suspects in growing portions: usually the first one is bad."""
     start, step = 0, 1
     while start < len(numbers):
         portion = numbers[start : start + step]
