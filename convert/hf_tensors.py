@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.errors import ModelError
 from .checkpoint.safetensors import Floats
-from .hf.mapping import IN_BLOCK
+from .hf.tensor_map import IN_BLOCK
 
 Tensors = dict[str, Floats]
 

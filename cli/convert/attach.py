@@ -173,7 +173,7 @@ def check_places(out: AttachOutput) -> None:
 def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | None:
     """None if there is no --type and no default: rules are checked all the same."""
     from ...convert.files.encoding import TypeChoice, check_type
-    from ...convert.quantize.rules import parse_rule
+    from ...convert.quantize.type_rules import parse_rule
 
     try:
         rules = [parse_rule(text) for text in types.tensor_type or []]

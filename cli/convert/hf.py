@@ -148,7 +148,7 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
 
 def read_options(checkpoint: CheckpointOptions, result: ResultOptions) -> Options:
     from ...convert.hf import Options
-    from ...convert.hf.encoding import find_kind
+    from ...convert.hf.output_types import find_kind
 
     try:
         kind = find_kind(result.type)
@@ -206,7 +206,7 @@ def fetched(
 
 
 def target(wanted: Path | None, folder: Path, kind: str, *, is_head: bool) -> Path:
-    from ...convert.hf.general import model_name
+    from ...convert.hf.metadata_keys import model_name
 
     if wanted is not None and not wanted.is_dir():
         return wanted

@@ -20,7 +20,7 @@ from .writing import ForceOption, SplitOption, ThreadsOption, read_size, writing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...convert.quantize.plan import Plan, Wishes
+    from ...convert.quantize.quantize_plan import QuantizeOptions, QuantizePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ def quantize(
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.files.output import Output as OutputFile
-    from ...convert.quantize.plan import check_plan, make_plan
-    from ...convert.quantize.run import quantize_file
+    from ...convert.quantize.quantize_file import quantize_file
+    from ...convert.quantize.quantize_plan import check_plan, make_plan
     from ...core.backend.cpu.threads import default_threads
     from ...core.gguf.reader import open_gguf
 
     with open_gguf(files.source) as source:
         with flag_errors():
-            plan = make_plan(source, read_wishes(types, quality))
+            plan = make_plan(source, read_options(types, quality))
         reports.say_remarks(plan, output)
         if runs.dry_run or runs.output is None:
             reports.say_refusal(plan, output)
@@ -178,11 +178,11 @@ def flag_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from None
 
 
-def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
+def read_options(types: TypeOptions, quality: QualityOptions) -> QuantizeOptions:
     from ...convert.quantize.imatrix import read_importance
-    from ...convert.quantize.plan import Wishes
+    from ...convert.quantize.quantize_plan import QuantizeOptions
     from ...convert.quantize.recipes import find_recipe
-    from ...convert.quantize.rules import parse_rule, read_rules, target_type
+    from ...convert.quantize.type_rules import parse_rule, read_rules, target_type
 
     rules = [parse_rule(text) for text in types.tensor_type or []]
     if types.tensor_type_file is not None:
@@ -191,7 +191,7 @@ def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
     def named(kind: str | None, flag: str) -> str | None:
         return None if kind is None else target_type(kind, flag).name
 
-    return Wishes(
+    return QuantizeOptions(
         recipe=find_recipe(types.type),
         rules=tuple(rules),
         output_type=named(types.output_tensor_type, "--output-tensor-type"),
@@ -203,7 +203,7 @@ def read_wishes(types: TypeOptions, quality: QualityOptions) -> Wishes:
     )
 
 
-def show_plan(plan: Plan, output: Output, *, as_json: bool) -> None:
+def show_plan(plan: QuantizePlan, output: Output, *, as_json: bool) -> None:
     if as_json:
         record = reports.plan_record(plan) | {"plan": reports.tensors_record(plan)}
         output.line(json.dumps(record))

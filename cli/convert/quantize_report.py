@@ -11,16 +11,16 @@ from ..output import Output
 from .writing import quoted, record, say_written, size
 
 if TYPE_CHECKING:
-    from ...convert.quantize.plan import Item, Plan
-    from ...convert.quantize.run import Result
+    from ...convert.quantize.quantize_file import QuantizeResult
+    from ...convert.quantize.quantize_plan import PlanItem, QuantizePlan
 
 _NAMES_SHOWN: Final = 3
 
 
-def say_remarks(plan: Plan, output: Output) -> None:
+def say_remarks(plan: QuantizePlan, output: Output) -> None:
     """What the user may not have meant."""
     requantised = [item for item in plan.items if item.is_requantised]
-    if requantised and plan.wishes.allows_requantising:
+    if requantised and plan.options.allows_requantising:
         output.remark(
             f"warning: quantised already: {_tensors(requantised)}; quantising again costs more "
             "quality than starting from an F16 or BF16 file"
@@ -39,9 +39,9 @@ def say_remarks(plan: Plan, output: Output) -> None:
         output.remark(f"not in the importance matrix: {_some(unknown)}")
 
 
-def say_refusal(plan: Plan, output: Output) -> None:
+def say_refusal(plan: QuantizePlan, output: Output) -> None:
     """What a run without --dry-run would end with."""
-    from ...convert.quantize.plan import check_plan
+    from ...convert.quantize.quantize_plan import check_plan
 
     try:
         check_plan(plan)
@@ -49,7 +49,7 @@ def say_refusal(plan: Plan, output: Output) -> None:
         output.remark(f"warning: this would be refused: {error}")
 
 
-def fallbacks(plan: Plan) -> dict[str, list[str]]:
+def fallbacks(plan: QuantizePlan) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for item in plan.items:
         if item.is_fallback:
@@ -66,7 +66,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
-def plan_lines(plan: Plan) -> list[str]:
+def plan_lines(plan: QuantizePlan) -> list[str]:
     """A row for each tensor, then the sum."""
     rows = [
         (item.tensor.name, _shape(item), item.tensor.format.name, item.format.name, item.why)
@@ -81,18 +81,18 @@ def plan_lines(plan: Plan) -> list[str]:
     return [*lines, sum_line(plan)]
 
 
-def _shape(item: Item) -> str:
+def _shape(item: PlanItem) -> str:
     return " x ".join(map(str, reversed(item.tensor.shape)))
 
 
-def sum_line(plan: Plan) -> str:
+def sum_line(plan: QuantizePlan) -> str:
     counts = Counter(item.format.name for item in plan.items)
     kinds = ", ".join(f"{n} {name}" for name, n in counts.most_common())
     return f"{size(plan.n_bytes)}, {plan.bits_per_weight:.2f} bits per weight: {kinds}"
 
 
-def plan_record(plan: Plan) -> dict[str, Any]:
-    recipe = plan.wishes.recipe
+def plan_record(plan: QuantizePlan) -> dict[str, Any]:
+    recipe = plan.options.recipe
     return {
         "type": "COPY" if recipe is None else recipe.name,
         "tensor_bytes": plan.n_bytes,
@@ -106,7 +106,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def tensors_record(plan: Plan) -> list[dict[str, Any]]:
+def tensors_record(plan: QuantizePlan) -> list[dict[str, Any]]:
     return [
         {
             "name": item.tensor.name,
@@ -120,7 +120,7 @@ def tensors_record(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _types_record(plan: Plan) -> dict[str, dict[str, Any]]:
+def _types_record(plan: QuantizePlan) -> dict[str, dict[str, Any]]:
     types: dict[str, dict[str, Any]] = {}
     for item in plan.items:
         row = types.setdefault(item.format.name, {"tensors": 0, "weights": 0, "bytes": 0})
@@ -130,23 +130,23 @@ def _types_record(plan: Plan) -> dict[str, dict[str, Any]]:
     return types
 
 
-def say_result(plan: Plan, result: Result, output: Output) -> None:
+def say_result(plan: QuantizePlan, result: QuantizeResult, output: Output) -> None:
     rate = result.source_bytes / max(result.seconds, 1e-9)
     took = f"{result.seconds:.1f} s, {size(rate)}/s of input"
-    recipe = plan.wishes.recipe
+    recipe = plan.options.recipe
     kind = "" if recipe is None else f"{recipe.name}, "
     command = f"spec convert check {quoted(result.paths[0])}"
     say_written(output, result.paths, f"{kind}{sum_line(plan)} in {took}", command)
 
 
-def error_lines(result: Result) -> list[str]:
+def error_lines(result: QuantizeResult) -> list[str]:
     return [
         f"{kind:6}  error {errors.rms:.3e} RMS, {errors.relative:.4%} of the weights'"
         for kind, errors in sorted(result.errors.items())
     ]
 
 
-def result_record(plan: Plan, result: Result) -> dict[str, Any]:
+def result_record(plan: QuantizePlan, result: QuantizeResult) -> dict[str, Any]:
     found = record(result.paths, **plan_record(plan))
     for kind, errors in result.errors.items():
         found["types"][kind] |= {

@@ -11,7 +11,7 @@ from ...core.gguf.quants import BlockFormat
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
 from ..heads.head import Head, HeadTensor
-from ..quantize.rules import KEEP
+from ..quantize.type_rules import KEEP
 from .encoding import TypeChoice, encoded
 from .fitting import fit, suspicions, twin_of
 from .keys import with_head

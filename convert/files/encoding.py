@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.quants import BlockFormat, find_format
 from ..heads.head import HeadTensor
-from ..quantize.encode import ENCODED, encode
-from ..quantize.plan import fitting
-from ..quantize.rules import KEEP, Rule
-from ..quantize.slabs import HALVES, LARGEST_HALF
+from ..quantize.native_quantizer import ENCODED, HALVES, LARGEST_HALF, encode
+from ..quantize.quantize_plan import fitting
+from ..quantize.type_rules import KEEP, TypeRule
 
 TYPES: Final = (KEEP, *(name.lower() for name in ENCODED))
 _AT_ONCE: Final = 1 << 16  # numbers; a multiple of all block sizes
@@ -35,7 +34,7 @@ def check_type(name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class TypeChoice:
     wanted: str = KEEP
-    rules: Sequence[Rule] = ()  # the first that matches
+    rules: Sequence[TypeRule] = ()  # the first that matches
 
     def of(self, name: str, tensor: HeadTensor, n_layers: int) -> BlockFormat:
         """`name` is the tensor's full name, which rules are matched with."""

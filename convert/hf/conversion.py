@@ -1,6 +1,6 @@
 """From an opened checkpoint to a GGUF file.
 
-All that can go wrong is found before a byte is written, but for what only the numbers show.
+Every fault is found before a byte is written, except those that only the numbers show.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
 from ..checkpoint import Checkpoint
 from ..files.output import Output, Progress, write
-from ..quantize.encode import prepare
-from .config import Config
-from .encoding import AUTO, choose_formats, choose_type, encoded, file_type
-from .expected import check_complete
-from .families import Family, find_family
-from .general import general_keys
-from .keys import model_keys
-from .mapping import TensorMap
-from .matrix import Planned
-from .names import Sorted, sort_tensors
-from .rope import RopeSetting, read_rope
-from .sizes import Sizes, read_sizes
+from ..quantize.native_quantizer import prepare
+from ..quantize.recipes import RECIPES
+from .expected_shapes import check_complete
+from .matrix_rows import OutputTensor, StoredMatrix
+from .metadata_keys import general_keys, model_keys
+from .model_config import CheckpointFamily, ModelConfig, find_family
+from .model_sizes import ModelSizes, read_sizes
+from .output_types import AUTO, choose_formats, choose_type, encoded
+from .rope_setting import read_rope
+from .stored_names import SortedTensors, sort_tensors
+from .tensor_map import TensorMap
 from .tokenizer import tokenizer_keys
 
 WITH, WITHOUT, ONLY = "with", "without", "only"  # an MTP head
@@ -51,9 +50,9 @@ class Conversion:
     label: str
     architecture: str
     kind: str
-    sizes: Sizes
+    sizes: ModelSizes
     metadata: dict[str, Any]
-    planned: dict[str, Planned]
+    planned: dict[str, OutputTensor]
     formats: dict[str, BlockFormat]  # of `planned`
     notes: list[str] = field(default_factory=list)
 
@@ -91,45 +90,57 @@ class Conversion:
 
 
 def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> Conversion:
-    config = Config.of(checkpoint.label, checkpoint.config)
+    config = ModelConfig.of(checkpoint.label, checkpoint.config)
     family = find_family(config)
+    architecture, notes = family.architecture, list[str]()
     found = sort_tensors(checkpoint.tensors, config)
-    notes = _sorting_notes(found)
+    if senses := found.other_senses:
+        first = printable(senses[0])
+        notes.append(f"{len(senses)} tensors of vision or audio are left out ({first}, ...)")
     n_mtp = _count_mtp(found, config, family, options, notes)
     sizes = read_sizes(config, family, n_mtp)
     rope = read_rope(config, family, sizes.head_dim)
     notes += rope.notes
-    planned = _plan_tensors(found, config, family, sizes, rope, options, notes)
+    mapping = TensorMap(family, sizes, config.label)
+    for name, matrix in _wanted(found, config, options, notes).items():
+        mapping.add(name, matrix)
+    planned = mapping.finish()
+    if rope.factors is not None:
+        name = "rope_freqs.weight"
+        planned[name] = OutputTensor(name, rope.factors.shape, (), constant=rope.factors)
     check_complete(planned, family, sizes, config.label, mtp_only=options.mtp == ONLY)
     planned = dict(sorted(planned.items(), key=lambda item: _place(item[0])))
     kind = choose_type(options.kind, planned.values())
-    general, more = general_keys(folder, family.architecture, planned, sizes)
+    metadata, more = general_keys(folder, architecture, planned, sizes)
     notes += more
-    metadata = _metadata(config, family, sizes, rope, general, kind)
+    metadata |= {
+        **model_keys(config, family, sizes, rope),
+        "general.file_type": Typed(ValueType.U32, RECIPES[kind.upper()].file_type),
+        "general.quantization_version": Typed(ValueType.U32, 2),
+    }
     n_rows = planned["token_embd.weight"].shape[0]
-    keys, more = tokenizer_keys(checkpoint, family.architecture, n_rows, options.pre)
+    keys, more = tokenizer_keys(checkpoint, architecture, n_rows, options.pre)
     metadata |= keys
     formats = choose_formats(planned, kind, metadata)
     notes += [*_window_notes(config), *more, *_fallback_notes(planned, formats, kind)]
-    return Conversion(
-        config.label, family.architecture, kind, sizes, metadata, planned, formats, notes
-    )
+    return Conversion(config.label, architecture, kind, sizes, metadata, planned, formats, notes)
 
 
 def _count_mtp(
-    found: Sorted, config: Config, family: Family, options: Options, notes: list[str]
+    found: SortedTensors,
+    config: ModelConfig,
+    family: CheckpointFamily,
+    options: Options,
+    notes: list[str],
 ) -> int:
-    """Heads to be written; what is not wanted is taken out of `found`."""
+    """The number of heads to write."""
     names = [name for name in found.matrices if name.startswith("mtp.")]
     if options.mtp == WITHOUT:
-        for name in names:
-            del found.matrices[name]
         return 0
     if not names:
-        n_named = config.count("mtp_num_hidden_layers", "num_nextn_predict_layers")
         if options.mtp == ONLY:
             raise ModelError(f"{config.label} has no MTP head: none of its tensors is named mtp.*")
-        if n_named:
+        if n_named := config.count("mtp_num_hidden_layers", "num_nextn_predict_layers"):
             notes.append(
                 f"config.json names {n_named} MTP head(s), but the tensors are not there: written "
                 "without"
@@ -140,72 +151,39 @@ def _count_mtp(
             f"{config.label}: an MTP head ({printable(names[0])}) is not known of architecture "
             f"{family.architecture}; convert without it: --no-mtp"
         )
-    numbers = {name.split(".")[2] for name in names if name.startswith("mtp.layers.")}
-    return max(1, len(numbers))
+    return max(1, len({name.split(".")[2] for name in names if name.startswith("mtp.layers.")}))
 
 
-def _plan_tensors(
-    found: Sorted,
-    config: Config,
-    family: Family,
-    sizes: Sizes,
-    rope: RopeSetting,
-    options: Options,
-    notes: list[str],
-) -> dict[str, Planned]:
-    if config.get("tie_word_embeddings") is True and "lm_head.weight" in found.matrices:
-        del found.matrices["lm_head.weight"]
+def _wanted(
+    found: SortedTensors, config: ModelConfig, options: Options, notes: list[str]
+) -> dict[str, StoredMatrix]:
+    """The matrices to write."""
+    matrices = dict(found.matrices)
+    is_tied = config.get("tie_word_embeddings") is True
+    if is_tied and "lm_head.weight" in matrices:
+        del matrices["lm_head.weight"]
         notes.append("lm_head is left out: config.json ties it to the embeddings")
-    elif "lm_head.weight" not in found.matrices and config.get("tie_word_embeddings") is not True:
+    elif not is_tied and "lm_head.weight" not in matrices:
         notes.append("no lm_head in the checkpoint: the embeddings are the output as well")
-    mapping = TensorMap(family, sizes, config.label)
-    for name, matrix in found.matrices.items():
-        if options.mtp != ONLY or name in _IN_MTP_ONLY or name.startswith("mtp."):
-            mapping.add(name, matrix)
-    planned = mapping.finish()
-    if rope.factors is not None:
-        name = "rope_freqs.weight"
-        planned[name] = Planned(name, rope.factors.shape, (), constant=rope.factors)
-    return planned
-
-
-def _metadata(
-    config: Config,
-    family: Family,
-    sizes: Sizes,
-    rope: RopeSetting,
-    general: dict[str, Any],
-    kind: str,
-) -> dict[str, Any]:
+    if options.mtp == WITHOUT:
+        return {name: m for name, m in matrices.items() if not name.startswith("mtp.")}
+    is_part = options.mtp == WITH
     return {
-        **general,
-        **model_keys(config, family, sizes, rope),
-        "general.file_type": Typed(ValueType.U32, file_type(kind)),
-        "general.quantization_version": Typed(ValueType.U32, 2),
+        n: m for n, m in matrices.items() if is_part or n.startswith("mtp.") or n in _IN_MTP_ONLY
     }
 
 
 def _place(name: str) -> tuple[int, int]:
-    """In the order in which a pass reads them; a sort keeps what stands equal."""
+    """Sorts tensors in the order in which a pass reads them."""
     if name.startswith("blk."):
         return 1, int(name.split(".")[1])
     return (0 if name in ("token_embd.weight", "rope_freqs.weight") else 2), 0
 
 
-def _sorting_notes(found: Sorted) -> list[str]:
-    if not found.other_senses:
-        return []
-    n = len(found.other_senses)
-    return [
-        f"{n} tensors of vision or audio are left out ({printable(found.other_senses[0])}, ...)"
-    ]
-
-
-def _window_notes(config: Config) -> list[str]:
-    window = config.get("sliding_window")
-    if window is None or config.get("use_sliding_window") is False:
-        return []
-    if config.model_type.startswith("qwen") and config.get("use_sliding_window") is not True:
+def _window_notes(config: ModelConfig) -> list[str]:
+    window, uses = config.get("sliding_window"), config.get("use_sliding_window")
+    is_qwen = config.model_type.startswith("qwen")
+    if window is None or uses is False or (is_qwen and uses is not True):
         return []
     return [
         f"sliding_window {printable(window)} has no key in this architecture: what is further back "
@@ -214,11 +192,9 @@ def _window_notes(config: Config) -> list[str]:
 
 
 def _fallback_notes(
-    planned: dict[str, Planned], formats: dict[str, BlockFormat], kind: str
+    planned: dict[str, OutputTensor], formats: dict[str, BlockFormat], kind: str
 ) -> list[str]:
-    if kind in ("f32", "f16", "bf16"):
-        return []
     odd = [n for n, t in planned.items() if len(t.shape) > 1 and formats[n].name == "F16"]
-    if not odd:
+    if kind in ("f32", "f16", "bf16") or not odd:
         return []
     return [f"{len(odd)} tensors become F16: their rows are no whole blocks ({odd[0]}, ...)"]

@@ -1,6 +1,5 @@
-"""A repository's files into the cache: whole, as all of them are needed, checked against the hub's
-hashes; a fetch that was cut off is gone on with.
-"""
+"""Downloads a repository's files into the cache, whole, checked against the hub's hashes; an
+interrupted download continues."""
 
 from __future__ import annotations
 
@@ -20,21 +19,16 @@ _TEMPLATES: Final = "additional_chat_templates"
 
 def fetch_descriptions(repository: Repository, progress: Progress) -> None:
     """Everything but the weights."""
-    templates = [f"{_TEMPLATES}/{name}" for name in repository.below(_TEMPLATES)]
-    names = [
-        name
-        for name in (*repository.names(), *templates)
-        if name.endswith(_ENDINGS) and (repository.files[name].size or 0) <= MAX_JSON_BYTES
-    ]
-    _fetch(repository, names, progress)
+    names = [*repository.names(), *(f"{_TEMPLATES}/{n}" for n in repository.below(_TEMPLATES))]
+    small = [name for name in names if (repository.files[name].size or 0) <= MAX_JSON_BYTES]
+    _fetch(repository, [name for name in small if name.endswith(_ENDINGS)], progress)
 
 
 def fetch_weights(repository: Repository, checkpoint: Checkpoint, progress: Progress) -> None:
+    """The files of the checkpoint's tensors that are not on this machine."""
     labels = {tensor.source.label for tensor in checkpoint.tensors.values()}
     prefix = f"{repository.label}/"
-    names = sorted(
-        label.removeprefix(prefix) for label in labels if label.startswith(prefix)
-    )  # others are here already
+    names = sorted(label.removeprefix(prefix) for label in labels if label.startswith(prefix))
     _fetch(repository, names, progress)
 
 

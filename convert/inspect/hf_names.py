@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..heads.table import BY_MODEL_TYPE
-from ..hf.families import FAMILIES as CONVERTED
+from ..hf.model_config import FAMILIES as CONVERTED
 
 # GGUF's word for every `model_type` that can be converted or has a head that can be attached.
 ARCHITECTURE_OF: Final[Mapping[str, str]] = {

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from ...core.errors import FileFormatError
 from ...core.gguf.printable import printable, printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
-from ...core.gguf.tensors import Tensor
 
 Floats = NDArray[np.float32]
 SUMS, COUNTS = ".in_sum2", ".counts"
-_LEAST = 1e-6  # of the mean: a column that nothing ever went through still has some say
+_LEAST = 1e-6  # added to the relative mean, so that no column has a weight of zero
 _MOST_ENTRIES = 1 << 20
 _LONGEST_NAME = 1 << 10
 
@@ -33,7 +32,7 @@ class Importance:
     datasets: list[str] = field(default_factory=list)
 
     def of(self, name: str, shape: tuple[int, ...]) -> Floats | None:
-        """(matrices, columns), or None where the file knows nothing of the tensor."""
+        """(matrices, columns), or None where the file has nothing about the tensor."""
         values = self.values.get(name)
         if values is None:
             return None
@@ -57,48 +56,36 @@ def read_importance(path: Path) -> Importance:
 
 def _read_gguf(path: Path) -> Importance:
     with open_gguf(path, mmap=False) as source:
-        values = {
-            name.removesuffix(SUMS): _mean(source, name)
-            for name in source.tensors
-            if name.endswith(SUMS)
-        }
-        if not values:
+        names = [name for name in source.tensors if name.endswith(SUMS)]
+        if not names:
             raise FileFormatError(
                 f"{source.label}: is no importance matrix: it has no tensors named *{SUMS}"
             )
+        values = {name.removesuffix(SUMS): _mean(source, name) for name in names}
         chunks = source.metadata.get("imatrix.chunk_count", 0)
         datasets = source.metadata.get("imatrix.datasets", [])
-    return Importance(
-        path,
-        values,
-        chunks if isinstance(chunks, int) else 0,
-        [str(name) for name in datasets] if isinstance(datasets, list) else [],
-    )
+    n_chunks = chunks if isinstance(chunks, int) else 0
+    texts = [str(name) for name in datasets] if isinstance(datasets, list) else []
+    return Importance(path, values, n_chunks, texts)
 
 
 def _mean(source: GgufFile, name: str) -> Floats:
     of = name.removesuffix(SUMS)
-    counts = source.tensors.get(of + COUNTS)
+    sums, counts = source.tensors[name], source.tensors.get(of + COUNTS)
     if counts is None:
         raise FileFormatError(f"{source.label}: {printable(of + COUNTS)} is missing beside {name}")
-    sums = source.tensors[name]
-    _check_floats(source, sums)
-    _check_floats(source, counts)
+    for tensor in (sums, counts):
+        if tensor.format.name != "F32":
+            raise FileFormatError(
+                f"{source.label}: {printable(tensor.name)} is {tensor.format.name}, expected F32"
+            )
     if not counts.n_elements or sums.n_elements % counts.n_elements:
         raise FileFormatError(
             f"{source.label}: {printable(name)} has {sums.n_elements} sums for "
             f"{counts.n_elements} counts"
         )
     n = counts.floats().reshape(-1, 1)
-    table = sums.floats().reshape(len(n), -1)
-    return _scaled(table, n, f"{source.label}: {printable(name)}")
-
-
-def _check_floats(source: GgufFile, tensor: Tensor) -> None:
-    if tensor.format.name != "F32":
-        raise FileFormatError(
-            f"{source.label}: {printable(tensor.name)} is {tensor.format.name}, expected F32"
-        )
+    return _scaled(sums.floats().reshape(len(n), -1), n, f"{source.label}: {printable(name)}")
 
 
 def _scaled(sums: Floats, counts: Floats, what: str) -> Floats:
@@ -112,8 +99,8 @@ def _scaled(sums: Floats, counts: Floats, what: str) -> Floats:
     return np.ascontiguousarray(scaled, np.float32)
 
 
-class _Words:
-    """A `.dat` file, read with every length checked."""
+class _LegacyReader:
+    """A `.dat` file, with every length checked."""
 
     def __init__(self, path: Path) -> None:
         self.data, self.at, self.label = path.read_bytes(), 0, printable_path(path)
@@ -140,23 +127,24 @@ class _Words:
             )
         return value
 
+    def text(self, what: str, shortest: int, longest: int) -> str:
+        length = self.integer(f"length of {what}", shortest, longest)
+        return self.take(length, what).decode(errors="replace")
+
 
 def _read_legacy(path: Path) -> Importance:
-    words, values = _Words(path), {}
-    for _ in range(words.integer("the number of entries", 1, _MOST_ENTRIES)):
-        name = words.take(words.integer("length of a name", 1, _LONGEST_NAME), "a name")
-        text = name.decode(errors="replace").rstrip("\0")
-        n_calls = words.integer(f"the calls of {printable(text)}", 0, 2**31 - 1)
-        n = words.integer(f"the values of {printable(text)}", 1, 2**31 - 1)
-        sums = np.frombuffer(words.take(4 * n, f"the values of {printable(text)}"), "<f4")
+    reader, values = _LegacyReader(path), {}
+    for _ in range(reader.integer("the number of entries", 1, _MOST_ENTRIES)):
+        name = reader.text("a name", 1, _LONGEST_NAME).rstrip("\0")
+        n_calls = reader.integer(f"the calls of {printable(name)}", 0, 2**31 - 1)
+        n = reader.integer(f"the values of {printable(name)}", 1, 2**31 - 1)
+        data = reader.take(4 * n, f"the values of {printable(name)}")
+        sums = np.frombuffer(data, "<f4").reshape(1, -1).astype(np.float32)
         counted = np.full((1, 1), max(n_calls, 1), np.float32)
-        values[text] = _scaled(
-            sums.reshape(1, -1).astype(np.float32), counted, f"{words.label}: {printable(text)}"
-        )
+        values[name] = _scaled(sums, counted, f"{reader.label}: {printable(name)}")
     n_chunks, datasets = 0, []
-    if words.left >= 4:  # younger files say where they are from
-        n_chunks = words.integer("the number of chunks", -(2**31), 2**31 - 1)
-        if words.left > 4:
-            length = words.integer("length of the data set's name", 0, words.left - 4)
-            datasets = [words.take(length, "the data set's name").decode(errors="replace")]
+    if reader.left >= 4:  # newer files also hold the number of chunks and the data set
+        n_chunks = reader.integer("the number of chunks", -(2**31), 2**31 - 1)
+        if reader.left > 4:
+            datasets = [reader.text("the data set's name", 0, reader.left - 4)]
     return Importance(path, values, n_chunks, datasets)

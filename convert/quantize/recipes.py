@@ -1,9 +1,8 @@
 """The mixtures of llama-quantize: which type each tensor of a file gets.
 
-As llama.cpp decides it (src/llama-quant.cpp, 2026). Easily missed: with tied embeddings the token
-table counts as the output matrix; layers are counted with the MTP blocks, and what looks like an
-`attn_v` is counted in the order of the names within each layer; a tensor that a rule took is not
-counted at all.
+The rules are llama.cpp's (src/llama-quant.cpp, 2026). With tied embeddings the token table counts
+as the output matrix. Layers are counted with the MTP blocks. Tensors of kind `attn_v` are counted
+in the order of the names within each layer; a tensor that a rule decides is not counted.
 """
 
 from __future__ import annotations
@@ -12,50 +11,34 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ...core.errors import ConfigError
-from .names import EMBEDDING, OUTPUT, Facts, Shape, kind_of, layer_of
+from .model_facts import EMBEDDING, OUTPUT, ModelFacts, Shape, kind_of, layer_of
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class QuantizeRecipe:
     name: str
     file_type: int  # llama.cpp's number for general.file_type
-    base: str  # the type of whatever has no rule of its own
+    base: str  # the type of every tensor without a rule of its own
 
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("Q4_0", 2, "Q4_0"),
-        Recipe("Q4_1", 3, "Q4_1"),
-        Recipe("Q5_0", 8, "Q5_0"),
-        Recipe("Q5_1", 9, "Q5_1"),
-        Recipe("Q8_0", 7, "Q8_0"),
-        Recipe("Q2_K", 10, "Q2_K"),
-        Recipe("Q2_K_S", 21, "Q2_K"),
-        Recipe("Q3_K_S", 11, "Q3_K"),
-        Recipe("Q3_K_M", 12, "Q3_K"),
-        Recipe("Q3_K_L", 13, "Q3_K"),
-        Recipe("Q4_K_S", 14, "Q4_K"),
-        Recipe("Q4_K_M", 15, "Q4_K"),
-        Recipe("Q5_K_S", 16, "Q5_K"),
-        Recipe("Q5_K_M", 17, "Q5_K"),
-        Recipe("Q6_K", 18, "Q6_K"),
-        Recipe("IQ4_NL", 25, "IQ4_NL"),
-        Recipe("IQ4_XS", 30, "IQ4_XS"),
-        Recipe("MXFP4_MOE", 38, "MXFP4"),
-        Recipe("F16", 1, "F16"),
-        Recipe("BF16", 32, "BF16"),
-        Recipe("F32", 0, "F32"),
+RECIPES: dict[str, QuantizeRecipe] = {
+    name: QuantizeRecipe(name, file_type, base)
+    for name, file_type, base in (
+        ("Q4_0", 2, "Q4_0"), ("Q4_1", 3, "Q4_1"), ("Q5_0", 8, "Q5_0"), ("Q5_1", 9, "Q5_1"),
+        ("Q8_0", 7, "Q8_0"), ("Q2_K", 10, "Q2_K"), ("Q2_K_S", 21, "Q2_K"), ("Q3_K_S", 11, "Q3_K"),
+        ("Q3_K_M", 12, "Q3_K"), ("Q3_K_L", 13, "Q3_K"), ("Q4_K_S", 14, "Q4_K"),
+        ("Q4_K_M", 15, "Q4_K"), ("Q5_K_S", 16, "Q5_K"), ("Q5_K_M", 17, "Q5_K"),
+        ("Q6_K", 18, "Q6_K"), ("IQ4_NL", 25, "IQ4_NL"), ("IQ4_XS", 30, "IQ4_XS"),
+        ("MXFP4_MOE", 38, "MXFP4"), ("F16", 1, "F16"), ("BF16", 32, "BF16"), ("F32", 0, "F32"),
     )
-}
+}  # fmt: skip
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 COPY = "COPY"  # every tensor stays as it is, but for the rules
 
 
-def find_recipe(name: str) -> Recipe | None:
+def find_recipe(name: str) -> QuantizeRecipe | None:
     """None for COPY."""
-    wanted = name.upper()
-    wanted = ALIASES.get(wanted, wanted)
+    wanted = ALIASES.get(name.upper(), name.upper())
     if wanted == COPY:
         return None
     if wanted not in RECIPES:
@@ -71,10 +54,10 @@ def find_recipe(name: str) -> Recipe | None:
 
 @dataclass(slots=True)
 class Mixture:
-    """Goes through the tensors of a file in llama.cpp's order, counting as it does."""
+    """Decides the types of a file's tensors in llama.cpp's order, with its counts."""
 
-    recipe: Recipe
-    facts: Facts
+    recipe: QuantizeRecipe
+    facts: ModelFacts
     has_importance: bool
     is_tied: bool
     n_attention: int
@@ -94,23 +77,17 @@ class Mixture:
         choose = _CHOICES.get(kind)
         if choose is None:
             return self.recipe.base
-        return choose(self, self._layer(name, kind, number)) or self.recipe.base
-
-    def _layer(self, name: str, kind: str, number: int) -> int:
-        """Of experts by their name, because they need not follow one another."""
         layer = layer_of(name)
         if self.facts.n_experts > 1 and kind == "ffn_down" and layer is not None:
-            return layer
-        return number
+            number = layer  # layers with experts need not follow one another
+        return choose(self, number) or self.recipe.base
 
     def _output(self, shape: Shape, block_size: int) -> str:
         if self.output_type is not None:
             return self.output_type
-        if self.recipe.name == "MXFP4_MOE" or self.facts.architecture == "falcon":
-            return "Q8_0"
-        if shape[-1] % block_size or self.recipe.base == "Q8_0":
-            return "Q8_0"
-        return "Q6_K"
+        is_q8 = self.recipe.name == "MXFP4_MOE" or self.recipe.base == "Q8_0"
+        is_q8 |= self.facts.architecture == "falcon" or shape[-1] % block_size != 0
+        return "Q8_0" if is_q8 else "Q6_K"
 
     def gets_more(self, layer: int, n_layers: int) -> bool:
         """The first and the last eighth, and every third layer between them."""
@@ -140,13 +117,7 @@ def _attn_v_of_recipe(mixture: Mixture, name: str, number: int) -> str | None:
         return "Q5_K"
     if name in ("Q4_K_M", "Q5_K_M") and mixture.gets_more(number, mixture.n_attention):
         return "Q6_K"
-    if name == "Q4_K_S" and number < 4:
-        return "Q5_K"
-    return None
-
-
-def _attn_k(mixture: Mixture, _: int) -> str | None:
-    return "Q8_0" if mixture.facts.n_experts == 8 else None
+    return "Q5_K" if name == "Q4_K_S" and number < 4 else None
 
 
 def _attn_output(mixture: Mixture, _: int) -> str | None:
@@ -162,7 +133,10 @@ def _attn_output(mixture: Mixture, _: int) -> str | None:
 def _ffn_down(mixture: Mixture, layer: int) -> str | None:
     name, n_layers = mixture.recipe.name, mixture.facts.n_layers
     if mixture.facts.architecture == "falcon" and name in _FALCON_DOWN:
-        return _FALCON_DOWN[name](mixture, layer)
+        first, some, others = _FALCON_DOWN[name]
+        if layer < n_layers // 16:
+            return first
+        return some if mixture.gets_more(layer, n_layers) else others
     if name == "Q3_K_M":
         return "Q5_K" if layer < n_layers // 16 else "Q4_K"
     if name in ("Q4_K_M", "Q5_K_M"):
@@ -178,29 +152,16 @@ def _ffn_down(mixture: Mixture, layer: int) -> str | None:
     return {"Q2_K_S": "Q4_K", "Q4_K_S": "Q5_K"}.get(name)
 
 
-def _falcon_q3_k_m(mixture: Mixture, layer: int) -> str | None:
-    n_layers = mixture.facts.n_layers
-    if layer < n_layers // 16:
-        return "Q5_K"
-    return "Q4_K" if mixture.gets_more(layer, n_layers) else "Q3_K"
-
-
-def _falcon_q4_k_m(mixture: Mixture, layer: int) -> str | None:
-    n_layers = mixture.facts.n_layers
-    if layer < n_layers // 16:
-        return "Q6_K"
-    return "Q5_K" if mixture.gets_more(layer, n_layers) else "Q4_K"
-
-
-_FALCON_DOWN: dict[str, Callable[[Mixture, int], str | None]] = {
-    "Q3_K_M": _falcon_q3_k_m,
-    "Q3_K_L": lambda mixture, layer: "Q4_K",
-    "Q4_K_M": _falcon_q4_k_m,
-    "Q4_K_S": lambda mixture, layer: None,
+# The first sixteenth of the layers, those that get more, and the others.
+_FALCON_DOWN = {
+    "Q3_K_M": ("Q5_K", "Q4_K", "Q3_K"),
+    "Q3_K_L": ("Q4_K", "Q4_K", "Q4_K"),
+    "Q4_K_M": ("Q6_K", "Q5_K", "Q4_K"),
+    "Q4_K_S": (None, None, None),
 }
 _CHOICES: dict[str, Callable[[Mixture, int], str | None]] = {
     "attn_v": _attn_v,
-    "attn_k": _attn_k,
+    "attn_k": lambda mixture, _: "Q8_0" if mixture.facts.n_experts == 8 else None,
     "attn_output": _attn_output,
     "ffn_down": _ffn_down,
 }

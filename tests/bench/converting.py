@@ -17,11 +17,11 @@ from support.random_shapes import Sizes
 from support.sparse_file import write_sparse_qwen35
 
 from nextn.convert.files.output import Output
-from nextn.convert.quantize.encode import encode
-from nextn.convert.quantize.native import WRITERS
-from nextn.convert.quantize.plan import Wishes, make_plan
+from nextn.convert.quantize.block_writers import WRITERS
+from nextn.convert.quantize.native_quantizer import encode
+from nextn.convert.quantize.quantize_file import quantize_file
+from nextn.convert.quantize.quantize_plan import QuantizeOptions, make_plan
 from nextn.convert.quantize.recipes import find_recipe
-from nextn.convert.quantize.run import quantize_file
 from nextn.core.gguf.quants import dequantize, find_format
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.gguf.types import Writable
@@ -80,7 +80,7 @@ def speed(setup: Setup) -> list[Figure]:
     for _ in range(ROUNDS + 1):  # the first compiles
         for kind, rates in found.items():
             with open_gguf(source) as file:
-                plan = make_plan(file, Wishes(find_recipe(kind), is_pure=True))
+                plan = make_plan(file, QuantizeOptions(find_recipe(kind), is_pure=True))
                 out = Output(setup.folder / "quantised.gguf", overwrite=True)
                 result = quantize_file(file, plan, out, n_threads=setup.threads)
             rates.append(result.source_bytes / result.seconds / 1e6)

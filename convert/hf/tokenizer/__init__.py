@@ -1,5 +1,5 @@
-"""Tokenizers of checkpoints as GGUF's keys, recognised, and tried against the original."""
+"""Tokenizers of checkpoints as GGUF's keys, recognised, and compared with the original."""
 
-from .keys import tokenizer_keys
+from .vocab_keys import tokenizer_keys
 
 __all__ = ["tokenizer_keys"]

@@ -1,4 +1,4 @@
-"""tokenizer.model: SentencePiece's protobuf, as much of it as a vocabulary needs.
+"""tokenizer.model: the part of SentencePiece's protobuf that a vocabulary needs.
 
 Fields of ModelProto: 1 pieces (1 text, 2 score, 3 kind), 2 trainer (3 algorithm), 3 normalizer
 (3 whether a space is put in front). Kinds have the numbers that GGUF gives them.
@@ -14,22 +14,22 @@ from typing import Final
 
 from ....core.errors import FileFormatError
 from ....core.tokenizer.vocabulary import Kind
+from .vocab_files import TokenPiece
 
 UNIGRAM, BPE = 1, 2
 MAX_PIECES: Final = 1 << 24
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-Value = int | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Proto:
-    pieces: list[tuple[str, int, float]]  # text, kind, score
+class SentencePieceProto:
+    pieces: list[TokenPiece]
     algorithm: int
     adds_space: bool
 
 
-def parse_proto(data: bytes, label: str) -> Proto:
-    pieces: list[tuple[str, int, float]] = []
+def parse_proto(data: bytes, label: str) -> SentencePieceProto:
+    pieces: list[TokenPiece] = []
     algorithm, adds_space = UNIGRAM, True
     try:
         for number, value in _fields(data):
@@ -45,10 +45,10 @@ def parse_proto(data: bytes, label: str) -> Proto:
         raise FileFormatError(f"{label} is not a SentencePiece model ({str(error)[:80]})") from None
     if not pieces:
         raise FileFormatError(f"{label} is not a SentencePiece model (it holds no piece)")
-    return Proto(pieces, algorithm, adds_space)
+    return SentencePieceProto(pieces, algorithm, adds_space)
 
 
-def _piece(data: bytes) -> tuple[str, int, float]:
+def _piece(data: bytes) -> TokenPiece:
     text, kind, score = "", int(Kind.NORMAL), 0.0
     for number, value in _fields(data):
         if number == 1 and isinstance(value, bytes):
@@ -69,7 +69,7 @@ def _integer(data: bytes, wanted: int, default: int) -> int:
     return default
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value; fixed widths as their bytes."""
     at = 0
     while at < len(data):

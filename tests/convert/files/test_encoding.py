@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from nextn.convert.files.encoding import check_type
 from nextn.convert.files.sharding import parse_size
-from nextn.convert.quantize.encode import ENCODED, encode
+from nextn.convert.quantize.native_quantizer import ENCODED, encode
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.quants import find_format
 

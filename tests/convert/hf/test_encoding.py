@@ -12,7 +12,7 @@ from support.checkpoints import State, build_checkpoint, save_state
 from support.converting import convert, plan
 
 from nextn.cli.app import run
-from nextn.convert.hf import matrix
+from nextn.convert.hf import matrix_rows
 from nextn.core.gguf.reader import open_gguf
 
 KINDS = {"f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
@@ -31,7 +31,7 @@ def test_every_type(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     build_checkpoint("qwen35", tmp_path, mtp=True, edit=edit)
     plain = open_gguf(convert(tmp_path, tmp_path / "f32.gguf"))
-    monkeypatch.setattr(matrix, "SLAB_BYTES", 5000)  # some rows at a time
+    monkeypatch.setattr(matrix_rows, "SLAB_BYTES", 5000)  # some rows at a time
     made = open_gguf(convert(tmp_path, tmp_path / "out.gguf", kind=kind))
     wanted = gguf.GGMLQuantizationType[KINDS[kind]]
     seen = set()

@@ -18,7 +18,7 @@ from support.converting import check_line, convert, plan
 
 from nextn.convert.checkpoint import open_checkpoint
 from nextn.convert.hf import Options, plan_conversion
-from nextn.convert.hf.matrix import Planned
+from nextn.convert.hf.matrix_rows import OutputTensor
 from nextn.core.errors import ConfigError, ModelError, NextnError
 from nextn.core.gguf.reader import open_gguf
 
@@ -171,8 +171,8 @@ def test_an_interrupt_leaves_nothing(
             raise KeyboardInterrupt
         yield from whole(self)
 
-    whole = Planned.slabs
-    monkeypatch.setattr(Planned, "slabs", slabs)
+    whole = OutputTensor.slabs
+    monkeypatch.setattr(OutputTensor, "slabs", slabs)
     with pytest.raises(KeyboardInterrupt):
         convert(hybrid.folder, tmp_path / "out.gguf")
     assert len(seen) == 1  # the temporary file was there

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from nextn.convert.checkpoint.folder import Folder
 from nextn.convert.checkpoint.safetensors import read_tensors
-from nextn.convert.hf.config import Config
-from nextn.convert.hf.matrix import Matrix
-from nextn.convert.hf.names import sort_tensors
+from nextn.convert.hf.matrix_rows import StoredMatrix
+from nextn.convert.hf.model_config import ModelConfig
+from nextn.convert.hf.stored_names import sort_tensors
 
 BLOCK = (16, 24)
 # Shapes of weight and scale; rows times columns of the fourth are also its number of scales.
@@ -32,11 +32,11 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-def saved(folder: Path, weight: torch.Tensor, scale: torch.Tensor, suffix: str) -> Matrix:
+def saved(folder: Path, weight: torch.Tensor, scale: torch.Tensor, suffix: str) -> StoredMatrix:
     save_file({"x.weight": weight, f"x.weight{suffix}": scale}, folder / "m.safetensors")
     tensors, _ = read_tensors(Folder(folder).open("m.safetensors"))
     settings: dict[str, Any] = {"quantization_config": {"weight_block_size": list(BLOCK)}}
-    return sort_tensors(tensors, Config("it", settings)).matrices["x.weight"]
+    return sort_tensors(tensors, ModelConfig("it", settings)).matrices["x.weight"]
 
 
 def spread(scale: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Original
 
 from nextn.convert.checkpoint.folder import Checkpoint, Folder
 from nextn.convert.hf.tokenizer import tokenizer_keys
-from nextn.convert.hf.tokenizer.pre import PROBE, _cut
+from nextn.convert.hf.tokenizer.pre_detection import PROBE, _cut
 from nextn.convert.hf.tokenizer.sentencepiece import parse_proto
 from nextn.core.errors import FileFormatError, ModelError, NextnError
 from nextn.core.gguf.types import Typed

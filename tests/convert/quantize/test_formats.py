@@ -9,7 +9,8 @@ from gguf.quants import dequantize as gguf_dequantize
 from gguf.quants import quantize as gguf_quantize
 from numpy.typing import NDArray
 
-from nextn.convert.quantize.native import WIDENERS, WRITERS, Native
+from nextn.convert.quantize.block_writers import WRITERS
+from nextn.convert.quantize.native_quantizer import WIDENERS, NativeQuantizer
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.gguf.quants import dequantize, find_format
 
@@ -23,8 +24,8 @@ GAUSSIAN = {
 
 
 @pytest.fixture(scope="module")
-def native() -> Native:
-    return Native(WRITERS)
+def native() -> NativeQuantizer:
+    return NativeQuantizer(WRITERS)
 
 
 def gaussian(n_rows: int, width: int = 512, scale: float = 0.02, seed: int = 0) -> Floats:
@@ -32,7 +33,9 @@ def gaussian(n_rows: int, width: int = 512, scale: float = 0.02, seed: int = 0) 
     return (rng.standard_normal((n_rows, width)) * scale).astype(np.float32)
 
 
-def stored(native: Native, kind: str, rows: Floats, columns: Floats | None = None) -> Floats:
+def stored(
+    native: NativeQuantizer, kind: str, rows: Floats, columns: Floats | None = None
+) -> Floats:
     form = find_format(kind)
     out = np.full(form.n_bytes(rows.size), 0xAA, np.uint8)
     native.quantize(form, rows, columns, out)
@@ -50,7 +53,7 @@ def error(rows: Floats, back: Floats, weights: Floats | float = 1.0) -> float:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_gaussian_weights(kind: str, native: Native) -> None:
+def test_gaussian_weights(kind: str, native: NativeQuantizer) -> None:
     rows = gaussian(32)
     found = error(rows, stored(native, kind, rows))
     assert 0.95 * GAUSSIAN[kind] < found < GAUSSIAN[kind]
@@ -58,7 +61,9 @@ def test_gaussian_weights(kind: str, native: Native) -> None:
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("n_blocks", [1, 2, 15, 16, 17, 33])
-def test_blocks_do_not_depend_on_their_neighbours(kind: str, n_blocks: int, native: Native) -> None:
+def test_blocks_do_not_depend_on_their_neighbours(
+    kind: str, n_blocks: int, native: NativeQuantizer
+) -> None:
     """Sixteen are done at once; the last ones may be fewer."""
     form = find_format(kind)
     rows = gaussian(n_blocks, form.block_size)
@@ -68,7 +73,7 @@ def test_blocks_do_not_depend_on_their_neighbours(kind: str, n_blocks: int, nati
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_zeros_stay_zeros(kind: str, native: Native) -> None:
+def test_zeros_stay_zeros(kind: str, native: NativeQuantizer) -> None:
     rows = gaussian(4)
     rows[1] = 0
     rows[2, 256:] = -0.0
@@ -80,7 +85,7 @@ def test_zeros_stay_zeros(kind: str, native: Native) -> None:
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("value", [0.5, -0.5, 3e-2, -1000.0])
-def test_a_constant_is_kept(kind: str, value: float, native: Native) -> None:
+def test_a_constant_is_kept(kind: str, value: float, native: NativeQuantizer) -> None:
     """MXFP4 can miss by a fifth, as from 5 to 4 or 6; the others have a scale to fit."""
     back = stored(native, kind, np.full((2, 512), value, np.float32))
     tolerance = 0.21 if kind == "MXFP4" else 0.02
@@ -91,7 +96,7 @@ def test_a_constant_is_kept(kind: str, value: float, native: Native) -> None:
 @pytest.mark.parametrize(
     "shape", ["positive", "negative", "shifted", "outlier", "sparse", "tiny", "large", "ramp"]
 )
-def test_odd_weights_are_finite_and_near(kind: str, shape: str, native: Native) -> None:
+def test_odd_weights_are_finite_and_near(kind: str, shape: str, native: NativeQuantizer) -> None:
     rows = {
         "positive": np.abs(gaussian(8)),
         "negative": -np.abs(gaussian(8)),
@@ -113,7 +118,9 @@ def test_odd_weights_are_finite_and_near(kind: str, shape: str, native: Native) 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind not in ("Q8_0", "MXFP4")])
-def test_importance_moves_the_error_to_where_it_matters_less(kind: str, native: Native) -> None:
+def test_importance_moves_the_error_to_where_it_matters_less(
+    kind: str, native: NativeQuantizer
+) -> None:
     rows = gaussian(32)
     columns = np.where(np.arange(512) % 4 == 0, 20.0, 0.2).astype(np.float32)
     with_it, without = stored(native, kind, rows, columns), stored(native, kind, rows)
@@ -122,14 +129,14 @@ def test_importance_moves_the_error_to_where_it_matters_less(kind: str, native: 
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_columns_of_no_importance_at_all(kind: str, native: Native) -> None:
+def test_columns_of_no_importance_at_all(kind: str, native: NativeQuantizer) -> None:
     columns = np.zeros(512, np.float32) + np.float32(1e-6)
     columns[:32] = 1
     assert np.isfinite(stored(native, kind, gaussian(4), columns)).all()
 
 
 @pytest.mark.parametrize("kind", ["Q8_0"])
-def test_the_same_bytes_as_others(kind: str, native: Native) -> None:
+def test_the_same_bytes_as_others(kind: str, native: NativeQuantizer) -> None:
     rows, form = gaussian(16), find_format(kind)
     out = np.zeros(form.n_bytes(rows.size), np.uint8)
     native.quantize(form, rows, None, out)
@@ -139,16 +146,18 @@ def test_the_same_bytes_as_others(kind: str, native: Native) -> None:
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q5_1", "IQ4_XS", "MXFP4", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize("name", [name for name, kind in SETS.items() if kind.is_available()])
-def test_every_instruction_set_is_as_good(kind: str, name: str, native: Native) -> None:
+def test_every_instruction_set_is_as_good(kind: str, name: str, native: NativeQuantizer) -> None:
     rows = gaussian(8)
-    plain = Native([kind], simd=SETS[name]())
+    plain = NativeQuantizer([kind], simd=SETS[name]())
     ratio = error(rows, stored(plain, kind, rows)) / error(rows, stored(native, kind, rows))
     assert 0.999 < ratio < 1.001
 
 
 @pytest.mark.parametrize("kind", WIDENERS)
 @pytest.mark.parametrize("bad", [None, np.inf, -np.inf, np.nan])
-def test_widening_sees_what_is_no_number(kind: str, bad: float | None, native: Native) -> None:
+def test_widening_sees_what_is_no_number(
+    kind: str, bad: float | None, native: NativeQuantizer
+) -> None:
     values = gaussian(1, 64)[0]
     values[37] = -3
     if bad is not None:

@@ -11,10 +11,11 @@ from support.ggml_quantize import ggml_quantize
 from support.llama_cpp import LlamaCpp
 
 from nextn.convert.files.output import Output
-from nextn.convert.quantize.native import WRITERS, Native
-from nextn.convert.quantize.plan import Wishes, make_plan
+from nextn.convert.quantize.block_writers import WRITERS
+from nextn.convert.quantize.native_quantizer import NativeQuantizer
+from nextn.convert.quantize.quantize_file import quantize_file
+from nextn.convert.quantize.quantize_plan import QuantizeOptions, make_plan
 from nextn.convert.quantize.recipes import RECIPES, find_recipe
-from nextn.convert.quantize.run import quantize_file
 from nextn.core import nano
 from nextn.core.gguf.quants import dequantize, find_format
 from nextn.core.gguf.reader import open_gguf
@@ -40,14 +41,16 @@ def weights(name: str) -> Floats:
 
 
 @pytest.fixture(scope="module")
-def native() -> Native:
-    return Native(WRITERS)
+def native() -> NativeQuantizer:
+    return NativeQuantizer(WRITERS)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("name", ["gaussian", "heavy", "trained"])
 @pytest.mark.parametrize("with_importance", [False, True])
-def test_errors_are_no_larger(kind: str, name: str, with_importance: bool, native: Native) -> None:
+def test_errors_are_no_larger(
+    kind: str, name: str, with_importance: bool, native: NativeQuantizer
+) -> None:
     rows, form = weights(name), find_format(kind)
     rng = np.random.default_rng(4)
     columns = rng.chisquare(1, (rows.shape[1],)).astype(np.float32) + np.float32(0.05)
@@ -73,7 +76,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def convert(source: Path, target: Path, recipe: str) -> Path:
     with open_gguf(source) as file:
-        plan = make_plan(file, Wishes(find_recipe(recipe), allows_requantising=True))
+        plan = make_plan(file, QuantizeOptions(find_recipe(recipe), allows_requantising=True))
         quantize_file(file, plan, Output(target), n_threads=2)
     return target
 

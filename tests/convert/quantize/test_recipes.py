@@ -9,22 +9,22 @@ import pytest
 from support.quantize_families import FAMILIES, TYPES, cases, digest, write_family, write_importance
 
 from nextn.convert.quantize.imatrix import read_importance
-from nextn.convert.quantize.plan import Wishes, check_plan, make_plan
+from nextn.convert.quantize.quantize_plan import QuantizeOptions, check_plan, make_plan
 from nextn.convert.quantize.recipes import find_recipe
-from nextn.convert.quantize.rules import parse_rule
+from nextn.convert.quantize.type_rules import parse_rule
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import open_gguf
 
 ANSWERS: dict[str, dict[str, str]] = json.loads(TYPES.read_text(encoding="utf-8"))
 
 
-def wishes(recipe: str, flags: str, folder: Path, family: str) -> Wishes:
+def options_of(recipe: str, flags: str, folder: Path, family: str) -> QuantizeOptions:
     importance = None
     if flags == "imatrix":
         path = write_importance(folder / "imatrix.gguf", FAMILIES[family][1])
         importance = read_importance(path)
     rules = ("ffn_down=q8_0", "attn_v=q5_k") if flags == "rules" else ()
-    return Wishes(
+    return QuantizeOptions(
         find_recipe(recipe),
         rules=tuple(parse_rule(rule) for rule in rules),
         output_type="Q5_K" if flags == "output" else None,
@@ -41,7 +41,7 @@ def test_types_are_those_of_llama_quantize(family: str, tmp_path: Path) -> None:
     different = []
     with open_gguf(path) as source:
         for recipe, flags in cases():
-            plan = make_plan(source, wishes(recipe, flags, tmp_path, family))
+            plan = make_plan(source, options_of(recipe, flags, tmp_path, family))
             types = {item.tensor.name: item.format.name for item in plan.items}
             case = f"{recipe} {flags}".strip()
             if digest(types) != ANSWERS[family][case]:
@@ -59,8 +59,8 @@ def test_the_smallest_recipe_needs_importance(tmp_path: Path) -> None:
     path = write_family(tmp_path / "model.gguf", "llama tied")
     with open_gguf(path) as source:
         with pytest.raises(ConfigError, match="--imatrix"):
-            check_plan(make_plan(source, wishes("Q2_K_S", "", tmp_path, "llama tied")))
-        check_plan(make_plan(source, wishes("Q2_K_S", "imatrix", tmp_path, "llama tied")))
+            check_plan(make_plan(source, options_of("Q2_K_S", "", tmp_path, "llama tied")))
+        check_plan(make_plan(source, options_of("Q2_K_S", "imatrix", tmp_path, "llama tied")))
 
 
 def test_names_of_recipes() -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.quantize_families import write_family
 
-from nextn.convert.quantize.plan import Plan, Wishes, make_plan
+from nextn.convert.quantize.quantize_plan import QuantizeOptions, QuantizePlan, make_plan
 from nextn.convert.quantize.recipes import find_recipe
-from nextn.convert.quantize.rules import parse_rule, read_rules
+from nextn.convert.quantize.type_rules import parse_rule, read_rules
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import open_gguf
 
@@ -71,10 +71,10 @@ def test_rules_in_a_file(tmp_path: Path) -> None:
         read_rules(path)
 
 
-def plan_with(folder: Path, family: str, *rules: str, recipe: str = "Q4_K_M") -> Plan:
+def plan_with(folder: Path, family: str, *rules: str, recipe: str = "Q4_K_M") -> QuantizePlan:
     with open_gguf(write_family(folder / "model.gguf", family)) as source:
         parsed = tuple(parse_rule(rule) for rule in rules)
-        return make_plan(source, Wishes(find_recipe(recipe), rules=parsed))
+        return make_plan(source, QuantizeOptions(find_recipe(recipe), rules=parsed))
 
 
 def test_the_first_that_fits_decides(tmp_path: Path) -> None:

@@ -15,15 +15,14 @@ import pytest
 from numpy.typing import NDArray
 from support.quantize_families import FAMILIES, write_importance
 
+import nextn.convert.quantize.quantize_file as file_conversion
 from nextn.convert.files.output import Output
-from nextn.convert.quantize import slabs
 from nextn.convert.quantize.imatrix import Importance, read_importance
-from nextn.convert.quantize.native import Native
-from nextn.convert.quantize.plan import Plan, Wishes, make_plan
+from nextn.convert.quantize.native_quantizer import NativeQuantizer
+from nextn.convert.quantize.quantize_file import QuantizeResult, quantize_file, slabs_of
+from nextn.convert.quantize.quantize_plan import QuantizeOptions, QuantizePlan, make_plan
 from nextn.convert.quantize.recipes import find_recipe
-from nextn.convert.quantize.rules import parse_rule
-from nextn.convert.quantize.run import Result, quantize_file
-from nextn.convert.quantize.slabs import slabs_of
+from nextn.convert.quantize.type_rules import parse_rule
 from nextn.core.errors import ConfigError, ModelError, NextnError
 from nextn.core.gguf.quants import dequantize, find_format
 from nextn.core.gguf.reader import open_gguf
@@ -79,10 +78,12 @@ def write_model(
     return path
 
 
-def convert(source: Path, target: Path, recipe: str = "Q4_K_M", **more: Any) -> Result:
-    given = {name: more.pop(name) for name in list(more) if name in Wishes.__dataclass_fields__}
+def convert(source: Path, target: Path, recipe: str = "Q4_K_M", **more: Any) -> QuantizeResult:
+    given = {
+        name: more.pop(name) for name in list(more) if name in QuantizeOptions.__dataclass_fields__
+    }
     with open_gguf(source) as file:
-        plan = make_plan(file, Wishes(find_recipe(recipe), **given))
+        plan = make_plan(file, QuantizeOptions(find_recipe(recipe), **given))
         shard_bytes = more.pop("max_shard_bytes", None)
         return quantize_file(file, plan, Output(target, max_bytes=shard_bytes), n_threads=2, **more)
 
@@ -147,11 +148,11 @@ def test_the_number_of_threads_and_slabs_changes_nothing(
 ) -> None:
     source = write_model(tmp_path / "in.gguf")
     convert(source, tmp_path / "a.gguf")
-    monkeypatch.setattr(slabs, "SLAB_ELEMENTS", 1024)
+    monkeypatch.setattr(file_conversion, "SLAB_ELEMENTS", 1024)
     convert(source, tmp_path / "b.gguf")
     with open_gguf(source) as file:
         assert len(slabs_of(file.tensors["blk.0.ffn_down_exps.weight"])) == 3 * 6
-        plan = make_plan(file, Wishes(find_recipe("Q4_K_M")))
+        plan = make_plan(file, QuantizeOptions(find_recipe("Q4_K_M")))
         quantize_file(file, plan, Output(tmp_path / "c.gguf"), n_threads=1)
     whole = (tmp_path / "a.gguf").read_bytes()
     assert whole == (tmp_path / "b.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()
@@ -186,7 +187,7 @@ def test_each_expert_has_its_own_importance(tmp_path: Path) -> None:
     )
     with open_gguf(tmp_path / "out.gguf") as new:
         tensor = new.tensors[name]
-        native, form = Native([tensor.format.name]), tensor.format
+        native, form = NativeQuantizer([tensor.format.name]), tensor.format
         for expert, own in enumerate(tensor.data.reshape(3, -1)):
             out = np.zeros(own.size, np.uint8)
             native.quantize(form, values_of(name)[expert].copy(), columns[expert], out)
@@ -207,7 +208,7 @@ def test_importance_of_another_model(tmp_path: Path) -> None:
 def test_what_importance_does_not_know_is_told(tmp_path: Path) -> None:
     with open_gguf(write_model(tmp_path / "in.gguf")) as file:
         importance = Importance(tmp_path, {}, 0)
-        plan = make_plan(file, Wishes(find_recipe("Q4_0"), importance=importance))
+        plan = make_plan(file, QuantizeOptions(find_recipe("Q4_0"), importance=importance))
     assert "blk.0.attn_q.weight" in plan.without_importance()
     assert "output_norm.weight" not in plan.without_importance()
 
@@ -292,7 +293,7 @@ def test_targets_that_cannot_be(tmp_path: Path) -> None:
 def test_quantised_sources(tmp_path: Path) -> None:
     convert(write_model(tmp_path / "in.gguf"), tmp_path / "q8.gguf", "Q8_0")
     with open_gguf(tmp_path / "q8.gguf") as file:
-        plan = make_plan(file, Wishes(find_recipe("Q4_0")))
+        plan = make_plan(file, QuantizeOptions(find_recipe("Q4_0")))
         assert {item.tensor.format.name for item in plan.items if item.is_requantised} == {"Q8_0"}
     convert(tmp_path / "q8.gguf", tmp_path / "back.gguf", "F32")
     convert(tmp_path / "q8.gguf", tmp_path / "again.gguf", "Q8_0")
@@ -338,7 +339,7 @@ def test_a_file_that_is_no_model_of_a_known_family(tmp_path: Path) -> None:
         for name, shape in shapes.items()
     ]
     write_gguf(tmp_path / "in.gguf", metadata, tensors)
-    plan: Plan
+    plan: QuantizePlan
     with open_gguf(tmp_path / "in.gguf") as file:
-        plan = make_plan(file, Wishes(find_recipe("Q4_K_M")))
+        plan = make_plan(file, QuantizeOptions(find_recipe("Q4_K_M")))
     assert "Q4_K" in plan.formats

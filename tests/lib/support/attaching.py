@@ -11,7 +11,7 @@ from nextn.convert.files.head_of_gguf import read_gguf_head
 from nextn.convert.files.output import Output
 from nextn.convert.files.source import open_source
 from nextn.convert.heads.from_checkpoint import read_checkpoint_head
-from nextn.convert.quantize.rules import parse_rule
+from nextn.convert.quantize.type_rules import parse_rule
 from nextn.core.gguf.reader import GgufFile, open_gguf
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nextn.convert.hf.rope import llama3_factors
+from nextn.convert.hf.rope_setting import llama3_factors
 from nextn.convert.hf_tensors import Rules, Tensors, map_tensors
 
 from .vocab import N_VOCAB, tokenizer_metadata

@@ -1,17 +1,17 @@
-"""All sizes of a model, checked once. What tensors must look like follows from them."""
+"""All sizes of a model, checked once. The shapes of the tensors follow from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ...core.gguf.printable import printable
 from ...core.models.hparams import MAX_LAYERS
-from .config import Config
-from .families import Family
+from .model_config import CheckpointFamily, ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     n_layers: int
     n_mtp: int
     n_embd: int
@@ -43,40 +43,36 @@ class Sizes:
         return self.n_value_heads * self.linear_dim
 
 
-def read_sizes(config: Config, family: Family, n_mtp: int) -> Sizes:
+def read_sizes(config: ModelConfig, family: CheckpointFamily, n_mtp: int) -> ModelSizes:
     """`n_mtp`: of the heads that are to be written."""
     n_layers = config.size("num_hidden_layers")
     if n_layers + n_mtp > MAX_LAYERS:
         raise config.error(f"num_hidden_layers is {n_layers}; at most {MAX_LAYERS} are possible")
     n_embd, n_heads = config.size("hidden_size"), config.size("num_attention_heads")
-    head_dim = config.size("head_dim", default=family.head_dim or n_embd // n_heads or 1)
     n_experts = config.count("num_experts", "num_local_experts", "n_routed_experts")
-    sizes = Sizes(
+    n_vocab = config.size("vocab_size")
+    n_kv_heads = config.size("num_key_value_heads", default=n_heads)
+    n_used = config.size("num_experts_per_tok", "top_k_experts") if n_experts else 0
+    if n_heads % n_kv_heads:
+        raise config.error(f"{n_heads} heads cannot share {n_kv_heads} key-value heads evenly")
+    return ModelSizes(
         n_layers=n_layers,
         n_mtp=n_mtp,
         n_embd=n_embd,
-        n_vocab=config.size("vocab_size"),
+        n_vocab=n_vocab,
         n_heads=n_heads,
-        n_kv_heads=config.size("num_key_value_heads", default=n_heads),
-        head_dim=head_dim,
+        n_kv_heads=n_kv_heads,
+        head_dim=config.size("head_dim", default=family.head_dim or n_embd // n_heads or 1),
         n_ff=config.count("intermediate_size"),
         n_experts=n_experts,
-        n_experts_used=config.size("num_experts_per_tok", "top_k_experts") if n_experts else 0,
+        n_experts_used=n_used,
+        n_ff_expert=config.size("moe_intermediate_size", "intermediate_size") if n_experts else 0,
+        n_ff_shared=config.count("shared_expert_intermediate_size") if n_experts else 0,
+        **(_delta_rule_sizes(config, n_layers, n_mtp) if family.is_hybrid else {}),
     )
-    if n_heads % sizes.n_kv_heads:
-        raise config.error(
-            f"{n_heads} heads cannot share {sizes.n_kv_heads} key-value heads evenly"
-        )
-    if n_experts:
-        sizes = replace(
-            sizes,
-            n_ff_expert=config.size("moe_intermediate_size", "intermediate_size"),
-            n_ff_shared=config.count("shared_expert_intermediate_size"),
-        )
-    return _with_delta_rule(config, sizes) if family.is_hybrid else sizes
 
 
-def _with_delta_rule(config: Config, sizes: Sizes) -> Sizes:
+def _delta_rule_sizes(config: ModelConfig, n_layers: int, n_mtp: int) -> dict[str, Any]:
     key_dim = config.size("linear_key_head_dim", default=128)
     value_dim = config.size("linear_value_head_dim", default=128)
     if key_dim != value_dim:
@@ -88,17 +84,16 @@ def _with_delta_rule(config: Config, sizes: Sizes) -> Sizes:
     n_value = config.size("linear_num_value_heads", default=32)
     if n_value % n_key:
         raise config.error(f"{n_value} value heads cannot share {n_key} key heads evenly")
-    return replace(
-        sizes,
-        n_key_heads=n_key,
-        n_value_heads=n_value,
-        linear_dim=key_dim,
-        n_conv=config.size("linear_conv_kernel_dim", default=4),
-        recurrent=(*_recurrent_layers(config, sizes.n_layers), *(False,) * sizes.n_mtp),
-    )
+    return {
+        "n_key_heads": n_key,
+        "n_value_heads": n_value,
+        "linear_dim": key_dim,
+        "n_conv": config.size("linear_conv_kernel_dim", default=4),
+        "recurrent": (*_recurrent_layers(config, n_layers), *(False,) * n_mtp),
+    }
 
 
-def _recurrent_layers(config: Config, n_layers: int) -> list[bool]:
+def _recurrent_layers(config: ModelConfig, n_layers: int) -> list[bool]:
     """By `layer_types`, or by the interval alone, which older configurations have."""
     kinds = config.get("layer_types")
     if kinds is None:
@@ -108,7 +103,6 @@ def _recurrent_layers(config: Config, n_layers: int) -> list[bool]:
     if not isinstance(kinds, list) or len(kinds) < n_layers:
         raise config.error(f"layer_types does not name the {n_layers} layers")
     if wrong := [kind for kind in kinds[:n_layers] if kind not in known]:
-        raise config.error(
-            f"layer_types has {printable(wrong[0])}, expected one of {', '.join(known)}"
-        )
+        found = printable(wrong[0])
+        raise config.error(f"layer_types has {found}, expected one of {', '.join(known)}")
     return [kind == known[0] for kind in kinds[:n_layers]]

@@ -1,20 +1,20 @@
-"""Tensors of a checkpoint, sorted: under one spelling, with their scales; and what stays out."""
+"""Tensors of a checkpoint under one spelling, with their scales, and those that are left out."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
 from ..checkpoint import StoredTensor
-from .config import Config
-from .matrix import BlockScales, Matrix
+from .matrix_rows import BlockScales, StoredMatrix
+from .model_config import ModelConfig
 
-# In front of `layers.N`, longest first. A trunk that was saved alone has nothing there.
+# Prefixes of `layers.N`, longest first. A trunk that was saved alone has none.
 _PREFIXES: Final = (
     "model.language_model.model.", "language_model.model.", "model.language_model.",
     "model.text_model.", "text_model.", "model.",
@@ -36,14 +36,13 @@ FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
 
 
 @dataclass(slots=True)
-class Sorted:
-    matrices: dict[str, Matrix] = field(default_factory=dict)  # by the one spelling
+class SortedTensors:
+    matrices: dict[str, StoredMatrix] = field(default_factory=dict)  # by the one spelling
     other_senses: list[str] = field(default_factory=list)  # vision, audio
-    needless: list[str] = field(default_factory=list)
 
 
-def sort_tensors(tensors: Mapping[str, StoredTensor], config: Config) -> Sorted:
-    out = Sorted()
+def sort_tensors(tensors: Mapping[str, StoredTensor], config: ModelConfig) -> SortedTensors:
+    out = SortedTensors()
     scales: dict[str, StoredTensor] = {}
     weights: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
@@ -51,9 +50,7 @@ def sort_tensors(tensors: Mapping[str, StoredTensor], config: Config) -> Sorted:
             out.other_senses.append(name)
         elif found := _SCALE.fullmatch(name):
             scales[found[1]] = tensor
-        elif _NEEDLESS.search(name):
-            out.needless.append(name)
-        else:
+        elif not _NEEDLESS.search(name):
             weights[name] = tensor
     for name, tensor in weights.items():
         own = plain_name(name)
@@ -72,7 +69,7 @@ def sort_tensors(tensors: Mapping[str, StoredTensor], config: Config) -> Sorted:
 
 
 def plain_name(name: str) -> str:
-    """`layers.N.`, `mtp.`, `embed_tokens.`, `norm.`, `lm_head.`"""
+    """The name from `layers.N.`, `mtp.`, `embed_tokens.`, `norm.` or `lm_head.` on."""
     for head in _HEADS:
         if name.startswith(head):
             return "lm_head." + name.removeprefix(head)
@@ -82,7 +79,7 @@ def plain_name(name: str) -> str:
     return name
 
 
-def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: Config) -> Matrix:
+def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: ModelConfig) -> StoredMatrix:
     if tensor.name.endswith(_PACKED) or tensor.dtype not in (*FLOATS, *FLOAT8):
         method = config.get("quantization_config")
         named = method.get("quant_method") if isinstance(method, Mapping) else None
@@ -98,49 +95,40 @@ def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: Config) ->
                 f"{config.label}: tensor {printable(tensor.name)} is {tensor.dtype}, but has no "
                 f"{tensor.name}_scale_inv"
             )
-        return Matrix(tensor)
-    return Matrix(tensor, _block_scales(tensor, scale, config))
+        return StoredMatrix(tensor)
+    return StoredMatrix(tensor, _block_scales(tensor, scale, config))
 
 
-def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: Config) -> BlockScales:
-    """One factor for all, one per row, or one per block of the size that the configuration says."""
+def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> BlockScales:
+    """One factor for all, one per row, or one per block of the configured size."""
     shape = tensor.shape
-    if len(shape) < 2:
+    if len(shape) < 2 or scale.dtype not in (*FLOATS, "F8_E8M0"):
         raise _wrong(tensor, scale, config)
     rows, columns = shape[-2:]
-    n_matrices = Matrix(tensor).n_rows // max(1, rows)
-    if scale.dtype not in (*FLOATS, "F8_E8M0"):
-        raise _wrong(tensor, scale, config)
+    n_matrices = StoredMatrix(tensor).n_rows // max(1, rows)
     n = math.prod(scale.shape)
     if n == n_matrices:
-        return BlockScales(_reshaped(scale, (n, 1)), rows, (rows, columns))
+        return BlockScales(replace(scale, shape=(n, 1)), rows, (rows, columns))
     if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
-        return BlockScales(_reshaped(scale, (n, 1)), rows, (1, columns))
+        return BlockScales(replace(scale, shape=(n, 1)), rows, (1, columns))
     block = _block_size(config)
     if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
         raise _wrong(tensor, scale, config)
     return BlockScales(scale, rows, block)
 
 
-def _block_size(config: Config) -> tuple[int, int]:
+def _block_size(config: ModelConfig) -> tuple[int, int]:
     settings = config.get("quantization_config")
     found: Any = settings.get("weight_block_size") if isinstance(settings, Mapping) else None
     if found is None:
         return 128, 128
-    if (
-        not isinstance(found, list)
-        or len(found) != 2
-        or any(type(n) is not int or n < 1 for n in found)
-    ):
+    is_pair = isinstance(found, list) and len(found) == 2
+    if not is_pair or any(type(n) is not int or n < 1 for n in found):
         raise config.error(f"weight_block_size is {printable(found)}, not two sizes")
     return found[0], found[1]
 
 
-def _reshaped(scale: StoredTensor, shape: tuple[int, ...]) -> StoredTensor:
-    return StoredTensor(scale.name, scale.dtype, shape, scale.start, scale.source)
-
-
-def _wrong(tensor: StoredTensor, scale: StoredTensor, config: Config) -> ModelError:
+def _wrong(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> ModelError:
     return ModelError(
         f"{config.label}: {printable(scale.name)} of {scale.dtype} {scale.shape} does not fit "
         f"{printable(tensor.name)} of {tensor.shape}"

@@ -1,7 +1,7 @@
 """Which stored tensors become which tensors of the GGUF file. Only names and shapes are looked at.
 
 Names are brought to one spelling first: `model.layers.N....`, whatever a multimodal model or a
-bare trunk calls them. What stays over has no place, and that is an error.
+bare trunk calls them. A tensor that has no place in the file is an error.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
-from . import orders
-from .families import Family
-from .matrix import Change, Matrix, Order, Planned, Rows
-from .sizes import Sizes
+from .matrix_rows import Change, MatrixRows, Order, OutputTensor, StoredMatrix
+from .model_config import CheckpointFamily
+from .model_sizes import ModelSizes
 
 GLOBAL: Final = MappingProxyType(
     {
@@ -41,9 +42,7 @@ IN_BLOCK: Final = MappingProxyType(
     {
         "input_layernorm": "attn_norm",
         "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
+        **{f"self_attn.{k}_proj": f"attn_{k}" for k in "qkv"},
         "self_attn.o_proj": "attn_output",
         "self_attn.q_norm": "attn_q_norm",
         "self_attn.k_norm": "attn_k_norm",
@@ -55,13 +54,9 @@ IN_BLOCK: Final = MappingProxyType(
         "linear_attn.conv1d": "ssm_conv1d",
         "linear_attn.norm": "ssm_norm",
         "linear_attn.out_proj": "ssm_out",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
+        **{f"mlp.{k}_proj": f"ffn_{k}" for k in ("gate", "up", "down")},
         "mlp.gate": "ffn_gate_inp",
-        "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_expert.up_proj": "ffn_up_shexp",
-        "mlp.shared_expert.down_proj": "ffn_down_shexp",
+        **{f"mlp.shared_expert.{k}_proj": f"ffn_{k}_shexp" for k in ("gate", "up", "down")},
         "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     }
 )
@@ -74,13 +69,13 @@ _LAYER: Final = re.compile(r"(mtp\.)?layers\.(\d+)\.(.+)")
 class TensorMap:
     """Filled tensor by tensor."""
 
-    family: Family
-    sizes: Sizes
+    family: CheckpointFamily
+    sizes: ModelSizes
     label: str
-    planned: dict[str, Planned] = field(default_factory=dict)
-    _experts: dict[str, dict[int, Matrix]] = field(default_factory=lambda: defaultdict(dict))
+    planned: dict[str, OutputTensor] = field(default_factory=dict)
+    _experts: dict[str, dict[int, StoredMatrix]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, name: str, matrix: Matrix) -> None:
+    def add(self, name: str, matrix: StoredMatrix) -> None:
         """`name` in the one spelling."""
         if name in GLOBAL:
             self._put(GLOBAL[name], matrix, is_norm="norm" in name)
@@ -92,37 +87,32 @@ class TensorMap:
         elif name.startswith("mtp."):
             self._add_nextn(name.removeprefix("mtp."), matrix)
         else:
-            raise self._error(matrix, f"has no place in a GGUF file of {self.family.architecture}")
+            raise self._no_place(matrix)
 
-    def finish(self) -> dict[str, Planned]:
+    def finish(self) -> dict[str, OutputTensor]:
+        n = self.sizes.n_experts
         for name, experts in self._experts.items():
-            lacking = [n for n in range(self.sizes.n_experts) if n not in experts]
-            if lacking or len(experts) > self.sizes.n_experts:
-                raise ModelError(
-                    f"{self.label}: {name} is to be made of {self.sizes.n_experts} experts, but "
-                    + (
-                        f"expert {lacking[0]} is missing"
-                        if lacking
-                        else f"{len(experts)} are there"
-                    )
+            lacking = [i for i in range(n) if i not in experts]
+            if lacking or len(experts) > n:
+                found = (
+                    f"expert {lacking[0]} is missing" if lacking else f"{len(experts)} are there"
                 )
-            parts = tuple(Rows.all(experts[n]) for n in range(self.sizes.n_experts))
+                raise ModelError(f"{self.label}: {name} is to be made of {n} experts, but {found}")
             first = experts[0]
             if wrong := [m for m in experts.values() if m.tensor.shape != first.tensor.shape]:
                 raise self._error(wrong[0], f"has shape {wrong[0].tensor.shape}, unlike the others")
-            shape = (len(parts), first.n_rows, first.n_columns)
-            self._take(Planned(name, shape, parts))
+            parts = tuple(MatrixRows.all(experts[i]) for i in range(n))
+            self._take(OutputTensor(name, (n, first.n_rows, first.n_columns), parts))
         return self.planned
 
-    def _add_nextn(self, name: str, matrix: Matrix) -> None:
+    def _add_nextn(self, name: str, matrix: StoredMatrix) -> None:
         stem, _, kind = name.rpartition(".")
         if stem not in NEXTN or kind != "weight":
             raise self._error(matrix, "is of an MTP head, but has no place in one")
         for block in range(self.sizes.n_layers, self.sizes.n_blocks):
-            target = f"blk.{block}.{NEXTN[stem]}.weight"
-            self._put(target, matrix, is_norm="norm" in stem)
+            self._put(f"blk.{block}.{NEXTN[stem]}.weight", matrix, is_norm="norm" in stem)
 
-    def _add_in_block(self, block: str, name: str, matrix: Matrix) -> None:
+    def _add_in_block(self, block: str, name: str, matrix: StoredMatrix) -> None:
         name = _mixtral(name)
         if found := _EXPERT.fullmatch(name):
             self._experts[f"{block}.ffn_{found[2]}_exps.weight"][int(found[1])] = matrix
@@ -134,51 +124,43 @@ class TensorMap:
             self._put(f"{block}.ssm_dt.bias", matrix, self._tiled(1))
         elif name == "linear_attn.in_proj_qkvz.weight":
             self._check_rows(matrix, 2 * (self.sizes.n_key_rows + self.sizes.n_value_rows))
-            qkv, z = orders.split_qkvz(self.sizes)
+            qkv, z = split_qkvz(self.sizes)
             self._put(f"{block}.attn_qkv.weight", matrix, qkv)
             self._put(f"{block}.attn_gate.weight", matrix, z)
         else:
             self._add_plain(block, name, matrix)
 
-    def _add_plain(self, block: str, name: str, matrix: Matrix) -> None:
+    def _add_plain(self, block: str, name: str, matrix: StoredMatrix) -> None:
         stem, _, kind = name.rpartition(".")
         if stem not in IN_BLOCK or kind not in ("weight", "bias"):
-            raise self._error(matrix, f"has no place in a GGUF file of {self.family.architecture}")
+            raise self._no_place(matrix)
         mapped = IN_BLOCK[stem]
         if mapped == "ffn_norm" and self.family.is_hybrid:
             mapped = "post_attention_norm"
         target = f"{block}.{mapped}.{kind}"
         if mapped == "ssm_out":
             self._put(target, matrix, columns=self._tiled(self.sizes.linear_dim))
-        elif mapped == "ssm_conv1d":
-            self._put_convolution(target, matrix)
         else:
             is_norm = mapped.endswith("norm") and mapped != "ssm_norm"
             self._put(target, matrix, self._row_order(mapped, matrix), is_norm=is_norm)
 
-    def _row_order(self, mapped: str, matrix: Matrix) -> Order | None:
+    def _row_order(self, mapped: str, matrix: StoredMatrix) -> Order | None:
         sizes = self.sizes
         if self.family.architecture == "llama" and mapped in ("attn_q", "attn_k"):
             if matrix.n_rows % sizes.head_dim or sizes.head_dim % 2:
                 self._check_rows(matrix, sizes.n_heads * sizes.head_dim)
-            return orders.neighbours(matrix.n_rows, sizes.head_dim)
+            return neighbours(matrix.n_rows, sizes.head_dim)
         if not self.family.is_tiled:
             return None
-        if mapped == "attn_qkv":
-            self._check_rows(matrix, 2 * sizes.n_key_rows + sizes.n_value_rows)
-            return orders.tiled_behind_keys(sizes)
+        if mapped in ("attn_qkv", "ssm_conv1d"):  # (channels, 1, kernel) is (channels, kernel)
+            order = tiled_behind_keys(sizes)
+            self._check_rows(matrix, len(order))
+            return order
         if mapped in ("attn_gate", "ssm_beta", "ssm_alpha"):
             return self._tiled(sizes.linear_dim if mapped == "attn_gate" else 1)
         return None
 
-    def _put_convolution(self, name: str, matrix: Matrix) -> None:
-        """(channels, 1, kernel): the same bytes as (channels, kernel)."""
-        order = orders.tiled_behind_keys(self.sizes) if self.family.is_tiled else None
-        if order is not None:
-            self._check_rows(matrix, len(order))
-        self._put(name, matrix, order)
-
-    def _add_stacked(self, block: str, kind: str, matrix: Matrix) -> None:
+    def _add_stacked(self, block: str, kind: str, matrix: StoredMatrix) -> None:
         """All experts in one tensor (experts, out, in); gate and up may be one under the other."""
         shape = matrix.tensor.shape
         if len(shape) != 3 or (kind == "gate_up" and shape[1] % 2):
@@ -186,34 +168,33 @@ class TensorMap:
         n, height, width = shape
         if kind != "gate_up":
             name = f"{block}.ffn_{kind}_exps.weight"
-            self._take(Planned(name, shape, (Rows.all(matrix),)))
+            self._take(OutputTensor(name, shape, (MatrixRows.all(matrix),)))
             return
         half = height // 2
         for offset, half_name in ((0, "gate"), (half, "up")):
             starts = [e * height + offset for e in range(n)]
-            parts = tuple(Rows(matrix, range(start, start + half)) for start in starts)
-            self._take(Planned(f"{block}.ffn_{half_name}_exps.weight", (n, half, width), parts))
+            parts = tuple(MatrixRows(matrix, range(start, start + half)) for start in starts)
+            name = f"{block}.ffn_{half_name}_exps.weight"
+            self._take(OutputTensor(name, (n, half, width), parts))
 
     def _tiled(self, width: int) -> Order | None:
-        return orders.tiled(self.sizes, width) if self.family.is_tiled else None
+        return tiled(self.sizes, width) if self.family.is_tiled else None
 
     def _put(
         self,
         name: str,
-        matrix: Matrix,
+        matrix: StoredMatrix,
         rows: Order | None = None,
         *,
         columns: Order | None = None,
         is_norm: bool = False,
         change: Change = Change.NONE,
     ) -> None:
-        if rows is not None and name.endswith(
-            ("ssm_a", "bias", "alpha.weight", "beta.weight", "attn_gate.weight")
-        ):
-            self._check_enough(matrix, rows)
+        if rows is not None and len(rows) and matrix.n_rows <= int(rows.max()):
+            raise self._error(matrix, f"has {matrix.n_rows} rows, expected {len(rows)}")
         if columns is not None and matrix.n_columns != len(columns):
             raise self._error(matrix, f"has {matrix.n_columns} columns, expected {len(columns)}")
-        part = Rows.all(matrix) if rows is None else Rows(matrix, rows)
+        part = MatrixRows.all(matrix) if rows is None else MatrixRows(matrix, rows)
         if is_norm and self.family.is_hybrid:
             change = Change.PLUS_ONE
         shape: tuple[int, ...] = (len(part), matrix.n_columns)
@@ -221,17 +202,13 @@ class TensorMap:
             shape = (len(part),)
         elif name.endswith("ffn_gate_inp_shexp.weight"):  # one row
             shape = (matrix.n_columns,)
-        self._take(Planned(name, shape, (part,), change, columns))
+        self._take(OutputTensor(name, shape, (part,), change, columns))
 
-    def _check_enough(self, matrix: Matrix, rows: Order) -> None:
-        if matrix.n_rows <= int(rows.max()):
-            raise self._error(matrix, f"has {matrix.n_rows} rows, expected {len(rows)}")
-
-    def _check_rows(self, matrix: Matrix, expected: int) -> None:
+    def _check_rows(self, matrix: StoredMatrix, expected: int) -> None:
         if matrix.n_rows != expected:
             raise self._error(matrix, f"has {matrix.n_rows} rows, expected {expected}")
 
-    def _take(self, planned: Planned) -> None:
+    def _take(self, planned: OutputTensor) -> None:
         if planned.name in self.planned:
             raise ModelError(
                 f"{self.label}: {planned.name} would come from two tensors, "
@@ -239,7 +216,10 @@ class TensorMap:
             )
         self.planned[planned.name] = planned
 
-    def _error(self, matrix: Matrix, what: str) -> ModelError:
+    def _no_place(self, matrix: StoredMatrix) -> ModelError:
+        return self._error(matrix, f"has no place in a GGUF file of {self.family.architecture}")
+
+    def _error(self, matrix: StoredMatrix, what: str) -> ModelError:
         return ModelError(f"{self.label}: tensor {printable(matrix.tensor.name)} {what}")
 
 
@@ -251,3 +231,34 @@ def _mixtral(name: str) -> str:
     for old, new in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")):
         name = name.replace(f".{old}.", f".{new}.")
     return name
+
+
+# Orders that GGUF wants rows (and some columns) in, as indices into the checkpoint's.
+
+
+def neighbours(n_rows: int, head_dim: int) -> Order:
+    """Of each head, halves to neighbours, for rope over (2i, 2i + 1)."""
+    heads = np.arange(n_rows).reshape(-1, 2, head_dim // 2)
+    return heads.swapaxes(1, 2).reshape(-1)
+
+
+def tiled(sizes: ModelSizes, width: int) -> Order:
+    """Value heads of `width` rows, from grouped by key head to one of each group in turn."""
+    n_key, n_value = sizes.n_key_heads, sizes.n_value_heads
+    heads = np.arange(n_value * width).reshape(n_key, n_value // n_key, width)
+    return heads.swapaxes(0, 1).reshape(-1)
+
+
+def tiled_behind_keys(sizes: ModelSizes) -> Order:
+    """Queries and keys stay; the values behind them are tiled."""
+    n = 2 * sizes.n_key_rows
+    return np.concatenate([np.arange(n), n + tiled(sizes, sizes.linear_dim)])
+
+
+def split_qkvz(sizes: ModelSizes) -> tuple[Order, Order]:
+    """Rows per key head [q, k, v.., z..]: of all q, all k, all v; and of all z."""
+    dim = sizes.linear_dim
+    share = sizes.n_value_heads // sizes.n_key_heads * dim
+    rows = np.arange(sizes.n_key_heads * (2 * dim + 2 * share)).reshape(sizes.n_key_heads, -1)
+    q, k, v, z = np.split(rows, np.cumsum([dim, dim, share]), axis=1)
+    return np.concatenate([part.reshape(-1) for part in (q, k, v)]), z.reshape(-1)

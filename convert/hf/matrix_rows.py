@@ -1,7 +1,7 @@
-"""Tensors of a checkpoint as rows of numbers, and what is made of them, a slab at a time.
+"""Tensors of a checkpoint as rows of numbers, and output tensors made of them slab by slab.
 
-A tensor that is to be written is rows of stored tensors in some order, one under the other.
-Nothing is read before it is asked for, and pages that were read are given back.
+An output tensor is rows of stored tensors in some order, one under the other. Rows are read on
+demand, and pages that were read are released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Order = NDArray[np.intp]
 
 
 class Change(Enum):
-    """What is done to the numbers themselves."""
+    """A change of the numbers themselves."""
 
     NONE = "none"
     PLUS_ONE = "plus one"  # norm weights that are stored minus one
@@ -42,7 +42,8 @@ class BlockScales:
 
     def apply(self, values: Floats, first: int) -> None:
         """In place. `values` are rows from `first` on."""
-        flat = self.tensor.floats().reshape(-1, self._width)
+        width = self.tensor.shape[-1] if self.tensor.shape else 1
+        flat = self.tensor.floats().reshape(-1, width)
         per_matrix = -(-self.n_rows // self.block[0])
         matrix, row = np.divmod(np.arange(first, first + len(values)), self.n_rows)
         picked = flat[matrix * per_matrix + row // self.block[0]]
@@ -50,13 +51,9 @@ class BlockScales:
         for column in range(picked.shape[1]):
             values[:, column * step : (column + 1) * step] *= picked[:, column : column + 1]
 
-    @property
-    def _width(self) -> int:
-        return self.tensor.shape[-1] if self.tensor.shape else 1
-
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class StoredMatrix:
     """A stored tensor seen as rows: all axes but the last are one; a vector is a column."""
 
     tensor: StoredTensor
@@ -81,7 +78,7 @@ class Matrix:
 
     def _release(self, first: int, last: int) -> None:
         """Let the system take back pages of a mapped file."""
-        if not isinstance(self.tensor.source, LocalSource):  # asking again would fetch it again
+        if not isinstance(self.tensor.source, LocalSource):  # a second read would fetch it again
             return
         size = self.tensor.n_bytes // max(1, self.n_rows)
         start, stop = self.tensor.start + first * size, self.tensor.start + last * size
@@ -93,14 +90,14 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MatrixRows:
     """Some rows of a matrix: a range, or any order."""
 
-    matrix: Matrix
+    matrix: StoredMatrix
     order: range | Order
 
     @classmethod
-    def all(cls, matrix: Matrix) -> Rows:
+    def all(cls, matrix: StoredMatrix) -> MatrixRows:
         return cls(matrix, range(matrix.n_rows))
 
     def __len__(self) -> int:
@@ -118,12 +115,12 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class OutputTensor:
     """A tensor of the GGUF file, and how its numbers are made."""
 
     name: str
     shape: tuple[int, ...]
-    parts: tuple[Rows, ...]
+    parts: tuple[MatrixRows, ...]
     change: Change = Change.NONE
     columns: Order | None = None
     constant: Floats | None = None  # made from the configuration, not from tensors
@@ -158,6 +155,6 @@ class Planned:
         if self.change is Change.PLUS_ONE:
             values = values + np.float32(1)
         elif self.change is Change.NEG_EXP:
-            with np.errstate(over="ignore"):  # infinity is found where everything is looked through
+            with np.errstate(over="ignore"):  # infinity is found by the check of all numbers
                 values = -np.exp(values)
         return values

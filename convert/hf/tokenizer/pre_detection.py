@@ -1,18 +1,23 @@
-"""`tokenizer.ggml.pre`: which of the known ways of cutting text tokenizer.json has.
+"""`tokenizer.ggml.pre`: which of the known ways of cutting text tokenizer.json has, and whether the
+written tokenizer gives the ids of the original.
 
-llama.cpp's converter knows tokenizers by a hash of the ids of a probe text. Here the pieces that a
-probe text is cut into are compared with those of every name, so that a vocabulary nobody has seen
-is recognised as well.
+llama.cpp's converter recognises tokenizers by a hash of the ids of a probe text. Here the pieces
+that a probe text is cut into are compared with those of every name, which works for new
+vocabularies as well.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
+from collections.abc import Mapping
 from typing import Any, Final
 
-from ....core.errors import ModelError
+from ....core.errors import ModelError, NextnError
+from ....core.gguf.printable import printable
+from ....core.tokenizer import load_tokenizer
 from ....core.tokenizer.pretokenizers import PRE_TOKENIZERS, PreTokenizer, find_pre_tokenizer
-from .files import TokenizerFiles
+from .vocab_files import TokenizerFiles
 
 PLAIN_PROBE: Final = (
     "Hello world, I'm here. I'LL go; don't! She'Re it's WE'VE 'd x'S\n\n\n  two  spaces   "
@@ -29,6 +34,15 @@ PROBE: Final = (
     + "😀👍🏽 👨\u200d👩\u200d👧 …—“quoted” «x» ，。！？（全角）ＡＢＣ１２３ "
     + "\u3000wide\u00a0nbsp ㄅㄆ "
     + "§¶† €5 x² H₂O ∑∫ → ★ a\u0308b  "
+)
+TEXTS: Final = (
+    *PROBE.split("\n"),
+    PROBE,
+    "The quick brown fox jumps over the lazy dog. 0123456789",
+    "def f(x):\n    return [i ** 2 for i in range(x) if i % 3 == 0]\n",
+    '{"name": "value", "list": [1, 2, 3], "nested": {"a": null}}',
+    "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
+    "<s>[INST] Hello [/INST] </s>",
 )
 # llama.cpp's splitters for these know letters beyond ASCII differently from their tokenizer.json.
 _APPROXIMATE: Final = ("gpt-4o", "tekken", "kimi-k2", "deepseek-coder", "deepseek-llm", "youtu")
@@ -91,3 +105,35 @@ def _cut(rule: PreTokenizer, text: str) -> list[str]:
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
     to_chars = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return _pieces(pre_tokenizers.Sequence([*cuts, to_chars]), text)
+
+
+def compare_tokenizers(metadata: Mapping[str, Any], definition: str, label: str) -> list[str]:
+    """Notes on probe texts that get other ids than from `definition`. A tokenizer that cannot be
+    loaded is an error."""
+    from tokenizers import Tokenizer
+
+    try:
+        ours = load_tokenizer(metadata)
+    except NextnError as error:
+        what = f"its tokenizer would not load from a GGUF file: {error}"
+        raise ModelError(f"{label}: {what}") from None
+    texts = [unicodedata.normalize("NFC", text) for text in TEXTS if text]
+    try:
+        original = Tokenizer.from_str(definition)
+        theirs = [original.encode(text, add_special_tokens=False).ids for text in texts]
+    except BaseException as error:
+        # The library raises nothing more specific, and where it breaks nothing of Python's.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        return [f"tokenizer.json could not be tried ({printable(str(error))})"]
+    wrong = [
+        text
+        for text, ids in zip(texts, theirs, strict=True)
+        if ids != ours.encode(text, add_special=False)
+    ]
+    if not wrong:
+        return []
+    return [
+        f"tokenizer: {len(wrong)} of {len(texts)} probe texts get other ids than from "
+        f"tokenizer.json, for example {printable(min(wrong, key=len))}"
+    ]

@@ -1,4 +1,5 @@
-"""What llama.cpp's mixtures know of a file: kinds of tensors by their names, and a few sizes."""
+"""Properties of a file that llama.cpp's mixtures depend on: kinds of tensors by their names, and a
+few sizes."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from ...core.gguf.metadata import Metadata
 Shape = tuple[int, ...]
 FLOATS = ("F32", "F16", "BF16", "F64")
 
-# What is never quantised, besides vectors, norms and whatever is not a `.weight`: small, or read
-# by code that expects floats.
+# Never quantised, besides vectors, norms and what is not a `.weight`: small tensors, and tensors
+# that readers expect as floats.
 _FLOAT_PARTS = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel",
     "per_layer_model_proj", "ssm_conv1d", "shortconv.conv.weight",
@@ -25,6 +26,15 @@ _FLOAT_PARTS = (
     ".patch_embd", ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
 )  # fmt: skip
 _FLOAT_NAMES = ("position_embd.weight", "token_types.weight")
+# The first part that a name contains gives the tensor's kind. Fused tensors count as attn_v.
+_KINDS = (
+    ("attn_qkv.weight", "attn_v"), ("attn_kv_b.weight", "attn_v"), ("attn_v.weight", "attn_v"),
+    ("attn_k.weight", "attn_k"), ("attn_q.weight", "attn_q"), ("attn_output.weight", "attn_output"),
+    ("ffn_up", "ffn_up"), ("ffn_gate", "ffn_gate"), ("ffn_down", "ffn_down"),
+)  # fmt: skip
+OUTPUT, EMBEDDING, OTHER = "output", "token_embd", "other"
+# By these layer counts llama.cpp takes a model for one "of 70B".
+_LAYERS_OF_70B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
 
 
 def may_be_quantised(name: str, shape: Shape) -> bool:
@@ -37,21 +47,6 @@ def may_be_quantised(name: str, shape: Shape) -> bool:
     )
 
 
-# The first that is found in a name says what the tensor is.
-_KINDS = (
-    ("attn_qkv.weight", "attn_v"),  # has the place of an attn_v in every rule
-    ("attn_kv_b.weight", "attn_v"),
-    ("attn_v.weight", "attn_v"),
-    ("attn_k.weight", "attn_k"),
-    ("attn_q.weight", "attn_q"),
-    ("attn_output.weight", "attn_output"),
-    ("ffn_up", "ffn_up"),
-    ("ffn_gate", "ffn_gate"),
-    ("ffn_down", "ffn_down"),
-)
-OUTPUT, EMBEDDING, OTHER = "output", "token_embd", "other"
-
-
 def kind_of(name: str) -> str:
     if name == "output.weight":
         return OUTPUT
@@ -60,13 +55,9 @@ def kind_of(name: str) -> str:
     return next((kind for part, kind in _KINDS if part in name), OTHER)
 
 
-# By these, llama.cpp takes a model for one "of 70B".
-_LAYERS_OF_70B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
-
-
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the mixtures want to know of a model."""
+class ModelFacts:
+    """The sizes of a model that mixtures depend on."""
 
     architecture: str
     n_layers: int  # MTP blocks included
@@ -75,26 +66,21 @@ class Facts:
     is_70b: bool = False
 
     @classmethod
-    def of(cls, metadata: Metadata, names: list[str]) -> Facts:
-        """Sizes that a file does not tell, an adapter's for example, count as the usual."""
+    def of(cls, metadata: Metadata, names: list[str]) -> ModelFacts:
+        """Sizes that a file lacks, an adapter's for example, get their usual values."""
         architecture = metadata.architecture
-        n_layers = metadata.int("block_count", layers_in(names))
-        heads, kv_heads = (
-            _of_first_layer(metadata, key)
-            for key in ("attention.head_count", "attention.head_count_kv")
+        n_named = max(
+            (layer for name in names if (layer := layer_of(name)) is not None), default=-1
         )
+        n_layers = metadata.int("block_count", n_named + 1)
+        heads = _of_first_layer(metadata, "attention.head_count")
+        kv_heads = _of_first_layer(metadata, "attention.head_count_kv")
         kv_heads = heads if kv_heads is None else kv_heads
         n_gqa = heads // kv_heads if heads and kv_heads else 0
         n_trunk = n_layers - metadata.int("nextn_predict_layers", 0)
         is_70b = _LAYERS_OF_70B.get(architecture) == n_trunk
         is_70b &= architecture != "llama" or heads != kv_heads
-        n_experts = metadata.int("expert_count", 0)
-        return cls(architecture, n_layers, n_experts, n_gqa, is_70b)
-
-
-def layers_in(names: list[str]) -> int:
-    numbers = [layer_of(name) for name in names]
-    return max((number for number in numbers if number is not None), default=-1) + 1
+        return cls(architecture, n_layers, metadata.int("expert_count", 0), n_gqa, is_70b)
 
 
 def layer_of(name: str) -> int | None:
@@ -105,15 +91,13 @@ def layer_of(name: str) -> int | None:
 def _of_first_layer(metadata: Metadata, key: str) -> int | None:
     if not metadata.has(key):
         return None
-    entry = metadata.entry(metadata.full_key(key))
-    if entry.element is None:
+    if metadata.entry(metadata.full_key(key)).element is None:
         return metadata.int(key)
-    values = metadata.ints(key)
-    return values[0] if values else None
+    return next(iter(metadata.ints(key)), None)
 
 
 def in_llama_order(names: Iterable[str]) -> list[str]:
-    """By layer, then by name; what has no layer first."""
+    """By layer, then by name; names without a layer first."""
 
     def key(name: str) -> tuple[int, str]:
         layer = layer_of(name)

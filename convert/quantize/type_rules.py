@@ -9,8 +9,8 @@ from pathlib import Path
 from ...core.errors import ConfigError
 from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from .names import layer_of
-from .native import WRITERS
+from .block_writers import WRITERS
+from .model_facts import layer_of
 
 KEEP = "keep"
 TARGETS = (*WRITERS, "F16", "BF16", "F32")
@@ -18,7 +18,7 @@ _LAYERS = re.compile(r"((?:\d+(?:-\d*)?|last\d+)(?:,(?:\d+(?:-\d*)?|last\d+))*):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TypeRule:
     """The first rule of a list that fits a tensor decides."""
 
     text: str  # as it was given
@@ -27,12 +27,12 @@ class Rule:
     type: str  # or KEEP
 
     def fits(self, name: str, n_layers: int) -> bool:
-        return self._fits_layer(layer_of(name), n_layers) and bool(self.pattern.search(name))
-
-    def _fits_layer(self, layer: int | None, n_layers: int) -> bool:
-        if not self.layers:
-            return True
-        return layer is not None and any(_holds(part, layer, n_layers) for part in self.layers)
+        layer = layer_of(name)
+        if self.layers and (
+            layer is None or not any(_holds(part, layer, n_layers) for part in self.layers)
+        ):
+            return False
+        return bool(self.pattern.search(name))
 
 
 def _holds(part: str, layer: int, n_layers: int) -> bool:
@@ -45,9 +45,9 @@ def _holds(part: str, layer: int, n_layers: int) -> bool:
     return int(first) <= layer and (not last or layer <= int(last))
 
 
-def parse_rule(text: str) -> Rule:
-    head, equals, kind = text.rpartition("=")
-    if not equals or not head or not kind:
+def parse_rule(text: str) -> TypeRule:
+    head, _, kind = text.rpartition("=")
+    if not head or not kind:
         raise ConfigError(f"--tensor-type {printable(text)} is not NAME=TYPE, as in ffn_down=q6_k")
     layers: tuple[str, ...] = ()
     if found := _LAYERS.fullmatch(head):
@@ -59,23 +59,23 @@ def parse_rule(text: str) -> Rule:
             f"--tensor-type {printable(text)}: {printable(head)} is no regular expression: {error}"
         ) from None
     if kind.lower() == KEEP:
-        return Rule(text, pattern, layers, KEEP)
-    return Rule(text, pattern, layers, target_type(kind, f"--tensor-type {printable(text)}").name)
+        return TypeRule(text, pattern, layers, KEEP)
+    name = target_type(kind, f"--tensor-type {printable(text)}").name
+    return TypeRule(text, pattern, layers, name)
 
 
-def read_rules(path: Path) -> list[Rule]:
+def read_rules(path: Path) -> list[TypeRule]:
     """One rule a line or a word, as llama-quantize has them; `#` begins a remark."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not a text file of rules such as ffn_down=q6_k") from None
-    words = [word for line in lines for word in line.partition("#")[0].split()]
-    return [parse_rule(word) for word in words]
+    return [parse_rule(word) for line in lines for word in line.partition("#")[0].split()]
 
 
-def target_type(name: str, what: str) -> BlockFormat:
-    """`what` asked for it."""
+def target_type(name: str, option: str) -> BlockFormat:
+    """`option` is named in the error."""
     if name.upper() not in TARGETS:
         known = ", ".join(kind.lower() for kind in TARGETS)
-        raise ConfigError(f"{what}: no quantiser for {printable(name)}; choose one of {known}")
+        raise ConfigError(f"{option}: no quantiser for {printable(name)}; choose one of {known}")
     return find_format(name)

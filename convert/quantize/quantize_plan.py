@@ -1,4 +1,4 @@
-"""What becomes of each tensor, decided before anything is written."""
+"""Which type each tensor becomes, decided before anything is written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
 from ...core.gguf.tensors import Tensor
 from .imatrix import Importance
-from .names import EMBEDDING, FLOATS, OUTPUT, Facts, in_llama_order, kind_of, may_be_quantised
-from .recipes import Mixture, Recipe
-from .rules import KEEP, Rule
+from .model_facts import (
+    EMBEDDING,
+    FLOATS,
+    OUTPUT,
+    ModelFacts,
+    in_llama_order,
+    kind_of,
+    may_be_quantised,
+)
+from .recipes import Mixture, QuantizeRecipe
+from .type_rules import KEEP, TypeRule
 
-# Where rows are no whole blocks: the nearest type with small blocks, as llama.cpp has it.
+# Where rows are not whole blocks: the nearest type with small blocks, as llama.cpp has it.
 FALLBACKS = {
     "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
     "IQ4_XS": "IQ4_NL",
@@ -23,11 +31,9 @@ FALLBACKS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user asked for."""
-
-    recipe: Recipe | None  # None copies
-    rules: tuple[Rule, ...] = ()
+class QuantizeOptions:
+    recipe: QuantizeRecipe | None  # None copies
+    rules: tuple[TypeRule, ...] = ()
     output_type: str | None = None
     embedding_type: str | None = None
     leaves_output: bool = False
@@ -37,7 +43,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PlanItem:
     tensor: Tensor
     format: BlockFormat
     why: str = ""
@@ -58,9 +64,9 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    items: tuple[Item, ...]  # in the order of the source
-    wishes: Wishes
+class QuantizePlan:
+    items: tuple[PlanItem, ...]  # in the order of the source
+    options: QuantizeOptions
     unused_rules: tuple[str, ...] = ()
 
     @property
@@ -77,24 +83,20 @@ class Plan:
 
     @property
     def formats(self) -> list[str]:
-        """The types that something is converted to."""
+        """The types that tensors are converted to."""
         return sorted({item.format.name for item in self.items if not item.is_copy})
 
     def without_importance(self) -> list[str]:
         """Names of quantised tensors that the importance matrix does not know."""
-        importance = self.wishes.importance
+        importance = self.options.importance
         if importance is None:
             return []
-        return [
-            item.tensor.name
-            for item in self.items
-            if not item.is_copy
-            and item.format.name not in FLOATS
-            and importance.of(item.tensor.name, item.tensor.shape) is None
-        ]
+        quantised = [i for i in self.items if not i.is_copy and i.format.name not in FLOATS]
+        tensors = [item.tensor for item in quantised]
+        return [t.name for t in tensors if importance.of(t.name, t.shape) is None]
 
 
-class Model(Protocol):
+class TensorsWithMetadata(Protocol):
     """A file, or what will be one."""
 
     @property
@@ -104,66 +106,60 @@ class Model(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
 
-def make_plan(source: Model, wishes: Wishes) -> Plan:
-    """Nothing is read but names and shapes."""
-    chooser = _Chooser(source, wishes)
+def make_plan(source: TensorsWithMetadata, options: QuantizeOptions) -> QuantizePlan:
+    """Only names and shapes are read."""
+    chooser = _TypeChooser(source, options)
     chosen = {name: chooser.item(name) for name in in_llama_order(source.tensors)}
     items = tuple(chosen[name] for name in source.tensors)
-    return Plan(items, wishes, tuple(rule.text for rule in chooser.unused))
+    return QuantizePlan(items, options, tuple(rule.text for rule in chooser.unused))
 
 
-def check_plan(plan: Plan) -> None:
-    """Raises what speaks against carrying it out."""
-    _check_requantising(plan)
-    _check_importance(plan)
-
-
-class _Chooser:
-    def __init__(self, source: Model, wishes: Wishes) -> None:
-        self.source, self.wishes = source, wishes
+class _TypeChooser:
+    def __init__(self, source: TensorsWithMetadata, options: QuantizeOptions) -> None:
+        self.source, self.options = source, options
         names = list(source.tensors)
-        self.facts = Facts.of(source.metadata, names)
-        self.unused = dict.fromkeys(wishes.rules)
+        self.facts = ModelFacts.of(source.metadata, names)
+        self.unused = dict.fromkeys(options.rules)
         self.mixture = None
-        if wishes.recipe is not None:
+        if options.recipe is not None:
             self.mixture = Mixture(
-                wishes.recipe,
+                options.recipe,
                 self.facts,
-                has_importance=wishes.importance is not None,
+                has_importance=options.importance is not None,
                 is_tied="output.weight" not in source.tensors,
                 n_attention=sum(kind_of(name) == "attn_v" for name in names),
-                output_type=wishes.output_type,
+                output_type=options.output_type,
             )
 
-    def item(self, name: str) -> Item:
+    def item(self, name: str) -> PlanItem:
         tensor = self.source.tensors[name]
         if tensor.format.block_size == 1 and tensor.format.name not in FLOATS:
-            return Item(tensor, tensor.format, "integers")
+            return PlanItem(tensor, tensor.format, "integers")
         if not may_be_quantised(name, tensor.shape):
-            return Item(tensor, tensor.format, "never quantised")
+            return PlanItem(tensor, tensor.format, "never quantised")
         wanted, why = self._wanted(tensor)
         if wanted is None:
-            return Item(tensor, tensor.format, why)
+            return PlanItem(tensor, tensor.format, why)
         fmt, remark = fitting(tensor.shape[-1], find_format(wanted))
-        return Item(tensor, fmt, remark or why, is_fallback=bool(remark))
+        return PlanItem(tensor, fmt, remark or why, is_fallback=bool(remark))
 
     def _wanted(self, tensor: Tensor) -> tuple[str | None, str]:
-        wishes, name, kind = self.wishes, tensor.name, kind_of(tensor.name)
-        rule = next((r for r in wishes.rules if r.fits(name, self.facts.n_layers)), None)
+        options, name, kind = self.options, tensor.name, kind_of(tensor.name)
+        rule = next((r for r in options.rules if r.fits(name, self.facts.n_layers)), None)
         if rule is not None:
             self.unused.pop(rule, None)
-        if kind == OUTPUT and wishes.leaves_output:
+        if kind == OUTPUT and options.leaves_output:
             return None, "--leave-output-tensor"
-        if kind == EMBEDDING and wishes.embedding_type:
-            return wishes.embedding_type, "--token-embedding-type"
-        if kind == OUTPUT and wishes.output_type:
-            return wishes.output_type, "--output-tensor-type"
+        if kind == EMBEDDING and options.embedding_type:
+            return options.embedding_type, "--token-embedding-type"
+        if kind == OUTPUT and options.output_type:
+            return options.output_type, "--output-tensor-type"
         if rule is not None:
             return (None if rule.type == KEEP else rule.type), f"rule {printable(rule.text)}"
-        if self.mixture is None or wishes.recipe is None:
+        if self.mixture is None or options.recipe is None:
             return None, "copied"
-        base = find_format(wishes.recipe.base)
-        if wishes.is_pure or base.name in FLOATS:
+        base = find_format(options.recipe.base)
+        if options.is_pure or base.name in FLOATS:
             return base.name, ""
         return self.mixture.type_of(name, tensor.shape, base.block_size), ""
 
@@ -179,34 +175,26 @@ def fitting(row: int, wanted: BlockFormat) -> tuple[BlockFormat, str]:
     return instead, remark
 
 
-def _check_requantising(plan: Plan) -> None:
-    if plan.wishes.allows_requantising:
-        return
+def check_plan(plan: QuantizePlan) -> None:
+    """Raises ConfigError if the plan quantises twice, or lacks the importance that it needs."""
     found = [item for item in plan.items if item.is_requantised]
-    if found:
+    if found and not plan.options.allows_requantising:
         first = found[0]
         raise ConfigError(
             f"{printable(first.tensor.name)} is {first.tensor.format.name} already and would "
-            "become "
-            f"{first.format.name}, one of {len(found)}: quantising twice costs quality; start from "
-            "an F16 or BF16 file, or say --allow-requantize"
+            f"become {first.format.name}, one of {len(found)}: quantising twice costs quality; "
+            "start from an F16 or BF16 file, or say --allow-requantize"
         )
-
-
-def _check_importance(plan: Plan) -> None:
-    """Sizes, and the one recipe that is useless without."""
-    missing = set(plan.without_importance())
-    recipe, importance = plan.wishes.recipe, plan.wishes.importance
+    missing = set(plan.without_importance())  # raises where sizes do not fit
+    recipe = plan.options.recipe
     if recipe is None or recipe.name != "Q2_K_S":
         return
     for item in plan.items:
         name = item.tensor.name
-        needs = item.format.name == "Q2_K" and not item.is_copy
-        if (
-            needs
-            and kind_of(name) not in (OUTPUT, EMBEDDING)
-            and (importance is None or name in missing)
-        ):
+        is_known = plan.options.importance is not None and name not in missing
+        if item.is_copy or item.format.name != "Q2_K" or kind_of(name) in (OUTPUT, EMBEDDING):
+            continue
+        if not is_known:
             raise ConfigError(
                 f"--type Q2_K_S needs an importance matrix that knows {printable(name)}: give "
                 "--imatrix FILE, or another type with --tensor-type; Q2_K does without"

@@ -1,6 +1,6 @@
 """Which type each tensor is written as, and its numbers as the bytes of that type.
 
-What cannot be written, NaN and numbers too large for a half float, is an error that says where.
+NaN, and numbers too large for a half float, raise an error that names the tensor.
 """
 
 from __future__ import annotations
@@ -21,37 +21,32 @@ from ...core.gguf.quants import BlockFormat, find_format
 from ...core.gguf.tensors import Tensor
 from ...core.gguf.writer import TensorData
 from ..checkpoint.safetensors import Floats
-from ..quantize.encode import encode
-from ..quantize.plan import Wishes, check_plan, make_plan
+from ..quantize.native_quantizer import HALVES, LARGEST_HALF, SLAB_ELEMENTS, encode
+from ..quantize.quantize_plan import QuantizeOptions, check_plan, make_plan
 from ..quantize.recipes import RECIPES, find_recipe
-from ..quantize.slabs import HALVES, LARGEST_HALF, SLAB_ELEMENTS
-from .matrix import Planned
+from .matrix_rows import OutputTensor
 
 AUTO: Final = "auto"
 CONVERTED: Final = ("f32", "f16", "bf16", "q8_0")  # one type for all matrices, as llama.cpp's tool
-# Small, or of no use to the kernels in anything but floats: as llama.cpp has them.
+# Small, or of use to the kernels as floats only: as llama.cpp has them.
 _KEPT: Final = (
-    "_norm.weight",
-    "ffn_gate_inp.weight",
-    "ffn_gate_inp_shexp.weight",
-    "norm.weight",
+    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "norm.weight",
     "ssm_conv1d.weight",
-)
+)  # fmt: skip
 
 
 def find_kind(name: str) -> str:
-    """A type, or a mixture of `quantize`, as it is written here."""
+    """The lower-case name of a type, or of a mixture of `quantize`."""
     kind = name.lower()
     if kind in (AUTO, *CONVERTED):
         return kind
-    if kind.upper() == "COPY":
-        raise ConfigError("--type COPY is for GGUF files; auto keeps what the checkpoint has")
     recipe = find_recipe(name)
-    assert recipe is not None
+    if recipe is None:
+        raise ConfigError("--type COPY is for GGUF files; auto keeps what the checkpoint has")
     return recipe.name.lower()
 
 
-def choose_type(wanted: str, planned: Iterable[Planned]) -> str:
+def choose_type(wanted: str, planned: Iterable[OutputTensor]) -> str:
     """`auto`: as most of the checkpoint is stored; float8 becomes BF16, which holds it."""
     if wanted != AUTO:
         return wanted
@@ -64,13 +59,8 @@ def choose_type(wanted: str, planned: Iterable[Planned]) -> str:
     return {"F32": "f32", "F64": "f32", "F16": "f16"}.get(most, "bf16")
 
 
-def file_type(kind: str) -> int:
-    """general.file_type"""
-    return RECIPES[kind.upper()].file_type
-
-
 def choose_formats(
-    planned: Mapping[str, Planned], kind: str, metadata: Mapping[str, Any]
+    planned: Mapping[str, OutputTensor], kind: str, metadata: Mapping[str, Any]
 ) -> dict[str, BlockFormat]:
     """By name. Mixtures decide as if the tensors were in a file of floats already."""
     if kind in CONVERTED:
@@ -80,19 +70,19 @@ def choose_formats(
         name: Tensor(name, tensor.shape, _format_of(tensor, "f32"), nothing)
         for name, tensor in planned.items()
     }
-    model = _Unwritten(Metadata(exact_types(metadata)), tensors)
-    plan = make_plan(model, Wishes(RECIPES[kind.upper()]))
+    model = _UnwrittenFile(Metadata(exact_types(metadata)), tensors)
+    plan = make_plan(model, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
     return {item.tensor.name: item.format for item in plan.items}
 
 
 @dataclass(frozen=True)
-class _Unwritten:
+class _UnwrittenFile:
     metadata: Metadata
     tensors: dict[str, Tensor]
 
 
-def _format_of(tensor: Planned, kind: str) -> BlockFormat:
+def _format_of(tensor: OutputTensor, kind: str) -> BlockFormat:
     """F16 where rows are not whole blocks, which is llama.cpp's choice as well."""
     if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or tensor.name.endswith(_KEPT):
         return find_format("F32")
@@ -100,8 +90,10 @@ def _format_of(tensor: Planned, kind: str) -> BlockFormat:
     return fmt if tensor.shape[-1] % fmt.block_size == 0 else find_format("F16")
 
 
-def encoded(tensor: Planned, fmt: BlockFormat, label: str, pool: ThreadPoolExecutor) -> TensorData:
-    """To be written; quantised on the threads of `pool`."""
+def encoded(
+    tensor: OutputTensor, fmt: BlockFormat, label: str, pool: ThreadPoolExecutor
+) -> TensorData:
+    """The tensor to write; quantised on the threads of `pool`."""
 
     def pieces() -> Iterator[Any]:
         row = 0
@@ -110,22 +102,23 @@ def encoded(tensor: Planned, fmt: BlockFormat, label: str, pool: ThreadPoolExecu
             row += len(values)
             if fmt.block_size == 1:
                 yield encode(values, fmt)
-            else:
-                yield from pool.map(partial(encode, fmt=fmt), _portions(values))
+                continue
+            step = max(1, SLAB_ELEMENTS // max(1, values.shape[-1]))  # rows that a cache holds
+            portions = [values[first : first + step] for first in range(0, len(values), step)]
+            yield from pool.map(partial(encode, fmt=fmt), portions)
 
     return TensorData(tensor.name, tensor.shape, fmt, pieces)
 
 
-def _portions(values: Floats) -> list[Floats]:
-    """Whole rows, of a size that a cache holds."""
-    step = max(1, SLAB_ELEMENTS // max(1, values.shape[-1]))
-    return [values[first : first + step] for first in range(0, len(values), step)]
-
-
 def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) -> None:
+    most = np.inf
+    if fmt.name in HALVES and values.size:
+        most = LARGEST_HALF * (127 if fmt.name == "Q8_0" else 1)
     # A sum is finite only if all are, and is one pass without a temporary array.
     with np.errstate(all="ignore"):
-        if np.isfinite(values.sum(dtype=np.float32)) and not _may_overflow(values, fmt):
+        if np.isfinite(values.sum(dtype=np.float32)) and (
+            most == np.inf or float(np.abs(values).max()) <= most
+        ):
             return
     bad = ~np.isfinite(values)
     if bad.any():
@@ -134,17 +127,9 @@ def _check(values: Floats, fmt: BlockFormat, source: str, row: int, label: str) 
             f"{label}: tensor {printable(source)} holds {values[at]} near row {row + int(at[0])}: "
             "the checkpoint is damaged; nothing was written"
         )
-    if _may_overflow(values, fmt):
-        largest = float(np.abs(values).max())
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest > most:
         raise ModelError(
             f"{label}: tensor {printable(source)} holds {largest:g}, too large for {fmt.name}; "
             "convert with --type bf16"
         )
-
-
-def _may_overflow(values: Floats, fmt: BlockFormat) -> bool:
-    return (
-        fmt.name in HALVES
-        and values.size > 0
-        and float(np.abs(values).max()) > LARGEST_HALF * (127 if fmt.name == "Q8_0" else 1)
-    )
