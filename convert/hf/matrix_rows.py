@@ -33,7 +33,7 @@ class Change(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockScales:
+class Float8Scales:
     """Float8 weights: each block of numbers has a factor."""
 
     tensor: StoredTensor
@@ -57,7 +57,7 @@ class StoredMatrix:
     """A stored tensor seen as rows: all axes but the last are one; a vector is a column."""
 
     tensor: StoredTensor
-    scales: BlockScales | None = None
+    scales: Float8Scales | None = None
 
     @property
     def n_rows(self) -> int:

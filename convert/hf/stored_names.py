@@ -11,7 +11,7 @@ from typing import Any, Final
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
 from ..checkpoint import StoredTensor
-from .matrix_rows import BlockScales, StoredMatrix
+from .matrix_rows import Float8Scales, StoredMatrix
 from .model_config import ModelConfig
 
 # Prefixes of `layers.N`, longest first. A trunk that was saved alone has none.
@@ -99,7 +99,7 @@ def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: ModelConfi
     return StoredMatrix(tensor, _block_scales(tensor, scale, config))
 
 
-def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> BlockScales:
+def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> Float8Scales:
     """One factor for all, one per row, or one per block of the configured size."""
     shape = tensor.shape
     if len(shape) < 2 or scale.dtype not in (*FLOATS, "F8_E8M0"):
@@ -108,13 +108,13 @@ def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig
     n_matrices = StoredMatrix(tensor).n_rows // max(1, rows)
     n = math.prod(scale.shape)
     if n == n_matrices:
-        return BlockScales(replace(scale, shape=(n, 1)), rows, (rows, columns))
+        return Float8Scales(replace(scale, shape=(n, 1)), rows, (rows, columns))
     if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
-        return BlockScales(replace(scale, shape=(n, 1)), rows, (1, columns))
+        return Float8Scales(replace(scale, shape=(n, 1)), rows, (1, columns))
     block = _block_size(config)
     if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
         raise _wrong(tensor, scale, config)
-    return BlockScales(scale, rows, block)
+    return Float8Scales(scale, rows, block)
 
 
 def _block_size(config: ModelConfig) -> tuple[int, int]:

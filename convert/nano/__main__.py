@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .failures import in_one_line
+from .one_line_errors import in_one_line
 
 
 def main() -> None:

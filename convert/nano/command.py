@@ -15,15 +15,13 @@ import torch
 from ...core.backend.cpu.threads import default_threads
 from ...core.errors import ConfigError
 from . import losses
-from .batches import Batches
 from .corpus import default_libraries
 from .export import FILE_TYPES, write_model
-from .network import Network
-from .recipe import Prepared
-from .schedule import Budget
-from .shapes import SHAPES
-from .threads import Threads
-from .training import Checkpoint, Trainer, keep_freed_memory
+from .nano_network import Network
+from .nano_shapes import SHAPES
+from .training import Trainer, TrainingCheckpoint, keep_freed_memory
+from .training_data import Batches, TrainingData
+from .training_schedule import ThreadCount, TrainingBudget
 
 LENGTH, ROWS = 1024, 4
 Number = TypeVar("Number", int, float)
@@ -34,23 +32,29 @@ _log = logging.getLogger("nextn.convert.nano")
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m nextn.convert.nano", description=__doc__)
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="the GGUF file to write")
+    add("--out", type=Path, required=True, help="GGUF file to write")
     add("--work", type=Path, help="folder of checkpoints; default: beside --out")
     add("--model", choices=sorted(SHAPES), default="nano")
     add("--library", type=Path, action="append", help="lib/pythonX.Y; may be given several times")
     add("--seed", type=int, default=1)
-    add("--minutes", type=_positive(float), default=0.0, help="of training; its schedule ends then")
     add(
-        "--tokens",
-        type=_positive(int),
-        default=0,
-        help="to train on; default without --minutes: 20 million",
+        "--minutes",
+        type=_positive(float),
+        default=0.0,
+        help="minutes of training, at whose end the schedule ends",
     )
+    tokens = "tokens to train on; default without --minutes: 20 million"
+    add("--tokens", type=_positive(int), default=0, help=tokens)
     add("--device", default="cpu")
     add("--threads", type=_positive(int), default=default_threads())
     add("--length", type=_positive(int), default=LENGTH, help="tokens of a row")
     add("--rows", type=_positive(int), default=ROWS, help="rows of a batch")
-    add("--type", choices=sorted(FILE_TYPES), default="Q8_0", help="of the matrices in the file")
+    add(
+        "--type",
+        choices=sorted(FILE_TYPES),
+        default="Q8_0",
+        help="type of the matrices in the file",
+    )
     return parser.parse_args(arguments)
 
 
@@ -76,37 +80,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_model(options.out, trainer.network, prepared.vocabulary, options.type)
 
 
-def prepare(options: argparse.Namespace) -> tuple[Trainer, Prepared]:
+def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
     shape = SHAPES[options.model]
     libraries = options.library or default_libraries()
     _log.info("reading %s", ", ".join(map(str, libraries)))
-    prepared = Prepared.of(libraries, shape.vocab_size)
+    prepared = TrainingData.of(libraries, shape.vocab_size)
     work: Path = options.work or options.out.parent / f"{options.out.stem}.work"
     work.mkdir(parents=True, exist_ok=True)
     prepared.vocabulary.save(work / "tokenizer.json")
     names = [file.label for file in prepared.corpus.held_out]
     (work / "held_out.json").write_text(json.dumps(names, indent=0) + "\n")
     torch.manual_seed(options.seed)
-    budget = Budget(options.tokens, options.minutes)
-    if budget == Budget():
-        budget = Budget(tokens=20_000_000)
+    budget = TrainingBudget(options.tokens, options.minutes)
+    if budget == TrainingBudget():
+        budget = TrainingBudget(tokens=20_000_000)
+    fingerprint = prepared.fingerprint(shape, options.seed, options.length, options.rows)
+    batches = Batches(
+        lambda number: prepared.epoch(options.seed, number),
+        length=options.length,
+        ahead=losses.AHEAD,
+        rows=options.rows,
+        seed=options.seed,
+    )
     trainer = Trainer(
         Network(shape),
-        Batches(
-            lambda number: prepared.epoch(options.seed, number),
-            length=options.length,
-            ahead=losses.AHEAD,
-            rows=options.rows,
-            seed=options.seed,
-        ),
+        batches,
         budget,
-        Checkpoint(
-            work / f"{options.model}.pt",
-            prepared.fingerprint(shape, options.seed, options.length, options.rows),
-        ),
+        TrainingCheckpoint(work / f"{options.model}.pt", fingerprint),
         held_out=prepared.held_out_rows(options.length + losses.AHEAD),
         device=options.device,
-        threads=Threads(options.threads),
+        threads=ThreadCount(options.threads),
         report=_log.info,
     )
     _log.info(

@@ -1,4 +1,4 @@
-"""The corpus: what Python installations carry as their standard library, split by file.
+"""The corpus: the standard libraries of Python installations, split by file.
 
 Files of the same name are one family, whatever folder or Python version they come from: a module
 that moved between versions must not be in both halves of the split. Of the older versions only
@@ -94,7 +94,7 @@ def _divide(
 
 
 def family(name: str) -> str:
-    """What a file is called wherever it lies: `json/__init__.py` and `json.py` are the same."""
+    """The name of a module wherever it lies: `json/__init__.py` and `json.py` are the same."""
     *folders, last = name.removesuffix(".py").split("/")
     if last in ("__init__", "__main__") and folders:
         return folders[-1]
@@ -158,7 +158,7 @@ def _version_of(library: Path) -> tuple[int, ...]:
 
 
 def _version_text(library: Path) -> str:
-    """Of the full version, if the installation's folder tells it (`3.13.0/lib/python3.13`)."""
+    """The full version, if the installation's folder has it (`3.13.0/lib/python3.13`)."""
     found = re.fullmatch(r"\d+\.\d+\.\d+", library.parent.parent.name)
     if found:
         return found.group()

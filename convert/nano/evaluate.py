@@ -18,9 +18,9 @@ from ...core.generation import GenerateParams
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
 from . import held_out
-from .acceptance import Acceptance, measure
 from .corpus import SourceFile, default_libraries
-from .failures import in_one_line
+from .draft_acceptance import DraftAcceptance, measure
+from .one_line_errors import in_one_line
 
 WINDOW, STRIDE = 1024, 512  # tokens; all but a file's first have at least STRIDE before them
 N_PROMPTS, N_WRITTEN = 20, 128
@@ -73,8 +73,8 @@ def xz_bits_per_byte(texts: Iterable[str]) -> float:
     return 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
 
 
-def acceptance(runtime: Runtime, files: list[SourceFile]) -> Acceptance:
-    total = Acceptance(0, (0, 0, 0))
+def acceptance(runtime: Runtime, files: list[SourceFile]) -> DraftAcceptance:
+    total = DraftAcceptance(0, (0, 0, 0))
     for site in held_out.sites(files, N_PROMPTS, methods=True):
         prompt = runtime.tokenizer.encode(f"{site.before}{site.header}", parse_special=False)
         written = write(runtime, prompt, N_WRITTEN)

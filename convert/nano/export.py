@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gguf import GGMLQuantizationType, quants
-from numpy.typing import NDArray
-
 from ...core.errors import ConfigError
 from ...core.gguf.quants import find_format
 from ...core.gguf.writer import TensorData, write_gguf
 from ..checkpoint.safetensors import Floats
 from ..hf_tensors import Rules, map_tensors
-from .network import Network
-from .shapes import Shape
-from .vocabulary import Vocabulary
+from ..quantize.native_quantizer import encode
+from .nano_network import Network
+from .nano_shapes import NanoShape
+from .nano_vocabulary import NanoVocabulary
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}  # general.file_type
 LICENSE = "PSF-2.0"
@@ -25,17 +22,19 @@ DESCRIPTION = (
     "A small model of Python, trained on the sources of Python's standard library, "
     "Copyright (c) Python Software Foundation; licensed under the PSF License Agreement."
 )
-# Small, and read as float by the kernels: the convolution and the two rows per value head.
+# Small, and read as floats by the kernels: the convolution and the two rows per value head.
 _KEPT = ("norm", "ssm_conv1d", "ssm_alpha", "ssm_beta")
 
 
-def write_model(path: Path, network: Network, vocabulary: Vocabulary, kind: str = "Q8_0") -> None:
+def write_model(
+    path: Path, network: Network, vocabulary: NanoVocabulary, kind: str = "Q8_0"
+) -> None:
     if kind not in FILE_TYPES:
         raise ConfigError(f"matrices can be {', '.join(FILE_TYPES)}, not {kind}")
     shape = network.shape
     metadata = general(shape, kind) | keys(shape) | vocabulary.metadata()
     mapped = map_tensors(_arrays(network), rules(shape))
-    tensors = [encode(name, array, kind) for name, array in mapped.items()]
+    tensors = [tensor_data(name, array, kind) for name, array in mapped.items()]
     write_gguf(path, metadata, tensors, overwrite=True)
 
 
@@ -45,22 +44,16 @@ def _arrays(network: Network) -> Iterator[tuple[str, Floats]]:
             yield name, value.detach().float().cpu().numpy()
 
 
-def architecture(shape: Shape) -> str:
+def architecture(shape: NanoShape) -> str:
     return "qwen35" if shape.is_hybrid else "qwen3"
 
 
-def rules(shape: Shape) -> Rules:
-    return Rules(
-        architecture(shape),
-        shape.num_hidden_layers,
-        shape.head_dim,
-        shape.linear_num_key_heads,
-        shape.linear_num_value_heads,
-        shape.linear_head_dim,
-    )
+def rules(shape: NanoShape) -> Rules:
+    heads = shape.linear_num_key_heads, shape.linear_num_value_heads, shape.linear_head_dim
+    return Rules(architecture(shape), shape.num_hidden_layers, shape.head_dim, *heads)
 
 
-def general(shape: Shape, kind: str) -> dict[str, Any]:
+def general(shape: NanoShape, kind: str) -> dict[str, Any]:
     return {
         "general.architecture": architecture(shape),
         "general.type": "model",
@@ -72,7 +65,7 @@ def general(shape: Shape, kind: str) -> dict[str, Any]:
     }
 
 
-def keys(shape: Shape) -> dict[str, Any]:
+def keys(shape: NanoShape) -> dict[str, Any]:
     s = shape
     own: dict[str, Any] = {
         "context_length": s.max_position_embeddings,
@@ -103,16 +96,11 @@ def keys(shape: Shape) -> dict[str, Any]:
     return {f"{architecture(shape)}.{key}": value for key, value in own.items()}
 
 
-def encode(name: str, array: Floats, kind: str) -> TensorData:
+def tensor_data(name: str, array: Floats, kind: str) -> TensorData:
     small = array.ndim < 2 or any(part in name for part in _KEPT)
     fmt = find_format("F32" if small else kind)
     if array.shape[-1] % fmt.block_size:
         raise ConfigError(
             f"{name}: a row of {array.shape[-1]} numbers is not whole blocks of {fmt.block_size}"
         )
-    data: NDArray[Any] = array
-    if fmt.name == "F16":
-        data = array.astype(np.float16)
-    elif fmt.name == "Q8_0":
-        data = quants.quantize(array, GGMLQuantizationType.Q8_0)
-    return TensorData(name, array.shape, fmt, data)
+    return TensorData(name, array.shape, fmt, encode(array, fmt))

@@ -1,4 +1,5 @@
-"""The files that the bundled model has not seen, and what is asked of it about them."""
+"""The files that the bundled model was not trained on, and the functions in them that it "
+"continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is minimised: the next token, and what the MTP head says of those after it."""
+"""The losses: of the next token, and of the MTP head's drafts of the tokens after it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from .layers import Past
-from .network import Network
+from .nano_network import Network, Past
 
 MTP_WEIGHT = 0.3
 MTP_ROWS = 4  # one row of the batch in so many trains the head beside the trunk
@@ -30,10 +29,12 @@ def joint(network: Network, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chained(network: Network, rows: Tensor) -> Tensor:
-    """The head alone, drafting CHAIN tokens from every row: it learns what the trunk would say.
+    """The head alone, drafting CHAIN tokens from every row: it learns the trunk's
+    distributions.
 
-    As in use, each step continues from the head's own hidden rows and sees the true text before
-    the draft. The tokens are the true ones, since later steps count only if the earlier were right.
+    As in use, each step continues from the head's own hidden rows and attends to the true text
+    before the draft. The tokens are the true ones, since later steps count only if the earlier
+    ones were right.
     """
     n = rows.shape[1] - AHEAD
     with torch.no_grad():

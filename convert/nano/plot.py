@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .failures import in_one_line
+from .one_line_errors import in_one_line
 
 WIDTH, HEIGHT, MARGIN = 720, 360, 48
 SMOOTH = 20  # steps that a point is the mean of

@@ -1,4 +1,4 @@
-"""What the model reads: files whole, and small shares of functions alone, fill-in, and chat.
+"""Training documents: whole files, and small shares of single functions, fill-in, and chat.
 
 Files are most of it. Functions alone teach it to begin with a header and to end after the body;
 fill-in and chat examples are few, enough to answer in form.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .vocabulary import (
+from .nano_vocabulary import (
     END_OF_TEXT,
     FIM_MIDDLE,
     FIM_PREFIX,
@@ -23,7 +23,7 @@ from .vocabulary import (
     IM_END,
     IM_START,
     SPECIALS,
-    Vocabulary,
+    NanoVocabulary,
 )
 
 Tokens = NDArray[np.uint16]
@@ -49,15 +49,15 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """All there is to sample from."""
+class SampleLibrary:
+    """Files, help topics and functions that samples are made of."""
 
     files: list[str]
     topics: list[str]
     functions: list[Function]
 
     @classmethod
-    def of(cls, files: Sequence[str], topics: Sequence[str] = ()) -> Library:
+    def of(cls, files: Sequence[str], topics: Sequence[str] = ()) -> SampleLibrary:
         readable = [text for text in files if not any(token in text for token in SPECIALS)]
         found = {f.source: f for text in readable for f in functions_of(text)}
         return cls(readable, list(topics), list(found.values()))
@@ -78,12 +78,14 @@ def functions_of(text: str) -> Iterator[Function]:
                 yield Function(node.name, source.rstrip() + "\n", docstring.split("\n")[0])
 
 
-def epoch(library: Library, vocabulary: Vocabulary, files: list[Tokens], seed: str) -> Tokens:
+def epoch(
+    library: SampleLibrary, vocabulary: NanoVocabulary, files: list[Tokens], seed: str
+) -> Tokens:
     """Everything once, in an order of its own: documents with an end token after each."""
     rng = random.Random(seed)
     documents = [*files, *encode(vocabulary, library.topics)]
     n_file_tokens = sum(map(len, files))
-    makers: list[tuple[float, Callable[[random.Random, Library], str]]] = [
+    makers: list[tuple[float, Callable[[random.Random, SampleLibrary], str]]] = [
         (FUNCTION_SHARE, lone_function),
         (FIM_SHARE, fill_in),
         (CHAT_SHARE, chat),
@@ -95,14 +97,14 @@ def epoch(library: Library, vocabulary: Vocabulary, files: list[Tokens], seed: s
     return np.concatenate([part for document in documents for part in (document, end)])
 
 
-def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Tokens]:
+def encode(vocabulary: NanoVocabulary, texts: Sequence[str]) -> list[Tokens]:
     return [np.array(ids, np.uint16) for ids in vocabulary.encode(texts)]
 
 
 def _fill(
-    library: Library,
-    vocabulary: Vocabulary,
-    make: Callable[[random.Random, Library], str],
+    library: SampleLibrary,
+    vocabulary: NanoVocabulary,
+    make: Callable[[random.Random, SampleLibrary], str],
     rng: random.Random,
     n_tokens: int,
 ) -> list[Tokens]:
@@ -115,11 +117,11 @@ def _fill(
     return made
 
 
-def lone_function(rng: random.Random, library: Library) -> str:
+def lone_function(rng: random.Random, library: SampleLibrary) -> str:
     return rng.choice(library.functions).source
 
 
-def fill_in(rng: random.Random, library: Library) -> str:
+def fill_in(rng: random.Random, library: SampleLibrary) -> str:
     """Prefix, suffix, then the middle, cut at any three characters of a piece of a file."""
     text = rng.choice(library.files)
     start = rng.randrange(max(1, len(text) - FIM_CHARS // 2))
@@ -130,7 +132,7 @@ def fill_in(rng: random.Random, library: Library) -> str:
     return f"{FIM_PREFIX}{prefix}{FIM_SUFFIX}{suffix}{FIM_MIDDLE}{middle}"
 
 
-def chat(rng: random.Random, library: Library) -> str:
+def chat(rng: random.Random, library: SampleLibrary) -> str:
     function = rng.choice(library.functions)
     while not function.summary:
         function = rng.choice(library.functions)

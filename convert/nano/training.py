@@ -1,4 +1,4 @@
-"""The loop: batches in, a trained network out; interruptible at any time, and it resumes.
+"""The training loop, which can be interrupted at any time and resumes.
 
 A checkpoint holds weights, optimiser, place in the data, clock and loss curve. No random number is
 drawn outside what the seed and the place determine, so a resumed run goes on as if never stopped.
@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,10 @@ from torch import Tensor
 
 from ...core.errors import ConfigError
 from . import losses
-from .batches import Batches, Position
-from .network import Network
+from .nano_network import Network
 from .optimiser import Optimiser
-from .schedule import Budget, Clock, Moment, moment
-from .threads import Threads
+from .training_data import Batches, Position
+from .training_schedule import Clock, SchedulePoint, ThreadCount, TrainingBudget, schedule_point
 
 SAVE_EVERY = 150.0  # seconds
 MEASURE_EVERY = 200  # steps
@@ -35,7 +34,7 @@ Report = Callable[[str], None]
 
 
 @dataclass
-class Record:
+class LossRecord:
     """One point of the loss curve, in nats per token."""
 
     step: int
@@ -48,20 +47,20 @@ class Record:
 
 
 @dataclass
-class Progress:
+class TrainingProgress:
     step: int = 0
     tokens: int = 0
     clock: Clock = field(default_factory=Clock)
-    curve: list[Record] = field(default_factory=list)
+    curve: list[LossRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TrainingCheckpoint:
     path: Path
-    fingerprint: str  # of everything that a run must share to go on from another's state
+    fingerprint: str  # equal for runs that may continue each other
 
     def write(self, state: dict[str, Any]) -> None:
-        """Whole or not at all: the old file stays until the new one is on the disk."""
+        """Replaces the old file once the new one is on the disk."""
         part = self.path.with_suffix(".part")
         with part.open("wb") as file:
             torch.save(state, file)
@@ -83,12 +82,12 @@ class Trainer:
         self,
         network: Network,
         batches: Batches,
-        budget: Budget,
-        checkpoint: Checkpoint,
+        budget: TrainingBudget,
+        checkpoint: TrainingCheckpoint,
         *,
         held_out: Tensor | None = None,
         device: str = "cpu",
-        threads: Threads | None = None,
+        threads: ThreadCount | None = None,
         report: Report | None = None,
     ) -> None:
         self.network, self.batches, self.budget = network.to(device), batches, budget
@@ -96,7 +95,7 @@ class Trainer:
         self.checkpoint = checkpoint
         self.held_out, self.device, self.threads = held_out, device, threads
         self.report = report or (lambda _: None)
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         if checkpoint.path.exists():
             self._load()
 
@@ -113,7 +112,7 @@ class Trainer:
                 self.batches.position.row -= len(rows)  # not used
                 break
             start = time.monotonic()
-            self._step(rows.to(self.device), moment(self.part, has_head=has_head))
+            self._step(rows.to(self.device), schedule_point(self.part, has_head=has_head))
             now = time.monotonic()
             self.progress.clock.add(now - start)
             if self.threads is not None:
@@ -123,7 +122,7 @@ class Trainer:
                 last_saved = now
         self.save()
 
-    def _step(self, rows: Tensor, at: Moment) -> None:
+    def _step(self, rows: Tensor, at: SchedulePoint) -> None:
         p = self.progress
         self.network.train()
         with self._half_precision():
@@ -133,32 +132,23 @@ class Trainer:
             else:
                 trunk, mtp = losses.joint(self.network, rows)
                 (trunk + losses.MTP_WEIGHT * mtp).backward()
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained(at), MAX_GRADIENT))
+        for name, parameter in self.network.named_parameters():
+            # The head's gradients reach the shared embedding and head, which stay as they are.
+            if at.head_only and not name.startswith("mtp."):
+                parameter.grad = None
+        norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT))
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient of step {p.step} is {norm}")
-        if at.head_only:
-            self._freeze_trunk()
         self.optimiser.step(at.scale)
         p.step += 1
         p.tokens += rows.shape[0] * (rows.shape[1] - losses.AHEAD)
-        record = Record(
-            p.step, p.tokens, round(p.clock.seconds, 1), round(at.scale, 4), *_round(trunk, mtp)
-        )
+        seconds, scale = round(p.clock.seconds, 1), round(at.scale, 4)
+        record = LossRecord(p.step, p.tokens, seconds, scale, _rounded(trunk), _rounded(mtp))
         if self.held_out is not None and (p.step % MEASURE_EVERY == 0 or p.step == 1):
             record.held_out = self.measure()
         p.curve.append(record)
         if p.step % 20 == 0 or p.step <= 5:
             self.report(_line(record, self.part))
-
-    def _trained(self, at: Moment) -> list[torch.nn.Parameter]:
-        named = self.network.named_parameters()
-        return [p for name, p in named if name.startswith("mtp.") or not at.head_only]
-
-    def _freeze_trunk(self) -> None:
-        """The head's gradients reach the shared embedding and head, which stay as they are."""
-        for name, parameter in self.network.named_parameters():
-            if not name.startswith("mtp."):
-                parameter.grad = None
 
     @torch.no_grad()
     def measure(self) -> float:
@@ -179,7 +169,7 @@ class Trainer:
             "fingerprint": self.checkpoint.fingerprint,
             "network": self.network.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            "position": self.batches.position.as_dict(),
+            "position": asdict(self.batches.position),
             "step": p.step,
             "tokens": p.tokens,
             "seconds": p.clock.seconds,
@@ -193,15 +183,15 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.batches.position = Position(**state["position"])
-        p = self.progress = Progress(state["step"], state["tokens"])
+        p = self.progress = TrainingProgress(state["step"], state["tokens"])
         p.clock.seconds = state["seconds"]
         p.clock.recent.extend(state["recent"])
-        p.curve = [Record(**record) for record in state["curve"]]
+        p.curve = [LossRecord(**record) for record in state["curve"]]
         self.report(f"resumed at step {p.step}, {p.clock.seconds / 60:.1f} min")
 
 
 def keep_freed_memory() -> None:
-    """glibc gives large blocks back to the system at once; asking again costs a fifth of a step."""
+    """glibc returns large blocks to the system at once; new ones cost a fifth of a step."""
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -210,12 +200,11 @@ def keep_freed_memory() -> None:
             mallopt(option, value)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
 
 
-def _round(*values: Tensor) -> Iterator[float]:
-    for value in values:
-        yield round(float(value.detach()), 4)
+def _rounded(value: Tensor) -> float:
+    return round(float(value.detach()), 4)
 
 
-def _line(record: Record, part: float) -> str:
+def _line(record: LossRecord, part: float) -> str:
     held_out = "" if record.held_out is None else f", held out {record.held_out:.4f}"
     return (
         f"{100 * part:5.1f} %  step {record.step}  {record.tokens / 1e6:.2f}M tokens  "

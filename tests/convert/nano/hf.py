@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from nextn.convert.nano.network import Network
-from nextn.convert.nano.shapes import Shape
+from nextn.convert.nano.nano_network import Network
+from nextn.convert.nano.nano_shapes import NanoShape
 
 
-def hf_config(shape: Shape) -> Any:
+def hf_config(shape: NanoShape) -> Any:
     import transformers
 
     common: dict[str, Any] = {

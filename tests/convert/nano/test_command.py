@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nextn.convert.nano import command
-from nextn.convert.nano.failures import in_one_line
+from nextn.convert.nano.one_line_errors import in_one_line
 from nextn.core.errors import ConfigError
 
 

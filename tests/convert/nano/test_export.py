@@ -13,12 +13,11 @@ import torch
 from support.running import PAGES, Machine, Running, load
 
 from nextn import core
-from nextn.convert.nano.acceptance import HeadRuns
-from nextn.convert.nano.export import encode, write_model
-from nextn.convert.nano.layers import Past
-from nextn.convert.nano.network import Network
-from nextn.convert.nano.shapes import Shape
-from nextn.convert.nano.vocabulary import Vocabulary
+from nextn.convert.nano.draft_acceptance import HeadRuns
+from nextn.convert.nano.export import tensor_data, write_model
+from nextn.convert.nano.nano_network import Network, Past
+from nextn.convert.nano.nano_shapes import NanoShape
+from nextn.convert.nano.nano_vocabulary import NanoVocabulary
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.errors import ConfigError
@@ -32,18 +31,18 @@ TEXT = "def f(x):\n    return x\n" * 40
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return Vocabulary.train([TEXT], 300)
+def vocabulary() -> NanoVocabulary:
+    return NanoVocabulary.train([TEXT], 300)
 
 
-def network(shape: Shape, vocabulary: Vocabulary) -> Network:
+def network(shape: NanoShape, vocabulary: NanoVocabulary) -> Network:
     return randomise(Network(dataclasses.replace(shape, vocab_size=len(vocabulary))))
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
 @pytest.mark.parametrize("shape", [SMALL_NANO, SMALL_DRAFT], ids=["hybrid", "plain"])
 def test_logits_of_the_file(
-    shape: Shape, device: str, vocabulary: Vocabulary, tmp_path: Path
+    shape: NanoShape, device: str, vocabulary: NanoVocabulary, tmp_path: Path
 ) -> None:
     made = network(shape, vocabulary)
     ids = torch.randint(0, len(vocabulary), (1, LENGTH))
@@ -62,7 +61,7 @@ def _near(got: Floats, want: Floats, bound: float) -> bool:
     return bool(np.sqrt(np.square(got - want).mean()) <= bound)
 
 
-def test_mtp_rows_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_mtp_rows_of_the_file(vocabulary: NanoVocabulary, tmp_path: Path) -> None:
     made = network(SMALL_NANO, vocabulary)
     ids = torch.randint(0, len(vocabulary), (1, LENGTH))
     with torch.no_grad():
@@ -81,7 +80,7 @@ def test_mtp_rows_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
     assert np.abs(got - want).max() <= 1e-3
 
 
-def test_training_drafts_as_the_runtime_does(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_training_drafts_as_the_runtime_does(vocabulary: NanoVocabulary, tmp_path: Path) -> None:
     """Chained steps in training see what a draft sees: true rows before it, then its own."""
     made = network(SMALL_NANO, vocabulary)
     ids = torch.randint(0, len(vocabulary), (1, 40))
@@ -107,13 +106,13 @@ def test_q8_0_as_the_gguf_package_writes_it() -> None:
     array = np.random.default_rng(0).normal(size=(7, 96)).astype(np.float32)
     array[2, :32] = 0
     want = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
-    made = np.asarray(encode("blk.0.ffn_up.weight", array, "Q8_0").data)
-    assert np.array_equal(made, want)
+    made = np.asarray(tensor_data("blk.0.ffn_up.weight", array, "Q8_0").data)
+    assert np.array_equal(made, want.reshape(-1))
     with pytest.raises(ConfigError, match="blocks of 32"):
-        encode("blk.0.ffn_up.weight", np.zeros((2, 33), np.float32), "Q8_0")
+        tensor_data("blk.0.ffn_up.weight", np.zeros((2, 33), np.float32), "Q8_0")
 
 
-def test_quantised_is_near(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_quantised_is_near(vocabulary: NanoVocabulary, tmp_path: Path) -> None:
     made = network(SMALL_NANO, vocabulary)
     ids = torch.randint(0, len(vocabulary), (1, LENGTH))
     with torch.no_grad():
@@ -123,7 +122,7 @@ def test_quantised_is_near(vocabulary: Vocabulary, tmp_path: Path) -> None:
         assert _near(runtime.logits(ids[0].tolist()), want, 0.05 * want.std())
 
 
-def test_the_tokenizer_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_the_tokenizer_of_the_file(vocabulary: NanoVocabulary, tmp_path: Path) -> None:
     write_model(tmp_path / "f32.gguf", network(SMALL_DRAFT, vocabulary), vocabulary, "F32")
     text = "def g(y):\n\n    return  12 + 'é'\t# <|fim_prefix|> \r\n"
     with core.load(tmp_path / "f32.gguf", "torch") as runtime:
@@ -134,7 +133,7 @@ def test_the_tokenizer_of_the_file(vocabulary: Vocabulary, tmp_path: Path) -> No
         assert vocabulary.id_of("<|im_end|>") in runtime.tokenizer.eog_ids
 
 
-def test_an_end_of_a_header_is_an_end_of_a_token(vocabulary: Vocabulary) -> None:
+def test_an_end_of_a_header_is_an_end_of_a_token(vocabulary: NanoVocabulary) -> None:
     """Else the newline that a prompt lacks would be half a token that never comes."""
     (whole,) = vocabulary.encode([TEXT])
     for end in ("def f(x):", "def f(x):\n    return x"):

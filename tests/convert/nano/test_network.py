@@ -7,10 +7,9 @@ import dataclasses
 import pytest
 import torch
 
-from nextn.convert.nano.delta_rule import gated_delta_rule, recurrent_delta_rule
-from nextn.convert.nano.layers import ShortConv, causal_attention
-from nextn.convert.nano.network import Network
-from nextn.convert.nano.shapes import DRAFT, NANO, Shape
+from nextn.convert.nano.chunked_delta_rule import gated_delta_rule
+from nextn.convert.nano.nano_network import Network, ShortConv, draft_attention
+from nextn.convert.nano.nano_shapes import DRAFT, NANO, NanoShape
 
 from .hf import hf_model, hf_mtp, randomise
 
@@ -29,12 +28,27 @@ SMALL_NANO = dataclasses.replace(
 SMALL_DRAFT = dataclasses.replace(DRAFT, vocab_size=300, hidden_size=64, intermediate_size=96)
 
 
+def recurrent_delta_rule(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor
+) -> torch.Tensor:
+    """The definition, one token after the other."""
+    state = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1])
+    rows = []
+    for t in range(q.shape[2]):
+        state = state * log_decay[:, :, t, None, None].exp()
+        taken = (k[:, :, t, None, :] @ state).squeeze(-2)
+        u = beta[:, :, t, None] * (v[:, :, t] - taken)
+        state = state + k[:, :, t, :, None] * u[:, :, None, :]
+        rows.append((q[:, :, t, None, :] @ state).squeeze(-2))
+    return torch.stack(rows, 2)
+
+
 def tokens(seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 300, (2, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("shape", [SMALL_NANO, SMALL_DRAFT], ids=["hybrid", "plain"])
-def test_logits_equal_transformers(shape: Shape) -> None:
+def test_logits_equal_transformers(shape: NanoShape) -> None:
     network = randomise(Network(shape))
     with torch.no_grad():
         want = hf_model(network)(tokens()).logits
@@ -97,4 +111,4 @@ def test_convolution_and_its_gradient() -> None:
 def test_attention_in_blocks() -> None:
     q, k, v = (torch.randn(2, 3, 600, 16) for _ in range(3))
     want = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    assert torch.allclose(causal_attention(q, k, v), want, atol=1e-5)
+    assert torch.allclose(draft_attention(q, [(k, v)]), want, atol=1e-5)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from nextn.convert.nano import samples
-from nextn.convert.nano.batches import Batches, Position
-from nextn.convert.nano.samples import Library
-from nextn.convert.nano.vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, Vocabulary
+from nextn.convert.nano.nano_vocabulary import END_OF_TEXT, FIM_MIDDLE, FIM_PREFIX, NanoVocabulary
+from nextn.convert.nano.samples import SampleLibrary
+from nextn.convert.nano.training_data import Batches, Position
 from nextn.core.errors import ConfigError
 
 FILE = '''"""A module."""
@@ -32,16 +32,16 @@ def plain(first, second):
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    return Library.of([FILE, FILE.replace("value", "number")], ["A topic.\n"])
+def library() -> SampleLibrary:
+    return SampleLibrary.of([FILE, FILE.replace("value", "number")], ["A topic.\n"])
 
 
 @pytest.fixture(scope="module")
-def vocabulary(library: Library) -> Vocabulary:
-    return Vocabulary.train(library.files, 320)
+def vocabulary(library: SampleLibrary) -> NanoVocabulary:
+    return NanoVocabulary.train(library.files, 320)
 
 
-def test_functions_stand_at_the_margin(library: Library) -> None:
+def test_functions_stand_at_the_margin(library: SampleLibrary) -> None:
     assert {f.name for f in library.functions} == {"method", "plain"}
     assert len(library.functions) == 3  # `plain` is in both files
     for function in library.functions:
@@ -50,10 +50,10 @@ def test_functions_stand_at_the_margin(library: Library) -> None:
 
 
 def test_texts_that_spell_control_tokens_are_left_out() -> None:
-    assert Library.of([FILE + "x = '<|im_end|>'\n"]).files == []
+    assert SampleLibrary.of([FILE + "x = '<|im_end|>'\n"]).files == []
 
 
-def test_fill_in_can_be_put_together_again(library: Library) -> None:
+def test_fill_in_can_be_put_together_again(library: SampleLibrary) -> None:
     rng = random.Random(0)
     for _ in range(50):
         made = samples.fill_in(rng, library)
@@ -62,8 +62,8 @@ def test_fill_in_can_be_put_together_again(library: Library) -> None:
         assert any(prefix + middle + suffix in text for text in library.files)
 
 
-def test_chat_is_what_the_template_makes(library: Library) -> None:
-    from nextn.convert.nano.vocabulary import CHAT_TEMPLATE
+def test_chat_is_what_the_template_makes(library: SampleLibrary) -> None:
+    from nextn.convert.nano.nano_vocabulary import CHAT_TEMPLATE
     from nextn.core.tokenizer.chat_template import ChatTemplate
 
     made = samples.as_chat("Why?", "Because.")
@@ -73,7 +73,9 @@ def test_chat_is_what_the_template_makes(library: Library) -> None:
     assert made == prompt + "Because.<|im_end|>\n"
 
 
-def test_an_epoch_repeats_and_the_next_differs(library: Library, vocabulary: Vocabulary) -> None:
+def test_an_epoch_repeats_and_the_next_differs(
+    library: SampleLibrary, vocabulary: NanoVocabulary
+) -> None:
     files = samples.encode(vocabulary, library.files)
     first = samples.epoch(library, vocabulary, files, "1 0")
     assert np.array_equal(first, samples.epoch(library, vocabulary, files, "1 0"))

@@ -12,7 +12,7 @@ from support.llama_cpp import LlamaCpp
 
 from nextn import core
 from nextn.convert.nano import evaluate
-from nextn.convert.nano.acceptance import Acceptance, measure
+from nextn.convert.nano.draft_acceptance import DraftAcceptance, measure
 from nextn.core import nano
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.runtime import Runtime
@@ -94,8 +94,8 @@ def test_body_of_a_completion() -> None:
     assert not evaluate.parses("def f(x):\n")
 
 
-def drafted(runtime: Runtime, prompts: Sequence[str], n: int) -> Acceptance:
-    total = Acceptance(0, (0, 0, 0))
+def drafted(runtime: Runtime, prompts: Sequence[str], n: int) -> DraftAcceptance:
+    total = DraftAcceptance(0, (0, 0, 0))
     for text in prompts:
         prompt = runtime.tokenizer.encode(text, parse_special=False)
         written = evaluate.write(runtime, prompt, n)

@@ -9,14 +9,19 @@ import pytest
 import torch
 
 from nextn.convert.nano import losses
-from nextn.convert.nano.batches import Batches
 from nextn.convert.nano.corpus import Corpus, SourceFile
-from nextn.convert.nano.network import Network
+from nextn.convert.nano.nano_network import Network
+from nextn.convert.nano.nano_shapes import NanoShape
 from nextn.convert.nano.optimiser import orthogonalise
-from nextn.convert.nano.recipe import Prepared
-from nextn.convert.nano.schedule import HEAD_PART, STALL, Budget, Clock, moment
-from nextn.convert.nano.shapes import Shape
-from nextn.convert.nano.training import Checkpoint, Trainer
+from nextn.convert.nano.training import Trainer, TrainingCheckpoint
+from nextn.convert.nano.training_data import Batches, TrainingData
+from nextn.convert.nano.training_schedule import (
+    HEAD_PART,
+    STALL,
+    Clock,
+    TrainingBudget,
+    schedule_point,
+)
 from nextn.core.errors import ConfigError
 
 from .test_network import SMALL_DRAFT, SMALL_NANO
@@ -26,9 +31,9 @@ LINES = "".join(f"def add_{i}(first, second):\n    return first + {i}\n\n" for i
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Prepared:
+def prepared() -> TrainingData:
     files = [SourceFile("3.9.0", f"{i}.py", LINES.replace("add", f"add{i}")) for i in range(4)]
-    return Prepared.of_corpus(Corpus(files[:3], files[3:]), [], 300)
+    return TrainingData.of_corpus(Corpus(files[:3], files[3:]), [], 300)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +41,9 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def trainer(prepared: Prepared, path: Path, budget: Budget, shape: Shape = SMALL_NANO) -> Trainer:
+def trainer(
+    prepared: TrainingData, path: Path, budget: TrainingBudget, shape: NanoShape = SMALL_NANO
+) -> Trainer:
     torch.manual_seed(5)
     network = Network(dataclasses.replace(shape, vocab_size=len(prepared.vocabulary)))
     batches = Batches(
@@ -47,13 +54,13 @@ def trainer(prepared: Prepared, path: Path, budget: Budget, shape: Shape = SMALL
         seed=5,
     )
     rows = prepared.held_out_rows(LENGTH + losses.AHEAD)
-    checkpoint = Checkpoint(path, prepared.fingerprint(shape))
+    checkpoint = TrainingCheckpoint(path, prepared.fingerprint(shape))
     return Trainer(network, batches, budget, checkpoint, held_out=rows)
 
 
 @pytest.mark.parametrize("shape", [SMALL_NANO, SMALL_DRAFT], ids=["hybrid", "plain"])
-def test_the_loss_falls(shape: Shape, prepared: Prepared, tmp_path: Path) -> None:
-    made = trainer(prepared, tmp_path / "a.pt", Budget(tokens=60 * LENGTH * ROWS), shape)
+def test_the_loss_falls(shape: NanoShape, prepared: TrainingData, tmp_path: Path) -> None:
+    made = trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=60 * LENGTH * ROWS), shape)
     before = made.measure()
     made.run()
     assert made.progress.step == 60
@@ -65,9 +72,9 @@ def test_the_loss_falls(shape: Shape, prepared: Prepared, tmp_path: Path) -> Non
         assert joint[-1] < 0.6 * joint[0]
 
 
-def test_a_resumed_run_is_the_same_run(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_run(prepared: TrainingData, tmp_path: Path) -> None:
     """Stopped twice, once in the part that trains the head alone."""
-    budget = Budget(tokens=20 * LENGTH * ROWS)
+    budget = TrainingBudget(tokens=20 * LENGTH * ROWS)
     whole = trainer(prepared, tmp_path / "whole.pt", budget)
     whole.run()
     for steps in (7, 11, None):
@@ -82,8 +89,8 @@ def test_a_resumed_run_is_the_same_run(prepared: Prepared, tmp_path: Path) -> No
     assert losses_of[0] == losses_of[1]
 
 
-def test_the_end_trains_the_head_alone(prepared: Prepared, tmp_path: Path) -> None:
-    made = trainer(prepared, tmp_path / "a.pt", Budget(tokens=20 * LENGTH * ROWS))
+def test_the_end_trains_the_head_alone(prepared: TrainingData, tmp_path: Path) -> None:
+    made = trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=20 * LENGTH * ROWS))
     made.run(18)
     before = {name: p.clone() for name, p in made.network.state_dict().items()}
     made.run()
@@ -92,15 +99,15 @@ def test_the_end_trains_the_head_alone(prepared: Prepared, tmp_path: Path) -> No
     assert all(name.startswith("mtp.") for name in changed)
 
 
-def test_a_foreign_checkpoint_is_refused(prepared: Prepared, tmp_path: Path) -> None:
-    trainer(prepared, tmp_path / "a.pt", Budget(tokens=1)).save()
+def test_a_foreign_checkpoint_is_refused(prepared: TrainingData, tmp_path: Path) -> None:
+    trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=1)).save()
     with pytest.raises(ConfigError, match="another corpus"):
-        trainer(prepared, tmp_path / "a.pt", Budget(tokens=1), SMALL_DRAFT)
+        trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=1), SMALL_DRAFT)
 
 
-def test_chained_loss_asks_for_what_the_trunk_says(prepared: Prepared, tmp_path: Path) -> None:
+def test_chained_loss_asks_for_what_the_trunk_says(prepared: TrainingData, tmp_path: Path) -> None:
     """A head that says what the trunk says pays the trunk's own entropy and no more."""
-    network = trainer(prepared, tmp_path / "a.pt", Budget(tokens=1)).network
+    network = trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=1)).network
     rows = prepared.held_out_rows(LENGTH + losses.AHEAD)[:2]
     hidden = network.model(rows).detach()
     # A head without weights of its own that is handed the trunk's later rows.
@@ -112,13 +119,13 @@ def test_chained_loss_asks_for_what_the_trunk_says(prepared: Prepared, tmp_path:
 
 
 def test_schedule() -> None:
-    assert moment(0.0, has_head=True).scale < 0.1
-    assert moment(0.3, has_head=True).scale == 1
-    assert moment(1 - HEAD_PART - 1e-6, has_head=True).scale < 1e-4
-    assert moment(1 - HEAD_PART + 1e-6, has_head=True).head_only
-    assert not moment(0.999, has_head=False).head_only
-    assert Budget(minutes=2).progress(10**9, 60.0) == 0.5
-    assert Budget(tokens=100).progress(25, 1e9) == 0.25
+    assert schedule_point(0.0, has_head=True).scale < 0.1
+    assert schedule_point(0.3, has_head=True).scale == 1
+    assert schedule_point(1 - HEAD_PART - 1e-6, has_head=True).scale < 1e-4
+    assert schedule_point(1 - HEAD_PART + 1e-6, has_head=True).head_only
+    assert not schedule_point(0.999, has_head=False).head_only
+    assert TrainingBudget(minutes=2).progress(10**9, 60.0) == 0.5
+    assert TrainingBudget(tokens=100).progress(25, 1e9) == 0.25
 
 
 def test_the_clock_leaves_out_time_stopped() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.scripted import drain
 
-from nextn.convert.nano.acceptance import measure
+from nextn.convert.nano.draft_acceptance import measure
 from nextn.core import nano
 from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.engine.config import EngineConfig

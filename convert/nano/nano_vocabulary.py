@@ -1,12 +1,12 @@
 """A byte-level BPE of 4096 entries, trained on the corpus.
 
-The text is cut as GPT-2 does: a newline goes with the indentation after it, never with the
-punctuation before it. A prompt such as `def f(x):` thus ends where a token ends, and what the model
-has to say next is a token that it has seen there.
+Text is cut as for GPT-2: a newline goes with the indentation after it, never with the punctuation
+before it. A prompt such as `def f(x):` thus ends where a token ends, as in training.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +25,13 @@ CHAT_TEMPLATE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class NanoVocabulary:
     """Special tokens come last, as in Qwen's vocabularies."""
 
     engine: Any  # tokenizers.Tokenizer
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int) -> Vocabulary:
+    def train(cls, texts: Iterable[str], size: int) -> NanoVocabulary:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         engine = Tokenizer(models.BPE())
@@ -47,7 +47,7 @@ class Vocabulary:
         return cls(engine)
 
     @classmethod
-    def load(cls, path: Path) -> Vocabulary:
+    def load(cls, path: Path) -> NanoVocabulary:
         from tokenizers import Tokenizer
 
         return cls(Tokenizer.from_file(str(path)))
@@ -71,8 +71,6 @@ class Vocabulary:
         return sorted(by_text, key=by_text.__getitem__)
 
     def merges(self) -> list[str]:
-        import json
-
         merges = json.loads(self.engine.to_str())["model"]["merges"]
         return [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
 
@@ -82,14 +80,9 @@ class Vocabulary:
         kinds = [3 if token in SPECIALS else 1 for token in tokens]  # control, normal
         # A text begins as documents do in training: behind the end of another.
         ids = {
-            "bos": END_OF_TEXT,
-            "eos": END_OF_TEXT,
-            "eot": IM_END,
-            "padding": END_OF_TEXT,
-            "fim_pre": FIM_PREFIX,
-            "fim_suf": FIM_SUFFIX,
-            "fim_mid": FIM_MIDDLE,
-        }
+            "bos": END_OF_TEXT, "eos": END_OF_TEXT, "eot": IM_END, "padding": END_OF_TEXT,
+            "fim_pre": FIM_PREFIX, "fim_suf": FIM_SUFFIX, "fim_mid": FIM_MIDDLE,
+        }  # fmt: skip
         keys: dict[str, Any] = {
             "model": "gpt2",
             "pre": PRE,

@@ -1,4 +1,7 @@
-"""Layers of the two models. Parameter names are those of the `transformers` implementations."""
+"""The two models: a trunk, a head, and for the hybrid one MTP block behind it.
+
+Parameter names are those of the `transformers` implementations.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from .delta_rule import gated_delta_rule
-from .shapes import Shape
+from .chunked_delta_rule import gated_delta_rule
+from .nano_shapes import NanoShape
 
 QUERY_BLOCK = 256
 
@@ -32,7 +35,7 @@ class RmsNorm(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NanoShape) -> None:
         super().__init__()
         d, f = shape.hidden_size, shape.intermediate_size
         self.gate_proj = nn.Linear(d, f, bias=False)
@@ -44,10 +47,10 @@ class Mlp(nn.Module):
         return out
 
 
-class Attention(nn.Module):
+class NanoAttention(nn.Module):
     """With norms of q and k; in hybrids with an output gate that comes out of `q_proj` as well."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NanoShape) -> None:
         super().__init__()
         self.shape, self.gated = shape, shape.is_hybrid
         d, width = shape.hidden_size, shape.head_dim
@@ -71,28 +74,21 @@ class Attention(nn.Module):
         share = s.num_attention_heads // s.num_key_value_heads
         heads = [y.to(v.dtype).transpose(1, 2) for y in (q, k, v)]
         heads[1:] = [y.repeat_interleave(share, 1) for y in heads[1:]]
-        if past is None:
-            out = causal_attention(*heads)
-        else:
-            past.append((heads[1], heads[2]))
-            out = draft_attention(heads[0], past)
-        out = out.transpose(1, 2)
+        past = [] if past is None else past
+        past.append((heads[1], heads[2]))
+        out = draft_attention(heads[0], past).transpose(1, 2)
         if gate is not None:
             out = out * torch.sigmoid(gate)
         mixed: Tensor = self.o_proj(out.flatten(2))
         return mixed
 
 
-def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, T, Dh) each. In blocks of queries: on a CPU faster than torch's fused one."""
-    return draft_attention(q, [(k, v)])
-
-
 def draft_attention(q: Tensor, past: Past) -> Tensor:
-    """Row j continues the draft that began at row j, and sees what that draft would see.
+    """Row j continues the draft that began at row j, and attends to what that draft would.
 
-    Of the first pair, the true text's keys and values, it sees rows up to j; of each later pair,
-    one step of all drafts, row j alone. With one pair this is causal attention.
+    Of the first pair, the true text's keys and values, that is rows up to j; of each later pair,
+    one step of all drafts, row j alone. With one pair this is causal attention. The queries are
+    taken in blocks, which is faster on a CPU than torch's fused attention.
     """
     (k, v), *own = past
     n = q.shape[2]
@@ -115,7 +111,7 @@ def draft_attention(q: Tensor, past: Past) -> Tensor:
 
 
 def rope_angles(
-    shape: Shape, n_tokens: int, device: torch.device, *, first: int = 0
+    shape: NanoShape, n_tokens: int, device: torch.device, *, first: int = 0
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, (T, 1, pairs)"""
     powers = torch.arange(0, shape.rotary_dim, 2, device=device).float() / shape.rotary_dim
@@ -171,7 +167,7 @@ def _shifted_sum(padded: Tensor, weight: Tensor, n: int) -> Tensor:
 
 
 class GatedDeltaNet(nn.Module):
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NanoShape) -> None:
         super().__init__()
         self.shape = s = shape
         d, n_heads = s.hidden_size, s.linear_num_value_heads
@@ -206,15 +202,15 @@ class GatedDeltaNet(nn.Module):
         return written
 
 
-class Block(nn.Module):
-    def __init__(self, shape: Shape, *, recurrent: bool) -> None:
+class NanoBlock(nn.Module):
+    def __init__(self, shape: NanoShape, *, recurrent: bool) -> None:
         super().__init__()
         eps, shifted = shape.rms_norm_eps, shape.is_hybrid
         self.input_layernorm = RmsNorm(shape.hidden_size, eps, shifted=shifted)
         if recurrent:
             self.linear_attn = GatedDeltaNet(shape)
         else:
-            self.self_attn = Attention(shape)
+            self.self_attn = NanoAttention(shape)
         self.recurrent = recurrent
         self.post_attention_layernorm = RmsNorm(shape.hidden_size, eps, shifted=shifted)
         self.mlp = Mlp(shape)
@@ -224,3 +220,84 @@ class Block(nn.Module):
         x = x + (self.linear_attn(rows) if self.recurrent else self.self_attn(rows, past))
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
+
+
+class NanoTrunk(nn.Module):
+    def __init__(self, shape: NanoShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(
+            NanoBlock(shape, recurrent=shape.is_recurrent(i))
+            for i in range(shape.num_hidden_layers)
+        )
+        self.norm = RmsNorm(shape.hidden_size, shape.rms_norm_eps, shifted=shape.is_hybrid)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Hidden rows after the final norm, (B, T, D): what the head and the MTP block read."""
+        x = self.embed_tokens(tokens)
+        for block in self.layers:
+            x = block(x)
+        out: Tensor = self.norm(x)
+        return out
+
+
+class Mtp(nn.Module):
+    """The row of a token takes its embedding and the hidden row of the token before it."""
+
+    def __init__(self, shape: NanoShape) -> None:
+        super().__init__()
+        d, eps = shape.hidden_size, shape.rms_norm_eps
+        self.pre_fc_norm_embedding = RmsNorm(d, eps, shifted=True)
+        self.pre_fc_norm_hidden = RmsNorm(d, eps, shifted=True)
+        self.fc = nn.Linear(2 * d, d, bias=False)
+        self.layers = nn.ModuleList([NanoBlock(shape, recurrent=False)])
+        self.norm = RmsNorm(d, eps, shifted=True)
+
+    def forward(self, embedded: Tensor, hidden: Tensor, past: Past | None = None) -> Tensor:
+        """Hidden rows again: a draft's next step continues from these."""
+        pair = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)]
+        x = self.fc(torch.cat(pair, -1))
+        out: Tensor = self.norm(self.layers[0](x, past))
+        return out
+
+
+class Network(nn.Module):
+    def __init__(self, shape: NanoShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = NanoTrunk(shape)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        if shape.num_mtp_layers:
+            self.mtp = Mtp(shape)
+        self._start()
+        if shape.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, T, V)."""
+        logits: Tensor = self.lm_head(self.model(tokens))
+        return logits
+
+    def draft_rows(self, tokens: Tensor, hidden: Tensor, past: Past | None = None) -> Tensor:
+        """MTP rows for `tokens` (B, T), given the hidden rows of the tokens before them.
+
+        With `past`, one more step of a draft from every row; it is given its own rows as hidden,
+        and an empty list at first.
+        """
+        rows: Tensor = self.mtp(self.model.embed_tokens(tokens), hidden, past)
+        return rows
+
+    def _start(self) -> None:
+        """Each block begins as the identity: what writes to the residual stream is zero."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim != 2:
+                continue
+            with torch.no_grad():
+                if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+                    parameter.zero_()
+                elif name.endswith("embed_tokens.weight"):
+                    parameter.normal_(0.0, 0.02 if self.shape.tie_word_embeddings else 0.5)
+                elif name.endswith("lm_head.weight"):
+                    parameter.normal_(0.0, 0.02)
+                else:
+                    parameter.normal_(0.0, parameter.shape[1] ** -0.5)

@@ -1,8 +1,8 @@
-"""How many of a draft's tokens a model would have said itself, measured after the fact.
+"""The acceptance of an MTP head's drafts, measured on a finished greedy text.
 
-The text is greedy, so whatever is drafted the trunk's side of it is known: its tokens and its
-hidden rows, from one pass. The head then drafts from each place where a draft would begin, with
-the key-value rows that it would have there.
+The trunk's tokens and hidden rows of the text come from one pass, as drafts do not change them. The
+head then drafts from each place where a draft would begin, with the key-value rows that it would
+have there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MAX_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class DraftAcceptance:
     drafts: int
-    accepted: tuple[int, ...]  # drafts of which token i and all before it were right
+    accepted: tuple[int, ...]  # number of drafts whose tokens up to place i are right
 
-    def __add__(self, other: Acceptance) -> Acceptance:
+    def __add__(self, other: DraftAcceptance) -> DraftAcceptance:
         sums = (a + b for a, b in zip(self.accepted, other.accepted, strict=True))
-        return Acceptance(self.drafts + other.drafts, tuple(sums))
+        return DraftAcceptance(self.drafts + other.drafts, tuple(sums))
 
     @property
     def first(self) -> float:
@@ -43,33 +43,26 @@ class Acceptance:
 
 def measure(
     model: Model, backend: Backend, prompt: Sequence[int], written: Sequence[int], n_draft: int = 3
-) -> Acceptance:
+) -> DraftAcceptance:
     tokens = [*prompt, *written]
     hidden = trunk_rows(model, backend, tokens)
     head = HeadRuns(model, backend, len(tokens) + n_draft)
     counts = [0] * n_draft
-    drafts, last = 0, len(prompt)  # the last token that is certain: the prompt's reply has begun
+    drafts, last = 0, len(prompt)  # `last`: place of the last certain token
     head.read(tokens[:last], np.concatenate([np.zeros_like(hidden[:1]), hidden[: last - 1]]), 0)
     while last + n_draft < len(tokens):
         draft = head.draft(tokens[last], hidden[last - 1], last, n_draft)
-        right = _n_right(draft, tokens[last + 1 :])
-        for i in range(right):
-            counts[i] += 1
+        truth = tokens[last + 1 :]
+        right = next((i for i, token in enumerate(draft) if token != truth[i]), n_draft)
+        counts = [n + (i < right) for i, n in enumerate(counts)]
         drafts += 1
         head.read(tokens[last : last + right + 1], hidden[last - 1 : last + right], last)
         last += right + 1
-    return Acceptance(drafts, tuple(counts))
-
-
-def _n_right(draft: Sequence[int], truth: Sequence[int]) -> int:
-    for i, token in enumerate(draft):
-        if token != truth[i]:
-            return i
-    return len(draft)
+    return DraftAcceptance(drafts, tuple(counts))
 
 
 def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
-    """What the head continues from, (T, D)."""
+    """The hidden rows that the head continues from, (T, D)."""
     pages = range(-(-len(tokens) // PAGE_LEN))
     state = backend.new_state(
         model.state_shape, n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1

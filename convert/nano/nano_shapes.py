@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NanoShape:
     """A decoder with grouped attention; with `linear_num_value_heads`, the Qwen3.5 hybrid."""
 
     vocab_size: int
@@ -20,7 +20,7 @@ class Shape:
     linear_num_value_heads: int = 0
     linear_head_dim: int = 0  # of keys and values alike
     linear_conv_kernel_dim: int = 4
-    full_attention_interval: int = 1  # every so many layers one has attention
+    full_attention_interval: int = 1  # one layer in so many has attention
     partial_rotary_factor: float = 1.0
     num_mtp_layers: int = 0
     tie_word_embeddings: bool = False
@@ -52,31 +52,16 @@ class Shape:
 
 N_VOCAB = 4096
 
-NANO = Shape(
-    vocab_size=N_VOCAB,
-    hidden_size=256,
-    intermediate_size=640,
-    num_hidden_layers=6,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=64,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
-    linear_head_dim=64,
-    full_attention_interval=3,
-    partial_rotary_factor=0.25,
-    num_mtp_layers=1,
-)
+NANO = NanoShape(
+    vocab_size=N_VOCAB, hidden_size=256, intermediate_size=640, num_hidden_layers=6,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+    linear_num_key_heads=2, linear_num_value_heads=4, linear_head_dim=64,
+    full_attention_interval=3, partial_rotary_factor=0.25, num_mtp_layers=1,
+)  # fmt: skip
 
-DRAFT = Shape(
-    vocab_size=N_VOCAB,
-    hidden_size=128,
-    intermediate_size=384,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
-    tie_word_embeddings=True,
-)
+DRAFT = NanoShape(
+    vocab_size=N_VOCAB, hidden_size=128, intermediate_size=384, num_hidden_layers=3,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True,
+)  # fmt: skip
 
 SHAPES = {"nano": NANO, "draft": DRAFT}

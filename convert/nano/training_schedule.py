@@ -1,4 +1,4 @@
-"""How much of a run is over, and what the learning rates are then.
+"""The pace of a run: its budget, its learning rates, its number of threads.
 
 The budget is tokens, which makes runs repeat, or minutes, which makes them end on time whatever
 else the machine does. Steps during which the process was stopped count as one ordinary step.
@@ -10,15 +10,20 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
+import torch
+
 WARM_UP = 0.015  # of the trunk's part
 DECAY_FROM = 0.45  # of a part: after this the rate falls to zero, linearly
 HEAD_PART = 0.14  # of the run: at its end only the MTP head is trained
 HEAD_RATE = 0.5
+THREAD_ROUND = 24  # steps, of which the first TRIED are on the count that is not in favour
+TRIED = 2
+KEEP = 0.6  # of the old estimate in the new one
 STALL = 4.0  # times the median step; what is longer was not spent on training
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class TrainingBudget:
     tokens: int = 0
     minutes: float = 0.0
 
@@ -43,19 +48,46 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SchedulePoint:
     head_only: bool
     scale: float  # of the learning rates
 
 
-def moment(progress: float, *, has_head: bool) -> Moment:
+def schedule_point(progress: float, *, has_head: bool) -> SchedulePoint:
     trunk_part = 1 - HEAD_PART if has_head else 1.0
     if progress < trunk_part:
-        return Moment(False, _trapezoid(progress / trunk_part))
-    return Moment(True, HEAD_RATE * _trapezoid((progress - trunk_part) / HEAD_PART))
+        return SchedulePoint(False, _trapezoid(progress / trunk_part))
+    return SchedulePoint(True, HEAD_RATE * _trapezoid((progress - trunk_part) / HEAD_PART))
 
 
 def _trapezoid(part: float) -> float:
     if part < WARM_UP:
         return max(part / WARM_UP, 0.02)
     return min(1.0, (1 - part) / (1 - DECAY_FROM))
+
+
+class ThreadCount:
+    """Fewer threads while other programs use the processor.
+
+    A product over two threads waits for the slower one: with one of two cores in use elsewhere, a
+    step on both takes longer than one on the free core alone. So both are tried, again and again.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.counts = sorted({most, max(1, most // 2)}, reverse=True)
+        self._seconds: dict[int, float] = {}
+        self._step = 0
+        self.current = most
+        torch.set_num_threads(most)
+
+    def after_step(self, seconds: float) -> None:
+        known = self._seconds.get(self.current, seconds)
+        self._seconds[self.current] = KEEP * known + (1 - KEEP) * seconds
+        self._step += 1
+        self.current = self._choose()
+        torch.set_num_threads(self.current)
+
+    def _choose(self) -> int:
+        best = min(self.counts, key=lambda count: self._seconds.get(count, 0.0))
+        others = [count for count in self.counts if count != best]
+        return others[0] if others and self._step % THREAD_ROUND < TRIED else best

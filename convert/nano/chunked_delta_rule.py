@@ -58,18 +58,3 @@ def _carry(
         updates.append(u)
         state = state * shrink_n + k_n @ u
     return torch.stack(read, 2) + scores @ torch.stack(updates, 2)
-
-
-def recurrent_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
-) -> Tensor:
-    """The definition, one token after the other; for tests."""
-    state = v.new_zeros(*v.shape[:2], k.shape[-1], v.shape[-1])
-    rows = []
-    for t in range(q.shape[2]):
-        state = state * log_decay[:, :, t, None, None].exp()
-        taken = (k[:, :, t, None, :] @ state).squeeze(-2)
-        u = beta[:, :, t, None] * (v[:, :, t] - taken)
-        state = state + k[:, :, t, :, None] * u[:, :, None, :]
-        rows.append((q[:, :, t, None, :] @ state).squeeze(-2))
-    return torch.stack(rows, 2)
