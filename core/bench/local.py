@@ -96,7 +96,6 @@ class LocalTarget:
             config,
             drafter=build_speculator(setting),
         )
-        engine.rehearse()
         self._engine, self._n_slots = engine, concurrency
         self._watch = Stopwatch(engine)
 

@@ -114,14 +114,14 @@ def test_forgotten(hybrid: bool) -> None:
     engine, tokens = written(hybrid=hybrid)
     other = engine.add([*LONG[:16], 40, 41], params(2))
     drain(engine)
-    engine.forget_text(tokens)
+    engine.forget_prefix(tokens)
     assert engine.save_prefix(other.tokens) is not None
     assert ask(engine, [*other.tokens, 1]) == len(other.tokens) - 1
-    engine.forget_text([*other.tokens, 1])
-    engine.forget_text(tokens)
+    engine.forget_prefix([*other.tokens, 1])
+    engine.forget_prefix(tokens)
     assert ask(engine, [*tokens, 1]) <= 16
     engine, tokens = written(hybrid=hybrid)
-    engine.forget_text(tokens)
+    engine.forget_prefix(tokens)
     assert engine.save_prefix(tokens) is None
     assert engine.store.pool.n_idle == engine.store.slots.n_kept == 0
     assert ask(engine, [*tokens, 1]) == 0
@@ -131,9 +131,9 @@ def test_a_text_that_begins_alike_is_not_forgotten() -> None:
     engine, tokens = written(hybrid=False)
     other = [*tokens[:-3], 33, 33, 33, 33]
     ask(engine, other)
-    engine.forget_text(tokens)
+    engine.forget_prefix(tokens)
     n = ask(engine, [*other, 1])
-    engine.forget_text(tokens)  # which is not there
+    engine.forget_prefix(tokens)  # which is not there
     assert n == ask(engine, [*other, 1]) == len(other)
 
 
@@ -142,7 +142,7 @@ def test_who_is_written_is_not_disturbed() -> None:
     engine, tokens = written()
     text = engine.add([*tokens, 3], params(9, ignore_eos=True))
     engine.step()
-    engine.forget_text(tokens)
+    engine.forget_prefix(tokens)
     restore(engine, saved(written()[0], tokens))
     drain(engine)
     assert made(text) == alone([*tokens, 3], params(9, ignore_eos=True), engine)
