@@ -15,10 +15,10 @@ from .bench_tables import tables
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..core.bench.record import Report
+    from ..core.bench.record import BenchReport
 
 
-def write_report(report: Report, form: str, output: Output) -> None:
+def write_report(report: BenchReport, form: str, output: Output) -> None:
     from ..core.bench.exports import as_csv, as_jsonl, as_sql
 
     if form == "json":
@@ -31,7 +31,7 @@ def write_report(report: Report, form: str, output: Output) -> None:
             output.line(line)
 
 
-def print_plots(report: Report, output: Output) -> None:
+def print_plots(report: BenchReport, output: Output) -> None:
     """For people: they are there with --quiet, too, having been asked for."""
     from ..core.bench.terminal import terminal_plots
     from .output import columns, print_prompt
@@ -49,18 +49,18 @@ def check_place(path: Path, flag: str) -> None:
         raise typer.BadParameter(f"{flag} {path}: no permission to write to {path.parent}")
 
 
-def save_report(report: Report, path: Path) -> None:
+def save_report(report: BenchReport, path: Path) -> None:
     """A job that is killed leaves the report of its last repetition."""
     save_text(dumps(whole(report)) + "\n", path)
 
 
-def save_page(report: Report, path: Path) -> None:
-    from ..core.bench.page import html_page
+def save_page(report: BenchReport, path: Path) -> None:
+    from ..core.bench.report_page import html_page
 
     save_text(html_page(report), path)
 
 
-def save_gha(report: Report, path: Path) -> None:
+def save_gha(report: BenchReport, path: Path) -> None:
     from ..core.bench.gha import as_gha
 
     save_text(as_gha(report), path)
@@ -77,7 +77,7 @@ def save_text(text: str, path: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def whole(report: Report) -> dict[str, Any]:
+def whole(report: BenchReport) -> dict[str, Any]:
     """With the rows of the other formats, for tools that know llama-bench's names."""
     from ..core.bench.rows import rows_of
 

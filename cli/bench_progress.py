@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..core.bench.running import Progress
+    from ..core.bench.paired_run import RunProgress
 
 
 SHORT_S: Final = 10.0  # not worth a line
@@ -20,7 +20,7 @@ class BenchProgress:
         self._output = output
         self._has_said = False
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         left = progress.seconds_left
         if left is not None and progress.done > KNOWN and not self._has_said:
             self._has_said = True

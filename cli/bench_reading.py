@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.bench.gates import Gates
-    from ..core.bench.record import PromptSet, Report, RunSettings
-    from ..core.bench.running import Schedule
-    from ..core.bench.variants import Variant
+    from ..core.bench.paired_run import Schedule
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
+    from ..core.bench.variants import SpecVariant
 
 T = TypeVar("T")
 MAX_USERS: Final = 64
@@ -31,7 +31,7 @@ _GATE_FLAGS: Final = (
 )  # fmt: skip
 
 
-def read_variants(versus: VersusOptions) -> list[Variant]:
+def read_variants(versus: VersusOptions) -> list[SpecVariant]:
     from ..core.bench.variants import distinct, parse_variant
 
     costs = None if versus.costs is None else str(versus.costs)
@@ -55,7 +55,7 @@ def read_variants(versus: VersusOptions) -> list[Variant]:
     return variants
 
 
-def _named(text: str, parse: Callable[[str], Variant]) -> Variant:
+def _named(text: str, parse: Callable[[str], SpecVariant]) -> SpecVariant:
     try:
         return parse(text)
     except ConfigError as error:
@@ -64,7 +64,7 @@ def _named(text: str, parse: Callable[[str], Variant]) -> Variant:
 
 
 def read_schedule(method: MethodOptions, seed: int) -> Schedule:
-    from ..core.bench.running import Schedule
+    from ..core.bench.paired_run import Schedule
 
     if method.precision is not None and method.time is None:
         raise typer.BadParameter("--precision says when --time may end early; give --time as well")
@@ -127,11 +127,11 @@ def read_gates(limits: GateOptions) -> Gates:
     )
 
 
-def read_report(path: Path, what: str) -> Report:
-    from ..core.bench.record import Report
+def read_report(path: Path, what: str) -> BenchReport:
+    from ..core.bench.record import BenchReport
 
     try:
-        return Report.from_json(json.loads(read_file(path)))
+        return BenchReport.from_json(json.loads(read_file(path)))
     except OSError as error:
         raise _unreadable(what, path, error) from None
     except (ValueError, RecursionError) as error:

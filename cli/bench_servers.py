@@ -12,16 +12,16 @@ import typer
 
 from .bench_progress import BenchProgress
 from .bench_reading import pick_prompts, seconds, settings_of, with_usage_errors
-from .bench_running import Plan, argv, compare
+from .bench_running import BenchPlan, argv, compare
 
 if TYPE_CHECKING:
     from ..core.bench.gates import Gates
+    from ..core.bench.paired_run import Schedule
     from ..core.bench.peer import PeerSettings
-    from ..core.bench.record import PromptSet, Report
-    from ..core.bench.remote import RemoteTarget
-    from ..core.bench.running import Schedule
-    from ..core.bench.servers import Wishes
-    from ..core.bench.variants import Variant
+    from ..core.bench.record import BenchReport, PromptSet
+    from ..core.bench.server_target import RemoteTarget
+    from ..core.bench.servers import ServerRequests
+    from ..core.bench.variants import SpecVariant
     from .bench_options import WorkOptions
     from .options import PlaceOptions
     from .output import Output
@@ -89,11 +89,11 @@ class ServerOptions:
         return bool(self.url) and not self.peer
 
 
-def read_wishes(servers: ServerOptions) -> Wishes:
+def read_wishes(servers: ServerOptions) -> ServerRequests:
     import os
 
     from ..core.bench.dialects import parse_extra
-    from ..core.bench.servers import Wishes, parse_ask, parse_places
+    from ..core.bench.servers import ServerRequests, parse_ask, parse_places
     from ..core.bench.wire import Timeouts
 
     for name, value in (("--ask", servers.ask), ("--body", servers.body),
@@ -105,7 +105,7 @@ def read_wishes(servers: ServerOptions) -> Wishes:
     silence = seconds(servers.timeout, "--timeout")
     assert silence is not None
     return with_usage_errors(
-        lambda: Wishes(
+        lambda: ServerRequests(
             parse_places(servers.url or (), servers.api_key or ()),
             tuple(map(parse_ask, servers.ask or ())),
             parse_extra(servers.body, "--body") if servers.body else {},
@@ -116,13 +116,13 @@ def read_wishes(servers: ServerOptions) -> Wishes:
     )
 
 
-def read_peers(servers: ServerOptions) -> list[Variant]:
+def read_peers(servers: ServerOptions) -> list[SpecVariant]:
     from ..core.bench.servers import parse_peer
 
     return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
 
 
-def open_remote(wishes: Wishes, ends: ExitStack, output: Output) -> list[RemoteTarget]:
+def open_remote(wishes: ServerRequests, ends: ExitStack, output: Output) -> list[RemoteTarget]:
     from ..core.bench.servers import open_servers
 
     if wishes.places:
@@ -137,7 +137,7 @@ def open_remote(wishes: Wishes, ends: ExitStack, output: Output) -> list[RemoteT
 
 
 def start_peers(
-    variants: Sequence[Variant], wishes: Wishes, ends: ExitStack, settings: PeerSettings
+    variants: Sequence[SpecVariant], wishes: ServerRequests, ends: ExitStack, settings: PeerSettings
 ) -> list[RemoteTarget]:
     from dataclasses import replace
 
@@ -173,14 +173,14 @@ def prompts_for(target: RemoteTarget, given: PromptSet | None, work: WorkOptions
 
 
 def compare_servers(
-    wishes: Wishes,
+    wishes: ServerRequests,
     given: PromptSet | None,
     work: WorkOptions,
     schedule: Schedule,
     gates: Gates,
     save: Path | None,
     output: Output,
-) -> Report:
+) -> BenchReport:
     """Nothing runs in this process."""
     from ..core.bench.provenance import provenance
     from ..core.bench.servers import configuration_of_server, provenance_of, unique_names
@@ -190,7 +190,7 @@ def compare_servers(
         remote = open_remote(wishes, ends, output)
         unique_names(remote)
         prompts = prompts_for(remote[0], given, work)
-        plan = Plan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
+        plan = BenchPlan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
         ends.callback(progress.close)
         configurations = [configuration_of_server(each, remote[0]) for each in remote]
         known = provenance(argv(), schedule.seed) | provenance_of(remote[0])

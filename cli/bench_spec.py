@@ -40,7 +40,7 @@ from .bench_reading import (
     settings_of,
     with_usage_errors,
 )
-from .bench_running import Plan, argv, compare
+from .bench_running import BenchPlan, argv, compare
 from .bench_servers import (
     ServerOptions,
     compare_servers,
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
     from ..core.bench.gates import Gates
     from ..core.bench.local import LocalTarget
-    from ..core.bench.record import PromptSet, Report, RunSettings, Target
-    from ..core.bench.remote import RemoteTarget
-    from ..core.bench.running import Schedule
-    from ..core.bench.variants import Variant
+    from ..core.bench.paired_run import Schedule
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings, Target
+    from ..core.bench.server_target import RemoteTarget
+    from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
 
 MISSED: Final = 3
@@ -138,7 +138,7 @@ def check_results(results: ReportOptions) -> None:
             check_place(path, flag)
 
 
-def deliver(report: Report, results: ReportOptions, output: Output) -> None:
+def deliver(report: BenchReport, results: ReportOptions, output: Output) -> None:
     """To stdout and into files; ends the command with its exit code."""
     if results.save is not None:
         save_report(report, results.save)
@@ -157,7 +157,7 @@ def deliver(report: Report, results: ReportOptions, output: Output) -> None:
 def choose_prompts(
     runtime: Runtime, given: PromptSet | None, work: WorkOptions, *, is_bundled: bool
 ) -> PromptSet:
-    from ..core.bench.rendering import Renderer
+    from ..core.bench.prompt_tokens import Renderer
 
     return pick_prompts(given, work, lambda: not is_bundled and Renderer(runtime).has_template)
 
@@ -174,7 +174,7 @@ class Bench:
 
     def fitting(self, prompts: PromptSet) -> PromptSet:
         """Those that the context has room for."""
-        from ..core.bench.rendering import fitting
+        from ..core.bench.prompt_tokens import fitting
 
         kept, left_out = fitting(prompts, self.runtime, self.settings)
         if left_out:
@@ -190,13 +190,13 @@ class Bench:
 
     def compare(
         self,
-        variants: Sequence[Variant],
+        variants: Sequence[SpecVariant],
         prompts: PromptSet,
         gates: Gates,
         place: PlaceOptions,
         save: Path | None,
         remote: Sequence[RemoteTarget] = (),
-    ) -> Report:
+    ) -> BenchReport:
         from ..core.bench.reporting import configuration_of
         from ..core.bench.servers import configuration_of_server, unique_names
 
@@ -208,7 +208,7 @@ class Bench:
         targets += remote
         unique_names(targets)
         configurations += [configuration_of_server(each, targets[0]) for each in remote]
-        plan = Plan(prompts, self.settings, self.schedule, gates, save, self.progress)
+        plan = BenchPlan(prompts, self.settings, self.schedule, gates, save, self.progress)
         try:
             return compare(targets, configurations, self.provenance(place), plan)
         finally:
@@ -216,11 +216,11 @@ class Bench:
 
     def sweep(
         self,
-        variants: Sequence[Variant],
+        variants: Sequence[SpecVariant],
         prompts: PromptSet,
         lengths: Sequence[int],
         place: PlaceOptions,
-    ) -> Report:
+    ) -> BenchReport:
         from ..core.bench.reporting import configuration_of, new_report
         from ..core.bench.sweep import sweep
         from ..core.bench.variants import parse_variant
@@ -245,7 +245,7 @@ class Bench:
             report.warnings.append("too few pairs for a curve; give more prompts or repetitions")
         return report
 
-    def target(self, variant: Variant) -> LocalTarget:
+    def target(self, variant: SpecVariant) -> LocalTarget:
         from ..core.bench.local import LocalTarget
 
         try:
@@ -268,7 +268,7 @@ class Bench:
         return own | {"type_k": place.cache_type_k, "type_v": place.cache_type_v}
 
 
-def finish(report: Report, output: Output) -> int:
+def finish(report: BenchReport, output: Output) -> int:
     """The lines of gates, and the exit code."""
     missed = [gate for gate in report.gates if not gate.ok]
     for gate in report.gates:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from ..core.bench.tables import Table, markdown
 
 if TYPE_CHECKING:
-    from ..core.bench.record import Counts, Interval, Report, Spread, Summary
+    from ..core.bench.record import BenchReport, Counts, Interval, Summary, TimeSpread
 
 _PLACES: Final = 8
 _MIB: Final = 1 << 20
 
 
-def tables(report: Report) -> Iterator[str]:
+def tables(report: BenchReport) -> Iterator[str]:
     """Lines, without newlines."""
     from ..core.bench.reconciling import counted_rows
 
@@ -26,7 +26,7 @@ def tables(report: Report) -> Iterator[str]:
     yield from _section("Memory, MiB", _memory(report))
 
 
-def _compared(report: Report) -> Iterator[str]:
+def _compared(report: BenchReport) -> Iterator[str]:
     users = sorted({each.concurrency for each in report.summaries})
     main = [each for each in report.summaries if not each.category and each.concurrency == users[0]]
     yield from _section("", _speeds(main, report))
@@ -43,7 +43,7 @@ def _compared(report: Report) -> Iterator[str]:
         yield from _section("Users at once", _users(report))
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: BenchReport) -> Iterator[str]:
     known, settings = report.provenance, report.settings
     model, where = (
         f"{known.get(name)} ({more})" if (more := known.get(other)) else str(known.get(name))
@@ -60,7 +60,7 @@ def _head(report: Report) -> Iterator[str]:
     )
 
 
-def _speeds(summaries: Sequence[Summary], report: Report) -> Table:
+def _speeds(summaries: Sequence[Summary], report: BenchReport) -> Table:
     table = [["configuration", "t/s", "±", "speed-up", "interval", "with prompt", "drift", "texts"]]
     for each in summaries:
         times = each.times
@@ -80,7 +80,7 @@ def _speeds(summaries: Sequence[Summary], report: Report) -> Table:
     return _trimmed(table)
 
 
-def _categories(report: Report, users: int) -> Table:
+def _categories(report: BenchReport, users: int) -> Table:
     names = [each.name for each in report.configurations if each.name != report.baseline]
     categories = list(dict.fromkeys(each.category for each in report.summaries if each.category))
     if not categories or not names:
@@ -181,7 +181,7 @@ def _latencies(summaries: Sequence[Summary]) -> Table:
     return table
 
 
-def _users(report: Report) -> Table:
+def _users(report: BenchReport) -> Table:
     table = [["users", "configuration", "t/s per user", "all together", "speed-up", "interval",
               "first token p50", "p95", "texts"]]  # fmt: skip
     for each in report.summaries:
@@ -205,7 +205,7 @@ def _users(report: Report) -> Table:
     return table
 
 
-def _curve(report: Report) -> Table:
+def _curve(report: BenchReport) -> Table:
     if not report.curve:
         return []
     table = [["drafts of", "tokens/round", "speed-up", "interval", "ms per round", "break-even"]]
@@ -223,7 +223,7 @@ def _curve(report: Report) -> Table:
     return table
 
 
-def _memory(report: Report) -> Table:
+def _memory(report: BenchReport) -> Table:
     names = list(dict.fromkeys(name for each in report.configurations for name in each.memory))
     if not names:
         return []
@@ -263,7 +263,7 @@ def _trimmed(table: Table) -> Table:
     return [[row[i] for i in kept] for row in table]
 
 
-def _percentiles(spread: Spread | None) -> list[str]:
+def _percentiles(spread: TimeSpread | None) -> list[str]:
     return ["", ""] if spread is None else [_ms(spread.p50), _ms(spread.p95)]
 
 
@@ -271,7 +271,7 @@ def _value(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.value:.2f}x"
 
 
-def _speedup(summary: Summary, report: Report) -> str:
+def _speedup(summary: Summary, report: BenchReport) -> str:
     """Without an interval where there are too few pairs for one."""
     if summary.times.speedup is not None:
         return _value(summary.times.speedup)

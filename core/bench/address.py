@@ -14,7 +14,7 @@ _VERSION: Final = "/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """`prefix` is what stands in front of /v1/… and of /completion, mostly nothing."""
 
     scheme: str
@@ -37,7 +37,7 @@ class Address:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> ServerAddress:
     """With or without /v1 at the end, as clients of either kind want it."""
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", url):
         raise ConfigError(f"a server's URL begins with http:// or https://, got {url!r}")
@@ -57,4 +57,4 @@ def parse_address(url: str) -> Address:
     if not parts.hostname or port == 0:
         raise ConfigError(f"{url!r} names no {'port' if parts.hostname else 'host'}")
     prefix = parts.path.rstrip("/").removesuffix(_VERSION).rstrip("/")
-    return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
+    return ServerAddress(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from .intervals import RESAMPLES, Floats, Resampled
-from .record import Report, RunSettings, Sample, Summary
-from .running import paired
+from .paired_run import paired
+from .record import BenchReport, RunSettings, Sample, Summary
 from .times import decoding
 
 # Of the provenance: what has to be equal, and what it is called.
@@ -44,7 +44,7 @@ class Regression:
         return self.now / self.before if self.before else 1.0
 
 
-def check_comparable(now: Report, before: Report) -> None:
+def check_comparable(now: BenchReport, before: BenchReport) -> None:
     """ConfigError: figures of two such runs say nothing about each other."""
     wrong = list(_differences(now, before))
     if wrong:
@@ -54,7 +54,7 @@ def check_comparable(now: Report, before: Report) -> None:
         )
 
 
-def _differences(now: Report, before: Report) -> Iterator[str]:
+def _differences(now: BenchReport, before: BenchReport) -> Iterator[str]:
     for key, name in _HOST.items():
         a, b = now.provenance.get(key), before.provenance.get(key)
         if a != b:
@@ -80,7 +80,7 @@ def _differences(now: Report, before: Report) -> Iterator[str]:
 
 
 def regressions(
-    now: Report, before: Report, samples: Sequence[Sample], seed: int
+    now: BenchReport, before: BenchReport, samples: Sequence[Sample], seed: int
 ) -> Iterator[Regression]:
     """Of every configuration: the rate of decoding, and tokens per round where they repeat."""
     names = [each.name for each in before.configurations]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .comparing import Comparison, Row
+from .comparing import ComparedRow, Comparison
 from .tables import markdown
 from .words import NOTHING, interval, number, share
 
@@ -37,7 +37,7 @@ def _notes(found: Comparison) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ComparedRow) -> list[str]:
     a, b = row.a, row.b
     gains = (a.times.speedup, b.times.speedup)
     return [

@@ -50,7 +50,7 @@ class Manner:
     extra: Mapping[str, Any] = field(default_factory=dict)  # into every body, as the user says
 
 
-class Piece(NamedTuple):
+class ServerEvent(NamedTuple):
     """One event."""
 
     text: str = ""
@@ -148,7 +148,7 @@ def parse_extra(text: str, place: str) -> dict[str, Any]:
     return extra
 
 
-def read_event(text: str) -> Piece | None:
+def read_event(text: str) -> ServerEvent | None:
     """None for what is nothing to us; ServerError if it says that it failed."""
     if text.strip() == DONE:
         return None
@@ -170,17 +170,19 @@ def read_event(text: str) -> Piece | None:
     return _openai_piece(choice if isinstance(choice, dict) else {}, timings, usage)
 
 
-def _native_piece(event: Mapping[str, Any], timings: Mapping[str, Any] | None) -> Piece | None:
+def _native_piece(
+    event: Mapping[str, Any], timings: Mapping[str, Any] | None
+) -> ServerEvent | None:
     if "prompt_progress" in event or "content" not in event:
         return None
     ending = _ending(event.get("stop_type", "limit")) if event.get("stop") is True else ""
     ids = _tokens(event.get("tokens"))
-    return Piece(_text(event["content"]), ids, timings, None, ending, _told(event, len(ids)))
+    return ServerEvent(_text(event["content"]), ids, timings, None, ending, _told(event, len(ids)))
 
 
 def _openai_piece(
     choice: Mapping[str, Any], timings: Mapping[str, Any] | None, usage: Mapping[str, Any] | None
-) -> Piece:
+) -> ServerEvent:
     delta = choice.get("delta")
     held = delta if isinstance(delta, dict) else {}
     text = _text(choice.get("text"))
@@ -188,7 +190,7 @@ def _openai_piece(
         text += _text(held.get(name))
     ending = _ending(choice.get("finish_reason"))
     ids = _tokens(choice.get("token_ids", choice.get("tokens")))  # vLLM's name, and ours
-    return Piece(text, ids, timings, usage, ending, _told(choice, len(ids)))
+    return ServerEvent(text, ids, timings, usage, ending, _told(choice, len(ids)))
 
 
 def _told(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:

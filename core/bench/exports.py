@@ -8,20 +8,20 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from .record import Report
+from .record import BenchReport
 from .rows import Row, flat, rows_of
 
 TABLE: Final = "spec_bench"
 _NUL: Final = "\0"
 
 
-def as_jsonl(report: Report) -> str:
+def as_jsonl(report: BenchReport) -> str:
     """One object per row."""
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows_of(report))
     return "".join(f"{line}\n" for line in lines)
 
 
-def as_csv(report: Report) -> str:
+def as_csv(report: BenchReport) -> str:
     """Every value in quotes; the names are not."""
     rows = [flat(row) for row in rows_of(report)]
     out = io.StringIO()
@@ -32,7 +32,7 @@ def as_csv(report: Report) -> str:
     return out.getvalue()
 
 
-def as_sql(report: Report) -> str:
+def as_sql(report: BenchReport) -> str:
     """A table that is made if it is not there, and rows to go into it: `… -o sql | sqlite3 FILE`
     collects runs."""
     rows = [flat(row) for row in rows_of(report)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import ConfigError
 from .baseline import Regression, regressions
 from .intervals import GATE_TAIL, Resampled
-from .record import Configuration, GateResult, Report, Sample, Summary
+from .record import BenchReport, Configuration, GateResult, Sample, Summary
 from .times import compare, decoding
 
 IDENTICAL, ACCEPTANCE, MEAN_LEN = "expect-identical", "min-acceptance", "min-mean-len"
@@ -26,7 +26,7 @@ class Gates:
     min_mean_len: float | None = None
     min_speedup: float | None = None
     max_regression: float | None = None
-    baseline: Report | None = None
+    baseline: BenchReport | None = None
 
     @property
     def judges_figures(self) -> bool:
@@ -51,7 +51,9 @@ class Gates:
             raise ConfigError(f"{SPEEDUP} needs two configurations, {baseline} and another")
 
 
-def judge(gates: Gates, report: Report, samples: Sequence[Sample], seed: int) -> list[GateResult]:
+def judge(
+    gates: Gates, report: BenchReport, samples: Sequence[Sample], seed: int
+) -> list[GateResult]:
     """`samples`: pairs that were not disturbed."""
     found = []
     for configuration in report.configurations:
@@ -101,7 +103,7 @@ def _counted(gates: Gates, summary: Summary) -> list[GateResult]:
 
 
 def _fast_enough(
-    wanted: float, summary: Summary, report: Report, samples: Sequence[Sample], seed: int
+    wanted: float, summary: Summary, report: BenchReport, samples: Sequence[Sample], seed: int
 ) -> GateResult:
     mine, base = (
         [s for s in samples if (s.configuration, s.concurrency) == (name, summary.concurrency)]

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from .record import Report, Summary
+from .record import BenchReport, Summary
 
 
-def gha_entries(report: Report) -> list[dict[str, Any]]:
+def gha_entries(report: BenchReport) -> list[dict[str, Any]]:
     """Everything here is better if it is more. Names hold no figures, so that a chart goes on from
     run to run."""
     found = []
@@ -38,7 +38,7 @@ def _charted(summary: Summary, baseline: str) -> Iterable[tuple[str, str, float 
         yield "accepted", "share of drafted", counts.accept_rate, ""
 
 
-def _extra(report: Report, summary: Summary) -> dict[str, str]:
+def _extra(report: BenchReport, summary: Summary) -> dict[str, str]:
     lines = [
         f"prompts {report.prompt_set} ({report.prompt_set_sha256[:12]})",
         f"{summary.counts.n_samples} texts, seed {report.settings.seed}",
@@ -47,5 +47,5 @@ def _extra(report: Report, summary: Summary) -> dict[str, str]:
     return {"extra": "\n".join([*lines, *([f"nextn {version}"] if version else [])])}
 
 
-def as_gha(report: Report) -> str:
+def as_gha(report: BenchReport) -> str:
     return json.dumps(gha_entries(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

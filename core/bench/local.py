@@ -19,16 +19,16 @@ from ..sampling.params import SamplingParams
 from ..speculation.build import build_speculator
 from ..speculation.options import SpecOptions
 from ..speculation.table import resolve_types
-from .memory import memory_of
+from .memory_use import memory_of
+from .prompt_tokens import Message, Renderer
 from .record import Chunk, Phases, Prompt, RunSettings, Sample, SourceCount
-from .rendering import Message, Renderer
-from .variants import Variant
+from .variants import SpecVariant
 
 _DEFAULTS: Final = SpecOptions()
 
 
 @dataclass(eq=False)
-class _Talk:
+class _Conversation:
     """A prompt on its way through its turns."""
 
     prompt: Prompt
@@ -47,7 +47,7 @@ class LocalTarget:
     """Nothing is reused between prompts: caches are emptied, and n-grams of one prompt's texts
     are not drafted for another, nor for the same one later."""
 
-    def __init__(self, runtime: Runtime, variant: Variant) -> None:
+    def __init__(self, runtime: Runtime, variant: SpecVariant) -> None:
         self.name, self.variant, self._runtime = variant.name, variant, runtime
         # What is drafted must not depend on what this machine has written earlier.
         self._setting = replace(runtime.setting(1), options=variant.options, token_counts=None)
@@ -107,8 +107,8 @@ class LocalTarget:
         engine = self._engine
         assert engine is not None, "it was just made"
         self._n_calls += 1
-        waiting = deque(_Talk(each, f"{each.id} {self._n_calls}") for each in prompts)
-        active: dict[int, _Talk] = {}
+        waiting = deque(_Conversation(each, f"{each.id} {self._n_calls}") for each in prompts)
+        active: dict[int, _Conversation] = {}
         try:
             while waiting or active:
                 while waiting and len(active) < concurrency:
@@ -137,7 +137,11 @@ class LocalTarget:
         return engine.step()
 
     def _begin(
-        self, engine: Engine, talk: _Talk, settings: RunSettings, active: dict[int, _Talk]
+        self,
+        engine: Engine,
+        talk: _Conversation,
+        settings: RunSettings,
+        active: dict[int, _Conversation],
     ) -> None:
         prompt = talk.prompt
         talk.turn += 1
@@ -159,7 +163,7 @@ class LocalTarget:
         talk.text = engine.add(tokens, params)
         active[talk.text.id] = talk
 
-    def _round(self, engine: Engine, active: dict[int, _Talk]) -> list[_Talk]:
+    def _round(self, engine: Engine, active: dict[int, _Conversation]) -> list[_Conversation]:
         """Those whose text has ended."""
         events = self.step(engine)
         now = time.perf_counter()
@@ -182,7 +186,7 @@ class LocalTarget:
                 ended.append(active.pop(event.sequence))
         return ended
 
-    def _sample(self, talk: _Talk, concurrency: int) -> Sample:
+    def _sample(self, talk: _Conversation, concurrency: int) -> Sample:
         total_ms = 1000 * (time.perf_counter() - talk.began)
         text, prompt = talk.text, talk.prompt
         assert text is not None, "it has begun"

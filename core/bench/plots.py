@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import svg
-from .record import Report, Sample, Spread, Summary
+from .record import BenchReport, Sample, Summary, TimeSpread
 from .scale import short
 from .svg import Line, Row
 from .words import alone, categories
@@ -23,7 +23,7 @@ class Figure:
     svg: str
 
 
-def sections(report: Report) -> list[tuple[str, list[Figure]]]:
+def sections(report: BenchReport) -> list[tuple[str, list[Figure]]]:
     """Those without data are empty."""
     return [
         ("Speed-up", speedups(report)),
@@ -36,12 +36,12 @@ def sections(report: Report) -> list[tuple[str, list[Figure]]]:
     ]
 
 
-def series_of(report: Report) -> dict[str, int]:
+def series_of(report: BenchReport) -> dict[str, int]:
     """The same colour everywhere."""
     return {each.name: i for i, each in enumerate(report.configurations)}
 
 
-def speedups(report: Report) -> list[Figure]:
+def speedups(report: BenchReport) -> list[Figure]:
     """All configurations, then each by category."""
     colours = series_of(report)
     others = [each for each in alone(report) if each.configuration != report.baseline]
@@ -60,7 +60,7 @@ def speedups(report: Report) -> list[Figure]:
     return figures
 
 
-def _by_category(report: Report, overall: Summary, colours: dict[str, int]) -> list[Row]:
+def _by_category(report: BenchReport, overall: Summary, colours: dict[str, int]) -> list[Row]:
     found = [(ALL, overall)]
     for category in categories(report):
         summary = report.summary(overall.configuration, category, overall.concurrency)
@@ -77,7 +77,7 @@ def _speedup_row(summary: Summary, name: str, colours: dict[str, int]) -> Row | 
     return Row(name, gain.low, gain.value, gain.high, series, f"{gain.value:.2f}x")
 
 
-def acceptance(report: Report) -> list[Figure]:
+def acceptance(report: BenchReport) -> list[Figure]:
     colours = series_of(report)
     drafting = [each for each in alone(report) if each.counts.accept_per_pos]
     figures = []
@@ -143,7 +143,7 @@ def _shares(histogram: Sequence[int], edge: int) -> list[float]:
     return [100 * n / sum(histogram) for n in whole]
 
 
-def latency(report: Report) -> list[Figure]:
+def latency(report: BenchReport) -> list[Figure]:
     colours = series_of(report)
     kinds = (
         ("Time to the first token", "ttft"),
@@ -159,7 +159,7 @@ def latency(report: Report) -> list[Figure]:
     for title, name in kinds:
         rows = []
         for each in alone(report):
-            value: Spread | None = getattr(each.times, name)
+            value: TimeSpread | None = getattr(each.times, name)
             if value is not None:
                 series = colours.get(each.configuration, 0)
                 note = f"{short(value.p50)} ms"
@@ -170,7 +170,7 @@ def latency(report: Report) -> list[Figure]:
     return figures
 
 
-def phases(report: Report) -> list[Figure]:
+def phases(report: BenchReport) -> list[Figure]:
     known = [(each, each.times.phases) for each in alone(report) if each.times.phases is not None]
     if not known:
         return []
@@ -181,7 +181,7 @@ def phases(report: Report) -> list[Figure]:
     return [Figure(title, "Per pass of the target and all that belongs to it.", drawn)]
 
 
-def users(report: Report) -> list[Figure]:
+def users(report: BenchReport) -> list[Figure]:
     colours = series_of(report)
     counts = sorted({each.concurrency for each in report.summaries})
     if len(counts) < 2:
@@ -211,7 +211,7 @@ def _xs(series: Sequence[Line]) -> list[float]:
     return sorted({x for line in series for x, _ in line.points})
 
 
-def curve(report: Report) -> list[Figure]:
+def curve(report: BenchReport) -> list[Figure]:
     if not report.curve:
         return []
     series = []
@@ -225,7 +225,7 @@ def curve(report: Report) -> list[Figure]:
     return [Figure(title, caption, drawn)]
 
 
-def drift(report: Report) -> list[Figure]:
+def drift(report: BenchReport) -> list[Figure]:
     series = []
     for name, colour in series_of(report).items():
         points = [

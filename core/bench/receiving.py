@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .dialects import EOS, STOP, Piece
+from .dialects import EOS, STOP, ServerEvent
 from .record import Chunk, Sample
-from .rounds import Told, by_place, chunks
+from .rounds import TokenSources, by_place, chunks
 
 
-class Moment(NamedTuple):
+class TokenCounters(NamedTuple):
     """What a server said about itself with a token."""
 
     predicted_n: int
@@ -30,20 +30,20 @@ class Receiver:
         self.ending = ""
         self.timings: Mapping[str, Any] = {}
         self.usage: Mapping[str, Any] = {}
-        self._told = Told()
+        self._told = TokenSources()
         self._chunks: list[Chunk] = []
-        self._moments: list[Moment] = []
+        self._moments: list[TokenCounters] = []
         self._counted = 0  # tokens, as the server counts
         self._last_stamp: float | None = None  # its clock at the last event
         self._n_unknown = 0  # events that held text and no count
 
-    def take(self, ms: float, pieces: list[Piece]) -> None:
+    def take(self, ms: float, pieces: list[ServerEvent]) -> None:
         """What one read brought."""
         has_token = False
         for piece in pieces:
             has_token |= self._take(ms, piece, is_first=not has_token)
 
-    def _take(self, ms: float, piece: Piece, *, is_first: bool) -> bool:
+    def _take(self, ms: float, piece: ServerEvent, *, is_first: bool) -> bool:
         """Was there a token in it? `is_first`: none was before it in this read."""
         self.ending = piece.ending or self.ending
         self.timings = piece.timings or self.timings
@@ -65,7 +65,7 @@ class Receiver:
         self._n_unknown += 1 if not n else 0
         return True
 
-    def _n_of(self, piece: Piece) -> int:
+    def _n_of(self, piece: ServerEvent) -> int:
         """Ids are the last resort of three: a token that ends within a character has no event."""
         counted = _number(piece.timings, "predicted_n")
         if counted is None:
@@ -77,12 +77,12 @@ class Receiver:
         # A count with the last event alone is that of the whole text, not of the event.
         return n if (piece.text or piece.tokens) and not self._n_unknown else 0
 
-    def _note(self, piece: Piece) -> None:
+    def _note(self, piece: ServerEvent) -> None:
         n, ms = _number(piece.timings, "predicted_n"), _number(piece.timings, "predicted_ms")
         if piece.timings is not None and n is not None and ms is not None and n > 0:
             drafted = _number(piece.timings, "draft_n") or 0
             accepted = _number(piece.timings, "draft_n_accepted") or 0
-            self._moments.append(Moment(round(n), ms, round(drafted), round(accepted)))
+            self._moments.append(TokenCounters(round(n), ms, round(drafted), round(accepted)))
 
     def fill(self, sample: Sample) -> None:
         """Everything that is known once the stream has ended."""
@@ -159,7 +159,7 @@ class Receiver:
         sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = by_place(rounds)
 
 
-def passes(moments: list[Moment], *, is_cut: bool) -> list[tuple[int, int]] | None:
+def passes(moments: list[TokenCounters], *, is_cut: bool) -> list[tuple[int, int]] | None:
     """(drafted, accepted) of each pass after the first token; None where two passes came as one,
     because the tokens of the first ended within a character."""
     if not moments or moments[0].predicted_n != 1:

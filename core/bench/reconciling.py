@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from .counters import Counters
-from .record import Report, Sample
+from .record import BenchReport, Sample
 
 
 def counted(
@@ -77,7 +77,7 @@ _HEADS: Final = ("configuration", "by", "tokens", "prompt", "drafts", "drafted",
 _PLACES: Final = 8
 
 
-def counted_rows(report: Report) -> list[list[str]]:
+def counted_rows(report: BenchReport) -> list[list[str]]:
     """A table: of every server with counters, ours and its own. Only heads if there is none."""
     table = [list(_HEADS)]
     for each in report.configurations:

@@ -1,6 +1,6 @@
 """What the parts of a benchmark hand to each other, and what its files hold.
 
-`Prompt`s go into a `Target`, `Sample`s come out, a `Report` holds all of it. Samples are raw:
+`Prompt`s go into a `Target`, `Sample`s come out, a `BenchReport` holds all of it. Samples are raw:
 whatever is said about a run can be computed again from its file.
 
 Imports nothing heavy, on purpose: reports are read and compared where no model is loaded.
@@ -203,7 +203,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Spread(NamedTuple):
+class TimeSpread(NamedTuple):
     """Of a time, ms."""
 
     mean: float
@@ -246,9 +246,9 @@ class Times:
     samples_ts: list[float] = field(default_factory=list)  # of each repetition
     aggregate_ts: float | None = None  # all users together, with concurrency
     prompt_ts: float = 0.0
-    ttft: Spread | None = None
-    itl_chunk: Spread | None = None  # between two chunks
-    itl_token: Spread | None = None  # the same, each token an equal part of its chunk
+    ttft: TimeSpread | None = None
+    itl_chunk: TimeSpread | None = None  # between two chunks
+    itl_token: TimeSpread | None = None  # the same, each token an equal part of its chunk
     round_ms: float | None = None
     phases: Phases | None = None  # ms per round
     break_even_len: float | None = None  # tokens per round from which on it is a gain
@@ -297,7 +297,7 @@ class CurvePoint:
 
 
 @dataclass(slots=True)
-class Report:
+class BenchReport:
     """`baseline` is the name of the configuration that the others are compared with."""
 
     provenance: dict[str, Any]

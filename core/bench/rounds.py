@@ -14,7 +14,7 @@ from ..generation import TARGET
 from .record import Chunk
 
 
-class Round(NamedTuple):
+class StreamRound(NamedTuple):
     n: int  # tokens
     drafted: int
     accepted: int
@@ -22,7 +22,7 @@ class Round(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class TokenSources:
     """Per token, in their order."""
 
     tokens: list[tuple[str, int, float]] = field(default_factory=list)
@@ -31,20 +31,20 @@ class Told:
         """Of each: its source, and how many were drafted for its place and those behind it."""
         self.tokens += [(source, n_rejected, ms) for source, n_rejected in told]
 
-    def rounds(self) -> list[Round]:
+    def rounds(self) -> list[StreamRound]:
         """The first is the one that finished the prompt."""
-        found, first = list[Round](), 0
+        found, first = list[StreamRound](), 0
         for i, (source, n_rejected, _) in enumerate(self.tokens):
             is_last = i + 1 == len(self.tokens)
             if source == TARGET or is_last:
                 accepted = i - first + (source != TARGET)
                 ms = self.tokens[first][2]
-                found.append(Round(i + 1 - first, accepted + n_rejected, accepted, ms))
+                found.append(StreamRound(i + 1 - first, accepted + n_rejected, accepted, ms))
                 first = i + 1
         return found
 
 
-def chunks(rounds: Sequence[Round]) -> list[Chunk]:
+def chunks(rounds: Sequence[StreamRound]) -> list[Chunk]:
     return [Chunk(each.ms, each.n) for each in rounds]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from .record import Configuration, Interval, Phases, Report, Spread, Summary
+from .record import BenchReport, Configuration, Interval, Phases, Summary, TimeSpread
 
 Row = dict[str, Any]
 
 
-def rows_of(report: Report) -> Iterator[Row]:
+def rows_of(report: BenchReport) -> Iterator[Row]:
     by_name = {each.name: each for each in report.configurations}
     for summary in report.summaries:
         yield _row(report, by_name[summary.configuration], summary)
@@ -27,7 +27,7 @@ def flat(row: Row) -> Row:
     }
 
 
-def _row(report: Report, configuration: Configuration, summary: Summary) -> Row:
+def _row(report: BenchReport, configuration: Configuration, summary: Summary) -> Row:
     return (
         _place(report)
         | {
@@ -48,7 +48,7 @@ def _row(report: Report, configuration: Configuration, summary: Summary) -> Row:
     )
 
 
-def _place(report: Report) -> Row:
+def _place(report: BenchReport) -> Row:
     known = report.provenance
     names = (
         "build_commit", "cpu_info", "gpu_info", "model_filename", "model_type", "model_size",
@@ -90,7 +90,7 @@ def _counts(summary: Summary) -> Row:
     }
 
 
-def _times(report: Report, summary: Summary) -> Row:
+def _times(report: BenchReport, summary: Summary) -> Row:
     times = summary.times
     base = report.summary(report.baseline, summary.category, summary.concurrency)
     samples_ns = [round(1e9 / rate) for rate in times.samples_ts if rate]
@@ -128,9 +128,9 @@ def _interval(name: str, interval: Interval | None) -> Row:
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def _spread(name: str, spread: Spread | None) -> Row:
+def _spread(name: str, spread: TimeSpread | None) -> Row:
     values = [None] * 3 if spread is None else list(map(_ns, spread))
-    return {f"{name}_{field}_ns": ns for field, ns in zip(Spread._fields, values, strict=True)}
+    return {f"{name}_{field}_ns": ns for field, ns in zip(TimeSpread._fields, values, strict=True)}
 
 
 def _ns(ms: float | None) -> int | None:

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH
-from .address import Address, parse_address
+from .address import ServerAddress, parse_address
 from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
-from .probing import AUTO, OURS, Service, probe, wait_until_ready
-from .record import Configuration, Report, Sample
-from .remote import RemoteTarget, split_extra
-from .variants import Variant, parse_variant
+from .record import BenchReport, Configuration, Sample
+from .server_probe import AUTO, OURS, MeasuredServer, probe, wait_until_ready
+from .server_target import RemoteTarget, split_extra
+from .variants import SpecVariant, parse_variant
 from .wire import Timeouts, Wire
 
 SPECULATIVE: Final = "speculative"  # the field of a request
@@ -25,16 +25,16 @@ _ASK_NAMED: Final = re.compile(r"([^={}:,\s]+)=(\{.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPlace:
     """One `--url`."""
 
     name: str
-    address: Address
+    address: ServerAddress
     api_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class RequestVariant:
     """What is added to requests: a configuration of a server that hears it."""
 
     name: str
@@ -42,18 +42,18 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ServerRequests:
     """All of it."""
 
-    places: tuple[Place, ...] = ()
-    asks: tuple[Ask, ...] = ()
+    places: tuple[ServerPlace, ...] = ()
+    asks: tuple[RequestVariant, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)  # into every request
     model: str = ""
     api: str = AUTO
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
-def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[Place, ...]:
+def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[ServerPlace, ...]:
     """`[NAME=]URL`. A single key is for all of them; several are one for each, in order."""
     if len(keys) > 1 and len(keys) != len(urls):
         raise ConfigError(
@@ -64,22 +64,24 @@ def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[Place, ...]:
         named = _NAMED.fullmatch(text)
         address = parse_address(named[2] if named else text)
         key = keys[0 if len(keys) == 1 else i] if keys else ""
-        places.append(Place(named[1] if named else address.place + address.prefix, address, key))
+        places.append(
+            ServerPlace(named[1] if named else address.place + address.prefix, address, key)
+        )
     return tuple(places)
 
 
-def parse_ask(text: str) -> Ask:
+def parse_ask(text: str) -> RequestVariant:
     """`NAME={JSON}`, or a configuration as `--vs` has them, for the field `speculative`."""
     named = _ASK_NAMED.fullmatch(text.strip())
     if named:
-        return Ask(named[1], parse_extra(named[2], f"ask {named[1]}"))
+        return RequestVariant(named[1], parse_extra(named[2], f"ask {named[1]}"))
     if text.lstrip().startswith("{"):
         raise ConfigError(f"ask {text[:30]!r}: give it a name, as NAME={{...}}")
     variant = parse_variant(text)
-    return Ask(variant.name, {SPECULATIVE: speculative_field(variant)})
+    return RequestVariant(variant.name, {SPECULATIVE: speculative_field(variant)})
 
 
-def speculative_field(variant: Variant) -> dict[str, Any]:
+def speculative_field(variant: SpecVariant) -> dict[str, Any]:
     """As our server reads it."""
     options = variant.options
     if variant.is_plain:
@@ -96,7 +98,7 @@ def speculative_field(variant: Variant) -> dict[str, Any]:
     return found
 
 
-def open_servers(wishes: Wishes) -> list[RemoteTarget]:
+def open_servers(wishes: ServerRequests) -> list[RemoteTarget]:
     """Each is asked what it is; one target for each `--ask` of each."""
     targets = []
     for place in wishes.places:
@@ -110,7 +112,7 @@ def open_servers(wishes: Wishes) -> list[RemoteTarget]:
     return targets
 
 
-def _asked(target: RemoteTarget, ask: Ask) -> RemoteTarget:
+def _asked(target: RemoteTarget, ask: RequestVariant) -> RemoteTarget:
     if SPECULATIVE in ask.extra and target.service.kind != OURS:
         target.warn(
             f"{target.service.kind} may pass over what a request says of speculation; compare what "
@@ -156,7 +158,7 @@ class PeerTarget(RemoteTarget):
         self._peer.close()
 
 
-def parse_peer(text: str) -> Variant:
+def parse_peer(text: str) -> SpecVariant:
     """`xllamacpp[:CONFIG]`; without one, plain decoding."""
     package, _, rest = text.strip().partition(":")
     if package != PACKAGE:
@@ -187,7 +189,7 @@ def configuration_of_server(target: RemoteTarget, baseline: object) -> Configura
     return Configuration(target.name, repeats, is_same, target.describe(), target.memory())
 
 
-def finish_servers(report: Report, targets: Iterable[object]) -> None:
+def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:
     """What servers have said meanwhile: their own counts, beside ours."""
     for target in targets:
         if not isinstance(target, RemoteTarget):
@@ -203,7 +205,7 @@ def finish_servers(report: Report, targets: Iterable[object]) -> None:
         ]
 
 
-def _learning(report: Report, name: str) -> list[str]:
+def _learning(report: BenchReport, name: str) -> list[str]:
     """A server may draft from what it wrote for the same prompt before, which no use repeats."""
     mine = [s for s in report.samples if s.configuration == name and not s.error]
     last = max((s.repetition for s in mine), default=0)
@@ -229,7 +231,7 @@ def _tokens_per_round(samples: Sequence[Sample]) -> float | None:
 
 def provenance_of(target: RemoteTarget) -> dict[str, Any]:
     """For runs without a model of our own."""
-    service: Service = target.service
+    service: MeasuredServer = target.service
     return {
         "model_name": service.model,
         "model_type": service.served.get("ftype"),

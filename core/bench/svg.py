@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Final
 
-from .scale import Scale, scale_for, seen, short
+from .scale import AxisScale, scale_for, seen, short
 
 WIDTH: Final = 420
 N_COLOURS: Final = 8
@@ -185,7 +185,7 @@ def cut(name: str, n: int) -> str:
     return f"{name[: n - 1 - behind]}…{name[-behind:]}"
 
 
-def _line(drawing: Drawing, line: Line, x: Scale, y: Scale, axes: tuple[str, str]) -> None:
+def _line(drawing: Drawing, line: Line, x: AxisScale, y: AxisScale, axes: tuple[str, str]) -> None:
     if line.has_line and len(line.points) > 1:
         path = " ".join(f"{x(px):.1f},{y(py):.1f}" for px, py in line.points)
         dashes = " dashed" if line.is_dashed else ""
@@ -200,7 +200,12 @@ def _line(drawing: Drawing, line: Line, x: Scale, y: Scale, axes: tuple[str, str
 
 
 def _bottom_axis(
-    drawing: Drawing, x: Scale, y: float, label: str, unit: str = "", ticks: Sequence[float] = ()
+    drawing: Drawing,
+    x: AxisScale,
+    y: float,
+    label: str,
+    unit: str = "",
+    ticks: Sequence[float] = (),
 ) -> None:
     for tick in ticks or x.ticks(5):
         drawing.line(x(tick), _TOP, x(tick), y, "grid")
@@ -209,7 +214,7 @@ def _bottom_axis(
     drawing.text((x.start + x.end) / 2, y + 32, label, kind="label")
 
 
-def _left_axis(drawing: Drawing, y: Scale, label: str) -> None:
+def _left_axis(drawing: Drawing, y: AxisScale, label: str) -> None:
     for tick in y.ticks(4):
         drawing.line(_LEFT, y(tick), WIDTH - _RIGHT, y(tick), "grid")
         drawing.text(_LEFT - 6, y(tick) + 4, short(tick), "end")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from .record import Interval, Report, Summary
-from .scale import Scale, scale_for, seen
+from .record import BenchReport, Interval, Summary
+from .scale import AxisScale, scale_for, seen
 from .words import alone, categories
 
 _LEVELS: Final = "▁▂▃▄▅▆▇█"
@@ -14,7 +14,7 @@ _MOST: Final = 32  # characters of a sparkline
 _NAME: Final = 28
 
 
-def terminal_plots(report: Report, columns: int = 80) -> list[str]:
+def terminal_plots(report: BenchReport, columns: int = 80) -> list[str]:
     """Speed-ups with their intervals, acceptance by place, accepted lengths."""
     if report.curve:
         return _drawn(_points(report), 0, columns, report.baseline)
@@ -27,7 +27,7 @@ def terminal_plots(report: Report, columns: int = 80) -> list[str]:
     ]
 
 
-def _speedups(report: Report, width: int, columns: int) -> list[str]:
+def _speedups(report: BenchReport, width: int, columns: int) -> list[str]:
     rows: list[tuple[str, Interval]] = []
     for each in alone(report):
         if each.times.speedup is None:
@@ -40,7 +40,7 @@ def _speedups(report: Report, width: int, columns: int) -> list[str]:
     return _drawn(rows, width, columns, report.baseline)
 
 
-def _points(report: Report) -> list[tuple[str, Interval]]:
+def _points(report: BenchReport) -> list[tuple[str, Interval]]:
     return [
         (f"drafts of {each.n_max}, {each.mean_len:.2f} per round", each.speedup)
         for each in report.curve
@@ -62,7 +62,7 @@ def _drawn(
     ]
 
 
-def _bar(gain: Interval, scale: Scale) -> str:
+def _bar(gain: Interval, scale: AxisScale) -> str:
     cells = [" "] * (round(scale.end) + 1)
     cells[round(scale(1.0))] = "┊"
     first, last = round(scale(gain.low)), round(scale(gain.high))

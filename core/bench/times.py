@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from .intervals import Block, Resampled, resample
-from .record import Chunk, Interval, Phases, Sample, Spread, Times
+from .intervals import PairBlock, Resampled, resample
+from .record import Chunk, Interval, Phases, Sample, Times, TimeSpread
 
 Measure = Callable[[Sample], tuple[float, float]]  # tokens, and ms that they took
 
@@ -61,12 +61,12 @@ def compare(
 
 def blocks(
     samples: Sequence[Sample], base: Sequence[Sample], measure: Measure
-) -> dict[str, list[Block]]:
+) -> dict[str, list[PairBlock]]:
     mine, theirs = _totals(samples, measure), _totals(base, measure)
-    found: dict[str, list[Block]] = {}
+    found: dict[str, list[PairBlock]] = {}
     for key in mine.keys() & theirs.keys():
         if min(*mine[key], *theirs[key]) > 0:  # else there is no rate
-            found.setdefault(key[0], []).append(Block(*mine[key], *theirs[key]))
+            found.setdefault(key[0], []).append(PairBlock(*mine[key], *theirs[key]))
     return {prompt: found[prompt] for prompt in sorted(found)}
 
 
@@ -88,7 +88,7 @@ def rates_by_repetition(samples: Sequence[Sample]) -> list[float]:
     return [rate(found[repetition], decoding) for repetition in sorted(found)]
 
 
-def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> Spread | None:
+def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> TimeSpread | None:
     """None without values. `weights`: how often each counts."""
     if not values:
         return None
@@ -97,7 +97,7 @@ def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> Spr
     weight = np.ones(len(value)) if weights is None else np.asarray(weights, float)[ordered]
     reached = np.cumsum(weight) / weight.sum()
     p50, p95 = (float(value[np.searchsorted(reached, p - 1e-12)]) for p in (0.5, 0.95))
-    return Spread(float(np.average(value, weights=weight)), p50, p95)
+    return TimeSpread(float(np.average(value, weights=weight)), p50, p95)
 
 
 def _totals(
@@ -113,7 +113,7 @@ def _totals(
     return found
 
 
-def _latencies(samples: Sequence[Sample]) -> tuple[Spread | None, Spread | None]:
+def _latencies(samples: Sequence[Sample]) -> tuple[TimeSpread | None, TimeSpread | None]:
     """Between chunks, and between tokens: speculation brings several at a time."""
     gaps, sizes = list[float](), list[int]()
     for sample in samples:

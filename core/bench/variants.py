@@ -31,7 +31,7 @@ HELP: Final = "n=, min=, p=, vocab=, prefill=, costs=, accept=, synth= and fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class SpecVariant:
     """One configuration of this process's engine."""
 
     name: str
@@ -60,7 +60,7 @@ class Variant:
         return DRAFT in self.options.types
 
 
-def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> Variant:
+def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> SpecVariant:
     """`types[:key=value,…]`. `fixed` and `costs` are for those that do not say so themselves."""
     names, colon, rest = text.strip().partition(":")
     values: dict[str, Any] = {}
@@ -85,10 +85,10 @@ def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -
         )
     if options.fixed and options.costs is not None:
         raise ConfigError(f"{text!r}: {FIXED} decides nothing, so that costs have no use")
-    return Variant(text.strip(), options)
+    return SpecVariant(text.strip(), options)
 
 
-def distinct(variants: Sequence[Variant]) -> list[Variant]:
+def distinct(variants: Sequence[SpecVariant]) -> list[SpecVariant]:
     """The same configuration twice is a test of the benchmark itself: the second is `name#2`."""
     seen: dict[str, int] = {}
     found = []
@@ -98,7 +98,7 @@ def distinct(variants: Sequence[Variant]) -> list[Variant]:
     return found
 
 
-def common_options(variants: Sequence[Variant]) -> SpecOptions:
+def common_options(variants: Sequence[SpecVariant]) -> SpecOptions:
     """What a runtime is loaded with, so that all of them can run on its weights."""
     types = {name for variant in variants for name in variant.options.types}
     wanted = tuple(types - {NONE}) or (NONE,)
@@ -108,7 +108,7 @@ def common_options(variants: Sequence[Variant]) -> SpecOptions:
     return SpecOptions(types=wanted, draft_n_max=longest)
 
 
-def drafts_with_model(variant: Variant) -> bool:
+def drafts_with_model(variant: SpecVariant) -> bool:
     return not {MTP, DRAFT, "auto"}.isdisjoint(variant.options.types)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .record import Interval, Report, Spread, Summary
+from .record import BenchReport, Interval, Summary, TimeSpread
 from .scale import short
 
 NOTHING = "\N{EN DASH}"
@@ -22,7 +22,7 @@ def interval(value: Interval | None) -> str:
     return f"{value.value:.3f}x [{value.low:.3f}, {value.high:.3f}]"
 
 
-def spread(value: Spread | None) -> str:
+def spread(value: TimeSpread | None) -> str:
     """Median and 95th percentile."""
     return NOTHING if value is None else f"{short(value.p50)} / {short(value.p95)}"
 
@@ -40,17 +40,17 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes:.2f} GiB"
 
 
-def overall(report: Report) -> list[Summary]:
+def overall(report: BenchReport) -> list[Summary]:
     """Of all categories together, a line for each configuration and concurrency."""
     return [each for each in report.summaries if not each.category]
 
 
-def alone(report: Report, category: str = "") -> list[Summary]:
+def alone(report: BenchReport, category: str = "") -> list[Summary]:
     """With the fewest users that were measured, which is one as a rule."""
     found = [each for each in report.summaries if each.category == category]
     least = min((each.concurrency for each in found), default=1)
     return [each for each in found if each.concurrency == least]
 
 
-def categories(report: Report) -> list[str]:
+def categories(report: BenchReport) -> list[str]:
     return list(dict.fromkeys(each.category for each in report.summaries if each.category))

@@ -10,10 +10,10 @@ from itertools import islice
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .prompts import chat, code
+from .prompts import chat_prompts, code_prompts
 from .record import Prompt, PromptSet
 
-BUILT_IN: Final = {"code": code.prompts, "chat": chat.prompts}
+BUILT_IN: Final = {"code": code_prompts.prompts, "chat": chat_prompts.prompts}
 FILE_TOKENS: Final = 128  # of an answer, where a file does not say
 _TEXTS: Final = ("text", "prompt", "content")
 _TURNS: Final = ("turns", "messages")

@@ -12,8 +12,8 @@ import pytest
 from nextn.cli.app import run
 from nextn.cli.bench_progress import BenchProgress, duration
 from nextn.cli.output import Output
-from nextn.core.bench import running
-from nextn.core.bench.record import Report, Sample
+from nextn.core.bench import paired_run
+from nextn.core.bench.record import BenchReport, Sample
 from nextn.core.bench.tables import markdown
 
 Capture = pytest.CaptureFixture[str]
@@ -53,9 +53,9 @@ def test_json_holds_all_of_it(capsys: Capture, tmp_path: Path) -> None:
     code, out, _ = bench(capsys, *PAIR, "-o", "json", "--save", str(path), "-q")
     assert code == 0
     value = json.loads(out)
-    report = Report.from_json(value)
+    report = BenchReport.from_json(value)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-    assert Report.from_json(json.loads(path.read_text())) == report
+    assert BenchReport.from_json(json.loads(path.read_text())) == report
     assert len(report.samples) == 16
     assert report.baseline == "none"
     known = report.provenance
@@ -98,7 +98,7 @@ def test_counts_are_the_same_in_two_runs(capsys: Capture) -> None:
     found = []
     for _ in range(2):
         _, out, _ = bench(capsys, *flags, "-o", "json")
-        report = Report.from_json(json.loads(out))
+        report = BenchReport.from_json(json.loads(out))
         for each in report.summaries:
             each.counts.by_source = {
                 name: source._replace(ms=0.0) for name, source in each.counts.by_source.items()
@@ -122,16 +122,16 @@ def test_gates(capsys: Capture) -> None:
 
 
 def test_texts_that_differ_fail(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_target = running.Runner._write
+    run_target = paired_run.PairedRun._write
 
-    def spoil(self: running.Runner, target: Any, *args: Any) -> None:
+    def spoil(self: paired_run.PairedRun, target: Any, *args: Any) -> None:
         before = len(self.samples)
         run_target(self, target, *args)
         for sample in self.samples[before:]:
             if sample.configuration != "none" and sample.prompt == "edit-1" and sample.tokens:
                 sample.tokens[3] = 0
 
-    monkeypatch.setattr(running.Runner, "_write", spoil)
+    monkeypatch.setattr(paired_run.PairedRun, "_write", spoil)
     code, out, err = bench(capsys, *PAIR, "-q")
     assert code == 3
     assert "DIFFER" in out
@@ -185,17 +185,17 @@ def test_a_text_that_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_interrupt_keeps_what_there_is(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = running.Runner._write
+    write = paired_run.PairedRun._write
 
-    def interrupted(self: running.Runner, *args: Any) -> None:
+    def interrupted(self: paired_run.PairedRun, *args: Any) -> None:
         if len(self.samples) >= 13:
             raise KeyboardInterrupt
         write(self, *args)
 
-    monkeypatch.setattr(running.Runner, "_write", interrupted)
+    monkeypatch.setattr(paired_run.PairedRun, "_write", interrupted)
     code, out, _ = bench(capsys, *PAIR, "-o", "json", "-q")
     assert code == 130
-    report = Report.from_json(json.loads(out))
+    report = BenchReport.from_json(json.loads(out))
     assert report.provenance["interrupted"]
     assert report.summaries[1].counts.n_samples == 4
     assert report.summaries[1].times.n_blocks == 6
@@ -213,7 +213,7 @@ def test_own_prompts(capsys: Capture, tmp_path: Path) -> None:
     path.write_text('{"text": "def f(x):\\n", "category": "mine"}\n{"turns": ["Add.", "Again."]}\n')
     words = ["bench-spec", "--prompts", str(path), "-n", "8", "-r", "1", "-o", "json", "-q"]
     assert run([*words, "--vs", "mtp:n=2,fixed", "-t", "1"]) == 0
-    report = Report.from_json(json.loads(capsys.readouterr().out))
+    report = BenchReport.from_json(json.loads(capsys.readouterr().out))
     assert report.prompt_set == "mine.jsonl"
     assert report.categories == ["mine", "prompts"]
     assert len(report.samples) == 6
@@ -281,7 +281,7 @@ def test_tables_are_markdown() -> None:
 def test_a_long_run_is_announced_once(capsys: Capture) -> None:
     progress = BenchProgress(Output())
     for done, left in ((0.0, None), (0.01, 9000.0), (0.03, 9000.0), (0.04, 8000.0)):
-        progress(running.Progress("repetition 1 of 5", done, left))
+        progress(paired_run.RunProgress("repetition 1 of 5", done, left))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("this will take about 2.5 h more; --limit")
 

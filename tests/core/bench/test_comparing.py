@@ -9,11 +9,11 @@ from support.bench_reports import report
 
 from nextn.core.bench.comparing import Comparison, compare_reports
 from nextn.core.bench.comparison_text import as_markdown
-from nextn.core.bench.record import Report
+from nextn.core.bench.record import BenchReport
 from nextn.core.errors import ConfigError
 
 
-def compared(a: Report, b: Report, *, force: bool = False) -> Comparison:
+def compared(a: BenchReport, b: BenchReport, *, force: bool = False) -> Comparison:
     found = compare_reports(a, b, force=force)
     json.dumps(found.to_json(), allow_nan=False)
     as_markdown(found)

@@ -9,9 +9,9 @@ from support.serving import Server, nano_server, running
 
 from nextn.core import nano
 from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.prompt_tokens import Renderer
 from nextn.core.bench.record import Prompt, RunSettings, Sample
-from nextn.core.bench.rendering import Renderer
-from nextn.core.bench.servers import Wishes, open_servers, parse_places
+from nextn.core.bench.servers import ServerRequests, open_servers, parse_places
 from nextn.core.bench.variants import common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
 from nextn.core.runtime import Runtime, load_runtime
@@ -64,7 +64,7 @@ def test_it_counts_as_its_metrics_and_as_a_run_here(
     server: Server, runtime: Runtime, api: str, users: int
 ) -> None:
     asked = prompts(as_turns=False)
-    (target,) = open_servers(Wishes(parse_places([server.url], []), api=api))
+    (target,) = open_servers(ServerRequests(parse_places([server.url], []), api=api))
     there = in_order(list(target.run(asked, SETTINGS, users)))
     local = LocalTarget(runtime, VARIANT)
     has_template = Renderer(runtime).has_template
@@ -87,7 +87,7 @@ def test_it_counts_as_its_metrics_and_as_a_run_here(
 
 def test_a_repeated_prompt_does_not_find_its_own_answer(server: Server) -> None:
     """Its n-gram pools know whose texts they hold, and every conversation here is another's."""
-    (target,) = open_servers(Wishes(parse_places([server.url], [])))
+    (target,) = open_servers(ServerRequests(parse_places([server.url], [])))
     asked = prompts(as_turns=False)
     runs = [in_order(list(target.run(asked, SETTINGS))) for _ in range(3)]
     for run in runs[1:]:

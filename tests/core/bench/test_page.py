@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from support.bench_reports import report
 
-from nextn.core.bench.page import html_page
 from nextn.core.bench.plots import sections
-from nextn.core.bench.record import CurvePoint, GateResult, Interval, Report
+from nextn.core.bench.record import BenchReport, CurvePoint, GateResult, Interval
+from nextn.core.bench.report_page import html_page
 from nextn.core.bench.scale import scale_for, short
 
 VOID = {"meta", "link", "br"}
@@ -41,7 +41,7 @@ class Checked(HTMLParser):
         assert self.open.pop() == tag
 
 
-def full_report() -> Report:
+def full_report() -> BenchReport:
     made = report(users=(1, 2, 4))
     made.curve = [
         CurvePoint(n, length, length, Interval(0.9, 0.3 * length + 0.5, 1.2), 2.0)
@@ -62,7 +62,7 @@ def checked(page: str) -> Checked:
 
 
 @pytest.mark.parametrize("made", [full_report(), report(names=("only",)), report(n_prompts=1)])
-def test_it_is_well_formed(made: Report) -> None:
+def test_it_is_well_formed(made: BenchReport) -> None:
     found = checked(html_page(made))
     assert "script" not in found.tags
     names = {name for name, _ in found.attributes}

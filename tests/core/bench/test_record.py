@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nextn.core.bench.record import (
     SCHEMA,
+    BenchReport,
     Chunk,
     Configuration,
     GateResult,
@@ -20,12 +21,11 @@ from nextn.core.bench.record import (
     Phases,
     Prompt,
     PromptSet,
-    Report,
     RunSettings,
     Sample,
     SourceCount,
-    Spread,
     Summary,
+    TimeSpread,
 )
 from nextn.core.errors import ConfigError
 
@@ -51,11 +51,11 @@ def sample(**others: Any) -> Sample:
     )
 
 
-def report() -> Report:
+def report() -> BenchReport:
     summary = Summary("none", "", 1)
     summary.times.speedup = Interval(0.9, 1.0, 1.1)
-    summary.times.ttft = Spread(1.0, 1.0, 2.0)
-    return Report(
+    summary.times.ttft = TimeSpread(1.0, 1.0, 2.0)
+    return BenchReport(
         {"cpu_info": "x", "argv": ["a"]},
         "code",
         "abc",
@@ -70,13 +70,13 @@ def report() -> Report:
 
 def test_a_report_comes_back() -> None:
     made = report()
-    assert Report.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert BenchReport.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_what_a_newer_version_adds_is_passed_over() -> None:
     value = report().to_json() | {"results": [], "weather": "fine"}
     value["samples"][0]["mood"] = 3
-    assert Report.from_json(value) == report()
+    assert BenchReport.from_json(value) == report()
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_what_is_wrong_in_a_file_is_said(change: Any, message: str) -> None:
     change(value)
     value = json.loads(json.dumps(value))
     with pytest.raises(ConfigError, match=message):
-        Report.from_json(value)
+        BenchReport.from_json(value)
 
 
 @given(JSON, st.sampled_from(sorted(report().to_json())))
 def test_nothing_else_is_raised(junk: Any, key: str) -> None:
     for value in (junk, json.loads(json.dumps(report().to_json())) | {key: junk}):
         with suppress(ConfigError):
-            Report.from_json(value)
+            BenchReport.from_json(value)
 
 
 def test_times_of_a_sample() -> None:

@@ -21,7 +21,7 @@ _N_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class MachineLoad:
     """Of the whole machine's clocks, in seconds."""
 
     clock: float
@@ -30,13 +30,13 @@ class Moment:
     stolen: float | None  # that the host gave to other guests
 
     @classmethod
-    def now(cls) -> Moment:
+    def now(cls) -> MachineLoad:
         busy, stolen = _machine()
         return cls(time.perf_counter(), sum(os.times()[:4]), busy, stolen)
 
     def until_now(self) -> dict[str, Any]:
         """Shares of one processor: others' work, and what was stolen."""
-        now = Moment.now()
+        now = MachineLoad.now()
         seconds = max(now.clock - self.clock, 1e-9)
         found: dict[str, Any] = {"seconds": round(seconds, 1), "load_average": load_average()}
         if None not in (self.busy, now.busy, self.stolen, now.stolen):

@@ -13,10 +13,10 @@ from typing import Any, Final
 from ..errors import NextnError
 from .counters import Counters, differences
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
-from .probing import Service, counters_of
 from .receiving import Receiver
 from .reconciling import added, counted, fill_from_counters, plus
 from .record import Prompt, RunSettings, Sample
+from .server_probe import MeasuredServer, counters_of
 from .wire import ServerError, Wire
 
 _SETTLE_S: Final = 2.0  # counters are brought up to date after the last event
@@ -30,7 +30,7 @@ class Stopped(Exception):  # noqa: N818 - no error
 class RemoteTarget:
     """`extra` of the service's manners makes several configurations of one server."""
 
-    def __init__(self, name: str, wire: Wire, service: Service) -> None:
+    def __init__(self, name: str, wire: Wire, service: MeasuredServer) -> None:
         self.name = name
         self.warnings: list[str] = []
         self._wire = wire
@@ -255,7 +255,7 @@ class RemoteTarget:
             self.warnings.append(line)
 
 
-def split_extra(service: Service, extra: Mapping[str, Any]) -> Service:
+def split_extra(service: MeasuredServer, extra: Mapping[str, Any]) -> MeasuredServer:
     """The same server, asked with more in the body."""
     chat = service.chat and replace(service.chat, extra={**service.chat.extra, **extra})
     manner = replace(service.manner, extra={**service.manner.extra, **extra})

@@ -7,9 +7,9 @@ from support.fake_server import LLAMA, OPENAI, PROMPT_N, ROUNDS, VLLM, FakeServe
 
 from nextn.core.bench.address import parse_address
 from nextn.core.bench.dialects import CHAT, COMPLETIONS, NATIVE
-from nextn.core.bench.probing import probe
 from nextn.core.bench.record import Prompt, RunSettings, Sample
-from nextn.core.bench.remote import RemoteTarget
+from nextn.core.bench.server_probe import probe
+from nextn.core.bench.server_target import RemoteTarget
 from nextn.core.bench.wire import ServerError, Timeouts, Wire
 from nextn.core.errors import ConfigError
 

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .counters import Counters, read_counters
 from .dialects import CHAT, COMPLETIONS, NATIVE, PATHS, Manner, Task, request_body
 from .record import RunSettings
-from .wire import Answer, ServerError, Wire
+from .wire import HttpAnswer, ServerError, Wire
 
 AUTO: Final = "auto"
 APIS: Final = (AUTO, NATIVE, COMPLETIONS, CHAT)
@@ -31,7 +31,7 @@ _TRIAL: Final = "1"  # a prompt of the trial requests
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class MeasuredServer:
     """A server, found to answer."""
 
     kind: str
@@ -46,7 +46,7 @@ class Service:
 
 
 def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, Any] | None = None,
-          wait_s: float = 300.0) -> Service:  # fmt: skip
+          wait_s: float = 300.0) -> MeasuredServer:  # fmt: skip
     """ConfigError for what the user can set right, ServerError for the rest."""
     if api not in APIS:
         raise ConfigError(f"--api is one of {', '.join(APIS)}, got {api!r}")
@@ -62,7 +62,7 @@ def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, A
     )
     text, chat = _manners(wire, base, api, is_native=has_props)
     slots = props.get("total_slots")
-    return Service(
+    return MeasuredServer(
         kind=kind,
         model=base.model,
         version=_version(wire, props),
@@ -182,6 +182,6 @@ def _served(entry: Mapping[str, Any], props: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def _object(answer: Answer) -> dict[str, Any]:
+def _object(answer: HttpAnswer) -> dict[str, Any]:
     found = answer.json() if answer.status == 200 else None
     return found if isinstance(found, dict) else {}

@@ -10,7 +10,7 @@ from typing import Any, Final
 from . import plots
 from .page_style import STYLE
 from .reconciling import counted_rows
-from .record import GateResult, Report, Summary
+from .record import BenchReport, GateResult, Summary
 from .words import identical, interval, number, overall, share, size, spread
 
 _HEAD: Final = (
@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-def html_page(report: Report) -> str:
+def html_page(report: BenchReport) -> str:
     parts = [
         _HEAD,
         f"<title>{escape(_title(report))}</title><style>{STYLE}</style></head><body>",
@@ -47,12 +47,12 @@ def html_page(report: Report) -> str:
     return "".join(parts)
 
 
-def _title(report: Report) -> str:
+def _title(report: BenchReport) -> str:
     name = report.provenance.get("model_name") or report.provenance.get("model_filename")
     return f"bench-spec: {name}" if name else "bench-spec"
 
 
-def _subtitle(report: Report) -> str:
+def _subtitle(report: BenchReport) -> str:
     known, settings = report.provenance, report.settings
     law = "greedy" if not settings.temperature else f"temperature {settings.temperature:g}"
     n = len(report.configurations)
@@ -61,7 +61,7 @@ def _subtitle(report: Report) -> str:
     return ", ".join([said, *(str(each) for each in where if each)])
 
 
-def _gates(report: Report) -> str:
+def _gates(report: BenchReport) -> str:
     if not report.gates:
         return ""
     missed = [gate for gate in report.gates if not gate.ok]
@@ -84,14 +84,14 @@ def _folded(title: str, inside: str, kind: str = "") -> str:
     return f'<details><summary class="{kind}">{escape(title)}</summary>{inside}</details>'
 
 
-def _warnings(report: Report) -> str:
+def _warnings(report: BenchReport) -> str:
     if not report.warnings:
         return ""
     items = "".join(f'<li class="warn">{escape(line)}</li>' for line in report.warnings)
     return f"<h2>Warnings</h2><ul>{items}</ul>"
 
 
-def _together(report: Report) -> str:
+def _together(report: BenchReport) -> str:
     rows = [_cells(each, report) for each in overall(report)]
     if not rows:  # a sweep has its curve alone
         return ""
@@ -104,7 +104,7 @@ def _together(report: Report) -> str:
     )
 
 
-def _cells(summary: Summary, report: Report) -> list[str]:
+def _cells(summary: Summary, report: BenchReport) -> list[str]:
     counts, times = summary.counts, summary.times
     is_base = summary.configuration == report.baseline
     same = identical(summary)
@@ -135,7 +135,7 @@ def _section(title: str, figures: Sequence[plots.Figure]) -> str:
     return f'<h2>{escape(title)}</h2><div class="plots">{drawn}</div>'
 
 
-def _categories(report: Report) -> str:
+def _categories(report: BenchReport) -> str:
     rows = [[each.category, *_cells(each, report)] for each in report.summaries if each.category]
     if not rows:
         return ""
@@ -145,7 +145,7 @@ def _categories(report: Report) -> str:
     return "<h2>By category</h2>" + table
 
 
-def _sources(report: Report) -> str:
+def _sources(report: BenchReport) -> str:
     rows = [
         [each.configuration, name, str(of.drafted), str(of.accepted),
          share(of.accepted / of.drafted if of.drafted else None), number(of.ms)]
@@ -158,14 +158,14 @@ def _sources(report: Report) -> str:
     return "<h2>Who drafted</h2>" + _table(names, rows)
 
 
-def _counted(report: Report) -> str:
+def _counted(report: BenchReport) -> str:
     heads, *rows = counted_rows(report)
     if not rows:
         return ""
     return "<h2>Counted here, and by the servers themselves</h2>" + _table(heads, rows)
 
 
-def _memory(report: Report) -> str:
+def _memory(report: BenchReport) -> str:
     every = [each for each in report.configurations if each.memory]
     kinds = list(dict.fromkeys(what for each in every for what in each.memory))
     rows = [
@@ -175,7 +175,7 @@ def _memory(report: Report) -> str:
     return "<h2>Memory</h2>" + _table(("configuration", *kinds), rows) if rows else ""
 
 
-def _provenance(report: Report) -> str:
+def _provenance(report: BenchReport) -> str:
     facts: dict[str, Any] = {
         **report.provenance,
         "prompt set": f"{report.prompt_set}, sha256 {report.prompt_set_sha256}",

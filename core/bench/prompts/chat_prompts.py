@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..record import Prompt
-from . import made
+from . import counted_texts
 
 N: int = 192  # tokens of an answer
 
@@ -111,8 +111,8 @@ def prompts() -> Iterator[Prompt]:
 
 
 def _edit(i: int) -> str:
-    source = made.module(3, 5 * i)
-    noun, verb = made.NOUNS[i], made.VERBS[i]
+    source = counted_texts.module(3, 5 * i)
+    noun, verb = counted_texts.NOUNS[i], counted_texts.VERBS[i]
     return (
         f"In this class, rename the argument `value` to `new_{noun}` everywhere and let every "
         f"method return the name as well, as in `return name, entry`. Print the whole class, "
@@ -124,13 +124,13 @@ def _edit(i: int) -> str:
 def _extraction(i: int) -> str:
     return (
         "Write these orders as a JSON list of objects with the keys id, item, colour, price, town "
-        f"and stock. Only the JSON.\n\n{made.order_lines(8, 10 * i)}"
+        f"and stock. Only the JSON.\n\n{counted_texts.order_lines(8, 10 * i)}"
     )
 
 
 def _long(i: int) -> str:
     return (
-        f"{made.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and in "
+        f"{counted_texts.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and in "
         "which three weeks did managers mention a competitor first? Quote the sentences."
     )
 

@@ -35,21 +35,21 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     stage: str
     done: float  # 0 to 1
     seconds_left: float | None
 
 
 @dataclass
-class Runner:
+class PairedRun:
     """`samples` grows while it runs: what was written stays when it is interrupted."""
 
     targets: Sequence[Target]  # the first is the baseline
     prompts: Sequence[Prompt]
     settings: RunSettings
     schedule: Schedule
-    tell: Callable[[Progress], None] = lambda _: None
+    tell: Callable[[RunProgress], None] = lambda _: None
     after_each: Callable[[], None] = lambda: None  # repetition
     samples: list[Sample] = field(default_factory=list)
     _began: float = 0.0
@@ -120,7 +120,7 @@ class Runner:
         prompts = list(self.prompts[:: max(1, len(self.prompts) // _N_WARM)])[:_N_WARM]
         for _ in range(self.schedule.warm_up):
             for target in self.targets:
-                self.tell(Progress(f"warming up {target.name}", done, None))
+                self.tell(RunProgress(f"warming up {target.name}", done, None))
                 for _sample in target.run(prompts, self.settings, concurrency):
                     pass
 
@@ -163,7 +163,7 @@ class Runner:
         own = min(1.0, own)
         stage = f"repetition {n_repetitions + 1}"
         stage += f" of {repeat}" if until is None else ""
-        self.tell(Progress(stage, done + share * own, left))
+        self.tell(RunProgress(stage, done + share * own, left))
 
 
 def paired(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
