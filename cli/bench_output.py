@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .bench_tables import tables
 from .output import Output
 
 if TYPE_CHECKING:
@@ -20,23 +19,21 @@ if TYPE_CHECKING:
 
 def write_report(report: BenchReport, form: str, output: Output) -> None:
     from ..core.bench.exports import as_csv, as_jsonl, as_sql
+    from ..core.bench.report_tables import as_markdown
 
     if form == "json":
         output.line(dumps(whole(report), indent=1))
-    elif form != "md":
-        texts = {"jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
-        output.text(texts[form](report))
     else:
-        for line in tables(report):
-            output.line(line)
+        forms = {"md": as_markdown, "jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
+        output.text(forms[form](report))
 
 
-def print_plots(report: BenchReport, output: Output) -> None:
-    """For people: they are there with --quiet, too, having been asked for."""
-    from ..core.bench.terminal import terminal_plots
+def print_charts(report: BenchReport, output: Output) -> None:
+    """On stderr, also with --quiet."""
+    from ..core.bench.text_charts import text_charts
     from .output import columns, print_prompt
 
-    print_prompt("".join(f"{line}\n" for line in terminal_plots(report, columns())))
+    print_prompt("".join(f"{line}\n" for line in text_charts(report, columns())))
 
 
 def check_place(path: Path, flag: str) -> None:
@@ -61,7 +58,7 @@ def save_page(report: BenchReport, path: Path) -> None:
 
 
 def save_gha(report: BenchReport, path: Path) -> None:
-    from ..core.bench.gha import as_gha
+    from ..core.bench.exports import as_gha
 
     save_text(as_gha(report), path)
 
@@ -79,7 +76,7 @@ def save_text(text: str, path: Path) -> None:
 
 def whole(report: BenchReport) -> dict[str, Any]:
     """With the rows of the other formats, for tools that know llama-bench's names."""
-    from ..core.bench.rows import rows_of
+    from ..core.bench.exports import rows_of
 
     return report.to_json() | {"results": list(rows_of(report))}
 

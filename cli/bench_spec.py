@@ -21,7 +21,7 @@ from .bench_options import (
 )
 from .bench_output import (
     check_place,
-    print_plots,
+    print_charts,
     save_gha,
     save_page,
     save_report,
@@ -148,7 +148,7 @@ def deliver(report: BenchReport, results: ReportOptions, output: Output) -> None
         save_gha(report, results.gha_json)
     write_report(report, results.output, output)
     if results.plot:
-        print_plots(report, output)
+        print_charts(report, output)
     for warning in report.warnings:
         output.remark(f"warning: {warning}")
     raise typer.Exit(finish(report, output))

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from .baseline import regressions
-from .coding import encode
 from .counts import first_texts
 from .paired_run import complete, paired
-from .record import BenchReport, Interval, RunSettings, Sample, Summary
+from .record import BenchReport, Interval, RunSettings, Sample, Summary, encode
 from .summaries import summarise
 
 # Of the provenance: what makes speeds incomparable.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from .counters import Counters
-from .record import BenchReport, Sample
+from .record import Sample
 
 
 def counted(
@@ -69,26 +69,3 @@ def plus(some: Any, others: Any) -> Any:
 def _places(lists: Sequence[Sequence[int]]) -> list[int]:
     longest = max(map(len, lists), default=0)
     return [sum(each[i] for each in lists if i < len(each)) for i in range(longest)]
-
-
-_SHOWN: Final = ("predicted", "prompt", "drafts", "drafted", "accepted", "per_pos")
-_HEADS: Final = ("configuration", "by", "tokens", "prompt", "drafts", "drafted", "accepted",
-                 "by place")  # fmt: skip
-_PLACES: Final = 8
-
-
-def counted_rows(report: BenchReport) -> list[list[str]]:
-    """A table: of every server with counters, ours and its own. Only heads if there is none."""
-    table = [list(_HEADS)]
-    for each in report.configurations:
-        here, there = each.details.get("counted_here"), each.details.get("counters")
-        if isinstance(here, dict) and isinstance(there, dict):
-            for by, counts in (("streams", here), ("/metrics", there)):
-                table.append([each.name, by, *(_cell(counts.get(name)) for name in _SHOWN)])
-    return table
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value[:_PLACES]))
-    return "" if value is None else str(value)

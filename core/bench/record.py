@@ -12,13 +12,30 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+
+import msgspec
 
 from ..errors import ConfigError
-from .coding import decode, encode
 
+T = TypeVar("T")
 SCHEMA: Final = 1  # goes up when an older reader would misread a file
 FORMAT: Final = "nextn-bench"
+
+
+def encode(value: Any) -> Any:
+    """Plain lists, dicts, numbers and text. Fields that hold their default are kept."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """A ConfigError names the part of `value` that is not what `kind` declares. Unknown keys are
+    skipped: a newer version may have written them."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+        raise ConfigError(f"not a report of bench-spec: {error}") from None
+
 
 # Prompts -----------------------------------------------------------------------------------------
 
@@ -166,8 +183,8 @@ class Sample:
         return value
 
     @classmethod
-    def from_json(cls, value: Any, place: str = "sample") -> Self:
-        return decode(cls, value, place)
+    def from_json(cls, value: Any) -> Self:
+        return decode(cls, value)
 
 
 class Target(Protocol):
@@ -324,6 +341,15 @@ class BenchReport:
             ):  # fmt: skip
                 return each
         return None
+
+    def with_fewest_users(self, category: str = "") -> list[Summary]:
+        """Of this category ("" for all together), with the fewest users that were measured."""
+        found = [each for each in self.summaries if each.category == category]
+        least = min((each.concurrency for each in found), default=1)
+        return [each for each in found if each.concurrency == least]
+
+    def shown_categories(self) -> list[str]:
+        return list(dict.fromkeys(each.category for each in self.summaries if each.category))
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = encode(self)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .coding import encode
 from .gates import Gates, judge
 from .machine_noise import warnings_of
 from .paired_run import complete, paired
-from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample, Target
+from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample, Target, encode
 from .summaries import summarise
 from .variants import SpecVariant
 
 
 def configuration_of(target: Target, variant: SpecVariant) -> Configuration:
-    details: dict[str, Any] = encode(target.describe())  # as it will be read back
+    details = json.loads(json.dumps(encode(target.describe())))  # as a file holds it
     return Configuration(
         target.name, variant.repeats, variant.is_lossless, details, target.memory()
     )

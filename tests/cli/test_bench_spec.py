@@ -14,7 +14,7 @@ from nextn.cli.bench_progress import BenchProgress, duration
 from nextn.cli.output import Output
 from nextn.core.bench import paired_run
 from nextn.core.bench.record import BenchReport, Sample
-from nextn.core.bench.tables import markdown
+from nextn.core.bench.tables import TextTable
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("bench-spec", "--category", "code,edit", "--limit", "2", "-n", "12", "-r", "2", "-t", "1")
@@ -274,7 +274,7 @@ def test_usage_errors(flags: tuple[str, ...], message: str, capsys: Capture) -> 
 
 
 def test_tables_are_markdown() -> None:
-    lines = list(markdown([["a", "n"], ["x|y", "1.5"], ["z", ""]]))
+    lines = list(TextTable("", ["a", "n"], [["x|y", "1.5"], ["z", ""]]).markdown())
     assert lines == ["| a    |   n |", "|------|----:|", "| x\\|y | 1.5 |", "| z    |     |"]
 
 

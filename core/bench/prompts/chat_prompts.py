@@ -130,8 +130,8 @@ def _extraction(i: int) -> str:
 
 def _long(i: int) -> str:
     return (
-        f"{counted_texts.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and in "
-        "which three weeks did managers mention a competitor first? Quote the sentences."
+        f"{counted_texts.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and "
+        "in which three weeks did managers mention a competitor first? Quote the sentences."
     )
 
 

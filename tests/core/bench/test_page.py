@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from support.bench_reports import report
 
-from nextn.core.bench.plots import sections
 from nextn.core.bench.record import BenchReport, CurvePoint, GateResult, Interval
+from nextn.core.bench.report_charts import report_charts
 from nextn.core.bench.report_page import html_page
 from nextn.core.bench.scale import scale_for, short
 
@@ -78,7 +78,7 @@ def test_it_needs_no_network() -> None:
 
 
 def test_every_plot_is_there_and_is_xml() -> None:
-    drawn = dict(sections(full_report()))
+    drawn = dict(report_charts(full_report()))
     assert all(drawn.values()), [title for title, figures in drawn.items() if not figures]
     for figures in drawn.values():
         for figure in figures:

@@ -80,7 +80,8 @@ def test_an_end_within_a_draft_hides_what_was_accepted_behind_it() -> None:
 
 def test_without_timings_a_read_is_a_chunk() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 4}
-    sample = received([[ServerEvent("a", (1,))], [ServerEvent("b", (2,)), ServerEvent("c", (3,))], [ServerEvent("d", (4,))],
+    sample = received([[ServerEvent("a", (1,))], [ServerEvent("b", (2,)), ServerEvent("c", (3,))],
+                       [ServerEvent("d", (4,))],
                        [ServerEvent(usage=usage, ending="limit")]])  # fmt: skip
     assert [chunk.n for chunk in sample.chunks] == [1, 2, 1]
     assert (sample.predicted_n, sample.prompt_n, sample.tokens) == (4, 5, [1, 2, 3, 4])
@@ -131,7 +132,8 @@ NAMES = st.sampled_from(["predicted_n", "predicted_ms", "draft_n", "draft_n_acce
 
 
 @given(st.lists(st.builds(ServerEvent, st.text(max_size=3), st.just(()),
-                          st.dictionaries(NAMES, JSON), st.dictionaries(NAMES, JSON)), max_size=5))  # fmt: skip
+                          st.dictionaries(NAMES, JSON), st.dictionaries(NAMES, JSON)),
+                max_size=5))  # fmt: skip
 def test_nonsense_in_the_figures_is_survived(pieces: list[ServerEvent]) -> None:
     received([[piece] for piece in pieces])
 

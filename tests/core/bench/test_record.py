@@ -84,15 +84,27 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     [
         (lambda v: v.update(schema=SCHEMA + 1), "schema"),
         (lambda v: v.update(format="x"), "no report of bench-spec"),
-        (lambda v: v.pop("baseline"), "baseline is missing"),
-        (lambda v: v["samples"][1].update(prompt_n="3"), r"samples\[1\].prompt_n must be a whole"),
+        (lambda v: v.pop("baseline"), "missing required field `baseline`"),
+        (
+            lambda v: v["samples"][1].update(prompt_n="3"),
+            r"Expected `int`, got `str` - at `\$.samples\[1\].prompt_n`",
+        ),
         (
             lambda v: v["samples"][0].update(chunks=[[1]]),
-            r"samples\[0\].chunks\[0\] must be a list",
+            r"Expected `array` of length 2.*chunks\[0\]|at `\$.samples\[0\].chunks\[0\]",
         ),
-        (lambda v: v["samples"][0].update(chunks=[[1, True]]), r"chunks\[0\]\[1\] must be a whole"),
-        (lambda v: v["configurations"][0].update(repeats=1), "repeats must be true or false"),
-        (lambda v: v["settings"].update(temperature=None), "settings.temperature must be a number"),
+        (
+            lambda v: v["samples"][0].update(chunks=[[1, True]]),
+            r"Expected `int`, got `bool` - at `\$.samples\[0\].chunks\[0\]\[1\]",
+        ),
+        (
+            lambda v: v["configurations"][0].update(repeats=1),
+            r"Expected `bool`, got `int` - at `\$.configurations\[0\].repeats`",
+        ),
+        (
+            lambda v: v["settings"].update(temperature=None),
+            r"Expected `float`, got `null` - at `\$.settings.temperature`",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(change: Any, message: str) -> None:
