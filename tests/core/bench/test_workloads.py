@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.bench.prompt_files import read_prompt_file
-from nextn.core.bench.workloads import (
-    BUILT_IN,
-    built_in,
-    parse_prompts,
-    selected,
-)
+from nextn.core.bench.prompt_files import parse_prompts, read_prompt_file
+from nextn.core.bench.workloads import BUILT_IN, built_in, selected
 from nextn.core.errors import ConfigError
 
 CATEGORIES = (
@@ -82,7 +77,7 @@ def test_a_jsonl_file(tmp_path: Path) -> None:
         ('{"id": "x"}', "line 1: prompt 'x' needs either a text or turns"),
         ('{"text": "a", "max_tokens": "9"}', "max_tokens must be a whole number"),
         ('{"text": "a", "max_tokens": 0}', "max_tokens must be at least 1"),
-        ('{"text": "a", "id": 1}\n{"text": "b", "id": 1}', "two prompts of f.jsonl"),
+        ('{"text": "a", "id": 1}\n{"text": "b", "id": 1}', "line 2: id '1' is that of line 1, too"),
         ("\n", "f.jsonl holds no prompt"),
     ],
 )
