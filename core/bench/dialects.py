@@ -58,8 +58,8 @@ class ServerEvent(NamedTuple):
     timings: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     ending: str = ""
-    # Per token: who drafted it, and how many were drafted for its place and those behind it.
-    told: tuple[tuple[str, int], ...] = ()
+    # Per token: its drafter, and how many tokens for its place and those behind it were rejected.
+    sources: tuple[tuple[str, int], ...] = ()
 
 
 def request_body(manner: Manner, task: Task) -> dict[str, Any]:
@@ -164,23 +164,25 @@ def read_event(text: str) -> ServerEvent | None:
         raise ServerError(f"failed while writing: {str(said)[:200]}")
     timings, usage = _object(event, "timings"), _object(event, "usage")
     if "choices" not in event:
-        return _native_piece(event, timings)
+        return _native_event(event, timings)
     choices = event["choices"]
     choice = choices[0] if isinstance(choices, list) and choices else {}
-    return _openai_piece(choice if isinstance(choice, dict) else {}, timings, usage)
+    return _openai_event(choice if isinstance(choice, dict) else {}, timings, usage)
 
 
-def _native_piece(
+def _native_event(
     event: Mapping[str, Any], timings: Mapping[str, Any] | None
 ) -> ServerEvent | None:
     if "prompt_progress" in event or "content" not in event:
         return None
     ending = _ending(event.get("stop_type", "limit")) if event.get("stop") is True else ""
     ids = _tokens(event.get("tokens"))
-    return ServerEvent(_text(event["content"]), ids, timings, None, ending, _told(event, len(ids)))
+    return ServerEvent(
+        _text(event["content"]), ids, timings, None, ending, _sources(event, len(ids))
+    )
 
 
-def _openai_piece(
+def _openai_event(
     choice: Mapping[str, Any], timings: Mapping[str, Any] | None, usage: Mapping[str, Any] | None
 ) -> ServerEvent:
     delta = choice.get("delta")
@@ -190,10 +192,10 @@ def _openai_piece(
         text += _text(held.get(name))
     ending = _ending(choice.get("finish_reason"))
     ids = _tokens(choice.get("token_ids", choice.get("tokens")))  # vLLM's name, and ours
-    return ServerEvent(text, ids, timings, usage, ending, _told(choice, len(ids)))
+    return ServerEvent(text, ids, timings, usage, ending, _sources(choice, len(ids)))
 
 
-def _told(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:
+def _sources(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:
     """`sources` and `rejected` of our server, a pair for every token or none at all."""
     sources, rejected = _list(of, "sources"), _list(of, "rejected")
     pairs = list(zip(sources, rejected, strict=False))

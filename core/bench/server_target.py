@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import NextnError
-from .counters import Counters, differences
+from .counters import Counters, added, counted, differences, fill_from_counters
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
 from .receiving import Receiver
-from .reconciling import added, counted, fill_from_counters, plus
 from .record import Prompt, RunSettings, Sample
 from .server_probe import MeasuredServer, counters_of
 from .wire import ServerError, Wire
@@ -240,10 +239,9 @@ class RemoteTarget:
         if found is None:
             self.warn("it was restarted, or its counters vanished, during the run")
             return
-        self._theirs = found if self._theirs is None else added(self._theirs, found)
+        self._theirs = found if self._theirs is None else found.plus(self._theirs)
         ours = counted(samples, found.counts_cached, with_drafts=not self._drafts_are_theirs)
-        for name, value in ours.items():
-            self._ours[name] = plus(self._ours[name], value) if name in self._ours else value
+        self._ours = added(self._ours, ours)
 
     def _warn_of_slots(self, concurrency: int) -> None:
         slots = self.service.n_slots

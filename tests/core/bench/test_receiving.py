@@ -149,7 +149,7 @@ def test_what_tokens_say_of_themselves_is_believed_before_the_clock(
     passes = pieces_of(rounds)
     late = passes[-1][0].timings
     said = [
-        [piece._replace(timings=late, told=(pair,)) for piece, pair in zip(*both, strict=True)]
+        [piece._replace(timings=late, sources=(pair,)) for piece, pair in zip(*both, strict=True)]
         for both in zip(passes[:-1], told, strict=True)
     ]
     reads = [[piece] for each in said for piece in each] if one_by_one else said
