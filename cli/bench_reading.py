@@ -1,8 +1,9 @@
-"""From the flags of `spec bench-spec` to what the core takes; what is wrong is a usage error."""
+"""From the flags of `spec bench-spec` to values of the core; a wrong flag is a usage error."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 from ..core.errors import ConfigError
-from .bench_options import GateOptions, MethodOptions, VersusOptions, WorkOptions
+from .bench_options import (
+    GateOptions,
+    MethodOptions,
+    PromptOptions,
+    ServerOptions,
+    VersusOptions,
+)
 from .prompt import read_file
 from .spec_options import with_dashes
 
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from ..core.bench.gates import Gates
     from ..core.bench.paired_run import Schedule
     from ..core.bench.record import BenchReport, PromptSet, RunSettings
+    from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
 
 T = TypeVar("T")
@@ -79,7 +87,38 @@ def read_schedule(method: MethodOptions, seed: int) -> Schedule:
     )
 
 
-def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
+def read_servers(servers: ServerOptions) -> ServerRequests:
+    from ..core.bench.dialects import parse_extra
+    from ..core.bench.servers import ServerRequests, parse_ask, parse_places
+    from ..core.bench.wire import Timeouts
+
+    for name, value in (("--ask", servers.ask), ("--body", servers.body),
+                        ("--server-model", servers.server_model),
+                        ("--api-key", servers.api_key and "SPEC_API_KEY" not in os.environ),
+                        ("--api", servers.api != "auto")):  # fmt: skip
+        if value and not servers.url:
+            raise typer.BadParameter(f"{name} is for servers, and there is no --url")
+    silence = seconds(servers.timeout, "--timeout")
+    assert silence is not None
+    return with_usage_errors(
+        lambda: ServerRequests(
+            parse_places(servers.url or (), servers.api_key or ()),
+            tuple(map(parse_ask, servers.ask or ())),
+            parse_extra(servers.body, "--body") if servers.body else {},
+            servers.server_model,
+            servers.api,
+            Timeouts(silence=silence),
+        )
+    )
+
+
+def read_peers(servers: ServerOptions) -> list[SpecVariant]:
+    from ..core.bench.servers import parse_peer
+
+    return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
+
+
+def settings_of(work: PromptOptions, prompts: PromptSet) -> RunSettings:
     from ..core.bench.record import RunSettings
 
     goes_on = work.ignore_eos
@@ -96,7 +135,7 @@ def check_prompt_set(name: str) -> None:
 
 
 def pick_prompts(
-    given: PromptSet | None, work: WorkOptions, answers: Callable[[], bool]
+    given: PromptSet | None, work: PromptOptions, answers: Callable[[], bool]
 ) -> PromptSet:
     """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
     from ..core.bench.workloads import built_in, selected
@@ -156,7 +195,7 @@ def _unreadable(what: str, path: Path, error: OSError) -> typer.BadParameter:
 
 
 def with_usage_errors(call: Callable[[], T]) -> T:
-    """What is wrong with what a user said."""
+    """A ConfigError of `call` as a usage error."""
     try:
         return call()
     except ConfigError as error:

@@ -98,16 +98,16 @@ def speculative_field(variant: SpecVariant) -> dict[str, Any]:
     return found
 
 
-def open_servers(wishes: ServerRequests) -> list[RemoteTarget]:
+def open_servers(requests: ServerRequests) -> list[RemoteTarget]:
     """Each is asked what it is; one target for each `--ask` of each."""
     targets = []
-    for place in wishes.places:
-        wire = Wire(place.address, place.api_key, wishes.timeouts)
-        service = probe(wire, model=wishes.model, api=wishes.api, extra=wishes.extra)
-        if not wishes.asks:
+    for place in requests.places:
+        wire = Wire(place.address, place.api_key, requests.timeouts)
+        service = probe(wire, model=requests.model, api=requests.api, extra=requests.extra)
+        if not requests.asks:
             targets.append(RemoteTarget(place.name, wire, service))
-        for ask in wishes.asks:
-            name = ask.name if len(wishes.places) == 1 else f"{place.name}/{ask.name}"
+        for ask in requests.asks:
+            name = ask.name if len(requests.places) == 1 else f"{place.name}/{ask.name}"
             targets.append(_asked(RemoteTarget(name, wire, split_extra(service, ask.extra)), ask))
     return targets
 
