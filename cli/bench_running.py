@@ -40,10 +40,10 @@ def compare(
     plan: BenchPlan,
 ) -> BenchReport:
     """The first is what the others are compared with. All are closed at the end."""
-    from ..core.bench.baseline import check_comparable
     from ..core.bench.machine_noise import MachineLoad
     from ..core.bench.paired_run import PairedRun
     from ..core.bench.reporting import fill, judge_report, new_report
+    from ..core.bench.run_differences import check_comparable
     from ..core.bench.servers import finish_servers
 
     gates, seed = plan.gates, plan.schedule.seed

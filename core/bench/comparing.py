@@ -8,43 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from ..errors import ConfigError
-from .baseline import regressions
 from .counts import first_texts
 from .paired_run import complete, paired
-from .record import BenchReport, Interval, RunSettings, Sample, Summary, encode
+from .record import BenchReport, Interval, Sample, Summary, encode
+from .regressions import regressions
+from .run_differences import (
+    RunDifference,
+    build_differences,
+    machine_differences,
+    settings_differences,
+)
 from .summaries import summarise
 
-# Of the provenance: what makes speeds incomparable.
-HOST: Final = {
-    "cpu_info": "processor",
-    "gpu_info": "GPU",
-    "cores": "number of cores",
-    "device": "device",
-    "n_threads": "number of threads",
-    "cpu_kernels": "instruction set",
-}
-MODEL: Final = {
-    "model_sha256": "model",
-    "n_ctx": "context size",
-    "type_k": "type of cached keys",
-    "type_v": "type of cached values",
-}
-_SERVER: Final = ("server", "model", "model_path", "api", "options", "request")
 _Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class RunDifference:
-    what: str
-    a: str
-    b: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.what}: A {self.a}, B {self.b}"
 
 
 @dataclass(slots=True)
@@ -84,8 +63,8 @@ def compare_reports(
     a: BenchReport, b: BenchReport, *, force: bool = False, seed: int = 0
 ) -> Comparison:
     """`force`: speeds of different machines or models, too."""
-    found = Comparison(others=list(_other_differences(a, b)))
-    machines = [*_differences(a, b, HOST), *_differences(a, b, MODEL), *_of_servers(a, b)]
+    machines = list(machine_differences(a, b))
+    found = Comparison(others=[*build_differences(a, b), *settings_differences(a, b)])
     if force:
         found.others = machines + found.others
         if machines:
@@ -108,42 +87,6 @@ def compare_reports(
 
 def _names(report: BenchReport) -> list[str]:
     return [each.name for each in report.configurations]
-
-
-def _differences(a: BenchReport, b: BenchReport, keys: dict[str, str]) -> Iterator[RunDifference]:
-    for key, name in keys.items():
-        mine, theirs = a.provenance.get(key), b.provenance.get(key)
-        if mine != theirs:
-            yield RunDifference(name, _shown(mine), _shown(theirs))
-
-
-def _of_servers(a: BenchReport, b: BenchReport) -> Iterator[RunDifference]:
-    """Configurations of one name that are not the same thing."""
-    others = {each.name: each.details for each in b.configurations}
-    for each in a.configurations:
-        for key in _SERVER if each.name in others else ():
-            mine, theirs = each.details.get(key), others[each.name].get(key)
-            if mine != theirs:
-                yield RunDifference(f"{key} of {each.name}", _shown(mine), _shown(theirs))
-
-
-def _other_differences(a: BenchReport, b: BenchReport) -> Iterator[RunDifference]:
-    yield from _differences(a, b, {"build_commit": "commit", "python": "Python"})
-    mine, theirs = a.provenance.get("versions") or {}, b.provenance.get("versions") or {}
-    for name in sorted({*mine, *theirs}):
-        if mine.get(name) != theirs.get(name):
-            yield RunDifference(
-                f"version of {name}", _shown(mine.get(name)), _shown(theirs.get(name))
-            )
-    for each in RunSettings.__dataclass_fields__:
-        one, other = getattr(a.settings, each), getattr(b.settings, each)
-        if one != other:
-            yield RunDifference(each, _shown(one), _shown(other))
-
-
-def _shown(value: Any) -> str:
-    text = "unknown" if value is None else str(value)
-    return text if len(text) <= 48 else f"{text[:45]}..."
 
 
 def _on_shared_prompts(

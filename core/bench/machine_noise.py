@@ -92,7 +92,7 @@ def _of_rates(summaries: Sequence[Summary]) -> list[str]:
     """One line for each kind, whatever number of configurations it is about."""
     noisy, slow, drifted = list[str](), list[str](), list[str]()
     for summary in summaries:
-        name, rates, drift = _name(summary), summary.times.samples_ts, summary.times.drift
+        name, rates, drift = summary.label, summary.times.samples_ts, summary.times.drift
         if len(rates) > 2:
             noise = stdev(rates) / fmean(rates)
             noisy += [f"{name} by {noise:.0%}"] if noise > NOISY else []
@@ -143,9 +143,3 @@ def _of_samples(samples: Sequence[Sample]) -> Iterable[str]:
     n_uneven = sum(len(lengths) > 1 for lengths in short.values())
     if n_uneven:
         yield f"{n_uneven} prompts were answered at different lengths by the configurations"
-
-
-def _name(summary: Summary) -> str:
-    if summary.concurrency == 1:
-        return summary.configuration
-    return f"{summary.configuration} with {summary.concurrency} users"

@@ -283,6 +283,12 @@ class Summary:
     counts: Counts = field(default_factory=Counts)
     times: Times = field(default_factory=Times)
 
+    @property
+    def label(self) -> str:
+        """The configuration, with the number of users where it is not one."""
+        users = "" if self.concurrency == 1 else f", {self.concurrency} users"
+        return self.configuration + users
+
 
 @dataclass(slots=True)
 class Configuration:

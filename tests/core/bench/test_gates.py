@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from support.benching import FakeTarget, Noise, busy, calm, prompts, quiet
 
-from nextn.core.bench.baseline import check_comparable
 from nextn.core.bench.gates import Gates
 from nextn.core.bench.paired_run import PairedRun, Schedule
 from nextn.core.bench.record import (
@@ -19,6 +18,7 @@ from nextn.core.bench.record import (
     RunSettings,
 )
 from nextn.core.bench.reporting import fill, judge_report, new_report
+from nextn.core.bench.run_differences import check_comparable
 from nextn.core.errors import ConfigError
 
 HOST = {"cpu_info": "x", "n_threads": 2, "model_sha256": "m"}
@@ -150,7 +150,7 @@ def test_shorter_rounds_are_a_regression() -> None:
     [
         (lambda r: r.provenance.update(cpu_info="y"), "the processor is x, was y"),
         (lambda r: r.provenance.update(n_threads=4), "the number of threads is 2, was 4"),
-        (lambda r: r.provenance.pop("model_sha256"), "the model's contents is m, was None"),
+        (lambda r: r.provenance.pop("model_sha256"), "the model is m, was unknown"),
         (lambda r: setattr(r, "prompt_set_sha256", "f" * 64), "the prompts differ"),
         (lambda r: setattr(r, "settings", RunSettings(0.5)), "temperature is 0.0, was 0.5"),
         (lambda r: r.configurations.pop(), "configuration mtp is not in the baseline"),
