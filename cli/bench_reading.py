@@ -67,15 +67,15 @@ def _named(text: str, parse: Callable[[str], SpecVariant]) -> SpecVariant:
     try:
         return parse(text)
     except ConfigError as error:
-        said = str(error).removeprefix(f"{text!r}: ")
-        raise typer.BadParameter(f"--vs {text}: {with_dashes(said)}") from None
+        message = str(error).removeprefix(f"{text!r}: ")
+        raise typer.BadParameter(f"--vs {text}: {with_dashes(message)}") from None
 
 
 def read_schedule(method: MethodOptions, seed: int) -> Schedule:
     from ..core.bench.paired_run import Schedule
 
     if method.precision is not None and method.time is None:
-        raise typer.BadParameter("--precision says when --time may end early; give --time as well")
+        raise typer.BadParameter("--precision ends --time early; give --time as well")
     precision = share(method.precision or "1%", "--precision")
     return Schedule(
         method.repeat,
@@ -189,7 +189,7 @@ def read_prompt_file(path: Path) -> PromptSet:
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> typer.BadParameter:
-    """Exit code 1 would say that a text has failed, and a job might try again."""
+    """A usage error: exit code 1 would mean that a text has failed."""
     reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or "?"
     return typer.BadParameter(f"{what} {path}: {reason[:1].lower()}{reason[1:]}")
 

@@ -30,7 +30,7 @@ class BenchPlan:
     schedule: Schedule
     gates: Gates
     save: Path | None
-    tell: Callable[[RunProgress], None]
+    show: Callable[[RunProgress], None]
 
 
 def compare(
@@ -54,7 +54,7 @@ def compare(
         with_usage_errors(lambda: check_comparable(report, before))
     gc.freeze()
     began = MachineLoad.now()
-    runner = PairedRun(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.tell)
+    runner = PairedRun(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.show)
     saved_at = time.perf_counter()
 
     def keep() -> None:
@@ -83,7 +83,7 @@ def compare(
 
 
 def argv() -> list[str]:
-    """As it was called; reports are passed on, so no keys."""
+    """The command line without keys: reports are passed on."""
     from ..core.bench.servers import without_keys
 
     return without_keys(["spec", *sys.argv[1:]])

@@ -29,7 +29,7 @@ def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> li
     from ..core.bench.servers import open_servers
 
     if requests.places:
-        output.progress("asking the servers what they are", 0.0)
+        output.progress("probing the servers", 0.0)
     try:
         targets = with_usage_errors(lambda: open_servers(requests))
     finally:

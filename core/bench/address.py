@@ -1,4 +1,4 @@
-"""Where a server is: what `--url` says, checked before anything is sent."""
+"""The address of a server, from `--url`; checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION: Final = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """`prefix` is what stands in front of /v1/… and of /completion, mostly nothing."""
+    """`prefix` stands in front of /v1/… and of /completion; it is mostly empty."""
 
     scheme: str
     host: str
@@ -28,7 +28,7 @@ class ServerAddress:
 
     @property
     def shown(self) -> str:
-        """As people write it."""
+        """The URL, without a default port."""
         return f"{self.scheme}://{self.place}{self.prefix}"
 
     @property

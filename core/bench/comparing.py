@@ -177,8 +177,8 @@ def _texts(a: BenchReport, b: BenchReport, name: str) -> dict[tuple[_Key, str, i
 def _change(
     a: BenchReport, b: BenchReport, mine: Summary, theirs: Summary, seed: int
 ) -> Interval | None:
-    """By the law of the gate against a baseline: repetitions of either run are drawn, not pairs,
-    as the runs were not made side by side."""
+    """As in the gate against a baseline: repetitions of either run are drawn, not pairs, because
+    the runs were not made side by side."""
     now, before = (_only(each, summary) for each, summary in ((b, theirs), (a, mine)))
     timed = paired(now.samples, _names(now))
     for each in regressions(now, before, timed, seed):

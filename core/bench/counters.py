@@ -97,7 +97,7 @@ class Counters:
 
 def read_counters(text: str, model: str = "") -> Counters | None:
     """None if there are none of a server that we know. `model`: of this one only, where a server
-    tells them apart."""
+    counts them apart."""
     series = parse_exposition(text)
     prefix = next((p for p in _PREFIXES if any(s.name.startswith(p) for s in series)), None)
     if prefix is None:
@@ -164,7 +164,7 @@ def _sum(series: Iterable[Series]) -> int:
 def counted(
     samples: Sequence[Sample], with_cached: bool, *, with_drafts: bool = True
 ) -> dict[str, Any]:
-    """As the server counts them; None where a sample did not say."""
+    """Counts of the streams, as the server counts; None where one is unknown of a sample."""
     values: dict[str, Any] = {
         "predicted": sum(s.predicted_n for s in samples),
         "prompt": sum(s.prompt_n - (0 if with_cached else s.cached_n) for s in samples),
@@ -183,7 +183,7 @@ def counted(
 
 
 def fill_from_counters(sample: Sample, found: Counters | None) -> None:
-    """For a server whose answers say nothing about drafts, and whose counters do."""
+    """For a server that counts drafts in its counters and not in its answers."""
     if found is None or found.drafted is None or found.accepted is None:
         return
     if (found.predicted or 0) != sample.predicted_n:

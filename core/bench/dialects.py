@@ -1,4 +1,4 @@
-"""What servers are asked, and how they answer: llama.cpp's /completion, OpenAI's two."""
+"""Request bodies and events of three APIs: llama.cpp's /completion and OpenAI's two."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Task:
     settings: RunSettings
     prompt: str | Sequence[int] = ""
     messages: Sequence[Message] = ()
-    salt: str = ""  # of a conversation; what others left is not found with it
+    salt: str = ""  # of a conversation: caches of other salts are not used
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one server is spoken to."""
+    """How requests to one server are made."""
 
     api: str
     model: str = ""
-    extends: bool = True  # it knows, or passes over, fields that OpenAI does not have
-    is_ours: bool = False  # and so knows what only our server does
+    extends: bool = True  # it accepts fields that OpenAI does not have
+    is_ours: bool = False  # it accepts the fields of our server
     limit_field: str = "max_tokens"
-    extra: Mapping[str, Any] = field(default_factory=dict)  # into every body, as the user says
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the user for every body
 
 
 class ServerEvent(NamedTuple):
@@ -149,7 +149,7 @@ def parse_extra(text: str, place: str) -> dict[str, Any]:
 
 
 def read_event(text: str) -> ServerEvent | None:
-    """None for what is nothing to us; ServerError if it says that it failed."""
+    """None for an event without a token or count; ServerError for a reported failure."""
     if text.strip() == DONE:
         return None
     try:
@@ -160,8 +160,8 @@ def read_event(text: str) -> ServerEvent | None:
         raise ServerError(f"sent an event that is no object: {text[:80]!r}")
     if event.get("error"):
         error = event["error"]
-        said = error.get("message") if isinstance(error, dict) else error
-        raise ServerError(f"failed while writing: {str(said)[:200]}")
+        text = error.get("message") if isinstance(error, dict) else error
+        raise ServerError(f"failed while writing: {str(text)[:200]}")
     timings, usage = _object(event, "timings"), _object(event, "usage")
     if "choices" not in event:
         return _native_event(event, timings)
@@ -211,8 +211,8 @@ def _list(of: Mapping[str, Any], name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _ending(said: Any) -> str:
-    return _ENDINGS.get(said, str(said)) if said else ""
+def _ending(name: Any) -> str:
+    return _ENDINGS.get(name, str(name)) if name else ""
 
 
 def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

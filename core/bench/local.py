@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
-from ..engine.sequence import Sequence as Text
+from ..engine.sequence import Sequence as RunningSequence
 from ..engine.stopwatch import Stopwatch
 from ..generation import NO_TOKEN, Event, GenerateParams, Stats
 from ..runtime import Runtime
@@ -29,13 +29,13 @@ _DEFAULTS: Final = SpecOptions()
 
 @dataclass(eq=False)
 class _Conversation:
-    """A prompt on its way through its turns."""
+    """The state of a prompt: its turns so far, and the text that is being written."""
 
     prompt: Prompt
     owner: str
     messages: list[Message] = field(default_factory=list)
     turn: int = -1
-    text: Text | None = None
+    text: RunningSequence | None = None
     began: float = 0.0
     chunks: list[Chunk] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ class LocalTarget:
                     if talk.turn + 1 < talk.prompt.n_turns and not talk.error:
                         self._begin(engine, talk, settings, active)
         finally:
-            for talk in active.values():  # whoever asked has stopped asking
+            for talk in active.values():  # the caller closed the iterator early
                 if talk.text is not None:
                     engine.cancel(talk.text)
             if active:

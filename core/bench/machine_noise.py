@@ -1,4 +1,4 @@
-"""How quiet the machine was, and what of the figures says that it was not."""
+"""How quiet the machine was, and warnings of a run on a busy one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class MachineLoad:
 
     clock: float
     own: float  # processor time of this process and of its children that have ended
-    busy: float | None  # of everybody; None where the system does not tell
-    stolen: float | None  # that the host gave to other guests
+    busy: float | None  # of all processes; None where the system has no /proc/stat
+    stolen: float | None  # by the host, for other guests
 
     @classmethod
     def now(cls) -> MachineLoad:
@@ -64,7 +64,7 @@ def _machine() -> tuple[float | None, float | None]:
 def warnings_of(
     summaries: Sequence[Summary], samples: Sequence[Sample], machine: dict[str, Any]
 ) -> list[str]:
-    """One line each, for people."""
+    """One line each."""
     found = []
     if machine.get("stolen", 0.0) > STOLEN:
         found.append(f"the host took {machine['stolen']:.0%} of a processor away (steal)")
@@ -105,7 +105,7 @@ def _of_rates(summaries: Sequence[Summary]) -> list[str]:
     found = []
     if noisy:
         found.append(
-            f"noise too high: repetitions differ ({_first(noisy)}); the interval says what is "
+            f"noise too high: repetitions differ ({_first(noisy)}); the interval shows what is "
             "left of that after pairing"
         )
     if slow:

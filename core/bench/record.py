@@ -1,7 +1,7 @@
 """What the parts of a benchmark hand to each other, and what its files hold.
 
 `Prompt`s go into a `Target`, `Sample`s come out, a `BenchReport` holds all of it. Samples are raw:
-whatever is said about a run can be computed again from its file.
+every figure of a run can be computed again from its file.
 
 Imports nothing heavy, on purpose: reports are read and compared where no model is loaded.
 """
@@ -47,7 +47,7 @@ class Prompt:
     id: str  # unique in its set
     category: str
     text: str = ""  # to be continued as it stands
-    turns: tuple[str, ...] = ()  # what a user says, one after the other; answered in between
+    turns: tuple[str, ...] = ()  # of the user, one after the other; answered in between
     system: str = ""  # before the first turn
     max_tokens: int = 128  # of each turn
 
@@ -94,7 +94,7 @@ class RunSettings:
 
     temperature: float = 0.0
     seed: int = 0
-    max_tokens: int | None = None  # instead of what a prompt says
+    max_tokens: int | None = None  # instead of those of the prompts
     ignore_eos: bool = True  # go on where the model would end the text
 
 
@@ -102,7 +102,7 @@ class Chunk(NamedTuple):
     """Tokens that came together: those of one step here, of one event of a server."""
 
     ms: float  # since the request began
-    n: int  # tokens; 0 if the server does not say
+    n: int  # tokens; 0 if unknown
 
 
 class SourceCount(NamedTuple):
@@ -119,7 +119,7 @@ class Phases(NamedTuple):
     draft: float
     verify: float  # the pass of the target
     sampling: float  # picking tokens and comparing them with the draft
-    settle: float  # telling drafters, moving states
+    settle: float  # updating drafters, moving states
     other: float = 0.0  # the rest of the rounds
 
 
@@ -128,7 +128,7 @@ class Sample:
     """One text (of a chat: one turn) by one configuration.
 
     A *round* is a pass of the target after the one that finished the prompt. Unknown is None:
-    not every server tells.
+    servers differ in what they report.
     """
 
     configuration: str
@@ -146,7 +146,7 @@ class Sample:
     tokens: list[int] | None = None
     text: str | None = None  # where there are no tokens
     chunks: list[Chunk] = field(default_factory=list)
-    prompt_ms: float = 0.0  # own counter of whoever ran it
+    prompt_ms: float = 0.0  # by the clock of the engine or server
     predicted_ms: float = 0.0  # likewise; may cover another span than `decode_ms`
     total_ms: float = 0.0  # from the request to its end, as seen from outside
     rounds: int | None = None
@@ -249,12 +249,12 @@ class Counts:
     by_source: dict[str, SourceCount] = field(default_factory=dict)  # ms of all repetitions
     repeats: bool = True  # every repetition had the same counts
     identical: bool | None = None  # all texts are those of the baseline; None: it is that itself
-    first_difference: str = ""  # where, for people
+    first_difference: str = ""  # prompt, place and both values
 
 
 @dataclass(slots=True)
 class Times:
-    """What the clock said. Rates are tokens/s of decoding: total tokens by total time."""
+    """Figures of the clock. Rates are tokens/s of decoding: total tokens by total time."""
 
     n_blocks: int = 0  # pairs that times and intervals come from
     n_disturbed: int = 0  # pairs that were set aside
@@ -304,7 +304,7 @@ class GateResult:
     gate: str  # the flag, without dashes
     configuration: str
     ok: bool
-    line: str  # for people: what was measured, and what was asked
+    line: str  # the measured value, and the limit
 
 
 @dataclass(slots=True)

@@ -55,9 +55,9 @@ def _subtitle(report: BenchReport) -> str:
     known, settings = report.provenance, report.settings
     how = "greedy" if not settings.temperature else f"temperature {settings.temperature:g}"
     n = len(report.configurations)
-    said = f"{report.prompt_set} prompts, {n} configurations, {how}, seed {settings.seed}"
+    what = f"{report.prompt_set} prompts, {n} configurations, {how}, seed {settings.seed}"
     where = (known.get(name) for name in ("device", "cpu_kernels", "cpu_info", "test_time"))
-    return ", ".join([said, *(str(each) for each in where if each)])
+    return ", ".join([what, *(str(each) for each in where if each)])
 
 
 def _gates(report: BenchReport) -> str:
@@ -75,8 +75,8 @@ def _gates(report: BenchReport) -> str:
 
 
 def _gate(gate: GateResult) -> str:
-    kind, said = ("good", "PASS") if gate.ok else ("bad", "FAIL")
-    return f'<li class="{kind}">{said} {escape(gate.gate)} {escape(gate.line)}</li>'
+    kind, word = ("good", "PASS") if gate.ok else ("bad", "FAIL")
+    return f'<li class="{kind}">{word} {escape(gate.gate)} {escape(gate.line)}</li>'
 
 
 def _folded(title: str, inside: str, kind: str = "") -> str:
@@ -126,13 +126,13 @@ def _provenance(report: BenchReport) -> str:
 
 def _facts(facts: dict[str, Any]) -> str:
     rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(_said(value))}</td></tr>"
+        f"<tr><th>{escape(str(name))}</th><td>{escape(_fact(value))}</td></tr>"
         for name, value in facts.items()
     )
     return f'<div class="scroll"><table class="facts">{rows}</table></div>'
 
 
-def _said(value: Any) -> str:
+def _fact(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     if isinstance(value, str):

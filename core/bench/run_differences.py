@@ -62,7 +62,7 @@ def build_differences(a: BenchReport, b: BenchReport) -> Iterator[RunDifference]
 
 
 def check_comparable(now: BenchReport, before: BenchReport) -> None:
-    """ConfigError: figures of two such runs say nothing about each other."""
+    """ConfigError: the figures of the two runs cannot be compared."""
     found = [*machine_differences(now, before), *settings_differences(now, before)]
     wrong = [f"the {each.what} is {each.a}, was {each.b}" for each in found]
     if now.prompt_set_sha256 != before.prompt_set_sha256:

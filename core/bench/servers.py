@@ -1,4 +1,4 @@
-"""From what a user says of servers to targets: `--url`, `--ask`, `--peer`."""
+"""From the flags of servers to targets: `--url`, `--ask`, `--peer`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ServerPlace:
 
 @dataclass(frozen=True, slots=True)
 class RequestVariant:
-    """What is added to requests: a configuration of a server that hears it."""
+    """Fields that are added to requests: a configuration of a server that supports them."""
 
     name: str
     extra: Mapping[str, Any]
@@ -43,10 +43,10 @@ class RequestVariant:
 
 @dataclass(frozen=True, slots=True)
 class ServerRequests:
-    """All of it."""
+    """All flags of servers."""
 
     places: tuple[ServerPlace, ...] = ()
-    asks: tuple[RequestVariant, ...] = ()
+    variants: tuple[RequestVariant, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)  # into every request
     model: str = ""
     api: str = AUTO
@@ -99,30 +99,32 @@ def speculative_field(variant: SpecVariant) -> dict[str, Any]:
 
 
 def open_servers(requests: ServerRequests) -> list[RemoteTarget]:
-    """Each is asked what it is; one target for each `--ask` of each."""
+    """Each is probed; one target for each `--ask` of each."""
     targets = []
     for place in requests.places:
         wire = Wire(place.address, place.api_key, requests.timeouts)
         service = probe(wire, model=requests.model, api=requests.api, extra=requests.extra)
-        if not requests.asks:
+        if not requests.variants:
             targets.append(RemoteTarget(place.name, wire, service))
-        for ask in requests.asks:
+        for ask in requests.variants:
             name = ask.name if len(requests.places) == 1 else f"{place.name}/{ask.name}"
-            targets.append(_asked(RemoteTarget(name, wire, split_extra(service, ask.extra)), ask))
+            targets.append(
+                _with_warning(RemoteTarget(name, wire, split_extra(service, ask.extra)), ask)
+            )
     return targets
 
 
-def _asked(target: RemoteTarget, ask: RequestVariant) -> RemoteTarget:
+def _with_warning(target: RemoteTarget, ask: RequestVariant) -> RemoteTarget:
     if SPECULATIVE in ask.extra and target.service.kind != OURS:
         target.warn(
-            f"{target.service.kind} may pass over what a request says of speculation; compare what "
-            "was drafted"
+            f"{target.service.kind} may ignore what requests set for speculation; compare what was "
+            "drafted"
         )
     return target
 
 
 class PeerTarget(RemoteTarget):
-    """llama.cpp that we have started, and that ends with us."""
+    """llama.cpp, started here, that ends with this process."""
 
     def __init__(self, name: str, settings: PeerSettings, timeouts: Timeouts) -> None:
         self._settings = settings
@@ -144,7 +146,7 @@ class PeerTarget(RemoteTarget):
             "threads": settings.threads,
             "type_k": settings.cache_type_k,
             "type_v": settings.cache_type_v,
-            "url": "http://127.0.0.1",  # its port is another one each time
+            "url": "http://127.0.0.1",  # its port differs each time
         }
         return super().describe() | own
 
@@ -190,7 +192,7 @@ def configuration_of_server(target: RemoteTarget, baseline: object) -> Configura
 
 
 def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:
-    """What servers have said meanwhile: their own counts, beside ours."""
+    """Add the servers' own counts and warnings to the report."""
     for target in targets:
         if not isinstance(target, RemoteTarget):
             continue
@@ -200,7 +202,7 @@ def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:
         report.warnings += [f"{target.name}: {line}" for line in target.warnings]
         report.warnings += _learning(report, target.name)
         report.warnings += [
-            f"{target.name} counts otherwise than its streams do: {line}"
+            f"{target.name} has other counts than its streams: {line}"
             for line in target.disagreements()
         ]
 

@@ -1,7 +1,7 @@
 """What speculation would be worth: the speed-up by acceptance length, for every draft length.
 
-Coins decide what is accepted, so that the model's own agreement with its drafter has no say. The
-length at which a line crosses 1 is what a drafter has to reach here.
+Acceptance is drawn at random, independently of the model's agreement with its drafter. The length
+at which a line crosses 1 is what a drafter has to reach here.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ def sweep(
     prompts: Sequence[Prompt],
     settings: RunSettings,
     schedule: Schedule,
-    tell: Callable[[RunProgress], None],
+    show: Callable[[RunProgress], None],
 ) -> list[CurvePoint]:
     points = grid(lengths)
     found = []
     for i, (n_max, length) in enumerate(points):
         target = make(point_variant(base, n_max, length))
 
-        def say(progress: RunProgress, i: int = i, name: str = target.name) -> None:
+        def show_point(progress: RunProgress, i: int = i, name: str = target.name) -> None:
             left = progress.seconds_left
             rest = None if left is None else left * (len(points) - i)
-            tell(RunProgress(f"synthetic {name}", (i + progress.done) / len(points), rest))
+            show(RunProgress(f"synthetic {name}", (i + progress.done) / len(points), rest))
 
-        runner = PairedRun([plain, target], prompts, settings, _one_of(schedule, len(points)), say)
+        runner = PairedRun(
+            [plain, target], prompts, settings, _one_of(schedule, len(points)), show_point
+        )
         try:
             written = paired(runner.run(), [plain.name, target.name])
         finally:

@@ -1,4 +1,4 @@
-"""What the clock said about one configuration, and against the baseline."""
+"""Times of one configuration, alone and against the baseline."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _latencies(samples: Sequence[Sample]) -> tuple[TimeSpread | None, TimeSpread
         for gap, n in _gaps(sample.chunks):
             gaps.append(gap)
             sizes.append(n)
-    told = [(gap / n, n) for gap, n in zip(gaps, sizes, strict=True) if n]
-    each = spread([gap for gap, _ in told], [n for _, n in told])
+    counted = [(gap / n, n) for gap, n in zip(gaps, sizes, strict=True) if n]
+    each = spread([gap for gap, _ in counted], [n for _, n in counted])
     return spread(gaps), each
 
 

@@ -1,4 +1,4 @@
-"""Configurations as people spell them: `none`, `auto`, `mtp:n=3,fixed`, `ngram-mod,mtp:n=4`.
+"""Configurations as on the command line: `none`, `auto`, `mtp:n=3,fixed`, `ngram-mod,mtp:n=4`.
 
 Imports nothing heavy, on purpose: the command line reads them before a model is loaded.
 """
@@ -61,12 +61,12 @@ class SpecVariant:
 
 
 def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> SpecVariant:
-    """`types[:key=value,…]`. `fixed` and `costs` are for those that do not say so themselves."""
+    """`types[:key=value,…]`. `fixed` and `costs` are defaults."""
     names, colon, rest = text.strip().partition(":")
     values: dict[str, Any] = {}
     for key, value in _settings(text, rest) if colon else ():
         if key in values:
-            raise ConfigError(f"{text!r} says {key} twice")
+            raise ConfigError(f"{text!r} has {key} twice")
         values[key] = value
     given: dict[str, Any] = {"types": parse_types(tuple(names.split(",")))}
     given[FIXED] = values.pop(FIXED, fixed)

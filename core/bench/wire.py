@@ -18,11 +18,11 @@ from .sse import EventParser
 
 MAX_ANSWER: Final = 64 << 20  # bytes of an answer that is no stream
 _READ: Final = 1 << 16
-_SHOWN: Final = 300  # characters of a server's own words
+_SHOWN: Final = 300  # characters of a server's message
 
 
 class ServerError(NextnError):
-    """A server did not do what it was asked. `status` is 0 where it did not answer."""
+    """A request to a server failed. `status` is 0 where it did not answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -104,14 +104,14 @@ class Wire:
                 yield Arrival(time.perf_counter(), tuple(events))
 
     def refused(self, path: str, answer: HttpAnswer) -> ServerError:
-        """An error that says what the server said."""
-        said = said_in(answer)
+        """An error with the server's message."""
+        message = message_of(answer)
         advice = ""
         if answer.status in (401, 403):
             advice = "; is the --api-key right?" if self._has_key else "; give its --api-key"
         elif 300 <= answer.status < 400:
             advice = f"; give that URL instead: {answer.headers.get('location', '?')[:_SHOWN]}"
-        words = f": {said}" if said else ""
+        words = f": {message}" if message else ""
         return ServerError(
             f"{self._at(path)}: answered {answer.status}{words}{advice}", answer.status
         )
@@ -165,7 +165,7 @@ class Wire:
     def _reason(self, error: Exception) -> str:
         match error:
             case ConnectionRefusedError():
-                return "nobody listens there (connection refused); is the server running?"
+                return "connection refused; is the server running?"
             case socket.gaierror():
                 return f"there is no host {self.address.host}"
             case TimeoutError():
@@ -183,7 +183,7 @@ class Wire:
         return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def said_in(answer: HttpAnswer) -> str:
+def message_of(answer: HttpAnswer) -> str:
     """The message of an error, whatever shape a server gives it."""
     found = answer.json()
     for name in ("error", "message", "detail"):

@@ -87,7 +87,7 @@ def test_asks_reach_the_server() -> None:
         targets = open_servers(ServerRequests(places, (parse_ask("none"), parse_ask("mtp:n=2"))))
         assert [target.name for target in targets] == ["none", "mtp:n=2"]
         # llama.cpp does not hear it, which a reader of the report should know.
-        assert all("may pass over" in target.warnings[0] for target in targets)
+        assert all("may ignore" in target.warnings[0] for target in targets)
         for target in targets:
             manner = target.service.manner
             assert "speculative" in manner.extra
