@@ -96,18 +96,18 @@ the 9th."""
 
 
 def prompts() -> Iterator[Prompt]:
-    yield from _asked("code", CODE)
-    yield from _asked("edit", map(_edit, range(3)))
-    yield from _asked("explain", EXPLAIN)
+    yield from _of_category("code", CODE)
+    yield from _of_category("edit", map(_edit, range(3)))
+    yield from _of_category("explain", EXPLAIN)
     texts = (ARTICLE, MANUAL, MINUTES)
-    yield from _asked("summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts))
-    yield from _asked("extract", map(_extraction, range(3)))
-    yield from _asked("translate", TRANSLATE)
-    yield from _asked("creative", CREATIVE)
-    yield from _asked("maths", MATHS)
+    yield from _of_category("summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts))
+    yield from _of_category("extract", map(_extraction, range(3)))
+    yield from _of_category("translate", TRANSLATE)
+    yield from _of_category("creative", CREATIVE)
+    yield from _of_category("maths", MATHS)
     for i, turns in enumerate(CHAT, 1):
         yield Prompt(f"chat-{i}", "chat", turns=turns, max_tokens=N // 2)
-    yield from _asked("long", map(_long, range(2)))
+    yield from _of_category("long", map(_long, range(2)))
 
 
 def _edit(i: int) -> str:
@@ -135,6 +135,6 @@ def _long(i: int) -> str:
     )
 
 
-def _asked(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
+def _of_category(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
     for i, text in enumerate(texts, 1):
         yield Prompt(f"{category}-{i}", category, turns=(text,), max_tokens=N)
