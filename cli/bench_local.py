@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.bench.server_target import RemoteTarget
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
-    from .bench_options import PromptOptions
+    from .bench_options import PromptSetOptions
     from .options import PlaceOptions
     from .output import Output
 
@@ -35,7 +35,7 @@ SHOWN: Final = 5  # prompts that are left out, by name
 
 
 def choose_prompts(
-    runtime: Runtime, given: PromptSet | None, work: PromptOptions, *, is_bundled: bool
+    runtime: Runtime, given: PromptSet | None, work: PromptSetOptions, *, is_bundled: bool
 ) -> PromptSet:
     from ..core.bench.prompt_tokens import Renderer
 

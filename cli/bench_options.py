@@ -12,7 +12,7 @@ FORMATS = ("md", "json", "jsonl", "csv", "sql")
 
 
 @dataclass(frozen=True, slots=True)
-class PromptOptions:
+class PromptSetOptions:
     SECTION: ClassVar = "Prompts"
 
     prompts: Annotated[

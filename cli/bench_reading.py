@@ -15,7 +15,7 @@ from ..core.errors import ConfigError
 from .bench_options import (
     GateOptions,
     MethodOptions,
-    PromptOptions,
+    PromptSetOptions,
     ServerOptions,
     VersusOptions,
 )
@@ -118,7 +118,7 @@ def read_peers(servers: ServerOptions) -> list[SpecVariant]:
     return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
 
 
-def settings_of(work: PromptOptions, prompts: PromptSet) -> RunSettings:
+def settings_of(work: PromptSetOptions, prompts: PromptSet) -> RunSettings:
     from ..core.bench.record import RunSettings
 
     goes_on = work.ignore_eos
@@ -135,7 +135,7 @@ def check_prompt_set(name: str) -> None:
 
 
 def pick_prompts(
-    given: PromptSet | None, work: PromptOptions, answers: Callable[[], bool]
+    given: PromptSet | None, work: PromptSetOptions, answers: Callable[[], bool]
 ) -> PromptSet:
     """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
     from ..core.bench.workloads import built_in, selected

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..core.bench.server_target import RemoteTarget
     from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
-    from .bench_options import PromptOptions
+    from .bench_options import PromptSetOptions
     from .output import Output
 
 
@@ -59,7 +59,7 @@ def start_peers(
 def compare_servers(
     requests: ServerRequests,
     given: PromptSet | None,
-    work: PromptOptions,
+    work: PromptSetOptions,
     schedule: Schedule,
     gates: Gates,
     save: Path | None,

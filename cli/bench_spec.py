@@ -11,7 +11,7 @@ from .bench_local import LocalBench, choose_prompts
 from .bench_options import (
     GateOptions,
     MethodOptions,
-    PromptOptions,
+    PromptSetOptions,
     ReportOptions,
     ServerOptions,
     VersusOptions,
@@ -40,7 +40,7 @@ from .output import Output
 def bench_spec(  # noqa: PLR0913 - a group of flags each
     models: ModelOptions,
     place: PlaceOptions,
-    work: PromptOptions,
+    work: PromptSetOptions,
     versus: VersusOptions,
     method: MethodOptions,
     servers: ServerOptions,

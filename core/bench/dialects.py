@@ -160,8 +160,8 @@ def read_event(text: str) -> ServerEvent | None:
         raise ServerError(f"sent an event that is no object: {text[:80]!r}")
     if event.get("error"):
         error = event["error"]
-        text = error.get("message") if isinstance(error, dict) else error
-        raise ServerError(f"failed while writing: {str(text)[:200]}")
+        message = error.get("message") if isinstance(error, dict) else error
+        raise ServerError(f"failed while writing: {str(message)[:200]}")
     timings, usage = _object(event, "timings"), _object(event, "usage")
     if "choices" not in event:
         return _native_event(event, timings)

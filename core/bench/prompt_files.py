@@ -144,7 +144,8 @@ def _turns(given: Any) -> tuple[str, tuple[str, ...]]:
         raise wrong
     system, turns = "", list[str]()
     for each in given:
-        role, content = ("user", each)
+        role: Any = "user"
+        content: Any = each
         if isinstance(each, dict):
             role, content = each.get("role"), each.get("content")
         if not isinstance(content, str):

@@ -19,7 +19,6 @@ from .record import CurvePoint, Prompt, RunSettings, Sample
 from .times import compare, decoding, times_of
 from .variants import SpecVariant
 
-LENGTHS: Final = (1, 2, 3, 4, 6, 8)  # of drafts
 PLACES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # between one token per round and all of them
 
 

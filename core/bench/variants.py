@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH, parse_accept
-from ..speculation.options import DRAFT, MTP, NONE, SpecOptions, parse_types
+from ..speculation.options import DRAFT, NONE, SpecOptions, parse_types
 
 FIXED: Final = "fixed"
 _INT, _FLOAT, _TEXT = int, float, str
@@ -106,10 +106,6 @@ def common_options(variants: Sequence[SpecVariant]) -> SpecOptions:
         wanted = ("auto",)
     longest = max((variant.options.n_max for variant in variants), default=0)
     return SpecOptions(types=wanted, draft_n_max=longest)
-
-
-def drafts_with_model(variant: SpecVariant) -> bool:
-    return not {MTP, DRAFT, "auto"}.isdisjoint(variant.options.types)
 
 
 def _settings(text: str, rest: str) -> list[tuple[str, Any]]:

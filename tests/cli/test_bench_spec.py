@@ -71,7 +71,7 @@ def test_json_holds_all_of_it(capsys: Capture, tmp_path: Path) -> None:
     assert len(value["results"]) == 6  # two configurations, together and in two categories
 
 
-def test_rows_have_the_names_of_llama_bench(capsys: Capture) -> None:
+def test_rows(capsys: Capture) -> None:
     code, out, _ = bench(capsys, *PAIR, "-o", "jsonl", "-q")
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -79,12 +79,6 @@ def test_rows_have_the_names_of_llama_bench(capsys: Capture) -> None:
         ("none", "all"),
         ("mtp:n=3,fixed", "all"),
     ]
-    assert set(rows[0]) >= {
-        "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename",
-        "model_type", "model_size", "model_n_params", "n_threads", "type_k", "type_v", "n_prompt",
-        "n_gen", "n_depth", "test_time", "avg_ns", "avg_ts", "stddev_ts", "samples_ns",
-        "samples_ts",
-    }  # fmt: skip
     assert rows[1]["avg_ts_baseline"] == rows[0]["avg_ts"]
     code, out, _ = bench(capsys, *PAIR, "-o", "csv", "-q")
     table = list(csv.DictReader(out.splitlines()))
@@ -135,6 +129,7 @@ def test_texts_that_differ_fail(capsys: Capture, monkeypatch: pytest.MonkeyPatch
     code, out, err = bench(capsys, *PAIR, "-q")
     assert code == 3
     assert "DIFFER" in out
+    assert "First difference of texts:" in out
     assert (
         "FAIL expect-identical mtp:n=3,fixed: texts differ from the baseline; edit-1: token 4"
         in err

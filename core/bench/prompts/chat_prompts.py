@@ -100,7 +100,9 @@ def prompts() -> Iterator[Prompt]:
     yield from _of_category("edit", map(_edit, range(3)))
     yield from _of_category("explain", EXPLAIN)
     texts = (ARTICLE, MANUAL, MINUTES)
-    yield from _of_category("summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts))
+    yield from _of_category(
+        "summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts)
+    )
     yield from _of_category("extract", map(_extraction, range(3)))
     yield from _of_category("translate", TRANSLATE)
     yield from _of_category("creative", CREATIVE)

@@ -49,9 +49,12 @@ def test_runs_collect_in_one_table() -> None:
 
 def test_llama_bench_names() -> None:
     first = json.loads(as_jsonl(report()).splitlines()[0])
-    names = {"build_commit", "cpu_info", "backends", "model_filename", "model_type", "model_size",
-             "n_threads", "n_prompt", "n_gen", "test_time", "avg_ns", "avg_ts", "stddev_ts",
-             "samples_ns", "samples_ts"}  # fmt: skip
+    names = {
+        "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename",
+        "model_type", "model_size", "model_n_params", "n_threads", "type_k", "type_v", "n_prompt",
+        "n_gen", "n_depth", "test_time", "avg_ns", "avg_ts", "stddev_ts", "samples_ns",
+        "samples_ts",
+    }  # fmt: skip
     assert names <= first.keys()
     assert len(first["samples_ts"]) == 5
 
