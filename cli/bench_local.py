@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..core.bench.paired_run import Schedule
     from ..core.bench.peer import PeerSettings
     from ..core.bench.record import BenchReport, PromptSet, RunSettings, Target
-    from ..core.bench.server_target import RemoteTarget
+    from ..core.bench.server_target import ServerTarget
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
     from .bench_options import PromptSetOptions
@@ -76,7 +76,7 @@ class LocalBench:
         prompts: PromptSet,
         gates: Gates,
         save: Path | None,
-        remote: Sequence[RemoteTarget] = (),
+        remote: Sequence[ServerTarget] = (),
     ) -> BenchReport:
         from ..core.bench.reporting import configuration_of
         from ..core.bench.servers import configuration_of_server, unique_names

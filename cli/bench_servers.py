@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ..core.bench.paired_run import Schedule
     from ..core.bench.peer import PeerSettings
     from ..core.bench.record import BenchReport, PromptSet
-    from ..core.bench.server_target import RemoteTarget
+    from ..core.bench.server_target import ServerTarget
     from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
     from .bench_options import PromptSetOptions
     from .output import Output
 
 
-def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> list[RemoteTarget]:
+def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> list[ServerTarget]:
     from ..core.bench.servers import open_servers
 
     if requests.places:
@@ -44,10 +44,10 @@ def start_peers(
     requests: ServerRequests,
     ends: ExitStack,
     settings: PeerSettings,
-) -> list[RemoteTarget]:
+) -> list[ServerTarget]:
     from ..core.bench.servers import PeerTarget
 
-    targets: list[RemoteTarget] = []
+    targets: list[ServerTarget] = []
     for variant in variants:
         own = replace(settings, spec=variant.options)
         target = PeerTarget(variant.name, own, requests.timeouts)

@@ -114,15 +114,15 @@ class LocalTarget:
                 while waiting and len(active) < concurrency:
                     if not active:
                         engine.forget()
-                    self._begin(engine, talk := waiting.popleft(), settings, active)
-                for talk in self._round(engine, active):
-                    yield self._sample(talk, concurrency)
-                    if talk.turn + 1 < talk.prompt.n_turns and not talk.error:
-                        self._begin(engine, talk, settings, active)
+                    self._begin(engine, chat := waiting.popleft(), settings, active)
+                for chat in self._round(engine, active):
+                    yield self._sample(chat, concurrency)
+                    if chat.turn + 1 < chat.prompt.n_turns and not chat.error:
+                        self._begin(engine, chat, settings, active)
         finally:
-            for talk in active.values():  # the caller closed the iterator early
-                if talk.text is not None:
-                    engine.cancel(talk.text)
+            for chat in active.values():  # the caller closed the iterator early
+                if chat.text is not None:
+                    engine.cancel(chat.text)
             if active:
                 engine.step()
 
@@ -139,29 +139,29 @@ class LocalTarget:
     def _begin(
         self,
         engine: Engine,
-        talk: _Conversation,
+        chat: _Conversation,
         settings: RunSettings,
         active: dict[int, _Conversation],
     ) -> None:
-        prompt = talk.prompt
-        talk.turn += 1
+        prompt = chat.prompt
+        chat.turn += 1
         if prompt.turns:
-            if not talk.turn and prompt.system:
-                talk.messages.append({"role": "system", "content": prompt.system})
-            talk.messages.append({"role": "user", "content": prompt.turns[talk.turn]})
-            tokens = self._renderer.chat(talk.messages)
+            if not chat.turn and prompt.system:
+                chat.messages.append({"role": "system", "content": prompt.system})
+            chat.messages.append({"role": "user", "content": prompt.turns[chat.turn]})
+            tokens = self._renderer.chat(chat.messages)
         else:
             tokens = self._renderer.text(prompt.text)
         params = GenerateParams(
             SamplingParams(temperature=settings.temperature, seed=settings.seed),
             max_tokens=settings.max_tokens or prompt.max_tokens,
             ignore_eos=settings.ignore_eos,
-            owner=talk.owner,
+            owner=chat.owner,
         )
-        talk.chunks, talk.shown = [], []
-        talk.began = time.perf_counter()
-        talk.text = engine.add(tokens, params)
-        active[talk.text.id] = talk
+        chat.chunks, chat.shown = [], []
+        chat.began = time.perf_counter()
+        chat.text = engine.add(tokens, params)
+        active[chat.text.id] = chat
 
     def _round(self, engine: Engine, active: dict[int, _Conversation]) -> list[_Conversation]:
         """Those whose text has ended."""
@@ -171,43 +171,43 @@ class LocalTarget:
         for id, n in n_made.items():
             if id not in active:
                 continue
-            talk = active[id]
-            talk.chunks.append(Chunk(1000 * (now - talk.began), n))
-            if not talk.lap and self._watch is not None:
-                talk.lap = self._watch.lap()
+            chat = active[id]
+            chat.chunks.append(Chunk(1000 * (now - chat.began), n))
+            if not chat.lap and self._watch is not None:
+                chat.lap = self._watch.lap()
         ended = []
         for event in events:
             if event.sequence not in active:
                 continue
-            talk = active[event.sequence]
-            talk.shown.append(event.text)
+            chat = active[event.sequence]
+            chat.shown.append(event.text)
             if event.stop_reason is not None:
-                talk.error = "" if event.error is None else str(event.error)
+                chat.error = "" if event.error is None else str(event.error)
                 ended.append(active.pop(event.sequence))
         return ended
 
-    def _sample(self, talk: _Conversation, concurrency: int) -> Sample:
-        total_ms = 1000 * (time.perf_counter() - talk.began)
-        text, prompt = talk.text, talk.prompt
+    def _sample(self, chat: _Conversation, concurrency: int) -> Sample:
+        total_ms = 1000 * (time.perf_counter() - chat.began)
+        text, prompt = chat.text, chat.prompt
         assert text is not None, "it has begun"
         stats = text.stats
-        talk.messages.append({"role": "assistant", "content": "".join(talk.shown)})
+        chat.messages.append({"role": "assistant", "content": "".join(chat.shown)})
         sample = Sample(
             self.name,
             prompt.id,
             prompt.category,
-            turn=talk.turn,
+            turn=chat.turn,
             concurrency=concurrency,
             tokens=text.tokens[text.n_prompt :],
-            chunks=talk.chunks,
+            chunks=chat.chunks,
             total_ms=total_ms,
             stop_reason=text.stop_reason or "",
-            error=talk.error,
+            error=chat.error,
         )
         _count(sample, stats)
-        if concurrency == 1 and talk.lap and self._watch is not None:
-            sample.phases = _phases(talk.lap, self._watch.lap(), sample.decode_ms)
-        talk.lap = ()
+        if concurrency == 1 and chat.lap and self._watch is not None:
+            sample.phases = _phases(chat.lap, self._watch.lap(), sample.decode_ms)
+        chat.lap = ()
         return sample
 
 

@@ -93,11 +93,11 @@ def _acceptance(report: BenchReport) -> list[ReportChart]:
     place = ("place", "share")
     return [
         *chart("Accepted, by place in the draft",
-               "Of all drafts, those whose tokens held to this place.", 1, place,
+               "Of all drafts, those whose tokens were accepted up to this place.", 1, place,
                lambda s: s.counts.accept_per_pos[:_PLACES]),
         *chart("Accepted where the one before was", "How good the drafter is at each place.",
                1, place, lambda s: s.counts.accept_if_reached[:_PLACES]),
-        *chart("Accepted tokens per draft", "How many tokens of a draft held; longer ones are "
+        *chart("Accepted tokens per draft", "How many tokens of a draft were accepted; more are "
                "counted with the last.", 0, ("accepted", "% of drafts"), _histogram),
     ]  # fmt: skip
 

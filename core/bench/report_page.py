@@ -64,14 +64,14 @@ def _gates(report: BenchReport) -> str:
     if not report.gates:
         return ""
     missed = [gate for gate in report.gates if not gate.ok]
-    held = [gate for gate in report.gates if gate.ok]
+    passed = [gate for gate in report.gates if gate.ok]
     found = "<h2>Gates</h2>"
     if missed:
         found += f"<ul>{''.join(map(_gate, missed))}</ul>"
-    if len(held) > MANY_GATES:
-        title = f"{len(held)} gates were held"
-        return found + _folded(title, f"<ul>{''.join(map(_gate, held))}</ul>", "good")
-    return found + (f"<ul>{''.join(map(_gate, held))}</ul>" if held else "")
+    if len(passed) > MANY_GATES:
+        title = f"{len(passed)} gates were passed"
+        return found + _folded(title, f"<ul>{''.join(map(_gate, passed))}</ul>", "good")
+    return found + (f"<ul>{''.join(map(_gate, passed))}</ul>" if passed else "")
 
 
 def _gate(gate: GateResult) -> str:

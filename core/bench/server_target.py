@@ -26,7 +26,7 @@ class StreamStopped(Exception):  # noqa: N818 - no error
     """The rest of a stream is not needed."""
 
 
-class RemoteTarget:
+class ServerTarget:
     """`extra` of the service's manners makes several configurations of one server."""
 
     def __init__(self, name: str, wire: Wire, service: MeasuredServer) -> None:

@@ -14,7 +14,7 @@ from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
 from .record import BenchReport, Configuration, Sample
 from .server_probe import AUTO, OURS, MeasuredServer, probe, wait_until_ready
-from .server_target import RemoteTarget, split_extra
+from .server_target import ServerTarget, split_extra
 from .variants import SpecVariant, parse_variant
 from .wire import Timeouts, Wire
 
@@ -98,23 +98,23 @@ def speculative_field(variant: SpecVariant) -> dict[str, Any]:
     return found
 
 
-def open_servers(requests: ServerRequests) -> list[RemoteTarget]:
+def open_servers(requests: ServerRequests) -> list[ServerTarget]:
     """Each is probed; one target for each `--ask` of each."""
     targets = []
     for place in requests.places:
         wire = Wire(place.address, place.api_key, requests.timeouts)
         service = probe(wire, model=requests.model, api=requests.api, extra=requests.extra)
         if not requests.variants:
-            targets.append(RemoteTarget(place.name, wire, service))
+            targets.append(ServerTarget(place.name, wire, service))
         for ask in requests.variants:
             name = ask.name if len(requests.places) == 1 else f"{place.name}/{ask.name}"
             targets.append(
-                _with_warning(RemoteTarget(name, wire, split_extra(service, ask.extra)), ask)
+                _with_warning(ServerTarget(name, wire, split_extra(service, ask.extra)), ask)
             )
     return targets
 
 
-def _with_warning(target: RemoteTarget, ask: RequestVariant) -> RemoteTarget:
+def _with_warning(target: ServerTarget, ask: RequestVariant) -> ServerTarget:
     if SPECULATIVE in ask.extra and target.service.kind != OURS:
         target.warn(
             f"{target.service.kind} may ignore what requests set for speculation; compare what was "
@@ -123,7 +123,7 @@ def _with_warning(target: RemoteTarget, ask: RequestVariant) -> RemoteTarget:
     return target
 
 
-class PeerTarget(RemoteTarget):
+class PeerTarget(ServerTarget):
     """llama.cpp, started here, that ends with this process."""
 
     def __init__(self, name: str, settings: PeerSettings, timeouts: Timeouts) -> None:
@@ -179,11 +179,11 @@ def unique_names(targets: Iterable[Any]) -> None:
             target.name = f"{target.name}#{n}"
 
 
-def configuration_of_server(target: RemoteTarget, baseline: object) -> Configuration:
+def configuration_of_server(target: ServerTarget, baseline: object) -> Configuration:
     """Texts have to be those of the baseline only where one server of ours wrote both: other
     engines round otherwise."""
     is_same = (
-        isinstance(baseline, RemoteTarget)
+        isinstance(baseline, ServerTarget)
         and target.service.kind == OURS
         and target.place == baseline.place
     )
@@ -194,7 +194,7 @@ def configuration_of_server(target: RemoteTarget, baseline: object) -> Configura
 def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:
     """Add the servers' own counts and warnings to the report."""
     for target in targets:
-        if not isinstance(target, RemoteTarget):
+        if not isinstance(target, ServerTarget):
             continue
         for each in report.configurations:
             if each.name == target.name:
@@ -231,7 +231,7 @@ def _tokens_per_round(samples: Sequence[Sample]) -> float | None:
     return made / n_rounds if n_rounds and len(known) == len(rounds) else None
 
 
-def provenance_of(target: RemoteTarget) -> dict[str, Any]:
+def provenance_of(target: ServerTarget) -> dict[str, Any]:
     """For runs without a model of our own."""
     service: MeasuredServer = target.service
     return {

@@ -9,7 +9,7 @@ from nextn.core.bench.address import parse_address
 from nextn.core.bench.dialects import CHAT, COMPLETIONS, NATIVE
 from nextn.core.bench.record import Prompt, RunSettings, Sample
 from nextn.core.bench.server_probe import probe
-from nextn.core.bench.server_target import RemoteTarget
+from nextn.core.bench.server_target import ServerTarget
 from nextn.core.bench.wire import ServerError, Timeouts, Wire
 from nextn.core.errors import ConfigError
 
@@ -19,12 +19,12 @@ GREEDY = RunSettings()
 QUICK = Timeouts(connect=2.0, silence=0.4)
 
 
-def target_of(server: FakeServer, api: str = "auto", key: str = "") -> RemoteTarget:
+def target_of(server: FakeServer, api: str = "auto", key: str = "") -> ServerTarget:
     wire = Wire(parse_address(server.url), key, QUICK)
-    return RemoteTarget("srv", wire, probe(wire, api=api, wait_s=5))
+    return ServerTarget("srv", wire, probe(wire, api=api, wait_s=5))
 
 
-def run(target: RemoteTarget, *prompts: Prompt, users: int = 1) -> list[Sample]:
+def run(target: ServerTarget, *prompts: Prompt, users: int = 1) -> list[Sample]:
     return list(target.run(prompts, GREEDY, users))
 
 
