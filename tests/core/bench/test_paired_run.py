@@ -1,4 +1,4 @@
-"""Who runs when: pairs side by side, in an order that favours nobody."""
+"""The order of runs: pairs side by side, without a favoured configuration."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ def test_a_failed_text_takes_its_partner_along() -> None:
 
 
 def test_progress_grows_to_the_end() -> None:
-    told: list[RunProgress] = []
+    shown: list[RunProgress] = []
     targets = [FakeTarget("none"), FakeTarget("mtp")]
     plan = Schedule(repeat=3, concurrency=(1, 2))
-    PairedRun(targets, prompts(4), SETTINGS, plan, told.append).run()
-    done = [progress.done for progress in told]
+    PairedRun(targets, prompts(4), SETTINGS, plan, shown.append).run()
+    done = [progress.done for progress in shown]
     assert done == sorted(done)
     assert 0 <= done[0] <= done[-1] <= 1
-    assert told[-1].seconds_left is not None
+    assert shown[-1].seconds_left is not None

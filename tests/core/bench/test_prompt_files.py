@@ -111,17 +111,17 @@ ODD: list[tuple[object, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "said"), ODD)
-def test_every_odd_line_is_named(line: object, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "expected"), ODD)
+def test_every_odd_line_is_named(line: object, expected: str, tmp_path: Path) -> None:
     path = written(tmp_path, "q.jsonl", GOOD, "", line)
     with pytest.raises(ConfigError, match=r"q\.jsonl, line 3: ") as caught:
         read_prompt_file(path)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "expected"),
     [
         ("a.parquet", b"PAR1....", "Parquet"),
         ("a.json", b'[{"text": "x"}]', "one JSON array"),
@@ -130,10 +130,10 @@ def test_every_odd_line_is_named(line: object, said: str, tmp_path: Path) -> Non
         ("a.txt", b"", "holds no prompt"),
     ],
 )
-def test_files_of_another_kind(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_files_of_another_kind(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         read_prompt_file(path)
 
 

@@ -60,7 +60,7 @@ def test_rounds_are_found_again(rounds: list[StreamRound], one_by_one: bool) -> 
 
 
 def test_a_token_within_a_character_has_no_event() -> None:
-    """Its pass seems to be one with the next: then nothing is said of places."""
+    """Its pass seems to be one with the next: then places are unknown."""
     passes = pieces_of([(3, 2), (3, 0), (2, 2)])
     del passes[2]
     sample = received(passes)
@@ -96,7 +96,7 @@ def test_text_alone_and_a_count_that_fits() -> None:
 
 
 def test_text_alone_and_a_count_that_does_not() -> None:
-    """Several tokens per event, and nobody says where: a rate would be made up."""
+    """Several tokens per event, of unknown numbers: a rate would be made up."""
     usage = {"completion_tokens": 9, "prompt_tokens": 3}
     sample = received(
         [[ServerEvent("a")], [ServerEvent("b")], [ServerEvent("c", usage=usage, ending="limit")]]
@@ -143,16 +143,16 @@ def test_what_tokens_say_of_themselves_is_believed_before_the_clock(
     rounds: list[StreamRound], one_by_one: bool
 ) -> None:
     """Our server writes events when it gets round to it, with what it has counted until then."""
-    told = [[("target", 0)]]
+    sources = [[("target", 0)]]
     for drafted, held in rounds:
-        told.append([*[("mtp", 0)] * held, ("target", drafted - held)])
+        sources.append([*[("mtp", 0)] * held, ("target", drafted - held)])
     passes = pieces_of(rounds)
     late = passes[-1][0].timings
-    said = [
+    events = [
         [piece._replace(timings=late, sources=(pair,)) for piece, pair in zip(*both, strict=True)]
-        for both in zip(passes[:-1], told, strict=True)
+        for both in zip(passes[:-1], sources, strict=True)
     ]
-    reads = [[piece] for each in said for piece in each] if one_by_one else said
+    reads = [[piece] for each in events for piece in each] if one_by_one else events
     sample = received([*reads, passes[-1]])
     assert (sample.rounds, sample.drafts) == (len(rounds), sum(n > 0 for n, _ in rounds))
     assert sum(sample.drafted_per_pos or []) == sample.draft_n == sum(n for n, _ in rounds)

@@ -1,4 +1,4 @@
-"""What is written can be read again, and what is wrong in a file is said with its place."""
+"""What is written can be read again, and an error in a file names its place."""
 
 from __future__ import annotations
 

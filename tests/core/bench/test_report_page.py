@@ -92,9 +92,9 @@ def test_every_plot_is_there_and_is_xml() -> None:
 
 def test_what_it_says() -> None:
     page = html_page(full_report())
-    for said in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "a processor",
+    for expected in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "a processor",
                  "mtp", "1.50", "f" * 64):  # fmt: skip
-        assert said in page, said
+        assert expected in page, expected
 
 
 def test_names_are_text() -> None:
@@ -124,6 +124,6 @@ NUMBERS = [(0, "0"), (0.0123, "0.012"), (1.234, "1.23"), (56.78, "56.8"), (1234.
            (45678, "46k")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "said"), NUMBERS)
-def test_numbers(value: float, said: str) -> None:
-    assert short(value) == said
+@pytest.mark.parametrize(("value", "expected"), NUMBERS)
+def test_numbers(value: float, expected: str) -> None:
+    assert short(value) == expected

@@ -58,7 +58,7 @@ def test_asks(text: str, name: str, extra: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ('{"a": 1}', "give it a name"),
         ('x={"a"', "ask x: no JSON"),
@@ -66,8 +66,8 @@ def test_asks(text: str, name: str, extra: dict[str, object]) -> None:
         ("nonsense", "nonsense"),
     ],
 )
-def test_asks_that_are_none(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_asks(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         parse_ask(text)
 
 
@@ -86,7 +86,7 @@ def test_asks_reach_the_server() -> None:
         places = parse_places([server.url], [])
         targets = open_servers(ServerRequests(places, (parse_ask("none"), parse_ask("mtp:n=2"))))
         assert [target.name for target in targets] == ["none", "mtp:n=2"]
-        # llama.cpp does not hear it, which a reader of the report should know.
+        # llama.cpp ignores it, which a reader of the report should know.
         assert all("may ignore" in target.warnings[0] for target in targets)
         for target in targets:
             manner = target.service.manner

@@ -48,7 +48,7 @@ def test_rounds() -> None:
     times = times_of([one, one])
     assert times.round_ms == 10
     assert times.phases == (1, 2, 3, 4, 0)
-    assert times_of([one, sample([(5, 1), (9, 1)])]).round_ms is None  # not told by all
+    assert times_of([one, sample([(5, 1), (9, 1)])]).round_ms is None  # unknown of one
 
 
 def test_repetitions_and_drift() -> None:
