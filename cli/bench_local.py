@@ -37,9 +37,11 @@ SHOWN: Final = 5  # prompts that are left out, by name
 def choose_prompts(
     runtime: Runtime, given: PromptSet | None, work: PromptSetOptions, *, is_bundled: bool
 ) -> PromptSet:
-    from ..core.bench.prompt_tokens import Renderer
+    from ..core.bench.prompt_tokens import PromptRenderer
 
-    return pick_prompts(given, work, lambda: not is_bundled and Renderer(runtime).has_template)
+    return pick_prompts(
+        given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
+    )
 
 
 class LocalBench:

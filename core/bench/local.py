@@ -20,7 +20,7 @@ from ..speculation.build import build_speculator
 from ..speculation.options import SpecOptions
 from ..speculation.table import resolve_types
 from .memory_use import memory_of
-from .prompt_tokens import Message, Renderer
+from .prompt_tokens import Message, PromptRenderer
 from .record import Chunk, Phases, Prompt, RunSettings, Sample, SourceCount
 from .variants import SpecVariant
 
@@ -51,7 +51,7 @@ class LocalTarget:
         self.name, self.variant, self._runtime = variant.name, variant, runtime
         # What is drafted must not depend on what this machine has written earlier.
         self._setting = replace(runtime.setting(1), options=variant.options, token_counts=None)
-        self._renderer = Renderer(runtime)
+        self._renderer = PromptRenderer(runtime)
         self._types = resolve_types(self._setting)
         self._engine: Engine | None = None
         self._n_slots = 0

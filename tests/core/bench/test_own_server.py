@@ -9,7 +9,7 @@ from support.serving import Server, nano_server, running
 
 from nextn.core import nano
 from nextn.core.bench.local import LocalTarget
-from nextn.core.bench.prompt_tokens import Renderer
+from nextn.core.bench.prompt_tokens import PromptRenderer
 from nextn.core.bench.record import Prompt, RunSettings, Sample
 from nextn.core.bench.servers import ServerRequests, open_servers, parse_places
 from nextn.core.bench.variants import common_options, parse_variant
@@ -67,7 +67,7 @@ def test_it_counts_as_its_metrics_and_as_a_run_here(
     (target,) = open_servers(ServerRequests(parse_places([server.url], []), api=api))
     there = in_order(list(target.run(wanted, SETTINGS, users)))
     local = LocalTarget(runtime, VARIANT)
-    has_template = Renderer(runtime).has_template
+    has_template = PromptRenderer(runtime).has_template
     wanted = prompts(as_turns=api == "chat" and has_template)
     here = in_order(list(local.run(wanted, SETTINGS, users)))
     local.close()
