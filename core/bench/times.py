@@ -64,8 +64,8 @@ def blocks(
 ) -> dict[str, list[PairBlock]]:
     mine, theirs = _totals(samples, measure), _totals(base, measure)
     found: dict[str, list[PairBlock]] = {}
-    for key in mine.keys() & theirs.keys():
-        if min(*mine[key], *theirs[key]) > 0:  # else there is no rate
+    for key in mine:  # in their order, so that the same seed draws the same blocks in every process
+        if key in theirs and min(*mine[key], *theirs[key]) > 0:  # else there is no rate
             found.setdefault(key[0], []).append(PairBlock(*mine[key], *theirs[key]))
     return {prompt: found[prompt] for prompt in sorted(found)}
 

@@ -67,6 +67,12 @@ def test_pairs() -> None:
     assert found == {"p": [(4, 8, 4, 16)] * 2}
 
 
+def test_blocks_are_in_the_order_of_the_run() -> None:
+    """Not in that of a set, which differs between processes: one seed has to draw one interval."""
+    made = [sample([(0, 1), (4 + r, 2)], repetition=r) for r in range(9)]
+    assert [block.ms for block in blocks(made, made, decoding)["p"]] == [4 + r for r in range(9)]
+
+
 def test_whole_texts_at_once_have_no_decoding_rate() -> None:
     assert times_of([sample([(50, 20)])]).avg_ts == 0
     assert blocks([sample([(50, 20)])], [sample([(50, 20)])], decoding) == {}
