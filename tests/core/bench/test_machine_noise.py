@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nextn.core.bench.noise import Moment, warnings_of
+from nextn.core.bench.machine_noise import MachineLoad, warnings_of
 from nextn.core.bench.record import Chunk, Sample, Summary, Times
 
 
@@ -37,7 +37,7 @@ def test_texts() -> None:
 
 
 def test_own_work_is_not_others() -> None:
-    before = Moment.now()
+    before = MachineLoad.now()
     total = sum(i * i for i in range(400_000))
     found = before.until_now()
     assert total

@@ -11,7 +11,7 @@ from support.bench_reports import report
 from support.browser import Browser, browser, is_installed
 
 from nextn.cli.app import run
-from nextn.core.bench.page import html_page
+from nextn.core.bench.report_page import html_page
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,4 +1,4 @@
-"""Who runs when: pairs side by side, in an order that favours nobody."""
+"""The order of runs: pairs side by side, without a favoured configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import groupby
 import pytest
 from support.benching import FakeTarget, busy, calm, prompts
 
+from nextn.core.bench.paired_run import PairedRun, RunProgress, Schedule, complete
 from nextn.core.bench.record import RunSettings, Sample
-from nextn.core.bench.running import Progress, Runner, Schedule, complete
 
 SETTINGS = RunSettings()
 
 
 def run(*targets: FakeTarget, n_prompts: int = 4, **schedule: object) -> list[Sample]:
     plan = Schedule(warm_up=0, **schedule)  # type: ignore[arg-type]
-    return Runner(targets, prompts(n_prompts), SETTINGS, plan).run()
+    return PairedRun(targets, prompts(n_prompts), SETTINGS, plan).run()
 
 
 def test_every_pair_is_on_the_same_prompt_side_by_side() -> None:
@@ -47,7 +47,7 @@ def test_the_seed_decides_the_order() -> None:
 
 def test_warm_up_is_not_counted() -> None:
     targets = [FakeTarget("none"), FakeTarget("mtp")]
-    samples = Runner(targets, prompts(4), SETTINGS, Schedule(repeat=1, warm_up=2)).run()
+    samples = PairedRun(targets, prompts(4), SETTINGS, Schedule(repeat=1, warm_up=2)).run()
     assert len(samples) == 8
     assert [len(target.calls) for target in targets] == [6, 6]
     assert targets[0].calls[0] == ("p0", "p2")
@@ -86,7 +86,7 @@ def test_time_ends_it() -> None:
 
 def test_an_interrupt_leaves_whole_pairs() -> None:
     none, mtp = FakeTarget("none"), FakeTarget("mtp", interrupt_at=6)
-    runner = Runner([none, mtp], prompts(4), SETTINGS, Schedule(warm_up=0))
+    runner = PairedRun([none, mtp], prompts(4), SETTINGS, Schedule(warm_up=0))
     with pytest.raises(KeyboardInterrupt):
         runner.run()
     pairs = list(complete(runner.samples, ["none", "mtp"]))
@@ -102,11 +102,11 @@ def test_a_failed_text_takes_its_partner_along() -> None:
 
 
 def test_progress_grows_to_the_end() -> None:
-    told: list[Progress] = []
+    shown: list[RunProgress] = []
     targets = [FakeTarget("none"), FakeTarget("mtp")]
     plan = Schedule(repeat=3, concurrency=(1, 2))
-    Runner(targets, prompts(4), SETTINGS, plan, told.append).run()
-    done = [progress.done for progress in told]
+    PairedRun(targets, prompts(4), SETTINGS, plan, shown.append).run()
+    done = [progress.done for progress in shown]
     assert done == sorted(done)
     assert 0 <= done[0] <= done[-1] <= 1
-    assert told[-1].seconds_left is not None
+    assert shown[-1].seconds_left is not None

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from support.bench_reports import report
 
-from nextn.core.bench.page import html_page
-from nextn.core.bench.plots import sections
-from nextn.core.bench.record import CurvePoint, GateResult, Interval, Report
+from nextn.core.bench.record import BenchReport, CurvePoint, GateResult, Interval
+from nextn.core.bench.report_charts import report_charts
+from nextn.core.bench.report_page import html_page
 from nextn.core.bench.scale import scale_for, short
 
 VOID = {"meta", "link", "br"}
@@ -41,7 +41,7 @@ class Checked(HTMLParser):
         assert self.open.pop() == tag
 
 
-def full_report() -> Report:
+def full_report() -> BenchReport:
     made = report(users=(1, 2, 4))
     made.curve = [
         CurvePoint(n, length, length, Interval(0.9, 0.3 * length + 0.5, 1.2), 2.0)
@@ -62,7 +62,7 @@ def checked(page: str) -> Checked:
 
 
 @pytest.mark.parametrize("made", [full_report(), report(names=("only",)), report(n_prompts=1)])
-def test_it_is_well_formed(made: Report) -> None:
+def test_it_is_well_formed(made: BenchReport) -> None:
     found = checked(html_page(made))
     assert "script" not in found.tags
     names = {name for name, _ in found.attributes}
@@ -78,7 +78,7 @@ def test_it_needs_no_network() -> None:
 
 
 def test_every_plot_is_there_and_is_xml() -> None:
-    drawn = dict(sections(full_report()))
+    drawn = dict(report_charts(full_report()))
     assert all(drawn.values()), [title for title, figures in drawn.items() if not figures]
     for figures in drawn.values():
         for figure in figures:
@@ -92,9 +92,9 @@ def test_every_plot_is_there_and_is_xml() -> None:
 
 def test_what_it_says() -> None:
     page = html_page(full_report())
-    for said in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "a processor",
+    for expected in ("FAIL min-speedup", "noise too high", "tiny.gguf", "it&#x27;s", "a processor",
                  "mtp", "1.50", "f" * 64):  # fmt: skip
-        assert said in page, said
+        assert expected in page, expected
 
 
 def test_names_are_text() -> None:
@@ -124,6 +124,6 @@ NUMBERS = [(0, "0"), (0.0123, "0.012"), (1.234, "1.23"), (56.78, "56.8"), (1234.
            (45678, "46k")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "said"), NUMBERS)
-def test_numbers(value: float, said: str) -> None:
-    assert short(value) == said
+@pytest.mark.parametrize(("value", "expected"), NUMBERS)
+def test_numbers(value: float, expected: str) -> None:
+    assert short(value) == expected

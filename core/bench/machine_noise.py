@@ -1,4 +1,4 @@
-"""How quiet the machine was, and what of the figures says that it was not."""
+"""How quiet the machine was, and warnings of a run on a busy one."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _N_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class MachineLoad:
     """Of the whole machine's clocks, in seconds."""
 
     clock: float
     own: float  # processor time of this process and of its children that have ended
-    busy: float | None  # of everybody; None where the system does not tell
-    stolen: float | None  # that the host gave to other guests
+    busy: float | None  # of all processes; None where the system has no /proc/stat
+    stolen: float | None  # by the host, for other guests
 
     @classmethod
-    def now(cls) -> Moment:
+    def now(cls) -> MachineLoad:
         busy, stolen = _machine()
         return cls(time.perf_counter(), sum(os.times()[:4]), busy, stolen)
 
     def until_now(self) -> dict[str, Any]:
         """Shares of one processor: others' work, and what was stolen."""
-        now = Moment.now()
+        now = MachineLoad.now()
         seconds = max(now.clock - self.clock, 1e-9)
         found: dict[str, Any] = {"seconds": round(seconds, 1), "load_average": load_average()}
         if None not in (self.busy, now.busy, self.stolen, now.stolen):
@@ -64,7 +64,7 @@ def _machine() -> tuple[float | None, float | None]:
 def warnings_of(
     summaries: Sequence[Summary], samples: Sequence[Sample], machine: dict[str, Any]
 ) -> list[str]:
-    """One line each, for people."""
+    """One line each."""
     found = []
     if machine.get("stolen", 0.0) > STOLEN:
         found.append(f"the host took {machine['stolen']:.0%} of a processor away (steal)")
@@ -92,7 +92,7 @@ def _of_rates(summaries: Sequence[Summary]) -> list[str]:
     """One line for each kind, whatever number of configurations it is about."""
     noisy, slow, drifted = list[str](), list[str](), list[str]()
     for summary in summaries:
-        name, rates, drift = _name(summary), summary.times.samples_ts, summary.times.drift
+        name, rates, drift = summary.label, summary.times.samples_ts, summary.times.drift
         if len(rates) > 2:
             noise = stdev(rates) / fmean(rates)
             noisy += [f"{name} by {noise:.0%}"] if noise > NOISY else []
@@ -105,7 +105,7 @@ def _of_rates(summaries: Sequence[Summary]) -> list[str]:
     found = []
     if noisy:
         found.append(
-            f"noise too high: repetitions differ ({_first(noisy)}); the interval says what is "
+            f"noise too high: repetitions differ ({_first(noisy)}); the interval shows what is "
             "left of that after pairing"
         )
     if slow:
@@ -143,9 +143,3 @@ def _of_samples(samples: Sequence[Sample]) -> Iterable[str]:
     n_uneven = sum(len(lengths) > 1 for lengths in short.values())
     if n_uneven:
         yield f"{n_uneven} prompts were answered at different lengths by the configurations"
-
-
-def _name(summary: Summary) -> str:
-    if summary.concurrency == 1:
-        return summary.configuration
-    return f"{summary.configuration} with {summary.concurrency} users"

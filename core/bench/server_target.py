@@ -1,4 +1,4 @@
-"""A server as a `Target`: its texts are streamed, timed here, and counted from what it says."""
+"""A server as a `Target`: texts are streamed, timed here, and counted from its events."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import NextnError
-from .counters import Counters, differences
+from .counters import Counters, added, counted, differences, fill_from_counters
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
-from .probing import Service, counters_of
 from .receiving import Receiver
-from .reconciling import added, counted, fill_from_counters, plus
 from .record import Prompt, RunSettings, Sample
+from .server_probe import MeasuredServer, counters_of
 from .wire import ServerError, Wire
 
 _SETTLE_S: Final = 2.0  # counters are brought up to date after the last event
 _POLL_S: Final = 0.02
 
 
-class Stopped(Exception):  # noqa: N818 - no error
-    """Nobody wants the rest of a stream."""
+class StreamStopped(Exception):  # noqa: N818 - no error
+    """The rest of a stream is not needed."""
 
 
-class RemoteTarget:
+class ServerTarget:
     """`extra` of the service's manners makes several configurations of one server."""
 
-    def __init__(self, name: str, wire: Wire, service: Service) -> None:
+    def __init__(self, name: str, wire: Wire, service: MeasuredServer) -> None:
         self.name = name
         self.warnings: list[str] = []
         self._wire = wire
@@ -64,7 +63,7 @@ class RemoteTarget:
         return details
 
     def disagreements(self) -> list[str]:
-        """Where its counters say something else than its streams, since the first run."""
+        """Where its counters differ from its streams, since the first run."""
         if self._theirs is None:
             return []
         pairs = differences(self._ours, self._theirs)
@@ -83,7 +82,7 @@ class RemoteTarget:
         self._warn_of_slots(concurrency)
         before = self._counters()
         if before is not None and before.busy:
-            self.warn(f"{before.busy} requests of others were running on it: times are not its own")
+            self.warn(f"{before.busy} other requests were running on it: times include them")
         samples: list[Sample] = []
         try:
             for sample in self._written(prompts, settings, concurrency):
@@ -91,7 +90,7 @@ class RemoteTarget:
                 samples.append(sample)
                 yield sample
         finally:
-            self._settle(before, samples, n_asked=sum(prompt.n_turns for prompt in prompts))
+            self._settle(before, samples, n_expected=sum(prompt.n_turns for prompt in prompts))
 
     def _written(
         self, prompts: Sequence[Prompt], settings: RunSettings, concurrency: int
@@ -118,7 +117,7 @@ class RemoteTarget:
                         done.put(sample)
             except queue.Empty:
                 done.put(None)
-            except BaseException as error:  # noqa: BLE001 - raised again by who waits
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller
                 done.put(error)
 
         n_users = min(concurrency, len(prompts))
@@ -153,7 +152,7 @@ class RemoteTarget:
             try:
                 manner, task = self._task(prompt, messages, settings, n)
                 self._write(manner, replace(task, salt=salt), sample, stop, watches=watches)
-            except Stopped:
+            except StreamStopped:
                 return
             except NextnError as error:
                 sample.error = str(error)
@@ -168,8 +167,8 @@ class RemoteTarget:
         service = self.service
         if not prompt.turns:
             if service.manner.api == CHAT:
-                asked = [{"role": "user", "content": prompt.text}]
-                return service.manner, Task(n, settings, messages=asked)
+                messages = [{"role": "user", "content": prompt.text}]
+                return service.manner, Task(n, settings, messages=messages)
             return service.manner, Task(n, settings, prompt.text)
         if service.chat is not None and service.chat.api == CHAT:
             return service.chat, Task(n, settings, messages=list(messages))
@@ -199,10 +198,10 @@ class RemoteTarget:
         at = started_at
         for arrival in arrivals:
             if stop.is_set() or self._stop.is_set():
-                raise Stopped
+                raise StreamStopped
             at = arrival.at
-            pieces = [piece for text in arrival.events if (piece := read_event(text)) is not None]
-            receiver.take(1000 * (at - started_at), pieces)
+            events = [event for text in arrival.events if (event := read_event(text)) is not None]
+            receiver.take(1000 * (at - started_at), events)
         if not receiver.ending and not receiver.text:
             raise ServerError(f"{self._wire.address.shown}: the stream ended without a text")
         sample.total_ms = 1000 * (at - started_at)
@@ -229,21 +228,23 @@ class RemoteTarget:
                 return found
             time.sleep(_POLL_S)
 
-    def _settle(self, before: Counters | None, samples: Sequence[Sample], n_asked: int) -> None:
+    def _settle(self, before: Counters | None, samples: Sequence[Sample], n_expected: int) -> None:
         """Its counters of this run beside ours."""
         if before is None:
             return
-        if len(samples) < n_asked or any(sample.error for sample in samples):
-            self._is_comparable, self._theirs = False, None  # it has begun what we did not see end
+        if len(samples) < n_expected or any(sample.error for sample in samples):
+            self._is_comparable, self._theirs = (
+                False,
+                None,
+            )  # it began requests whose end was not seen
             return
         found = self._settled_since(before, samples)
         if found is None:
             self.warn("it was restarted, or its counters vanished, during the run")
             return
-        self._theirs = found if self._theirs is None else added(self._theirs, found)
+        self._theirs = found if self._theirs is None else found.plus(self._theirs)
         ours = counted(samples, found.counts_cached, with_drafts=not self._drafts_are_theirs)
-        for name, value in ours.items():
-            self._ours[name] = plus(self._ours[name], value) if name in self._ours else value
+        self._ours = added(self._ours, ours)
 
     def _warn_of_slots(self, concurrency: int) -> None:
         slots = self.service.n_slots
@@ -255,8 +256,8 @@ class RemoteTarget:
             self.warnings.append(line)
 
 
-def split_extra(service: Service, extra: Mapping[str, Any]) -> Service:
-    """The same server, asked with more in the body."""
+def split_extra(service: MeasuredServer, extra: Mapping[str, Any]) -> MeasuredServer:
+    """The same server, with more in the body of requests."""
     chat = service.chat and replace(service.chat, extra={**service.chat.extra, **extra})
     manner = replace(service.manner, extra={**service.manner.extra, **extra})
     return replace(service, manner=manner, chat=chat)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..record import Prompt
-from . import made
+from . import counted_texts
 
 N: int = 96  # tokens of each
 
@@ -216,14 +216,16 @@ def prompts() -> Iterator[Prompt]:
     yield from _texts("edit", EDIT)
     yield from _texts("explain", EXPLAIN)
     yield from _texts("summarise", SUMMARISE)
-    starts = ("[\n" + ",\n".join(made.json_lines(6, 10 * i)) + ",\n    {" for i in range(3))
+    starts = (
+        "[\n" + ",\n".join(counted_texts.json_lines(6, 10 * i)) + ",\n    {" for i in range(3)
+    )
     yield from _texts("extract", starts)
     yield from _texts("translate", TRANSLATE)
     yield from _texts("creative", CREATIVE)
     yield from _texts("maths", MATHS)
     for i, turns in enumerate(CHAT, 1):
         yield Prompt(f"chat-{i}", "chat", turns=turns, max_tokens=N // 2)
-    modules = (made.module(12, 5 * i) + "\n    def " for i in range(2))
+    modules = (counted_texts.module(12, 5 * i) + "\n    def " for i in range(2))
     yield from _texts("long", modules)
 
 

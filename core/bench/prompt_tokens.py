@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..runtime import Runtime
-from ..tokenizer import ChatTemplate, load_chat_template
+from ..tokenizer.chat import ChatTemplate, load_chat_template, prompt_tokens, spelling
 from .record import Prompt, PromptSet, RunSettings
 
 Message = dict[str, str]
 
 
-class Renderer:
-    def __init__(self, runtime: Runtime, switches: dict[str, object] | None = None) -> None:
-        """`switches` of the template, such as `enable_thinking`."""
+class PromptRenderer:
+    def __init__(self, runtime: Runtime) -> None:
         self._tokenizer = runtime.tokenizer
         self._template: ChatTemplate | None = load_chat_template(runtime.file.metadata, None)
-        self._switches = switches or {}
 
     @property
     def has_template(self) -> bool:
@@ -34,25 +32,18 @@ class Renderer:
             return self.text("".join(lines) + "Assistant:")
         text = self._template.render(
             list(messages),
-            bos_token=self._spelling(tokenizer.bos_id),
-            eos_token=self._spelling(tokenizer.eos_id),
-            switches=self._switches,
+            bos_token=spelling(tokenizer, tokenizer.bos_id),
+            eos_token=spelling(tokenizer, tokenizer.eos_id),
+            switches={},
         )
-        tokens = tokenizer.encode(text, add_special=False)
-        bos = tokenizer.bos_id
-        if tokenizer.add_bos and bos is not None and tokens[:1] != [bos]:
-            tokens.insert(0, bos)
-        return tokens
-
-    def _spelling(self, token: int | None) -> str:
-        return "" if token is None else self._tokenizer.token(token)
+        return prompt_tokens(text, tokenizer)
 
 
 def fitting(
     prompts: PromptSet, runtime: Runtime, settings: RunSettings
 ) -> tuple[PromptSet, dict[str, int]]:
     """Those whose every turn fits into the context, and the tokens that the others would take."""
-    renderer = Renderer(runtime)
+    renderer = PromptRenderer(runtime)
     sizes = {each.id: _size(each, renderer, settings) for each in prompts.prompts}
     kept = tuple(each for each in prompts.prompts if sizes[each.id] <= runtime.n_ctx)
     names = {each.id for each in kept}
@@ -60,7 +51,7 @@ def fitting(
     return replace(prompts, prompts=kept), left_out
 
 
-def _size(prompt: Prompt, renderer: Renderer, settings: RunSettings) -> int:
+def _size(prompt: Prompt, renderer: PromptRenderer, settings: RunSettings) -> int:
     length = settings.max_tokens or prompt.max_tokens
     if not prompt.turns:
         return len(renderer.text(prompt.text)) + length

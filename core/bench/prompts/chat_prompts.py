@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..record import Prompt
-from . import made
+from . import counted_texts
 
 N: int = 192  # tokens of an answer
 
@@ -96,23 +96,25 @@ the 9th."""
 
 
 def prompts() -> Iterator[Prompt]:
-    yield from _asked("code", CODE)
-    yield from _asked("edit", map(_edit, range(3)))
-    yield from _asked("explain", EXPLAIN)
+    yield from _of_category("code", CODE)
+    yield from _of_category("edit", map(_edit, range(3)))
+    yield from _of_category("explain", EXPLAIN)
     texts = (ARTICLE, MANUAL, MINUTES)
-    yield from _asked("summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts))
-    yield from _asked("extract", map(_extraction, range(3)))
-    yield from _asked("translate", TRANSLATE)
-    yield from _asked("creative", CREATIVE)
-    yield from _asked("maths", MATHS)
+    yield from _of_category(
+        "summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts)
+    )
+    yield from _of_category("extract", map(_extraction, range(3)))
+    yield from _of_category("translate", TRANSLATE)
+    yield from _of_category("creative", CREATIVE)
+    yield from _of_category("maths", MATHS)
     for i, turns in enumerate(CHAT, 1):
         yield Prompt(f"chat-{i}", "chat", turns=turns, max_tokens=N // 2)
-    yield from _asked("long", map(_long, range(2)))
+    yield from _of_category("long", map(_long, range(2)))
 
 
 def _edit(i: int) -> str:
-    source = made.module(3, 5 * i)
-    noun, verb = made.NOUNS[i], made.VERBS[i]
+    source = counted_texts.module(3, 5 * i)
+    noun, verb = counted_texts.NOUNS[i], counted_texts.VERBS[i]
     return (
         f"In this class, rename the argument `value` to `new_{noun}` everywhere and let every "
         f"method return the name as well, as in `return name, entry`. Print the whole class, "
@@ -124,17 +126,17 @@ def _edit(i: int) -> str:
 def _extraction(i: int) -> str:
     return (
         "Write these orders as a JSON list of objects with the keys id, item, colour, price, town "
-        f"and stock. Only the JSON.\n\n{made.order_lines(8, 10 * i)}"
+        f"and stock. Only the JSON.\n\n{counted_texts.order_lines(8, 10 * i)}"
     )
 
 
 def _long(i: int) -> str:
     return (
-        f"{made.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and in "
-        "which three weeks did managers mention a competitor first? Quote the sentences."
+        f"{counted_texts.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and "
+        "in which three weeks did managers mention a competitor first? Quote the sentences."
     )
 
 
-def _asked(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
+def _of_category(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
     for i, text in enumerate(texts, 1):
         yield Prompt(f"{category}-{i}", category, turns=(text,), max_tokens=N)

@@ -35,21 +35,21 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class RunProgress:
     stage: str
     done: float  # 0 to 1
     seconds_left: float | None
 
 
 @dataclass
-class Runner:
+class PairedRun:
     """`samples` grows while it runs: what was written stays when it is interrupted."""
 
     targets: Sequence[Target]  # the first is the baseline
     prompts: Sequence[Prompt]
     settings: RunSettings
     schedule: Schedule
-    tell: Callable[[Progress], None] = lambda _: None
+    show: Callable[[RunProgress], None] = lambda _: None
     after_each: Callable[[], None] = lambda: None  # repetition
     samples: list[Sample] = field(default_factory=list)
     _began: float = 0.0
@@ -78,7 +78,7 @@ class Runner:
                 is_enough = bool(repetition) or n_done >= MIN_BLOCKS
                 if until is not None and is_enough and time.perf_counter() > until:
                     return
-                self._say(repetition, n_done / len(order), until, began, done, share)
+                self._show_stage(repetition, n_done / len(order), until, began, done, share)
                 targets = list(self.targets)
                 rng.shuffle(targets)
                 for target in targets:
@@ -120,12 +120,12 @@ class Runner:
         prompts = list(self.prompts[:: max(1, len(self.prompts) // _N_WARM)])[:_N_WARM]
         for _ in range(self.schedule.warm_up):
             for target in self.targets:
-                self.tell(Progress(f"warming up {target.name}", done, None))
+                self.show(RunProgress(f"warming up {target.name}", done, None))
                 for _sample in target.run(prompts, self.settings, concurrency):
                     pass
 
     def _groups(self, concurrency: int) -> list[list[Prompt]]:
-        """What is given to a target at once."""
+        """The prompts that a target gets at once."""
         prompts = list(self.prompts)
         size = 1 if concurrency == 1 else GROUP * concurrency
         return [prompts[i : i + size] for i in range(0, len(prompts), size)]
@@ -148,7 +148,7 @@ class Runner:
         # All turns or none: a pair with half a chat on one side would be no pair.
         self.samples += written
 
-    def _say(
+    def _show_stage(
         self, n_repetitions: int, part: float, until: float | None, began: float, done: float,
         share: float,
     ) -> None:  # fmt: skip
@@ -163,7 +163,7 @@ class Runner:
         own = min(1.0, own)
         stage = f"repetition {n_repetitions + 1}"
         stage += f" of {repeat}" if until is None else ""
-        self.tell(Progress(stage, done + share * own, left))
+        self.show(RunProgress(stage, done + share * own, left))
 
 
 def paired(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""A server as a target: found out, asked, timed, counted. The server is scripted."""
+"""A server as a target: probed, timed, counted. The server is scripted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from support.fake_server import LLAMA, OPENAI, PROMPT_N, ROUNDS, VLLM, FakeServe
 
 from nextn.core.bench.address import parse_address
 from nextn.core.bench.dialects import CHAT, COMPLETIONS, NATIVE
-from nextn.core.bench.probing import probe
 from nextn.core.bench.record import Prompt, RunSettings, Sample
-from nextn.core.bench.remote import RemoteTarget
+from nextn.core.bench.server_probe import probe
+from nextn.core.bench.server_target import ServerTarget
 from nextn.core.bench.wire import ServerError, Timeouts, Wire
 from nextn.core.errors import ConfigError
 
@@ -19,12 +19,12 @@ GREEDY = RunSettings()
 QUICK = Timeouts(connect=2.0, silence=0.4)
 
 
-def target_of(server: FakeServer, api: str = "auto", key: str = "") -> RemoteTarget:
+def target_of(server: FakeServer, api: str = "auto", key: str = "") -> ServerTarget:
     wire = Wire(parse_address(server.url), key, QUICK)
-    return RemoteTarget("srv", wire, probe(wire, api=api, wait_s=5))
+    return ServerTarget("srv", wire, probe(wire, api=api, wait_s=5))
 
 
-def run(target: RemoteTarget, *prompts: Prompt, users: int = 1) -> list[Sample]:
+def run(target: ServerTarget, *prompts: Prompt, users: int = 1) -> list[Sample]:
     return list(target.run(prompts, GREEDY, users))
 
 
@@ -47,13 +47,13 @@ def test_what_it_is_is_found_out(
         assert service.has_counters == (kind != OPENAI)
 
 
-def test_a_strict_server_is_asked_only_what_it_knows() -> None:
+def test_a_strict_server_gets_only_fields_that_it_knows() -> None:
     with FakeServer(Script(OPENAI)) as server:
         (sample,) = run(target_of(server), TEXT)
-        asked = server.script.requests[-1]
-        assert asked["max_completion_tokens"] == 20
-        assert "ignore_eos" not in asked
-        assert asked["messages"] == [{"role": "user", "content": "def f():"}]
+        body = server.script.requests[-1]
+        assert body["max_completion_tokens"] == 20
+        assert "ignore_eos" not in body
+        assert body["messages"] == [{"role": "user", "content": "def f():"}]
         assert (sample.predicted_n, sample.error) == (20, "")
 
 
@@ -111,9 +111,9 @@ def test_turns_are_a_conversation() -> None:
     with FakeServer(Script(VLLM)) as server:
         samples = run(target_of(server), CHATS)
         assert [sample.turn for sample in samples] == [0, 1]
-        said = server.script.requests[-1]["messages"]
-        assert [message["role"] for message in said] == ["system", "user", "assistant", "user"]
-        assert said[2]["content"] == samples[0].text
+        messages = server.script.requests[-1]["messages"]
+        assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+        assert messages[2]["content"] == samples[0].text
 
 
 def test_turns_over_the_template_of_llama_cpp() -> None:
@@ -126,7 +126,7 @@ def test_turns_over_the_template_of_llama_cpp() -> None:
 def test_nothing_comes_from_caches() -> None:
     with FakeServer(Script(VLLM)) as server:
         run(target_of(server), TEXT, CHATS)
-        _, _, text, *turns = [asked["cache_salt"] for asked in server.script.requests]
+        _, _, text, *turns = [body["cache_salt"] for body in server.script.requests]
         assert len(turns) == 2
         assert turns[0] == turns[1] != text  # a conversation goes on, nothing else does
     with FakeServer() as server:
@@ -169,7 +169,7 @@ def test_who_stops_listening_ends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         ("error", "failed while writing: engine died"),
         ("break", "broke before the answer was complete"),
@@ -181,7 +181,7 @@ def test_who_stops_listening_ends_it() -> None:
 )
 @pytest.mark.parametrize("users", [1, 3])
 def test_a_text_that_fails_is_one_line_and_the_rest_goes_on(
-    fault: str, said: str, users: int
+    fault: str, expected: str, users: int
 ) -> None:
     prompts = [Prompt(f"p{i}", "c", text="x", max_tokens=20) for i in range(3)]
     with FakeServer(Script(fault=fault)) as server:
@@ -189,9 +189,9 @@ def test_a_text_that_fails_is_one_line_and_the_rest_goes_on(
         samples = run(target, *prompts, users=users)
         assert len(samples) == 3
         for sample in samples:
-            assert said in sample.error
+            assert expected in sample.error
             assert "\n" not in sample.error
-        assert target.disagreements() == []  # nothing is said of counts then
+        assert target.disagreements() == []  # then counts are not compared
 
 
 def test_a_failed_turn_is_the_last() -> None:

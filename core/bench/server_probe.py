@@ -1,4 +1,4 @@
-"""What a server is, and how to speak to it: asked once, before anything is measured."""
+"""What a server is, and which requests it accepts; found once, before anything is measured."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..errors import ConfigError
 from .counters import Counters, read_counters
 from .dialects import CHAT, COMPLETIONS, NATIVE, PATHS, Manner, Task, request_body
 from .record import RunSettings
-from .wire import Answer, ServerError, Wire
+from .wire import HttpAnswer, ServerError, Wire
 
 AUTO: Final = "auto"
 APIS: Final = (AUTO, NATIVE, COMPLETIONS, CHAT)
 OURS: Final = "nextn"  # as a kind of server
-# Who they say that they are (`owned_by`), and what we call them.
+# `owned_by` of their models, and our names of them.
 _OWNERS: Final = {
     "llamacpp": "llama.cpp",
     "nextn": OURS,
     "vllm": "vLLM",
     "sglang": "SGLang",
 }
-_ASK_S: Final = 20.0  # for a question that needs no model
+_PROBE_S: Final = 20.0  # for a request that needs no model
 _POLL_S: Final = 0.25
-_REFUSALS: Final = (400, 404, 405, 422, 501)  # of a request, not of us
+_REFUSALS: Final = (400, 404, 405, 422, 501)  # of a request, not of the client
 _TRIAL: Final = "1"  # a prompt of the trial requests
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """A server, found to answer."""
+class MeasuredServer:
+    """A server that answers."""
 
     kind: str
     model: str
@@ -41,19 +41,19 @@ class Service:
     chat: Manner | None  # of prompts that are turns; None: over its template and `manner`
     has_counters: bool
     n_slots: int | None
-    served: Mapping[str, Any]  # what else it says about itself
+    served: Mapping[str, Any]  # further facts about its model
     can_chat: bool = True
 
 
 def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, Any] | None = None,
-          wait_s: float = 300.0) -> Service:  # fmt: skip
+          wait_s: float = 300.0) -> MeasuredServer:  # fmt: skip
     """ConfigError for what the user can set right, ServerError for the rest."""
     if api not in APIS:
         raise ConfigError(f"--api is one of {', '.join(APIS)}, got {api!r}")
     wait_until_ready(wire, wait_s)
     listing = _listing(wire)
     entry = choose_model(listing, model, wire.address.shown)
-    props = _object(wire.get("/props", seconds=_ASK_S))
+    props = _object(wire.get("/props", seconds=_PROBE_S))
     owner = str(entry.get("owned_by", "")).lower()
     has_props = "default_generation_settings" in props or "total_slots" in props
     kind = _OWNERS.get(owner, "llama.cpp" if has_props else "OpenAI-compatible")
@@ -62,7 +62,7 @@ def probe(wire: Wire, *, model: str = "", api: str = AUTO, extra: Mapping[str, A
     )
     text, chat = _manners(wire, base, api, is_native=has_props)
     slots = props.get("total_slots")
-    return Service(
+    return MeasuredServer(
         kind=kind,
         model=base.model,
         version=_version(wire, props),
@@ -81,7 +81,7 @@ def wait_until_ready(
     """503 means that it is loading its model. Servers without /health answer 404, and are ready."""
     deadline = time.monotonic() + wait_s
     while True:
-        answer = wire.get("/health", seconds=_ASK_S)
+        answer = wire.get("/health", seconds=_PROBE_S)
         if answer.status != 503:
             return
         if time.monotonic() > deadline or not is_alive():
@@ -92,7 +92,7 @@ def wait_until_ready(
 def counters_of(wire: Wire, model: str) -> Counters | None:
     """None: it has none, or does not show them (llama.cpp needs --metrics)."""
     try:
-        answer = wire.get("/metrics", seconds=_ASK_S)
+        answer = wire.get("/metrics", seconds=_PROBE_S)
     except ServerError:
         return None
     return read_counters(answer.text, model) if answer.status == 200 else None
@@ -113,7 +113,7 @@ def choose_model(listing: list[dict[str, Any]], model: str, place: str) -> dict[
 
 
 def _listing(wire: Wire) -> list[dict[str, Any]]:
-    answer = wire.get("/v1/models", seconds=_ASK_S)
+    answer = wire.get("/v1/models", seconds=_PROBE_S)
     if answer.status in (401, 403) or 300 <= answer.status < 400 or answer.status >= 500:
         raise wire.refused("/v1/models", answer)
     found = _object(answer).get("data")
@@ -162,10 +162,10 @@ def _settled(wire: Wire, manner: Manner) -> Manner:
 
 
 def _version(wire: Wire, props: Mapping[str, Any]) -> str:
-    said = props.get("build_info")
-    if isinstance(said, str) and said:
-        return said
-    found = _object(wire.get("/version", seconds=_ASK_S)).get("version")
+    build = props.get("build_info")
+    if isinstance(build, str) and build:
+        return build
+    found = _object(wire.get("/version", seconds=_PROBE_S)).get("version")
     return found if isinstance(found, str) else ""
 
 
@@ -182,6 +182,6 @@ def _served(entry: Mapping[str, Any], props: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def _object(answer: Answer) -> dict[str, Any]:
+def _object(answer: HttpAnswer) -> dict[str, Any]:
     found = answer.json() if answer.status == 200 else None
     return found if isinstance(found, dict) else {}
