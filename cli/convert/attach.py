@@ -29,10 +29,10 @@ from .writing import (
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.files.attach import Attached
-    from ...convert.files.encoding import TypeChoice
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.heads.head import Head
+    from ...convert.files.attach_head import Attached
+    from ...convert.files.head_types import TypeChoice
+    from ...convert.files.output_file import OutputFile
+    from ...convert.heads.mtp_head import MtpHead
     from ...core.gguf.reader import GgufFile
 
 
@@ -122,9 +122,8 @@ def attach(
     check_places(out)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.attach import attach as attach_head
-    from ...convert.files.attach import check_target, default_type
-    from ...convert.files.source import open_source
+    from ...convert.files.attach_head import attach_head, check_target, default_type
+    from ...convert.files.head_source import open_source
     from ...core.gguf.reader import GgufFile, open_gguf
 
     choice = type_choice(types)
@@ -172,7 +171,7 @@ def check_places(out: AttachOutput) -> None:
 
 def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | None:
     """None if there is no --type and no default: rules are checked all the same."""
-    from ...convert.files.encoding import TypeChoice, check_type
+    from ...convert.files.head_types import TypeChoice, check_type
     from ...convert.quantize.rules import parse_rule
 
     try:
@@ -184,15 +183,15 @@ def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | 
 
 
 def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> OutputFile:
-    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.output_file import OutputFile
 
     if out.output is None:
         return OutputFile.in_place(target)
     return OutputFile(out.output, out.force, max_bytes)
 
 
-def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> Head:
-    from ...convert.files.head_of_gguf import read_gguf_head
+def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> MtpHead:
+    from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
     from ...core.gguf.reader import GgufFile
 

@@ -30,8 +30,8 @@ def detach(files: FileOptions, out: OutOptions, voice: VoiceOptions) -> None:
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.separate import detach as detach_head
+    from ...convert.files.output_file import OutputFile
+    from ...convert.files.recombine import detach as detach_head
     from ...core.gguf.reader import open_gguf
 
     with open_gguf(files.file) as file, writing(output, out.output) as progress:

@@ -44,8 +44,8 @@ def extract(files: FileOptions, out: ExtractOutput, voice: VoiceOptions) -> None
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.separate import extract as extract_head
+    from ...convert.files.output_file import OutputFile
+    from ...convert.files.recombine import extract as extract_head
     from ...core.gguf.reader import open_gguf
 
     path = out.output or Path(f"mtp-{files.file.name}")

@@ -31,7 +31,7 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint, Place
+    from ...convert.checkpoint import Checkpoint, FilePlace
     from ...convert.hf import Conversion, Options
 
 
@@ -110,8 +110,7 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.checkpoint import open_place
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.output import check_output
+    from ...convert.files.output_file import OutputFile, check_output
     from ...core.backend.cpu.threads import default_threads
 
     options = read_options(checkpoint, result)
@@ -158,10 +157,10 @@ def read_options(checkpoint: CheckpointOptions, result: ResultOptions) -> Option
     return Options(kind, mtp, checkpoint.pre)
 
 
-def describe(place: Place, output: Output) -> tuple[Checkpoint, Path]:
+def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
     """All but the weights, and the folder where that is."""
     from ...convert.checkpoint.folder import Folder, read_checkpoint
-    from ...convert.checkpoint.remote import Repository
+    from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_descriptions
 
     try:
@@ -185,11 +184,11 @@ def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output
 
 
 def fetched(
-    place: Place, opened: Checkpoint, plan: Conversion, options: Options, output: Output
+    place: FilePlace, opened: Checkpoint, plan: Conversion, options: Options, output: Output
 ) -> tuple[Checkpoint, Conversion]:
     """The same with the weights on this machine."""
     from ...convert.checkpoint.folder import read_checkpoint
-    from ...convert.checkpoint.remote import Repository
+    from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_weights
 
     if not isinstance(place, Repository):

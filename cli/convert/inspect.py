@@ -18,7 +18,7 @@ from .writing import RevisionOption
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.inspect import OpenedGguf
+    from ...convert.verify import OpenedGguf
 
 ALL = "*"
 
@@ -85,7 +85,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 
     spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
-    from ...convert.inspect import examine
+    from ...convert.verify import examine
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     opened = _open(what.model, what.revision, output)
@@ -107,7 +107,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 
 
 def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
-    from ...convert.inspect import open_anything
+    from ...convert.verify import open_anything
 
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
     try:
@@ -157,7 +157,7 @@ def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
 
 def _metadata(opened: OpenedGguf | Checkpoint) -> dict[str, Any]:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.inspect.listing import plain_metadata
+    from ...convert.verify.gguf_facts import plain_metadata
 
     if isinstance(opened, Checkpoint):
         return opened.config

@@ -33,9 +33,9 @@ def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.sharding import merge as merge_shards
-    from ...convert.files.sharding import open_shards
+    from ...convert.files.output_file import OutputFile
+    from ...convert.files.recombine import merge as merge_shards
+    from ...convert.files.recombine import open_shards
 
     with open_shards(files.shards) as file:
         n_shards = len(file.paths)

@@ -135,7 +135,7 @@ def quantize(
     shard_bytes = read_size(runs.split_max_size)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.output_file import OutputFile
     from ...convert.quantize.plan import check_plan, make_plan
     from ...convert.quantize.run import quantize_file
     from ...core.backend.cpu.threads import default_threads

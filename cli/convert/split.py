@@ -53,9 +53,8 @@ def split(files: SplitFiles, out: SplitOutput, voice: VoiceOptions) -> None:
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.output import shard_prefix
-    from ...convert.files.sharding import split as split_file
+    from ...convert.files.output_file import OutputFile, shard_prefix
+    from ...convert.files.recombine import split as split_file
     from ...core.gguf.reader import open_gguf
 
     max_bytes = read_size(files.split_max_size)

@@ -20,7 +20,7 @@ from ...core.gguf.shown import shown_path
 from ..output import Output
 
 if TYPE_CHECKING:
-    from ...convert.files.output import Progress
+    from ...convert.files.output_file import Progress
 
 _EVERY_S = 0.1
 _TERMINATED = 143
@@ -60,7 +60,7 @@ class OutOptions:
 
 def read_size(text: str | None) -> int | None:
     """Of --split-max-size."""
-    from ...convert.files.sharding import parse_size
+    from ...convert.files.recombine import parse_size
 
     try:
         return None if text is None else parse_size(text)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,8 +18,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from ...core.errors import NextnError
 from ...core.gguf.shown import shown
-from .failures import FINAL, RemoteError, TransientError, busy, named, reason
 
 T = TypeVar("T")
 
@@ -28,10 +30,24 @@ _PROGRESS_BYTES: Final = 1 << 16  # less than this between two failures is no pr
 _LONGEST_WAIT_S: Final = 20.0  # that a server may ask for before the next try
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# No server of that name, none that listens, no trusted certificate: another try fails as well.
+_FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class Client:
+class RemoteError(NextnError):
+    """Something on a server cannot be read."""
+
+
+class TransientError(Exception):
+    """Worth another try."""
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class HttpClient:
     """Requests one after the other; not for several threads at once."""
 
     def __init__(
@@ -50,9 +66,9 @@ class Client:
         self._asked = self._home[1]  # the host of the latest request
         self._moved: dict[str, str] = {}  # where a URL led to; such places expire
 
-    def twin(self) -> Client:
+    def twin(self) -> HttpClient:
         """For another thread: the same, with connections of its own."""
-        return Client(
+        return HttpClient(
             self.endpoint,
             self._token,
             timeout_s=self._timeout_s,
@@ -254,8 +270,8 @@ class Client:
         if status == 429 or status >= 500:
             asked = response.headers.get("Retry-After", "")
             wait_s = min(float(asked), _LONGEST_WAIT_S) if asked.isdecimal() else 0.0
-            return TransientError(busy(status), wait_s)
-        return RemoteError(f"{what}: {reason(status, has_token=self._token is not None)}")
+            return TransientError(_busy(status), wait_s)
+        return RemoteError(f"{what}: {_reason(status, has_token=self._token is not None)}")
 
     def _retried(self, attempt: Callable[[], T], what: str) -> T:
         failures = 0
@@ -268,9 +284,9 @@ class Client:
                 self._wait(error, failures, what)
 
     def _wait(self, error: Exception, failures: int, what: str) -> None:
-        is_final = isinstance(error, FINAL)
+        is_final = isinstance(error, _FINAL)
         if is_final or failures > self._retries:
-            raise RemoteError(f"{what}: {named(error, self._asked, self._timeout_s)}") from None
+            raise RemoteError(f"{what}: {_named(error, self._asked, self._timeout_s)}") from None
         asked = error.wait_s if isinstance(error, TransientError) else 0.0
         time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
 
@@ -281,10 +297,10 @@ class Client:
         self._connections.clear()
 
 
-def client_from_environment() -> Client:
+def client_from_environment() -> HttpClient:
     """HF_ENDPOINT, HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, as the hub's own tools read them."""
     timeout = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
-    return Client(
+    return HttpClient(
         os.environ.get("HF_ENDPOINT") or "https://huggingface.co",
         os.environ.get("HF_TOKEN") or None,
         timeout_s=float(timeout) if timeout.isdecimal() and int(timeout) else 30.0,
@@ -305,3 +321,37 @@ def _split(url: str) -> SplitResult:
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
     default = 443 if parts.scheme == "https" else 80
     return parts.scheme, parts.hostname or "", parts.port or default
+
+
+def _busy(status: int) -> str:
+    if status == 429:
+        return "the server has had too many requests (429); try later, or set HF_TOKEN"
+    return f"the server failed ({status}); try later"
+
+
+def _reason(status: int, *, has_token: bool) -> str:
+    match status:
+        case 401 if has_token:
+            return "the server does not take this HF_TOKEN (401), or there is no such repository"
+        case 401:
+            return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
+        case 403:
+            return (
+                "access is denied (403): a gated repository wants its terms accepted on its page, "
+                "and HF_TOKEN set"
+            )
+        case 404:
+            return "there is no such repository, revision or file (404)"
+    return f"the server answered with status {status}"
+
+
+def _named(error: Exception, host: str, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"{host} did not answer within {timeout_s:g} s"
+    if isinstance(error, TransientError):
+        return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {host} is not trusted ({error.verify_message})"
+    if isinstance(error, OSError):
+        return f"{host} cannot be reached: {error.strerror or error}"
+    return f"the server's answer makes no sense ({type(error).__name__})"
