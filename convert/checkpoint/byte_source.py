@@ -22,7 +22,7 @@ class ByteSource(Protocol):
 
 
 class LocalSource:
-    """A mapped file. Nothing is copied until somebody does arithmetic with it."""
+    """A mapped file. Nothing is copied before arithmetic is done with it."""
 
     def __init__(self, path: Path) -> None:
         self.label = shown_path(path)

@@ -1,6 +1,6 @@
 """Byte ranges over HTTP with the standard library: connections kept, failures in one line each.
 
-A server is as little to be believed as a file: statuses, ranges, sizes and redirects are checked.
+Statuses, ranges, sizes and redirects are checked: an answer may be wrong, as a file may be.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HttpClient:
         self._timeout_s, self._retries, self._pause_s = timeout_s, retries, pause_s
         self._home, self._token = _origin(_split(self.endpoint)), token
         self._connections: dict[tuple[str, str, int], HTTPConnection] = {}
-        self._asked = self._home[1]  # the host of the latest request
+        self._latest_host = self._home[1]
         self._moved: dict[str, str] = {}  # where a URL led to; such places expire
 
     def twin(self) -> HttpClient:
@@ -153,7 +153,7 @@ class HttpClient:
                 self._drop()  # the rest of the answer would be taken for the next one
 
     def _check_range(self, response: HTTPResponse, at: int, stop: int, size: int, what: str) -> int:
-        """Where the bytes of an answer end, if they are those that were asked for."""
+        """Where the bytes of an answer end. Raises if they are not the requested ones."""
         if response.status == 200:
             length = response.headers.get("Content-Length", "")
             if length.isdecimal() and int(length) != size:
@@ -215,7 +215,7 @@ class HttpClient:
     def _request(self, url: str, headers: dict[str, str]) -> HTTPResponse:
         parts = _split(url)
         origin = _origin(parts)
-        self._asked = origin[1]
+        self._latest_host = origin[1]
         sent = {"User-Agent": "nextn", "Accept-Encoding": "identity", **headers}
         is_private = parts.scheme == "https" or parts.hostname in _LOOPBACK
         if self._token and origin == self._home and is_private:
@@ -268,8 +268,8 @@ class HttpClient:
         self._drop()
         status = response.status
         if status == 429 or status >= 500:
-            asked = response.headers.get("Retry-After", "")
-            wait_s = min(float(asked), _LONGEST_WAIT_S) if asked.isdecimal() else 0.0
+            wanted = response.headers.get("Retry-After", "")
+            wait_s = min(float(wanted), _LONGEST_WAIT_S) if wanted.isdecimal() else 0.0
             return TransientError(_busy(status), wait_s)
         return RemoteError(f"{what}: {_reason(status, has_token=self._token is not None)}")
 
@@ -286,9 +286,11 @@ class HttpClient:
     def _wait(self, error: Exception, failures: int, what: str) -> None:
         is_final = isinstance(error, _FINAL)
         if is_final or failures > self._retries:
-            raise RemoteError(f"{what}: {_named(error, self._asked, self._timeout_s)}") from None
-        asked = error.wait_s if isinstance(error, TransientError) else 0.0
-        time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
+            raise RemoteError(
+                f"{what}: {_named(error, self._latest_host, self._timeout_s)}"
+            ) from None
+        wanted = error.wait_s if isinstance(error, TransientError) else 0.0
+        time.sleep(max(wanted, self._pause_s * 2 ** (failures - 1)))
 
     def _drop(self) -> None:
         for connection in self._connections.values():

@@ -1,6 +1,6 @@
 """A repository of the Hugging Face hub as a place of files, read in byte ranges.
 
-What is read is what is asked for: headers cost kilobytes, tensors their own bytes. `keep` fetches a
+Only the wanted bytes are read: headers cost kilobytes, tensors their own bytes. `keep` fetches a
 whole file into the cache folder instead.
 """
 

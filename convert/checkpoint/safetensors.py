@@ -1,4 +1,4 @@
-"""safetensors files: eight bytes of length, a JSON header, tensors. Nothing is believed unchecked.
+"""safetensors files: eight bytes of length, a JSON header, tensors. All of it is checked.
 
 Own reader, because one header parser then serves files, shards and byte ranges of a repository,
 and numpy has no bfloat16 or float8 of its own.
@@ -38,7 +38,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor where it lies; its numbers are read when somebody asks."""
+    """A tensor where it lies; its numbers are read on demand."""
 
     name: str
     dtype: str  # the format's word

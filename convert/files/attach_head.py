@@ -10,7 +10,7 @@ from ...core.errors import ConfigError, ModelError
 from ...core.gguf.quants import BlockFormat
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
-from ..heads.mtp_head import HeadTensor, MtpHead
+from ..heads.stored_head import HeadTensor, StoredHead
 from ..quantize.rules import KEEP
 from .head_fit import fit, suspicions, twin_of
 from .head_types import TypeChoice, encoded
@@ -45,7 +45,7 @@ def check_target(target: GgufFile, *, replaces: bool) -> ModelParts:
 
 def attach_head(
     target: GgufFile,
-    head: MtpHead,
+    head: StoredHead,
     output: OutputFile,
     choice: TypeChoice,
     *,
@@ -97,7 +97,7 @@ def copied(file: GgufFile, name: str) -> TensorData:
     return TensorData(name, tensor.shape, tensor.format, file.ranges[name])
 
 
-def _head_tensors(head: MtpHead, parts: ModelParts, choice: TypeChoice) -> Iterator[TensorData]:
+def _head_tensors(head: StoredHead, parts: ModelParts, choice: TypeChoice) -> Iterator[TensorData]:
     n_layers = parts.n_trunk + len(head.blocks)
     for index, block in enumerate(head.blocks):
         for tensor in block:

@@ -10,12 +10,12 @@ from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.types import ValueType
 from ..heads.lazy_values import Floats
-from ..heads.mtp_head import HeadTensor, MtpHead
+from ..heads.stored_head import HeadTensor, StoredHead
 from .layer_keys import LAYER_KEYS
 from .model_parts import ModelParts, parts_of, pieces_of, some_rows, split_name
 
 
-def read_gguf_head(file: GgufFile) -> MtpHead:
+def read_gguf_head(file: GgufFile) -> StoredHead:
     parts = parts_of(file)
     if not parts.n_heads:
         raise ModelError(
@@ -29,7 +29,7 @@ def read_gguf_head(file: GgufFile) -> MtpHead:
             pieces, place = partial(pieces_of, tensor), file.ranges[name]
             found = HeadTensor(stem, tensor.shape, tensor.format, pieces, place)
             blocks[block - parts.n_trunk].append(found)
-    return MtpHead(
+    return StoredHead(
         label=file.label,
         architecture=parts.architecture,
         n_trunk=parts.n_trunk,

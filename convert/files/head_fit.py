@@ -11,7 +11,7 @@ import numpy as np
 from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
 from ..heads.lazy_values import Floats
-from ..heads.mtp_head import EH_PROJ, EMBED, OWN_HEAD, HeadTensor, MtpHead
+from ..heads.stored_head import EH_PROJ, EMBED, OWN_HEAD, HeadTensor, StoredHead
 from .gguf_head import GgufTrunk
 from .model_parts import ModelParts, Shapes
 
@@ -32,7 +32,7 @@ _EXACT_APART: Final = 0.02
 _SAMPLED_ROWS: Final = 8
 
 
-def fit(head: MtpHead, target: GgufFile, parts: ModelParts) -> MtpHead:
+def fit(head: StoredHead, target: GgufFile, parts: ModelParts) -> StoredHead:
     """The head with shapes written as the target does. Raises what makes it impossible."""
     if head.architecture != parts.architecture:
         raise ModelError(
@@ -147,7 +147,7 @@ def _is_of_ffn(stem: str) -> bool:
     return stem.startswith(("ffn_", "exp_probs_b")) and "norm" not in stem
 
 
-def _nextn_problems(head: MtpHead, target: GgufFile) -> list[str]:
+def _nextn_problems(head: StoredHead, target: GgufFile) -> list[str]:
     table = target.tensors.get("token_embd.weight")
     width = target.metadata.int("embedding_length", low=1)
     wanted: dict[str, tuple[int, ...]] = {EH_PROJ: (width, 2 * width)}
@@ -169,7 +169,7 @@ def _nextn_problems(head: MtpHead, target: GgufFile) -> list[str]:
 # Suspicions --------------------------------------------------------------------------------------
 
 
-def suspicions(head: MtpHead, target: GgufFile, parts: ModelParts) -> list[str]:
+def suspicions(head: StoredHead, target: GgufFile, parts: ModelParts) -> list[str]:
     """What differs between the model that the head was trained with and this one."""
     found = []
     ours = target.metadata.entry("tokenizer.ggml.tokens").value if _has_tokens(target) else None

@@ -1,4 +1,4 @@
-"""SequenceStart what a head is taken from: a checkpoint, one file of it, or a GGUF.
+"""The source that a head is taken from: a checkpoint, one file of it, or a GGUF.
 
 Files of a checkpoint are read, not mapped: pages of a mapping stay with the process that touched
 them, and a head may have many gigabytes.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, ModelError
 from ...core.gguf.quants import BlockFormat, find_format
-from ..heads.mtp_head import HeadTensor
+from ..heads.stored_head import HeadTensor
 from ..quantize.encode import ENCODED, encode
 from ..quantize.plan import fitting
 from ..quantize.rules import KEEP, Rule
@@ -19,7 +19,7 @@ from ..quantize.slabs import HALVES, LARGEST_HALF
 
 TYPES: Final = (KEEP, *(name.lower() for name in ENCODED))
 _AT_ONCE: Final = 1 << 16  # numbers; a multiple of all block sizes
-# Read as floats by everybody, whatever the rest of a file is.
+# All readers expect floats here, whatever the rest of a file is.
 _ALWAYS_F32: Final = (
     "norm", "ffn_gate_inp", "attn_sinks", "exp_probs_b", "indexer.k_norm", "indexer_compressor_ape",
     "indexer_compressor_gate", "hc_attn_", "hc_ffn_",
@@ -68,7 +68,7 @@ def is_kept_float(tensor: HeadTensor) -> bool:
 
 
 def encoded(tensor: HeadTensor, form: BlockFormat) -> Callable[[], Iterator[NDArray[Any]]]:
-    """Its bytes, when they are asked for."""
+    """A function that encodes and yields its bytes."""
 
     most = LARGEST_HALF if form.name in HALVES else np.inf
 

@@ -22,7 +22,7 @@ _FFN: Final = frozenset(
     {"feed_forward_length", "expert_feed_forward_length", "expert_shared_feed_forward_length",
      "expert_count", "expert_used_count"}
 )  # fmt: skip
-# What a block of a head has where nobody says otherwise.
+# Values for a block of a head where its source has none.
 _PLAIN: Final[Mapping[str, Any]] = {
     "attention.sliding_window_pattern": False,
     "attention.recurrent_layers": False,

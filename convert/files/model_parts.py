@@ -13,7 +13,7 @@ from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.tensors import Tensor
 from ..heads.lazy_values import Floats
-from ..heads.mtp_head import EH_PROJ
+from ..heads.stored_head import EH_PROJ
 
 _BLOCK: Final = re.compile(r"blk\.(\d{1,5})\.(.+)")
 _PIECE_ELEMENTS: Final = 1 << 22

@@ -1,7 +1,7 @@
 """Where a file is written to: nothing is lost there, and nothing half done is left.
 
-All of it is said before the first byte is written: what exists, what is the source itself, what is
-a link, what cannot be written to, and whether there is room.
+Everything is checked before the first byte is written: whether the output exists, is an input, is a
+link, can be written to, and whether there is room.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _check_unchanged(sources: list[GgufFile]) -> None:
 
 
 def check_output(output: OutputFile, inputs: Iterable[Path], total: int) -> None:
-    """`total`: bytes of tensors. For whoever does something slow first."""
+    """`total`: bytes of tensors. Also for callers that do something slow before they write."""
     path = output.path
     folder = path.parent
     if path.is_dir():
@@ -132,7 +132,7 @@ def _refuse_inputs(output: OutputFile, inputs: list[Path]) -> None:
 
 
 def _refuse_link(path: Path) -> None:
-    """It would be replaced by a file, or what it leads to written over: neither is asked for."""
+    """A link would be replaced by a file, or the file that it leads to be overwritten."""
     if path.is_symlink():
         raise ConfigError(
             f"{shown_path(path)} is a symbolic link to {shown_path(path.resolve())}; give a plain "

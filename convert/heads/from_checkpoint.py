@@ -16,7 +16,7 @@ from .family_table import BY_MODEL_TYPE, FAMILIES
 from .head_block import TargetStyle, read_block
 from .lazy_values import Floats
 from .mtp_family import MtpFamily, Names
-from .mtp_head import EMBED, OWN_HEAD, HeadTensor, MtpHead
+from .stored_head import EMBED, OWN_HEAD, HeadTensor, StoredHead
 
 _SAMPLED: Final = 16  # rows at a time
 _N_LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layers")
@@ -29,11 +29,11 @@ _COPIES: Final = {
 
 def read_checkpoint_head(
     checkpoint: Checkpoint, architecture: str, names: Iterable[str], *, keep_copies: bool = False
-) -> MtpHead:
+) -> StoredHead:
     """For a target of this architecture whose tensors have these `names`.
 
-    `keep_copies`: also an embedding or output matrix that equals the trunk's, which whoever runs
-    the head would take in its place.
+    `keep_copies`: also an embedding or output matrix that equals the trunk's, which readers of the
+    file would take in its place.
     """
     weights = CheckpointWeights(checkpoint)
     family = _find_family(weights, architecture)
@@ -51,8 +51,8 @@ def read_checkpoint_head(
         remarks += [_no_place(inner) for inner in family.left_out if inner in block_names]
     expected = weights.config.get("num_nextn_predict_layers")
     if isinstance(expected, int) and expected > len(blocks):
-        remarks.append(f"config.json speaks of {expected} heads, the files hold {len(blocks)}")
-    return MtpHead(
+        remarks.append(f"config.json says {expected} heads, the files hold {len(blocks)}")
+    return StoredHead(
         label=weights.label,
         architecture=family.architecture,
         n_trunk=n_trunk,

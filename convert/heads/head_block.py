@@ -28,7 +28,7 @@ from .lazy_values import (
     turned,
 )
 from .mtp_family import MtpFamily, Names
-from .mtp_head import HeadTensor
+from .stored_head import HeadTensor
 
 _EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
 _STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")

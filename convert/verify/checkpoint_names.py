@@ -77,7 +77,7 @@ class SortedLayers:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a model with eyes, the part that is its language model."""
+    """The language model's part of the configuration, where images are another part."""
     inner = config.get("text_config")
     return inner if isinstance(inner, Mapping) else config
 

@@ -53,7 +53,7 @@ def _check_blocks(facts: GgufFacts, n_blocks: int, report: FileReport) -> None:
             else "",
         )
     absent = sorted(expected - set(facts.blocks))
-    absent = [n for n in absent if n not in facts.head_blocks]  # `head` speaks of these
+    absent = [n for n in absent if n not in facts.head_blocks]  # `head_rules` reports these
     if absent and facts.blocks:
         report.problem(
             Subject.MODEL,

@@ -14,7 +14,7 @@ from .verdict import FileReport, MemoryFacts, Subject
 if TYPE_CHECKING:
     from ...core.models import Survey
 
-_USUAL_CONTEXT: Final = 8192  # of a run that asks for nothing
+_USUAL_CONTEXT: Final = 8192  # tokens, where a run sets no context
 _CHECKPOINTS: Final = 2  # states that a run keeps beside the one of its sequence
 
 

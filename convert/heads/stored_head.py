@@ -36,7 +36,7 @@ class TrunkRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class MtpHead:
+class StoredHead:
     label: str
     architecture: str
     n_trunk: int  # layers of the model that it belongs to
