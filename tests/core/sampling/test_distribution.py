@@ -1,4 +1,4 @@
-"""Acceptance by p/q, computed and drawn: the outcome has the target's distribution for any drafter."""
+"""Acceptance by p/q, computed and drawn: the outcome has the target's distribution."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_is_left_has_to_be_normalised() -> None:
     assert outcome(p, q, chance, bare).sum() < 0.9
 
 
-# The distribution that a sampler has ---------------------------------------------------------------
+# The distribution of a sampler --------------------------------------------------------------------
 
 LOGITS = np.array([2.0, -1.0, 0.5, 1.5, -np.inf, 0.0, 1.0, 0.7, -3.0], np.float32)
 CHAINS = [
