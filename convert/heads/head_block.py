@@ -30,8 +30,8 @@ from .lazy_values import (
 from .mtp_family import MtpFamily, Names
 from .stored_head import HeadTensor
 
-_EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
-_STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
+EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
+STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
 _IGNORED: Final = ("rotary_emb.inv_freq", "self_attn.rotary_emb.inv_freq")
 _KEPT: Final = {"F64": "F32", "F32": "F32", "F16": "F16", "BF16": "BF16"}
 _HALVES: Final = ("nextn.e_proj.weight", "nextn.h_proj.weight")
@@ -87,9 +87,9 @@ def read_block(
     for inner, name in names.items():
         if inner in _IGNORED or inner in family.left_out:
             continue
-        if match := _EXPERT.fullmatch(inner):
+        if match := EXPERT.fullmatch(inner):
             experts.setdefault(match[2], {})[int(match[1])] = weights.values(name)
-        elif match := _STACK.fullmatch(inner):
+        elif match := STACK.fullmatch(inner):
             _slice_stack(weights, name, match[1], experts)
         elif stem := family.stem(inner):
             block[stem] = _vector_or_matrix(weights, name, inner)

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from ...core.models import ARCHITECTURES
 from ..checkpoint.folder import Checkpoint
+from ..heads.checkpoint_weights import CheckpointWeights
 from ..heads.family_table import find_mtp_family
 from .checkpoint_names import (
-    LayerNames,
-    SortedLayers,
+    BESIDE,
+    HeadNames,
     declared_heads,
     find_architecture,
-    lost_experts,
-    missing_of,
+    head_names,
     number,
-    sort_layers,
     text_config,
+    trunk_layers,
 )
 from .gguf_facts import listing
 from .template_facts import describe_template
@@ -38,20 +38,19 @@ from .verdict import (
 _RECIPES: Final = {"BF16": 16.0, "Q8_0": 8.5, "Q6_K": 6.56, "Q4_K_M": 4.85}
 MAX_LAYERS: Final = 10_000  # more are damage
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
-_BESIDE: Final = ("_scale", "_scale_inv", "_scale_2", "_zero_point")
 
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
     config, tensors = checkpoint.config, checkpoint.tensors
     n_trunk = number(config, "num_hidden_layers", "n_layer", "num_layers")
     n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
-    layers = sort_layers(tensors, n_trunk)
     architecture = find_architecture(config)
+    trunk, heads = trunk_layers(tensors, n_trunk), _heads(checkpoint, architecture, n_trunk)
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.n_bytes
     counts = Counter(tensor.dtype for tensor in tensors.values())
-    n = sum(math.prod(t.shape) for name, t in tensors.items() if not name.endswith(_BESIDE))
+    n = sum(math.prod(t.shape) for name, t in tensors.items() if not name.endswith(BESIDE))
     report = FileReport(
         label=checkpoint.label,
         kind="checkpoint",
@@ -68,14 +67,25 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
         width=number(config, "hidden_size") or None,
         runs_here=architecture in ARCHITECTURES,
         types=[TypeCount(name, counts[name], size) for name, size in sizes.most_common()],
-        layers=_layers(config, layers, n_trunk),
+        layers=_layers(config, trunk, len(heads), n_trunk),
         tokenizer=_tokenizer(checkpoint),
         template=_template(checkpoint),
         becomes={recipe: int(n * bits / 8) for recipe, bits in _RECIPES.items()},
     )
-    _check(checkpoint, report, layers, n_trunk)
-    report.drafters = [_mtp(checkpoint, report, layers)]
+    _check(checkpoint, report, trunk, n_trunk)
+    _check_heads(checkpoint, report, heads)
+    report.drafters = [_mtp(checkpoint, report, len(heads), has_trunk=bool(trunk))]
     return report
+
+
+def _heads(checkpoint: Checkpoint, architecture: str, n_trunk: int) -> list[HeadNames]:
+    family = find_mtp_family(architecture)
+    if not family.architecture:
+        return []
+    weights = CheckpointWeights(checkpoint)
+    pattern = weights.config.get("layers_block_type")  # Nemotron-H counts these
+    n_trunk = len(pattern) if isinstance(pattern, list) and pattern else n_trunk
+    return head_names(weights, family, n_trunk)
 
 
 def _what(config: Mapping[str, Any], architecture: str) -> str:
@@ -101,14 +111,18 @@ def _quantisation(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def _layers(config: Mapping[str, Any], layers: SortedLayers, n_trunk: int) -> LayerCounts:
-    trunk = list(layers.trunk.values())
+def _layers(
+    config: Mapping[str, Any], trunk: Mapping[int, set[str]], n_heads: int, n_trunk: int
+) -> LayerCounts:
+    def count(*parts: str) -> int:
+        return sum(any(p in name for name in names for p in parts) for names in trunk.values())
+
     return LayerCounts(
         trunk=len(trunk) or n_trunk,
-        attention=sum(bool(layer.starting("self_attn.")) for layer in trunk),
-        recurrent=sum(bool(layer.starting("linear_attn.")) for layer in trunk),
-        moe=sum(any("experts." in name or "moe." in name for name in la.names) for la in trunk),
-        heads=len(layers.heads),
+        attention=count("self_attn."),
+        recurrent=count("linear_attn."),
+        moe=count("experts.", "moe."),
+        heads=n_heads,
         experts=number(config, "num_experts", "n_routed_experts", "num_local_experts"),
         experts_used=number(config, "num_experts_per_tok"),
     )
@@ -135,7 +149,9 @@ def _template(checkpoint: Checkpoint) -> TemplateFacts | None:
     return describe_template(source, tuple(names)) if isinstance(source, str) else None
 
 
-def _check(checkpoint: Checkpoint, report: FileReport, layers: SortedLayers, n_trunk: int) -> None:
+def _check(
+    checkpoint: Checkpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
+) -> None:
     if checkpoint.absent:
         report.problem(
             Subject.MODEL,
@@ -143,13 +159,13 @@ def _check(checkpoint: Checkpoint, report: FileReport, layers: SortedLayers, n_t
             f"has: {listing(list(checkpoint.absent), 6)}",
             "fetch the files again, all of one revision",
         )
-    absent = sorted(set(range(n_trunk)) - set(layers.trunk))
-    if layers.trunk and absent:
+    absent = sorted(set(range(n_trunk)) - set(trunk))
+    if trunk and absent:
         report.problem(
             Subject.MODEL,
             f"layers {listing([str(n) for n in absent])} of {n_trunk} have no tensors",
         )
-    elif not layers.trunk:
+    elif not trunk:
         report.note(Subject.MODEL, "this is no whole model: of the layers only those of a head")
     if report.tokenizer is None:
         report.warning(
@@ -158,52 +174,49 @@ def _check(checkpoint: Checkpoint, report: FileReport, layers: SortedLayers, n_t
         )
     if report.template and report.template.error:
         report.warning(Subject.MODEL, f"the chat template fails: {report.template.error}")
-    for n, head in sorted(layers.heads.items()):
-        _check_head(checkpoint, report, layers, n, head)
-    declared = declared_heads(checkpoint.config)
-    if layers.heads and declared and len(layers.heads) != declared:
-        report.warning(
-            Subject.HEAD,
-            f"the configuration says {declared} MTP layers, {len(layers.heads)} are here",
-        )
 
 
-def _check_head(
-    checkpoint: Checkpoint, report: FileReport, layers: SortedLayers, n: int, head: LayerNames
-) -> None:
-    missing = missing_of(head, layers)
-    lost = lost_experts(head, layers)
-    if missing or lost:
-        parts = ([listing(missing)] if missing else []) + ([lost] if lost else [])
-        report.problem(
-            Subject.HEAD,
-            f"MTP layer {n} is incomplete: {'; '.join(parts)}",
-            "fetch the files that model.safetensors.index.json names for it",
-        )
-    width = report.width
-    both = layers.shared.names | head.names
-    for inner in ("eh_proj.weight", "fc.weight"):
-        tensor = checkpoint.tensors.get(both.get(inner, ""))
-        if tensor is not None and width and tensor.shape != (width, 2 * width):
+def _check_heads(checkpoint: Checkpoint, report: FileReport, heads: list[HeadNames]) -> None:
+    n_experts = report.layers.experts if report.layers else 0
+    for n, head in enumerate(heads):
+        if missing := head.missing(n_experts):
             report.problem(
                 Subject.HEAD,
-                f"{tensor.name} has shape {tensor.shape}, expected {(width, 2 * width)}",
+                f"MTP layer {n} is incomplete: {listing(missing)}",
+                "fetch the files that model.safetensors.index.json names for it",
             )
+        stored = head.projection
+        expected = (report.width, 2 * (report.width or 0))
+        if stored is not None and report.width and stored.shape != expected:
+            text = f"{stored.name} has shape {stored.shape}, expected {expected}"
+            report.problem(Subject.HEAD, text)
+    declared = declared_heads(checkpoint.config)
+    if heads and declared and len(heads) != declared:
+        report.warning(
+            Subject.HEAD,
+            f"the configuration says {declared} MTP layers, {len(heads)} are here",
+        )
 
 
-def _mtp(checkpoint: Checkpoint, report: FileReport, layers: SortedLayers) -> DrafterVerdict:
+def _mtp(
+    checkpoint: Checkpoint, report: FileReport, n_heads: int, *, has_trunk: bool
+) -> DrafterVerdict:
     place = quote(checkpoint.label)
     declared, arch = declared_heads(checkpoint.config), report.architecture
     if report.has_problem(Subject.HEAD):
         return DrafterVerdict("mtp", False, "the head is broken, see below")
-    if layers.heads:
-        noun = "head" if len(layers.heads) == 1 else f"{len(layers.heads)} heads"
-        if report.runs_here and layers.trunk:
+    if n_heads:
+        noun = "head" if n_heads == 1 else f"{n_heads} heads"
+        if report.runs_here and has_trunk:
             command = f"spec convert hf {place} -o MODEL.gguf"
             return DrafterVerdict("mtp", True, f"complete {noun}; goes into the GGUF", command)
         command = f"spec convert attach MODEL.gguf --from {place} -o OUT.gguf"
         return DrafterVerdict("mtp", True, f"complete {noun}; can be attached to a GGUF", command)
-    if declared or find_mtp_family(arch).always_has_head:
+    family = find_mtp_family(arch)
+    if declared and not family.architecture:
+        text = f"the configuration says {declared}, but no head of this architecture is known"
+        return DrafterVerdict("mtp", False, text)
+    if declared or family.always_has_head:
         why = f"the configuration says {declared}" if declared else f"{arch} comes with one"
         report.warning(
             Subject.HEAD,
