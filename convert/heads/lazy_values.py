@@ -4,7 +4,6 @@ unless it is small or has to be turned round.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,10 +31,6 @@ class LazyValues:
         parts = [piece.reshape(-1) for piece in self.pieces()]
         flat = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return flat.reshape(self.shape)
-
-    def reshaped(self, *shape: int) -> LazyValues:
-        assert math.prod(shape) == math.prod(self.shape)
-        return LazyValues(shape, self.dtype, self.pieces)
 
 
 def stored(tensor: StoredTensor) -> LazyValues:

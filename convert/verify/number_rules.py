@@ -1,7 +1,7 @@
 """What the numbers of a head give away: NaN, norms that were shifted once too often or too seldom,
 types that cost more than they give.
 
-Read are norms, and the blocks of the head; `spec convert check` reads everything.
+Only vectors and the blocks of the head are read; `spec convert check` scans all tensors before.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,7 +96,7 @@ def _named(start: bytes) -> str:
 def _check_shards(path: Path) -> None:
     """All that are missing at once, not the first alone."""
     with path.open("rb") as file:
-        header = _grow(lambda n: file.read(n), path.stat().st_size, shown_path(path))
+        header = _grow(file.read, path.stat().st_size, shown_path(path))
     paths = shard_paths(path, Metadata(header.entries, shown_path(path)))
     missing = [other.name for other in paths if not other.is_file()]
     if missing:
@@ -105,9 +106,8 @@ def _check_shards(path: Path) -> None:
         )
 
 
-def _grow(more: object, size: int, label: str) -> Header:
-    """Read as much of a file's beginning as its header turns out to need."""
-    assert callable(more)
+def _grow(more: Callable[[int], bytes], size: int, label: str) -> Header:
+    """The header of a file, of which as much is read as it turns out to need."""
     data, wanted = b"", min(FIRST_BYTES, size)
     while True:
         data += more(wanted - len(data))
@@ -159,7 +159,7 @@ def _remote_header(repository: Repository, name: str) -> tuple[Header, int]:
 
 
 def _without_numbers(info: TensorInfo) -> Tensor:
-    """Its size and nothing else; vectors are ones, so that what divides by them goes well."""
+    """Its size and nothing else; vectors are ones, so that divisions by them are finite."""
     if info.format.name == "F32" and info.n_bytes <= 4 * _SMALL:
         data = np.ones(info.n_bytes // 4, "<f4").view(np.uint8)
     else:

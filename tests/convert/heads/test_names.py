@@ -202,7 +202,7 @@ def test_no_name_is_passed_over(architecture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_the_doctor_finds_the_head(architecture: str, tmp_path: Path) -> None:
+def test_inspect_finds_the_head(architecture: str, tmp_path: Path) -> None:
     """In the checkpoint, and in the file that got it."""
     source = checkpoint(tmp_path / "hub", architecture, tensors_of(architecture))
     report = examine(open_anything(str(source)))

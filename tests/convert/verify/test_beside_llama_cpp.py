@@ -1,4 +1,4 @@
-"""The doctor's word against llama.cpp's: what it calls refused is refused, what is sound drafts."""
+"""Our verdict against llama.cpp's: a file that we call refused is refused, a sound one drafts."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def numbers(name: str) -> Any:
     return np.zeros((E,) if "norm" in name else (E, E), np.float32)
 
 
-def doctor(path: Path) -> FileReport:
+def verdict_on(path: Path) -> FileReport:
     return examine(open_anything(str(path)))
 
 
@@ -127,7 +127,7 @@ def texts(report: FileReport, severity: Severity = Severity.PROBLEM) -> list[str
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_whole_head(kind: str, tmp_path: Path) -> None:
-    report = doctor(checkpoint(tmp_path / "c", kind))
+    report = verdict_on(checkpoint(tmp_path / "c", kind))
     assert report.findings == []
     (mtp,) = report.drafters
     assert mtp.works
@@ -145,7 +145,7 @@ def test_every_tensor_of_a_head_is_missed(kind: str, tmp_path: Path) -> None:
     for prefix, names in heads[:2]:
         for inner in names:
             name = f"{prefix}{inner}.weight"
-            report = doctor(checkpoint(tmp_path / "c", kind, name.__eq__))
+            report = verdict_on(checkpoint(tmp_path / "c", kind, name.__eq__))
             if inner in OPTIONAL:
                 assert report.is_sound, name
                 continue
@@ -164,7 +164,7 @@ def test_every_tensor_of_a_head_is_missed(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_head_that_was_dropped(kind: str, tmp_path: Path) -> None:
     prefixes = tuple(prefix for prefix, _ in FAMILIES[kind][1])
-    report = doctor(checkpoint(tmp_path / "c", kind, lambda name: name.startswith(prefixes)))
+    report = verdict_on(checkpoint(tmp_path / "c", kind, lambda name: name.startswith(prefixes)))
     assert report.is_sound, "as a model it is"
     (text,) = texts(report, Severity.WARNING)
     assert "they were dropped when this checkpoint was saved" in text
@@ -172,12 +172,12 @@ def test_a_head_that_was_dropped(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_head_of_another_width(tmp_path: Path) -> None:
-    (text,) = texts(doctor(checkpoint(tmp_path / "c", "qwen3_5", hidden_size=32)))
+    (text,) = texts(verdict_on(checkpoint(tmp_path / "c", "qwen3_5", hidden_size=32)))
     assert text == "mtp.fc.weight has shape (16, 32), expected (32, 64)"
 
 
 def test_the_head_alone(tmp_path: Path) -> None:
-    report = doctor(
+    report = verdict_on(
         checkpoint(tmp_path / "c", "glm4_moe", lambda n: not n.startswith("model.layers.2"))
     )
     assert "this is no whole model" in texts(report, Severity.NOTE)[0]
@@ -186,14 +186,14 @@ def test_the_head_alone(tmp_path: Path) -> None:
 
 def test_layers_that_are_gone(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", "qwen3_5", lambda n: n.startswith("model.layers.1."))
-    assert "layers 1 of 2 have no tensors" in texts(doctor(folder))
+    assert "layers 1 of 2 have no tensors" in texts(verdict_on(folder))
 
 
 def test_an_index_that_promises_too_much(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "c", "qwen3_5", lambda n: n.startswith("mtp."))
     named = {"mtp.fc.weight": "model.safetensors", "lm_head.weight": "model.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
-    (text,) = texts(doctor(folder))
+    (text,) = texts(verdict_on(folder))
     assert text.startswith("model.safetensors.index.json names 1 tensors that no file has: mtp.fc")
 
 
@@ -202,7 +202,7 @@ def test_a_language_model_inside_of_one_with_eyes(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     outer = {"model_type": "qwen3_5", "text_config": config, "architectures": ["X"]}
     (folder / "config.json").write_text(json.dumps(outer))
-    report = doctor(folder)
+    report = verdict_on(folder)
     assert (report.architecture, report.name, report.context) == ("qwen35", "X", None)
     assert report.drafters[0].works
 
@@ -220,7 +220,7 @@ def test_the_chat_template(stored: str, tmp_path: Path) -> None:
         both = [{"name": "default", "template": source}, {"name": "rag", "template": "x"}]
         value: Any = source if stored == "json" else both
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}))
-    found = doctor(folder).template
+    found = verdict_on(folder).template
     assert found is not None
     assert (found.tools, found.system, found.thinking) == (True, True, "enable_thinking")
     assert found.names == (("rag",) if stored == "list" else ())
@@ -237,5 +237,5 @@ def test_hostile_configurations(tmp_path: Path) -> None:
         {"model_type": "qwen3_5", "num_hidden_layers": 2**31 - 1},
     ):
         (folder / "config.json").write_text(json.dumps(config))
-        report = doctor(folder)
+        report = verdict_on(folder)
         assert all("\n" not in f.text and len(f.text) < 400 for f in report.findings)

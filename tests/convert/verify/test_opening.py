@@ -34,7 +34,7 @@ from nextn.core.gguf.writer import TensorData, write_gguf
 Command = Callable[[list[str]], int]
 
 
-def doctor(path: Path | str) -> FileReport:
+def verdict_on(path: Path | str) -> FileReport:
     return examine(open_anything(str(path)))
 
 
@@ -85,7 +85,7 @@ KINDS: list[tuple[dict[str, Any], tuple[str, ...], str, str]] = [
 def test_kinds(
     keys: dict[str, Any], names: tuple[str, ...], kind: str, what: str, tmp_path: Path
 ) -> None:
-    report = doctor(small(tmp_path / "x.gguf", keys, *names))
+    report = verdict_on(small(tmp_path / "x.gguf", keys, *names))
     assert report.kind == kind
     assert what in report.what
     assert report.drafters == []
@@ -107,11 +107,11 @@ def head_only(path: Path, *, bare: bool = False) -> Path:
 
 def test_an_mtp_head_alone(tmp_path: Path) -> None:
     path = head_only(tmp_path / "mtp-nano.gguf")
-    report = doctor(path)
+    report = verdict_on(path)
     assert (report.kind, report.is_sound) == ("mtp-head", True)
     (mtp,) = report.drafters
     assert (mtp.works, mtp.command) == (True, f"spec generate -m MODEL.gguf -md {path}")
-    bare = doctor(head_only(tmp_path / "bare.gguf", bare=True))
+    bare = verdict_on(head_only(tmp_path / "bare.gguf", bare=True))
     (found,) = bare.findings
     assert "missing: spec borrows these from the model, llama.cpp needs them" in found.text
     paired = examine(open_anything(str(nano.path())), open_anything(str(path)))
@@ -156,12 +156,12 @@ def shards(tmp_path: Path) -> list[Path]:
 
 
 def test_any_part_opens_the_set(shards: list[Path]) -> None:
-    whole = doctor(nano.path())
+    whole = verdict_on(nano.path())
     for path in shards:
-        report = doctor(path)
+        report = verdict_on(path)
         assert (report.is_sound, report.files) == (True, len(shards))
         assert report.parameters == whole.parameters
-    assert doctor(shards[0].parent).files == len(shards), "a folder with one set"
+    assert verdict_on(shards[0].parent).files == len(shards), "a folder with one set"
 
 
 def test_missing_parts_are_named(shards: list[Path]) -> None:
@@ -169,7 +169,7 @@ def test_missing_parts_are_named(shards: list[Path]) -> None:
     for path in shards[1:]:
         path.unlink()
     with pytest.raises(NextnError) as caught:
-        doctor(shards[0])
+        verdict_on(shards[0])
     assert all(path.name in str(caught.value) for path in shards[1:])
     assert f"{len(shards) - 1} of its {len(shards)} parts missing" in str(caught.value)
 
@@ -193,23 +193,23 @@ def test_files_that_are_no_model(data: bytes, message: str, tmp_path: Path) -> N
     path = tmp_path / "x.bin"
     path.write_bytes(data)
     with pytest.raises(NextnError, match=message) as caught:
-        doctor(path)
+        verdict_on(path)
     assert "\n" not in str(caught.value)
 
 
 def test_folders_that_are_no_model(tmp_path: Path) -> None:
     with pytest.raises(NextnError, match="neither a GGUF file nor a checkpoint"):
-        doctor(tmp_path)
+        verdict_on(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(NextnError, match=r"has no \.safetensors file"):
-        doctor(tmp_path)
+        verdict_on(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(NextnError, match="only pickled weights"):
-        doctor(tmp_path)
+        verdict_on(tmp_path)
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(nano.path().read_bytes())
     with pytest.raises(NextnError, match=r"has 2 GGUF files: give one of them, .*: a.gguf, b.gg"):
-        doctor(tmp_path)
+        verdict_on(tmp_path)
     for text in ("nowhere.gguf", "no/where.gguf", "a/b/c/../d", "\0"):
         with pytest.raises(NextnError, match="no such file or folder"):
             open_anything(text)
@@ -286,9 +286,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def test_a_gguf_in_a_repository_costs_its_header(hub: Hub) -> None:
-    local = doctor(nano.path())
+    local = verdict_on(nano.path())
     hub.files["nano.gguf"] = nano.path().read_bytes()
-    report = doctor("owner/name")
+    report = verdict_on("owner/name")
     assert hub.sent < 600_000, "the vocabulary is in the header"
     assert (report.label, report.bytes) == ("owner/name/nano.gguf", local.bytes)
     for name in ("parameters", "layers", "tokenizer", "template", "memory", "types"):
@@ -305,21 +305,21 @@ def test_many_files_in_a_repository(hub: Hub) -> None:
         NextnError,
         match=r"owner/name has 2 GGUF files: give one of them, owner/name/FILE: a.gguf, sub/b.gguf",
     ):
-        doctor("owner/name")
+        verdict_on("owner/name")
     for text in ("owner/name/sub/b.gguf", f"owner/name@{COMMIT}:sub/b.gguf"):
-        assert doctor(text).parameters > 1_000_000
+        assert verdict_on(text).parameters > 1_000_000
     with pytest.raises(NextnError, match=r"owner/name has no file 'c\.gguf'"):
-        doctor("owner/name/c.gguf")
+        verdict_on("owner/name/c.gguf")
 
 
 def test_shards_in_a_repository(hub: Hub, shards: list[Path]) -> None:
     hub.files |= {f"deep/{path.name}": path.read_bytes() for path in shards}
-    report = doctor("owner/name")
+    report = verdict_on("owner/name")
     assert (report.files, report.is_sound) == (len(shards), True)
-    assert report.parameters == doctor(nano.path()).parameters
+    assert report.parameters == verdict_on(nano.path()).parameters
     del hub.files[f"deep/{shards[1].name}"]
     with pytest.raises(NextnError, match=f"parts are missing: deep/{shards[1].name}"):
-        doctor("owner/name")
+        verdict_on("owner/name")
 
 
 @given(cut=st.integers(8, 200_000))
@@ -363,7 +363,7 @@ def test_a_checkpoint_in_a_repository(hub: Hub, tmp_path: Path) -> None:
     )
     (tmp_path / "tokenizer.json").write_text("{}")
     hub.add_folder(tmp_path)
-    report = doctor("owner/name")
+    report = verdict_on("owner/name")
     assert (report.kind, report.architecture, report.parameters) == (
         "checkpoint",
         "qwen35",

@@ -1,4 +1,4 @@
-"""What the doctor says of files with one thing wrong in them, and of files with nothing wrong."""
+"""The verdict on files with one thing wrong in them, and on files with nothing wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Keys = dict[str, Any]
 Edit = Callable[[Keys, Tensors], None]
 
 
-def doctor(path: Path) -> FileReport:
+def verdict_on(path: Path) -> FileReport:
     return examine(open_anything(str(path)))
 
 
@@ -42,7 +42,7 @@ def ours(folder: Path, name: str = "qwen35", edit: Edit | None = None, mtp: bool
 
 @pytest.mark.parametrize("name", WITH_MTP)
 def test_a_whole_head_of_a_family_that_runs_here(name: str, tmp_path: Path) -> None:
-    report = doctor(ours(tmp_path, name))
+    report = verdict_on(ours(tmp_path, name))
     assert texts(report) == texts(report, Severity.WARNING) == []
     assert report.runs_here
     mtp = report.drafters[0]
@@ -54,7 +54,7 @@ def test_a_whole_head_of_a_family_that_runs_here(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_whole_head_of_other_families(name: str, tmp_path: Path) -> None:
-    report = doctor(family_file(tmp_path / "m.gguf", name))
+    report = verdict_on(family_file(tmp_path / "m.gguf", name))
     assert report.is_sound, texts(report)
     mtp = report.drafters[0]
     assert not mtp.works
@@ -64,7 +64,7 @@ def test_a_whole_head_of_other_families(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "qwen3moe", "mixtral", *WITH_MTP])
 def test_trunks_are_sound(name: str, tiny: Callable[..., Any]) -> None:
-    report = doctor(tiny(name).path)
+    report = verdict_on(tiny(name).path)
     assert report.is_sound, texts(report)
     mtp, ngram, draft = report.drafters
     assert not mtp.works
@@ -249,7 +249,7 @@ FAULTS: list[tuple[str, Edit, Subject, str]] = [
     ("edit", "part", "message"), [pytest.param(*fault[1:], id=fault[0]) for fault in FAULTS]
 )
 def test_one_fault(edit: Edit, part: Subject, message: str, tmp_path: Path) -> None:
-    report = doctor(ours(tmp_path, edit=edit))
+    report = verdict_on(ours(tmp_path, edit=edit))
     found = [f for f in report.findings if re.search(message, f.text)]
     assert len(found) == 1, [f.text for f in report.findings]
     assert (found[0].severity, found[0].part) == (Severity.PROBLEM, part)
@@ -261,14 +261,14 @@ def test_one_fault(edit: Edit, part: Subject, message: str, tmp_path: Path) -> N
         assert len(finding.text) < 400
 
 
-def test_several_faults_are_all_told(tmp_path: Path) -> None:
+def test_several_faults_are_all_reported(tmp_path: Path) -> None:
     def edit(keys: Keys, tensors: Tensors) -> None:
         change(attention__head_count_kv=[2, 2, 2, 2], feed_forward_length=[128] * 4)(keys, tensors)
         del tensors["blk.4.nextn.hnorm.weight"]
         del tensors["blk.2.ssm_a"]
         tensors["blk.4.attn_norm.weight"] = tensors["blk.4.attn_norm.weight"] - 1
 
-    said = "\n".join(texts(doctor(ours(tmp_path, edit=edit))))
+    said = "\n".join(texts(verdict_on(ours(tmp_path, edit=edit))))
     for part in ("head_count_kv has 4", "feed_forward_length has 4", "nextn.hnorm", "attn_norm"):
         assert part in said
 
@@ -279,7 +279,7 @@ def test_a_hole_in_the_trunk(tmp_path: Path) -> None:
         del tensors["blk.0.ffn_up.weight"]
         tensors["blk.1.strange.weight"] = np.zeros((4, 4), np.float32)
 
-    report = doctor(ours(tmp_path, edit=edit))
+    report = verdict_on(ours(tmp_path, edit=edit))
     (text,) = texts(report)
     assert text == "tensors are missing: blk.0.ffn_up.weight, blk.2.ssm_a"
     mtp = report.drafters[0]
@@ -288,7 +288,7 @@ def test_a_hole_in_the_trunk(tmp_path: Path) -> None:
     def add(keys: Keys, tensors: Tensors) -> None:
         tensors["blk.1.strange.weight"] = np.zeros((4, 4), np.float32)
 
-    (text,) = texts(doctor(ours(tmp_path, edit=add)))
+    (text,) = texts(verdict_on(ours(tmp_path, edit=add)))
     assert text.startswith("architecture qwen35 does not use blk.1.strange.weight")
 
 
@@ -301,7 +301,7 @@ def test_a_trunk_whose_norms_were_never_shifted(tmp_path: Path) -> None:
             if name.endswith("norm.weight") and "ssm_norm" not in name:
                 tensors[name] = tensors[name] - 1
 
-    report = doctor(ours(tmp_path, edit=edit, mtp=False))
+    report = verdict_on(ours(tmp_path, edit=edit, mtp=False))
     (text,) = texts(report)
     assert "the converter forgot to add one" in text
 
@@ -312,7 +312,7 @@ def test_norms_shifted_twice(tmp_path: Path) -> None:
             if name.startswith("blk.4.") and name.endswith("norm.weight"):
                 tensors[name] = tensors[name] + 1
 
-    (text,) = texts(doctor(ours(tmp_path, edit=edit)), Severity.WARNING)
+    (text,) = texts(verdict_on(ours(tmp_path, edit=edit)), Severity.WARNING)
     assert "shifted once too often" in text
     assert "blk.4.attn_q_norm.weight" in text
 
@@ -322,12 +322,12 @@ def test_large_norms_that_only_heads_have_are_no_suspicion(tmp_path: Path) -> No
         for name in ("enorm", "hnorm", "shared_head_norm"):
             tensors[f"blk.4.nextn.{name}.weight"] = tensors[f"blk.4.nextn.{name}.weight"] * 3
 
-    assert doctor(ours(tmp_path, edit=edit)).findings == []
+    assert verdict_on(ours(tmp_path, edit=edit)).findings == []
 
 
 def test_norms_around_zero_without_negative_ones_are_a_suspicion(tmp_path: Path) -> None:
     edit = set_tensor("blk.4.nextn.hnorm.weight", lambda a: abs(a - 1) * 0.5)
-    report = doctor(ours(tmp_path, edit=edit))
+    report = verdict_on(ours(tmp_path, edit=edit))
     assert report.is_sound
     (text,) = texts(report, Severity.WARNING)
     assert "not shifted by one" in text
@@ -341,7 +341,7 @@ def test_norms_of_other_families_are_not_expected_at_one(tmp_path: Path) -> None
             if "norm" in name:
                 tensors[name] = tensors[name] * 0.05
 
-    report = doctor(family_file(tmp_path / "m.gguf", "deepseek2", edit))
+    report = verdict_on(family_file(tmp_path / "m.gguf", "deepseek2", edit))
     assert report.is_sound
     assert not [f for f in report.findings if "norm" in f.text]
 
@@ -372,8 +372,8 @@ def retyped(source: Path, out: Path, kind: str) -> Path:
 )
 def test_types_of_a_head_that_make_no_sense(kind: str, message: str, tmp_path: Path) -> None:
     source = write_random(tmp_path / "m.gguf", "Q4_K_M", SMALL)
-    assert texts(doctor(source), Severity.WARNING) == []
-    report = doctor(retyped(source, tmp_path / "other.gguf", kind))
+    assert texts(verdict_on(source), Severity.WARNING) == []
+    report = verdict_on(retyped(source, tmp_path / "other.gguf", kind))
     assert report.is_sound, texts(report)
     (found,) = [f for f in report.findings if f.severity is Severity.WARNING]
     assert message in found.text
@@ -384,7 +384,7 @@ def test_copies_of_the_models_own_matrices(tmp_path: Path) -> None:
     def edit(keys: Keys, tensors: Tensors) -> None:
         tensors["blk.4.nextn.shared_head_head.weight"] = tensors["output.weight"]
 
-    report = doctor(ours(tmp_path, edit=edit))
+    report = verdict_on(ours(tmp_path, edit=edit))
     assert report.is_sound
     (text,) = texts(report, Severity.NOTE)
     assert text.startswith("nextn.shared_head_head is a copy of output.weight")
@@ -427,7 +427,7 @@ STRICTER: list[tuple[str, Edit, str]] = [
 def test_what_llama_cpp_wants(name: str, edit: Edit, message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path = ours(tmp_path, name, edit) if name in WITH_MTP else family_file(path, name, edit)
-    found = [f for f in doctor(path).findings if f.part is Subject.LLAMA_CPP]
+    found = [f for f in verdict_on(path).findings if f.part is Subject.LLAMA_CPP]
     if not message:
         assert found == []
         return
@@ -441,7 +441,7 @@ def test_mimo_with_split_attention(tmp_path: Path) -> None:
             named = {"q": q, "k": k, "v": v}
             tensors |= {f"blk.{n}.attn_{x}.weight": a for x, a in named.items()}
 
-    report = doctor(family_file(tmp_path / "m.gguf", "mimo2", edit))
+    report = verdict_on(family_file(tmp_path / "m.gguf", "mimo2", edit))
     assert report.is_sound, texts(report)
     assert "wants attn_qkv, in one piece" in texts(report, Severity.WARNING)[0]
 
@@ -451,7 +451,7 @@ def test_a_key_without_a_head_is_tolerated_where_llama_cpp_does(tmp_path: Path) 
         for name in [n for n in tensors if n.startswith("blk.2.")]:
             del tensors[name]
 
-    report = doctor(family_file(tmp_path / "m.gguf", "glm4moe", edit))
+    report = verdict_on(family_file(tmp_path / "m.gguf", "glm4moe", edit))
     assert report.is_sound
     assert "the head was dropped" in texts(report, Severity.WARNING)[0]
 
@@ -473,5 +473,5 @@ def test_the_command_names_the_checkpoint(key: str, value: str, repo: str, tmp_p
         keys[key] = value
 
     path = ours(tmp_path, edit=edit, mtp=False)
-    mtp = doctor(path).drafters[0]
+    mtp = verdict_on(path).drafters[0]
     assert mtp.command == f"spec convert attach {path} --from {repo} -o qwen35-F32-mtp.gguf"
