@@ -14,7 +14,7 @@ import typer
 from ..core.errors import NextnError
 from .bench_compare import bench_compare
 from .bench_spec import bench_spec
-from .convert.app import app as convert
+from .convert.subcommands import app as convert
 from .flags import SectionedCommand
 from .generate import generate
 from .output import (

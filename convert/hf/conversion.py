@@ -18,7 +18,7 @@ from ...core.gguf.shown import shown
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
 from ..checkpoint import Checkpoint
-from ..files.output import Output, Progress, write
+from ..files.output_file import OutputFile, Progress, write
 from ..quantize.encode import prepare
 from .config import Config
 from .encoding import AUTO, choose_formats, choose_type, encoded, file_type
@@ -74,7 +74,7 @@ class Conversion:
 
     def write(
         self,
-        output: Output,
+        output: OutputFile,
         progress: Progress = lambda done, total: None,
         *,
         n_threads: int = 1,

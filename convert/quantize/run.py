@@ -12,7 +12,7 @@ from pathlib import Path
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.types import Typed, ValueType
 from ...core.gguf.writer import TensorData
-from ..files.output import Output, Progress, check_output, write
+from ..files.output_file import OutputFile, Progress, check_output, write
 from .native import WRITERS, Native
 from .plan import Item, Plan
 from .slabs import Bytes, Converter, Errors
@@ -32,7 +32,7 @@ class Result:
 def quantize_file(
     source: GgufFile,
     plan: Plan,
-    output: Output,
+    output: OutputFile,
     *,
     n_threads: int,
     measures: bool = False,
