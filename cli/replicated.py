@@ -18,7 +18,7 @@ from .serve_options import ListenOptions
 from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
-    from ..core.server.replicas.ray_cluster import ClusterPlan
+    from ..core.server.replicas.cluster_plan import ClusterPlan
     from ..core.server.settings import ServerSettings
     from ..core.server.worker import Loaded
 
@@ -27,7 +27,7 @@ def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:
     """None for a single server. Raises what is wrong with the flags before anything slow."""
     if not scale.uses_ray:
         return None
-    from ..core.server.replicas.ray_cluster import ClusterPlan, check_ray
+    from ..core.server.replicas.cluster_plan import ClusterPlan, check_ray
 
     plan = ClusterPlan(
         scale.replicas, cpus_of(scale), gpus_of(scale, place.device), scale.ray_address

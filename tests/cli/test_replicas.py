@@ -7,13 +7,15 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.serving import Client
 
 from nextn.cli.options import PlaceOptions
 from nextn.cli.scale_options import (
@@ -38,10 +41,12 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="an extra: nextn
 
 
 @contextlib.contextmanager
-def serving(*args: str, env: dict[str, str] | None = None) -> Iterator[
+def serving(
+    *args: str, how: Sequence[str] = ("--replicas", "2"), env: dict[str, str] | None = None
+) -> Iterator[
     tuple[subprocess.Popen[str], int]
 ]:  # fmt: skip
-    command = [*REAL, "serve", "--port", "0", "-np", "4", "--replicas", "2", *args]
+    command = [*REAL, "serve", "--port", "0", "-np", "4", *how, *args]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         env=os.environ | (env or {}),
@@ -49,7 +54,7 @@ def serving(*args: str, env: dict[str, str] | None = None) -> Iterator[
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"ready +http://127\.0\.0\.1:(\d+) \(2 replicas of 4 slots\)", line)
+        found = re.search(r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots\)", line)
         assert found, line
         yield process, int(found[1])
     finally:
@@ -69,7 +74,7 @@ def get(port: int, path: str) -> Any:
     return connection.getresponse().read()
 
 
-def replicas_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def replicas_of(process: subprocess.Popen[str] | psutil.Process) -> list[psutil.Process]:
     """Ray names them after the deployment."""
     children = psutil.Process(process.pid).children(recursive=True)
     return [each for each in children if "ray::ServeReplica:nextn-" in " ".join(each.cmdline())]
@@ -125,11 +130,43 @@ def check_one_killed_under_load(
         assert json.loads(ask(port, **body, id_slot=slot).read())["content"] == alone
 
 
+def check_as_a_single_server(client: Client) -> None:
+    body = {"prompt": "def add(a, b):", "n_predict": 40, "temperature": 0.8, "seed": 7}
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20, "seed": 1}
+    with serving("-c", "8000", how=()) as (_, port):
+        server = Client(port)
+        for path, asked in (
+            ("/completion", body),
+            ("/completion", body | {"stream": True, "n_probs": 2}),
+            ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", chat | {"stream": True}),
+            ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "seed": 3, "max_tokens": 9}),
+            ("/tokenize", {"content": "def add"}),
+            ("/completion", {"prompt": 5}),
+            ("/nowhere", {}),
+        ):
+            found = [each.request("POST", path, asked) for each in (client, server)]
+            assert lasting(found[0]) == lasting(found[1])
+
+
+MOMENTARY = re.compile(
+    r'"(id|created|id_slot)": ?("[^"]*"|\d+)|"timings": ?\{[^}]*\}|"[a-z_]*_details": ?\{[^}]*\}'
+)
+
+
+def lasting(reply: tuple[int, Any, http.client.HTTPResponse]) -> tuple[int, str | None, str]:
+    """Status, content type and text, without what depends on the moment."""
+    status, value, response = reply
+    text = value if isinstance(value, str) else json.dumps(value)
+    return status, response.getheader("content-type"), MOMENTARY.sub("", text)
+
+
 @needs_ray
 @pytest.mark.slow
 def test_two_replicas_of_which_one_is_killed() -> None:
     before = leftovers()
     with serving("-c", "8000", "--metrics") as (process, port):
+        check_as_a_single_server(Client(port))
         check_one_killed_under_load(process, port, replicas_of(process))
         metrics = get(port, "/metrics").decode()
         assert 'nextn:replica_up{replica="1"} 1' in metrics
@@ -277,3 +314,61 @@ def test_the_threads_of_a_replica() -> None:
     assert place_in_replica(PlaceOptions(), 0).threads == 1
     assert place_in_replica(PlaceOptions(threads=7), 2).threads == 7
     assert place_in_replica(PlaceOptions(device="cuda"), 2) == PlaceOptions(device="cuda")
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """The address of a Ray cluster of two nodes on this machine."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    common = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--block"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    head = ["--head", f"--port={address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+    folder = tempfile.mkdtemp(prefix="two-nodes-")  # a short path: Ray makes sockets in it
+    starts = [
+        [*head, "--include-dashboard=false", f"--temp-dir={folder}"],
+        [f"--address={address}", "--node-ip-address=127.0.0.1"],
+    ]
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for args in starts:
+            command = [*ray, "start", *args, *common]
+            log = (tmp_path / f"node{len(nodes)}").open("wb")
+            nodes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
+            wait_for_line(tmp_path / f"node{len(nodes) - 1}", b"Ray runtime started")
+        yield address, [psutil.Process(node.pid) for node in nodes]
+    finally:
+        for node in reversed(nodes):
+            for each in [*psutil.Process(node.pid).children(recursive=True), node]:
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    each.kill()
+            node.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for_line(log: Path, line: bytes, seconds: float = 60) -> None:
+    end = time.perf_counter() + seconds
+    while line not in log.read_bytes():
+        assert time.perf_counter() < end, log.read_text()
+        time.sleep(0.1)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes(two_nodes: tuple[str, list[psutil.Process]]) -> None:
+    """One CPU a node, so that each has a replica; the server process has none of them."""
+    address, nodes = two_nodes
+    env = {"RAY_AUTH_MODE": "disabled"}
+    with serving("-c", "8000", "--ray-address", address, env=env) as (process, port):
+        replicas = [each for node in nodes for each in replicas_of(node)]
+        assert [len(replicas_of(node)) for node in nodes] == [1, 1]
+        check_one_killed_under_load(process, port, replicas)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.communicate() == ("", "")
+    assert not psutil.wait_procs([each for node in nodes for each in replicas_of(node)], 20)[1]
+    with serving("--ray-address", address, env=env) as (process, port):
+        process.kill()  # its replicas notice it
+        process.wait()
+        assert not psutil.wait_procs([each for node in nodes for each in replicas_of(node)], 30)[1]

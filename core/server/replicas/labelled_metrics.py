@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from ..metrics import labels
 
 
-@dataclass
-class MetricLines:
-    """`# HELP` and `# TYPE` of one metric, and its samples."""
-
-    head: list[str] = field(default_factory=list)
-    samples: list[str] = field(default_factory=list)
-
-
 def label_replicas(expositions: Mapping[int, str]) -> list[str]:
-    """Prometheus wants the samples of a metric in one group."""
-    metrics: dict[str, MetricLines] = {}
+    """Prometheus wants `# HELP`, `# TYPE` and all samples of a metric in one group."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    name = ""
     for replica, text in expositions.items():
-        for name, found in _read(text).items():
-            lines = metrics.setdefault(name, MetricLines(found.head))
-            lines.samples += [_with_label(sample, replica) for sample in found.samples]
-    return [line for found in metrics.values() for line in (*found.head, *found.samples)]
-
-
-def _read(text: str) -> dict[str, MetricLines]:
-    metrics: dict[str, MetricLines] = {}
-    current = MetricLines()
-    for line in text.splitlines():
-        if line.startswith("# "):
-            current = metrics.setdefault(line.split(" ", 3)[2], MetricLines())
-            current.head.append(line)
-        elif line:
-            current.samples.append(line)
-    return metrics
+        for line in filter(None, text.splitlines()):
+            if not line.startswith("# "):
+                samples[name].append(_with_label(line, replica))
+                continue
+            name = line.split(" ", 3)[2]
+            samples.setdefault(name, [])
+            if line not in heads.setdefault(name, []):
+                heads[name].append(line)
+    return [line for name, head in heads.items() for line in (*head, *samples[name])]
 
 
 def _with_label(sample: str, replica: int) -> str:

@@ -34,16 +34,13 @@ def read_hint(body: bytes) -> RoutingHint:
     """An empty hint if the body is malformed: the replica refuses it."""
     try:
         value = _decode(body)
+        if not isinstance(value, dict):
+            return NO_HINT
+        prompts = _prompts(value.get("prompt"))
+        keys = () if value.get("cache_prompt") is False else keys_of(_parts(value, prompts))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return NO_HINT
-    if not isinstance(value, dict):
-        return NO_HINT
-    prompts = _prompts(value.get("prompt"))
     n, slot = _count(value.get("n")), value.get("id_slot")
-    try:
-        keys = () if value.get("cache_prompt") is False else keys_of(_parts(value, prompts))
-    except RecursionError:
-        keys = ()
     return RoutingHint(
         keys,
         n_sequences=n * max(len(prompts), 1),
@@ -87,11 +84,10 @@ def _prompts(value: Any) -> list[Any]:
     """One prompt or several, by the rule of `prompts.read_prompts`."""
     if value is None:
         return []
-    if not isinstance(value, list):
-        return [value]
-    if any(isinstance(each, list | dict) for each in value):
-        return value
-    if value and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and (
+        any(isinstance(each, list | dict) for each in value)
+        or (value and all(isinstance(each, str) for each in value))
+    ):
         return value
     return [value]
 

@@ -9,59 +9,31 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.config import RequestRouterConfig
 
 from ...errors import ConfigError
 from ..settings import ServerSettings
 from ..worker import Loaded
+from .cluster_plan import ClusterPlan, check_reachable
 from .forwarding import ReplicasFailedError
 from .model_replica import ModelReplica
+from .prefix_router import PrefixRouter
 
 _OBJECT_STORE_BYTES: Final = 80 << 20  # Ray's least; nothing here uses the store
-_CONNECT_S: Final = 10.0
 _MAX_ONGOING: Final = 1 << 20  # requests wait in the replica, whose --max-queue limits them
 _FAILURE: Final = re.compile(r"LoadFailedError: \[exit (\d+)\] (.*)")
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
-    replicas: int
-    cpus: float  # of each replica, as Ray counts them
-    gpus: float
-    address: str | None  # of a running cluster; None: a new one on this machine alone
 
 
 class ApplicationState(NamedTuple):
     n_running: int
     failure: ReplicasFailedError | None
-
-
-def check_ray() -> None:
-    """Raises a `ConfigError` if Ray Serve is not installed. Importing it takes a second."""
-    try:
-        is_there = find_spec("ray") is not None and find_spec("ray.serve") is not None
-    except ImportError:  # an incomplete install
-        is_there = False
-    if not is_there:
-        raise ConfigError("--replicas needs Ray Serve: pip install 'nextn[ray]'")
-
-
-def check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. It resolves names such as `auto` on its own."""
-    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
-    if found is None:
-        return
-    host, port = found[1].strip("[]"), int(found[2])
-    try:
-        socket.create_connection((host, port), _CONNECT_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"no Ray cluster at {address}: {reason.lower()}") from None
 
 
 class RayReplica(ModelReplica):
@@ -70,8 +42,6 @@ class RayReplica(ModelReplica):
     def __init__(
         self, load: Callable[[], Loaded], settings: ServerSettings, n: int, app: str, lease: Any
     ) -> None:
-        from ray import serve
-
         self._app_name, self._lease = app, lease
         super().__init__(load, settings, serve.get_replica_context().rank.rank, n)
 
@@ -82,9 +52,6 @@ class RayReplica(ModelReplica):
 
     async def check_health(self) -> None:  # type: ignore[override]
         """Takes the application down if the server process is gone."""
-        from ray import serve
-        from ray.exceptions import RayActorError
-
         super().check_health()
         try:
             await self._lease.hold.remote()
@@ -121,12 +88,6 @@ class RayCluster:
 
     def deploy(self, load: Callable[[], Loaded], settings: ServerSettings) -> Any:
         """The handle of the replicas, which Ray starts meanwhile. `load` runs in each of them."""
-        import ray
-        from ray import serve
-        from ray.serve.config import RequestRouterConfig
-
-        from .prefix_router import PrefixRouter
-
         plan = self.plan
         serve.start(proxy_location="Disabled")
         self._lease = ray.remote(num_cpus=0)(ServerLease).remote()
@@ -150,8 +111,6 @@ class RayCluster:
         return handle
 
     def state(self) -> ApplicationState:
-        from ray import serve
-
         app = serve.status().applications[self.name]
         replica = app.deployments.get("replica")
         n_running = 0 if replica is None else replica.replica_states.get("RUNNING", 0)
@@ -163,12 +122,8 @@ class RayCluster:
 
     def close(self) -> None:
         """Ends the replicas; a cluster of our own ends with them."""
-        import ray
-
         with contextlib.suppress(Exception):
             if self._is_deployed and self._folder is None:
-                from ray import serve
-
                 serve.delete(self.name)
             ray.shutdown()
         if self._folder is not None:
@@ -177,8 +132,6 @@ class RayCluster:
     def _join(self) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        import ray
-
         plan = self.plan
         common: dict[str, Any] = {
             "namespace": self.name, "logging_level": logging.CRITICAL, "log_to_driver": False,
@@ -194,8 +147,6 @@ class RayCluster:
                 _temp_dir=self._folder,
                 **common,
             )
-        from ray import serve  # noqa: F401 - it sets up its logger
-
         for name in ("ray", "ray.serve"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 

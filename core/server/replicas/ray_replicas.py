@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from starlette.types import Message
 
 from ..settings import ServerSettings
@@ -38,8 +40,6 @@ class RayReplicas(ReplicaSet):
         self._handle = cluster.deploy(load, settings)
 
     async def watch(self, on_change: Callable[[], None]) -> None:
-        from ray.exceptions import RayError
-
         began = time.monotonic()
         has_complained = False
         while self.failure is None:
@@ -85,9 +85,6 @@ class RayReplicas(ReplicaSet):
         )
 
     async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
-        from ray.exceptions import RayError
-        from ray.serve.exceptions import RayServeException
-
         batches = self._handle.options(method_name="answer", stream=True).remote(request)
         is_whole = False
         try:
@@ -112,9 +109,6 @@ class RayReplicas(ReplicaSet):
 
     async def _call_all(self, method: str, *args: Any, seconds: float = _CALL_S) -> list[Any]:
         """What the running replicas return; a replica that is lost meanwhile is left out."""
-        from ray.exceptions import RayError
-        from ray.serve.exceptions import RayServeException
-
         try:
             response = self._handle.broadcast(method, *args)
             found = await response.results_async(timeout_s=seconds, return_exceptions=True)
