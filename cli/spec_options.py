@@ -250,7 +250,7 @@ def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     _check_draft(options, flags)
     _check_use(options)
     if options.draft_vocab != DEFAULT.draft_vocab:
-        from ..core.speculation.draft_vocab import check_option
+        from ..core.speculation.drafters.draft_vocab import check_option
 
         try:
             check_option(options.draft_vocab)

@@ -32,7 +32,7 @@ class MissingDependencyError(NextnError):
 
 
 class NonFiniteError(NextnError):
-    """The model computed NaN or infinity; nothing it says can be trusted."""
+    """The model computed NaN or infinity; its output cannot be trusted."""
 
 
 class DeviceError(NextnError):

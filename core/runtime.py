@@ -32,7 +32,7 @@ from .models.weights import Demand
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .speculation.build import build_speculator
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
-from .speculation.draft_state import draft_sizes
+from .speculation.drafters.draft_model_state import draft_sizes
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from .speculation.table import LoadedModel, Setting, resolve_types

@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         record[3] = max(0, n - 1);
         record[4] = made.n_accepted;
         if (n == 0) continue;
-        int& replay = lines.at(LINE_REPLAY, line);
+        int& replay = lines.at(LINE_N_PENDING_ACCEPTED, line);
         replay = replay_after(replay, n, made.n_made, window, kept_factors);
         lines.at(LINE_STATE, line) = made.state;
         lines.at(LINE_PAST, line) = past + made.n_made;

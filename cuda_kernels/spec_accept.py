@@ -25,7 +25,7 @@ that does not run.
     SLOT         H  recurrent state, `Step.slots`
     REQUEST      H  row of the requests, see head_pick.py; -1: only the host can pick, each token
     PAST         cells of the cache, `Step.past`: the position of TOKEN
-    REPLAY       pending recurrent factors that hold, `Step.n_pending_accepted`
+    N_PENDING_ACCEPTED  pending recurrent factors that are accepted, as in `Step`
     TOKEN        the last token of the text, which has not been run
     END          H  most tokens of prompt and text together
     MAX_DRAFT    H  tokens that a draft may have
@@ -72,7 +72,8 @@ KEPT_FACTORS = 4  # of `n_kept` in core/backend/step.py
 
 Field = IntEnum(
     "Field",
-    "STATE SLOT REQUEST PAST REPLAY TOKEN END MAX_DRAFT P_MIN DRAFT_FIRST LENGTH DRAFTED FRESH "
+    "STATE SLOT REQUEST PAST N_PENDING_ACCEPTED TOKEN END MAX_DRAFT P_MIN DRAFT_FIRST LENGTH "
+    "DRAFTED FRESH "
     "FRESH_ROW TEXT",
     start=0,
 )
@@ -137,7 +138,7 @@ class DraftRows:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRows:
-    """The model's step, all int32; SLOT, PAST and REPLAY of the table belong to it."""
+    """The model's step, all int32; SLOT, PAST and N_PENDING_ACCEPTED of the table belong to it."""
 
     tokens: Array  # (R,)
     positions: Array  # (R,)

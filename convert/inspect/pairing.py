@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.errors import NextnError
 from ...core.gguf.reader import GgufFile
-from ...core.speculation.vocabularies import find_difference
+from ...core.speculation.drafters.vocabulary_difference import find_difference
 from ...core.tokenizer import load_tokenizer
 from .facts import Facts
 from .head import check_head, shell

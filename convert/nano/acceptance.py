@@ -16,7 +16,7 @@ from ...core.backend.interface import Backend
 from ...core.backend.layers import Floats
 from ...core.backend.step import Piece, build_step
 from ...core.models.base import Model
-from ...core.models.mtp import H_NEXTN
+from ...core.models.drafters.mtp import H_NEXTN
 from ...core.state.sizes import PAGE_LEN
 
 MAX_ROWS = 512

@@ -209,13 +209,12 @@ class Backend(ABC):
         next run, as `logits`, and taps likewise."""
         return lambda step: forward(self, step, state, taps)
 
-    def new_rows(self, n_rows: int, width: int) -> Rows:
-        """Room for rows that come from another rank, float32."""
-        raise NotImplementedError(f"{self.name} is no device for several ranks")
+    def take_rows(self, rows: Rows) -> Rows:
+        """A copy of rows (T, D) that another backend of this kind left on its device."""
+        raise NotImplementedError(f"{self.name} cannot share a model with other devices")
 
-    def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
-        """Where a device may go away by itself: `tell` is called then, in another thread, with what
-        raises the DeviceError in the thread that runs this backend."""
+    def activate(self) -> None:
+        """Make this device the current one of the calling thread."""
 
     def close(self) -> None:
         """No more of anything."""

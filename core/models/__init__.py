@@ -36,7 +36,7 @@ def build_model(
 ) -> Model:
     """Check the whole file against its architecture, then hand every tensor to the backend.
 
-    `check` is told in between what the model will take, and may refuse it.
+    `check` is called in between with what the model will take, and may refuse it.
     """
     backend.look_at(file)
     planner = backend.planner() if check is not None else None
@@ -108,8 +108,9 @@ def add_heads(
 ) -> None:
     """Give a model the MTP heads of a file that holds only these.
 
-    `check` is told what they will take, and may refuse them.
+    `check` is called with what they will take, and may refuse them.
     """
+    from .base import MTP
     from .hparams import Hparams
     from .weights import Inventory, Reporting, Weights
 
@@ -125,7 +126,7 @@ def add_heads(
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
     reporting = Weights(file, Reporting(backend, inventory.matrices))
-    model.add_heads(*model_class.heads_over(model, hparams, reporting))
+    model.add_drafter(MTP, *model_class.heads_over(model, hparams, reporting))
     backend.weights_ready(file)
 
 

@@ -1,28 +1,35 @@
-"""What the engine knows of a model, and the decoder that all text models are."""
+"""A model as the engine sees it: the decoder that all text models are."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..backend.interface import Output, Relayed, Taps
+from .drafters.mtp import H_NEXTN, MtpHead
 from .layout import Layout
-from .mtp import H_NEXTN, MtpHead
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend, Forward, Packed, Rows, State
     from ..backend.layers import Matrix, Norm
     from ..backend.step import Step
     from ..gguf.reader import GgufFile
+    from .drafters.network import DraftNetwork
     from .hparams import Hparams
     from .weights import Weights
 
 
 def block_input(block: int) -> str:
-    """Tap: the residual stream that enters a block; EAGLE3 and DFlash ask for some of these."""
+    """Tap: the residual stream that enters a block; behind the last block, what it leaves."""
     return f"blk.{block}.input"
+
+
+def check_taps(wanted: Taps, known: Iterable[str]) -> None:
+    """A ValueError names the first tap that does not exist."""
+    for name in sorted(wanted - set(known)):
+        raise ValueError(f"there is no tap {name!r} here")
 
 
 class Block(Protocol):
@@ -33,6 +40,7 @@ class Ffn(Protocol):
     def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows: ...
 
 
+MTP = "mtp"  # the drafter whose networks are the heads of a file's `nextn` tensors
 _NONE: Taps = frozenset()
 BlockBuilder = Callable[["Weights", Layout], Block]
 
@@ -51,7 +59,7 @@ class Model(ABC):
     token_embd: Matrix
     output_norm: Norm
     output: Matrix
-    output_at: tuple[GgufFile, str]  # whose rows the head's are
+    output_at: tuple[GgufFile, str]  # the file and tensor of the head's rows
 
     def __init__(
         self,
@@ -72,11 +80,24 @@ class Model(ABC):
         self.blk = []  # those of the share
         for layout.block in self.share.blocks:
             self.blk.append(build(weights.scope(f"blk.{layout.block}"), layout))
-        self.nextn: list[MtpHead] = []
+        self.drafters: dict[str, Sequence[DraftNetwork]] = {}  # by the drafter's name
         if self.share.has_ends:
             self._add_end(weights)
-            self.nextn = self._nextn(weights, build, layout, is_wanted=with_nextn)
+            heads = self._nextn(weights, build, layout, is_wanted=with_nextn)
+            if heads:
+                self.drafters[MTP] = heads
         self.state_shape = layout.shape()
+
+    @property
+    def nextn(self) -> Sequence[DraftNetwork]:
+        """The MTP heads."""
+        return self.drafters.get(MTP, [])
+
+    @property
+    def taps(self) -> frozenset[str]:
+        """Names of the hidden rows that `forward` can leave."""
+        n = self.hparams.n_layers
+        return frozenset({H_NEXTN, *(block_input(i) for i in range(n + 1))})
 
     def _add_end(self, weights: Weights) -> None:
         h = self.hparams
@@ -98,6 +119,7 @@ class Model(ABC):
         return Relayed(self._before, self._after)
 
     def _forward(self, ops: Backend, step: Step, state: State, wanted: Taps = _NONE) -> Output:
+        check_taps(wanted, self.taps)
         return self._end(ops, self._before(ops, step, state, wanted), step, wanted)
 
     def _before(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
@@ -119,6 +141,9 @@ class Model(ABC):
             if block_input(i) in wanted:
                 taps[block_input(i)] = ops.keep(x)
             x = block(ops, x, step, state)
+        after_last = block_input(self.hparams.n_layers)
+        if after_last in wanted and self.share.blocks.stop == self.hparams.n_layers:
+            taps[after_last] = ops.keep(x)
         return Output(x, taps)
 
     def _end(self, ops: Backend, passed: Output, step: Step, wanted: Taps) -> Output:
@@ -147,14 +172,15 @@ class Model(ABC):
             shell.output_at = weights.file, "output"
         if weights.has("output_norm"):
             shell.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
-        layout = Layout(kv=list(trunk.layout.kv), delta=list(trunk.layout.delta))
+        layout = trunk.layout.copy()
         build = shell.block_builder(weights)
         return shell._nextn(weights, build, layout, is_wanted=True), layout
 
-    def add_heads(self, heads: list[MtpHead], layout: Layout) -> None:
-        """What `heads_over` made."""
+    def add_drafter(self, name: str, networks: Sequence[DraftNetwork], layout: Layout) -> None:
+        """From now on states have room for the drafter's keys and values as well, in the pages of
+        the trunk's. `layout`: a copy of this model's, with the layers of `networks` added."""
         self.state_shape = self.state_shape.followed_by(layout.behind(self.layout))
-        self.nextn, self.layout = heads, layout
+        self.drafters[name], self.layout = networks, layout
 
     def _nextn(
         self, weights: Weights, build: BlockBuilder, layout: Layout, *, is_wanted: bool

@@ -33,7 +33,7 @@ class Hparams:
 
     @classmethod
     def from_gguf(cls, file: GgufFile, n_vocab: int | None = None) -> Self:
-        """`n_vocab`: of the model that a head belongs to, whose file may have no vocabulary."""
+        """`n_vocab`: of the model that a head belongs to; a head's file may have no vocabulary."""
         meta = file.metadata
         n_blocks = meta.int("block_count", low=1, high=MAX_LAYERS)
         n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)

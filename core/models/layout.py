@@ -21,6 +21,9 @@ class Layout:
         self.delta.append(shape)
         return len(self.delta) - 1
 
+    def copy(self) -> Layout:
+        return Layout(kv=list(self.kv), delta=list(self.delta))
+
     def shape(self) -> StateShape:
         return StateShape(tuple(self.kv), tuple(self.delta))
 

@@ -76,7 +76,7 @@ class Demand:
         return self.planner.working(
             PlannedSteps(
                 model.forward,
-                [head.forward for head in model.nextn],
+                [net.forward for nets in model.drafters.values() for net in nets],
                 model.hparams.n_embd,
                 model.state_shape,
                 sizes.n_ctx,
@@ -89,7 +89,7 @@ class Demand:
 
 
 class Reporting:
-    """Hands everything to a backend and tells how far it is."""
+    """Hands everything to a backend and reports progress."""
 
     def __init__(self, backend: Backend, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         """`matrices`: all that there will be."""

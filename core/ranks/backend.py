@@ -1,14 +1,16 @@
-"""`RankedBackend`: a backend for a model whose layers several ranks hold.
+"""`RankedBackend`: a backend for a model whose layers several devices hold.
 
 What rank 0 holds runs on its own backend; so does every other model, such as a draft model.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from ..backend.draft_loop import DraftLoop
 from ..backend.interface import (
@@ -16,6 +18,7 @@ from ..backend.interface import (
     Forward,
     HostOutput,
     Relayed,
+    Rows,
     Run,
     RunRows,
     SlotImage,
@@ -24,22 +27,19 @@ from ..backend.interface import (
 )
 from ..backend.layers import Floats, Matrix, MatrixPart, SplitShape, StateShape, Vector
 from ..backend.step import Step
-from ..models.base import block_input
+from ..models.base import Model, block_input, check_taps
 from .images import join_images, split_image
-from .orders import NO_ROWS
-from .ring import Relay, Ring
+
+_NO_ROWS: Final = np.zeros(0, np.int32)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, frozen=True)
 class RankedState:
-    own: State  # rank 0's
-    number: int  # by which the others know theirs
+    parts: Sequence[State]  # by rank
     shape: SplitShape
 
 
-def _own(name: str) -> Callable[..., Any]:
-    """An op, as rank 0 does it."""
-
+def _of_rank_0(name: str) -> Callable[..., Any]:
     def op(self: RankedBackend, *arguments: Any, **named: Any) -> Any:
         return getattr(self.inner, name)(*arguments, **named)
 
@@ -47,19 +47,28 @@ def _own(name: str) -> Callable[..., Any]:
 
 
 class RankedBackend(Backend):
-    def __init__(self, inner: Backend, ring: Ring, name: str) -> None:
-        """`inner`: of rank 0."""
-        self.inner, self.ring, self.name = inner, ring, name
-        self.details = ", ".join(filter(None, ring.join(inner)))
-        self.blocks: Sequence[range] = ()  # of each rank
-        self.n_ranks = ring.n_ranks
-        self.prompt_chunk, self.batch_invariant = inner.prompt_chunk, inner.batch_invariant
-        self.rank_bytes: Sequence[int] = ()  # of the weights of ranks 1 …
+    def __init__(self, backends: Sequence[Backend], devices: Sequence[str], name: str) -> None:
+        self.ranks, self.inner = backends, backends[0]
+        self.devices, self.name = devices, name
+        self.details = ", ".join(dict.fromkeys(filter(None, (each.details for each in backends))))
+        self.n_ranks = len(backends)
+        self.models: Sequence[Model] = ()  # by rank: the layers that it holds
+        self.prompt_chunk = self.inner.prompt_chunk
+        self.batch_invariant = self.inner.batch_invariant
         self.trunk = StateShape(())
 
     @property
     def state_format(self) -> str:
         return self.inner.state_format
+
+    @contextmanager
+    def on(self, rank: int) -> Iterator[Backend]:
+        """The backend of a rank, whose device is the current one meanwhile."""
+        self.ranks[rank].activate()
+        try:
+            yield self.ranks[rank]
+        finally:
+            self.inner.activate()
 
     # weights
 
@@ -73,15 +82,14 @@ class RankedBackend(Backend):
         return self.inner.vector(values)
 
     def weight_bytes(self) -> int:
-        return self.inner.weight_bytes() + sum(self.rank_bytes)
+        return sum(each.weight_bytes() for each in self.ranks)
 
     def free_device_bytes(self) -> int | None:
-        """As if all were one device: so much state as fits everywhere when it is shared as the
+        """Room for state as if all were one device: what fits everywhere if it is shared as the
         layers are."""
-        free = [self.inner.free_device_bytes(), *self.ring.free()]
-        shares = self._shares()
         room = []
-        for rank, (left, share) in enumerate(zip(free, shares, strict=True)):
+        for rank, (each, share) in enumerate(zip(self.ranks, self._shares(), strict=True)):
+            left = each.free_device_bytes()
             if left is None:
                 return None
             if rank == 0:
@@ -101,9 +109,9 @@ class RankedBackend(Backend):
         """Of a model's state, by rank: of its pages or its slots, whichever is more."""
         shape = self.trunk
         if not isinstance(shape, SplitShape):
-            return [1.0] * self.ring.n_ranks
+            return [1.0] * self.n_ranks
         whole = self._sizes(shape)
-        parts = [self._sizes(shape.of_rank(rank)) for rank in range(self.ring.n_ranks)]
+        parts = [self._sizes(shape.of_rank(rank)) for rank in range(self.n_ranks)]
         return [
             max((part / all_ for part, all_ in zip(sizes, whole, strict=True) if all_), default=0)
             for sizes in parts
@@ -118,48 +126,51 @@ class RankedBackend(Backend):
         self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
     ) -> Run:
         if not isinstance(forward, Relayed):
-            return self.inner.compile(forward, own(state), max_rows=max_rows, taps=taps)
+            return self.inner.compile(forward, _own(state), max_rows=max_rows, taps=taps)
         assert isinstance(state, RankedState), "made for the same model"
-        before = self.inner.compile_rows(forward.before, state.own, max_rows=max_rows, taps=taps)
-        after = self.inner.compile(forward.after, state.own, max_rows=max_rows, taps=taps)
-        tapping = [taps & {block_input(i) for i in blocks} for blocks in self.blocks[1:]]
-        relay = self.ring.compile(state.number, max_rows, tapping)
-        return _Relaying(self, relay, before, after)
+        check_taps(taps, self.models[0].taps)
+        passes = [forward.before, *(model.pass_on for model in self.models[1:])]
+        runs = []
+        for rank, (passed, part) in enumerate(zip(passes, state.parts, strict=True)):
+            own = taps & {block_input(i) for i in self.models[rank].share.blocks}
+            with self.on(rank) as backend:
+                runs.append(backend.compile_rows(passed, part, max_rows=max_rows, taps=own))
+        behind = taps - {block_input(i) for model in self.models for i in model.share.blocks}
+        after = self.inner.compile(forward.after, state.parts[0], max_rows=max_rows, taps=behind)
+        return _Relaying(self, runs, after)
 
     def compile_rows(
         self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
     ) -> RunRows:
-        return self.inner.compile_rows(forward, own(state), max_rows=max_rows, taps=taps)
+        return self.inner.compile_rows(forward, _own(state), max_rows=max_rows, taps=taps)
 
     def compile_draft_loop(self, forward: Forward, state: State, **named: Any) -> DraftLoop:
         """MTP heads and draft models are rank 0's."""
-        assert not isinstance(forward, Relayed), "one rank holds whatever drafts"
-        return self.inner.compile_draft_loop(forward, own(state), **named)
-
-    def when_lost(self, tell: Callable[[Callable[[], None]], None]) -> None:
-        self.ring.when_lost(tell)
+        assert not isinstance(forward, Relayed), "one rank holds all drafters"
+        return self.inner.compile_draft_loop(forward, _own(state), **named)
 
     def close(self) -> None:
-        self.ring.close()
-        self.inner.close()
+        for rank in reversed(range(self.n_ranks)):
+            with self.on(rank) as backend:
+                backend.close()
 
-    # rows and operations of rank 0
+    # rows and operations
 
-    new_rows = _own("new_rows")
-    embed = _own("embed")
-    given_rows = _own("given_rows")
-    keep = _own("keep")
-    out_rows = _own("out_rows")
-    to_host = _own("to_host")
-    norm = _own("norm")
-    norm_rows = _own("norm_rows")
-    norm_pair = _own("norm_pair")
-    matmul = _own("matmul")
-    gated_ffn = _own("gated_ffn")
-    attend = _own("attend")
-    delta_rule = _own("delta_rule")
-    moe = _own("moe")
-    head = _own("head")
+    take_rows = _of_rank_0("take_rows")
+    embed = _of_rank_0("embed")
+    given_rows = _of_rank_0("given_rows")
+    keep = _of_rank_0("keep")
+    out_rows = _of_rank_0("out_rows")
+    to_host = _of_rank_0("to_host")
+    norm = _of_rank_0("norm")
+    norm_rows = _of_rank_0("norm_rows")
+    norm_pair = _of_rank_0("norm_pair")
+    matmul = _of_rank_0("matmul")
+    gated_ffn = _of_rank_0("gated_ffn")
+    attend = _of_rank_0("attend")
+    delta_rule = _of_rank_0("delta_rule")
+    moe = _of_rank_0("moe")
+    head = _of_rank_0("head")
 
     # state
 
@@ -169,64 +180,71 @@ class RankedBackend(Backend):
         sizes = {"n_pages": n_pages, "page_len": page_len, "n_slots": n_slots, "window": window}
         if not isinstance(shape, SplitShape):
             return self.inner.new_state(shape, **sizes)
-        number = self.ring.new_state(shape, sizes)
-        state = RankedState(self.inner.new_state(shape.of_rank(0), **sizes), number, shape)
-        weakref.finalize(state, self.ring.drop_state, number)
-        return state
+        parts = []
+        for rank in range(self.n_ranks):
+            with self.on(rank) as backend:
+                parts.append(backend.new_state(shape.of_rank(rank), **sizes))
+        return RankedState(parts, shape)
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return self.inner.state_bytes(shape, page_len=page_len, window=window)
 
     def copy_pages(self, state: State, sources: Sequence[int], targets: Sequence[int]) -> None:
-        if isinstance(state, RankedState):
-            self.ring.tell("copy_pages", state.number, list(sources), list(targets))
-        self.inner.copy_pages(own(state), sources, targets)
+        for backend, part in self._parts(state):
+            backend.copy_pages(part, sources, targets)
 
     def save_slot(
         self, state: State, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
     ) -> SlotImage:
-        image = self.inner.save_slot(own(state), slot, pages, n_cells, n_pending)
-        if not isinstance(state, RankedState):
-            return image
-        others = self.ring.ask("save_slot", state.number, slot, list(pages), n_cells, n_pending)
-        return join_images([image, *others], state.shape)
+        images = [
+            backend.save_slot(part, slot, pages, n_cells, n_pending)
+            for backend, part in self._parts(state)
+        ]
+        return join_images(images, state.shape) if isinstance(state, RankedState) else images[0]
 
     def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+        images = [image]
         if isinstance(state, RankedState):
-            image, *others = split_image(image, state.shape, self.ring.n_ranks)
-            orders = [(state.number, slot, list(pages), each) for each in others]
-            self.ring.tell_each("load_slot", orders)
-        self.inner.load_slot(own(state), slot, pages, image)
+            images = split_image(image, state.shape, self.n_ranks)
+        for own, (backend, part) in zip(images, self._parts(state), strict=True):
+            backend.load_slot(part, slot, pages, own)
 
     def copy_slot(self, state: State, source: int, target: int, n_pending: int) -> None:
-        if isinstance(state, RankedState):
-            self.ring.tell("copy_slot", state.number, source, target, n_pending)
-        self.inner.copy_slot(own(state), source, target, n_pending)
+        for backend, part in self._parts(state):
+            backend.copy_slot(part, source, target, n_pending)
+
+    def _parts(self, state: State) -> Iterator[tuple[Backend, State]]:
+        """Each rank's backend and part of the state; of another model only rank 0's."""
+        if not isinstance(state, RankedState):
+            yield self.inner, state
+            return
+        for rank, part in enumerate(state.parts):
+            with self.on(rank) as backend:
+                yield backend, part
 
 
-def own(state: State) -> State:
+def _own(state: State) -> State:
     """Rank 0's part."""
-    return state.own if isinstance(state, RankedState) else state
+    return state.parts[0] if isinstance(state, RankedState) else state
 
 
 class _Relaying:
-    """A forward pass: rank 0's layers, those of the others, and rank 0's head."""
+    """A forward pass: the layers of each rank, then rank 0's head."""
 
-    def __init__(self, backend: RankedBackend, relay: Relay, before: RunRows, after: Run) -> None:
-        self._inner, self._ring = backend.inner, backend.ring
-        self._relay, self._before, self._after = relay, before, after
+    def __init__(self, backend: RankedBackend, runs: Sequence[RunRows], after: Run) -> None:
+        self._backend, self._runs, self._after = backend, runs, after
 
     def __call__(self, step: Step) -> HostOutput:
-        group = self._ring.group
-        with self._relay.passing(step.n_rows):
-            self._relay.begin(step)
-            left = self._before(replace(step, out_rows=NO_ROWS, requests=None))
-            group.send(left.logits)
-            rows = self._inner.new_rows(*left.logits.shape)
-            group.receive(rows)
-            output = self._after(replace(step, received=rows))
-            taps = {name: self._inner.to_host(tapped) for name, tapped in left.taps.items()}
-            taps |= self._relay.taps()
+        passing, taps = replace(step, out_rows=_NO_ROWS, requests=None), dict[str, Floats]()
+        rows: Rows = None
+        for rank, run in enumerate(self._runs):
+            with self._backend.on(rank) as backend:
+                if rank:
+                    passing = replace(passing, received=backend.take_rows(rows))
+                left = run(passing)
+                rows = left.logits
+                taps |= {name: backend.to_host(tapped) for name, tapped in left.taps.items()}
+        output = self._after(replace(step, received=self._backend.inner.take_rows(rows)))
         if not taps:
             return output
         return HostOutput(

@@ -1,4 +1,4 @@
-"""SequenceStart several devices, and a model on them."""
+"""A model over several devices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from ..backend import create_backend
+from ..backend.interface import Report
 from ..backend.layers import KvTypes
 from ..errors import ConfigError, ModelError
 from ..gguf.reader import GgufFile
@@ -15,13 +16,10 @@ from ..models.base import Model, Share
 from ..state.sizes import StateSizes
 from .backend import RankedBackend
 from .devices import OneIsTooSmallError, check_devices, each_device
-from .group import check_distributed
-from .ring import Ring
 from .split import Weighed, divide, fill, split_shape, weigh
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
-LOADING: Final = "loading weights"
 Loaded = TypeVar("Loaded")
 SizesOf = Callable[[Model], StateSizes]  # of the state that there has to be room for
 
@@ -32,19 +30,11 @@ class DoesNotFitError(ModelError):
     """Not on these devices."""
 
 
-def open_ranks(
-    devices: Sequence[str], kv_types: KvTypes, name: str = "", prepare: str = ""
-) -> RankedBackend:
-    """A backend over all of them; the first is driven by this process. `prepare`: what processes
-    of the others call first, "module:function"."""
-    first = create_backend(devices[0], None, kv_types)
-    check_distributed(first)
-    ring = Ring(devices, kv_types, prepare)
-    try:
-        return RankedBackend(first, ring, name or ",".join(devices))
-    except BaseException:
-        ring.close()
-        raise
+def open_ranks(devices: Sequence[str], kv_types: KvTypes, name: str = "") -> RankedBackend:
+    """A backend over all of them; the first is rank 0."""
+    backends = [create_backend(device, None, kv_types) for device in devices]
+    backends[0].activate()
+    return RankedBackend(backends, devices, name or ",".join(devices))
 
 
 def on_several(
@@ -70,12 +60,12 @@ def on_several(
 def load_ranked(
     file: GgufFile, backend: RankedBackend, sizes_of: SizesOf, *, with_nextn: bool, reserve: int = 0
 ) -> Model:
-    """Weights of every rank, read by itself. `reserve`: bytes of the first device that something
-    else is going to take."""
+    """Rank 0's part of the model; the backend keeps the others. `reserve`: bytes of the first
+    device that another model is going to take."""
     survey = survey_model(file, with_nextn=with_nextn)
     survey.weights.check()
     sizes, n_layers = sizes_of(survey.model), survey.model.hparams.n_layers
-    n_ranks, inner = backend.ring.n_ranks, backend.inner
+    n_ranks, inner = backend.n_ranks, backend.inner
     if n_layers < n_ranks:
         raise ModelError(
             f"{file.label}: has {n_layers} layers, which {n_ranks} devices cannot share"
@@ -86,27 +76,33 @@ def load_ranked(
         for i in range(n_layers)
     ]
     ranges = _divide(file, backend, ends, blocks, reserve)
-    backend.ring.load(str(file.path.absolute()), ranges[1:])
-    inner.report = lambda what, fraction: backend.report(what, 0.5 * fraction)
-    own = survey_model(file, with_nextn=with_nextn, share=Share(ranges[0], has_ends=True))
-    model = prepare_model(own, file, inner, with_nextn=with_nextn)
-    inner.report = backend.report
-    backend.rank_bytes = backend.ring.loaded(lambda done: backend.report(LOADING, 0.5 + 0.5 * done))
-    backend.report(LOADING, 1.0)
-    model.state_shape = split_shape(ends.shape, [each.shape for each in blocks], ranges)
-    backend.blocks, backend.trunk = ranges, model.state_shape
+    models = []
+    for rank, each in enumerate(ranges):
+        share = Share(each, has_ends=rank == 0)
+        own = survey_model(file, with_nextn=with_nextn, share=share)
+        with backend.on(rank) as its:
+            its.report = _part_of(backend, rank)
+            models.append(prepare_model(own, file, its, with_nextn=with_nextn))
+            its.report = backend.report
+    models[0].state_shape = split_shape(ends.shape, [each.shape for each in blocks], ranges)
+    backend.models, backend.trunk = models, models[0].state_shape
     backend.holdings = _holdings(backend, ranges, ends, blocks)
-    return model
+    return models[0]
+
+
+def _part_of(backend: RankedBackend, rank: int) -> Report:
+    """Reports the progress of one rank as a part of the whole."""
+    return lambda what, done: backend.report(what, (rank + done) / backend.n_ranks)
 
 
 def _divide(
     file: GgufFile, backend: RankedBackend, ends: Weighed, blocks: Sequence[Weighed], reserve: int
 ) -> list[range]:
     """Refused if they do not fit."""
-    free = [backend.inner.free_device_bytes(), *backend.ring.free()]
+    free = [each.free_device_bytes() for each in backend.ranks]
     fixed, sizes = ends.total + reserve, [each.total for each in blocks]
     known = [float(left) for left in free if left is not None]
-    if len(known) < len(free):  # nobody says: all the same
+    if len(known) < len(free):  # unknown: all the same
         return divide(fixed, sizes, [1.0 + fixed + sum(sizes)] * len(free))
     ranges = divide(fixed, sizes, known)
     needed = fill(fixed, sizes, ranges)
@@ -114,7 +110,7 @@ def _divide(
         return ranges
     each = "; ".join(
         f"{device} would hold {_size(n)}, {_size(left)} are free"
-        for device, n, left in zip(backend.ring.devices, needed, known, strict=True)
+        for device, n, left in zip(backend.devices, needed, known, strict=True)
     )
     raise DoesNotFitError(
         f"{file.label}: does not fit {len(free)} devices with its state: {each}; take more "
@@ -126,7 +122,7 @@ def _holdings(
     backend: RankedBackend, ranges: Sequence[range], ends: Weighed, blocks: Sequence[Weighed]
 ) -> list[str]:
     lines = []
-    for rank, (device, each) in enumerate(zip(backend.ring.devices, ranges, strict=True)):
+    for rank, (device, each) in enumerate(zip(backend.devices, ranges, strict=True)):
         own = [blocks[i] for i in each] + ([ends] if rank == 0 else [])
         weights, state = sum(w.weights for w in own), sum(w.state for w in own)
         layers = f"layers {each.start} to {each.stop - 1}" if len(each) > 1 else f"layer {each[0]}"

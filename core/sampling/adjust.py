@@ -20,7 +20,7 @@ Logits = NDArray[np.float64]
 
 class Adjustment(NamedTuple):
     tokens: NDArray[np.int64]  # each once
-    # From their logits to new ones; the mask says which of `tokens` are given.
+    # From their logits to new ones; the mask marks which of `tokens` are given.
     change: Callable[[Logits, NDArray[np.bool_]], Logits]
 
     def apply(self, candidates: Candidates) -> Candidates:

@@ -32,7 +32,7 @@ class Candidates(NamedTuple):
     ranked: bool = False
 
     def take(self, rows: Rows, ranked: bool = False) -> Candidates:
-        """Rows must come in the order that `ranked` says."""
+        """Rows are in the order that `ranked` names."""
         return Candidates(self.ids[rows], self.logits[rows], ranked)
 
     def first(self, count: int) -> Candidates:
@@ -74,7 +74,7 @@ def best_from_logits(
 def best_rows(values: NDArray[Any], count: int, maxima: NDArray[np.float32] | None = None) -> Rows:
     """Rows of the `count` best values, best first; ties go to the lower row. No NaN, please.
 
-    `maxima` of blocks, if they are known, say which few blocks hold all of them.
+    `maxima` of blocks, if they are known, show which few blocks hold all of them.
     """
     if maxima is not None and 4 * count < maxima.size:
         rows = _rows_of_blocks(values, np.partition(maxima, -count)[-count], maxima)

@@ -1,9 +1,9 @@
-"""The law of a token: which ones may come, and how likely each of them is.
+"""The distribution of a token: the tokens that are possible, and the probability of each.
 
 What acceptance by p/q is made of (Leviathan et al., ICML 2023; Chen et al., 2023), as pure
-functions. A token x was drawn from a drafter's law q; the target's law is p. x holds with
-probability min(1, p(x) / q(x)); otherwise the token is drawn from max(0, p - q), normalised. The
-outcome then has the law p, whatever q is.
+functions. A token x was drawn from a drafter's distribution q; the target's is p. x is accepted
+with probability min(1, p(x) / q(x)); otherwise the token is drawn from max(0, p - q), normalised.
+The outcome then has the distribution p, whatever q is.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def distribution_of(candidates: Candidates) -> Distribution:
 
 
 def as_candidates(distribution: Distribution) -> Candidates:
-    """Whose softmax the law is."""
+    """Candidates whose softmax is the distribution."""
     return Candidates(distribution.ids, np.log(distribution.probabilities))
 
 
 def chance(target: Distribution, drafter: Distribution | None, token: int) -> float:
-    """That a drafted token holds. Without a law the drafter had no choice: it was this token.
+    """Probability that a drafted token is accepted. Without `drafter` the draft was certain.
 
-    The same where the law rules the token out, since it cannot have been drawn from it then.
+    The same where `drafter` rules the token out, since it cannot have been drawn from it then.
     """
     drawn_with = 1.0 if drafter is None else drafter(token) or 1.0
     return min(1.0, target(token) / drawn_with)
@@ -59,7 +59,7 @@ def residual(target: Distribution, drafter: Distribution | None, token: int) -> 
         is_known = drafter.ids.take(rows, mode="clip") == ids
         left = left - np.where(is_known, drafter.probabilities.take(rows, mode="clip"), 0.0)
     if not (left > 0).any():
-        return target  # the laws are equal but for the last bits
+        return target  # the distributions are equal but for the last bits
     return _normalised(ids, left)
 
 

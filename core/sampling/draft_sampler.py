@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class DraftSampler(TokenPicker):
-    """What the text's sampler would pick from the logits of a draft. It is itself not changed.
+    """Picks what the sequence's sampler would pick from the logits of a draft, without changing it.
 
-    Of a sampler that remembers nothing one of these serves all drafts of a text. For others
-    `restart` with the text so far, before each draft.
+    For a sampler without memory one of these serves all drafts of a sequence. For others call
+    `restart` with the tokens so far before each draft.
     """
 
     __slots__ = ("_history", "_is_stateless", "_original", "distributions", "request", "sampler")
-    draws = False  # not picks, but draws from a law, which is kept in `laws`
+    draws = False  # draws tokens, and keeps the distribution of each
 
     def __init__(self, sampler: Sampler) -> None:
         self._original = self.sampler = sampler  # as it is at this place of the draft
@@ -48,10 +48,11 @@ class DraftSampler(TokenPicker):
 
 
 class DrawingSampler(DraftSampler):
-    """Draws tokens instead, and keeps the law of each, for acceptance by ratio.
+    """Draws tokens instead, and keeps the distribution of each, for acceptance by ratio.
 
-    Where a draft ends depends on laws alone, never on what was drawn: the text would have another
-    law. So tokens that end a text are left out before the draw, and `p_min` is asked of the best.
+    Where a draft ends depends on distributions alone, never on the drawn tokens, or the text would
+    have another distribution. So tokens that end a text are left out before the draw, and `p_min`
+    is compared with the best token.
     """
 
     __slots__ = ("_p_min", "_stops")
@@ -79,8 +80,8 @@ class DrawingSampler(DraftSampler):
 def make_draft_sampler(
     sampler: Sampler, *, by_ratio: bool, stops: Collection[int], p_min: float
 ) -> DraftSampler:
-    """`by_ratio`: how the text's drafts are accepted. Where only one token can come, its law says
-    nothing that the token does not."""
+    """`by_ratio`: whether drafts are accepted by ratio. Where only one token is possible, a plain
+    pick is the same."""
     if by_ratio and sampler.has_distribution and not sampler.is_certain:
         return DrawingSampler(sampler, stops, p_min)
     return DraftSampler(sampler)

@@ -38,7 +38,7 @@ def draw(candidates: Candidates, place: Place, purpose: int = PICK_TOKEN) -> int
         rows = np.flatnonzero(candidates.logits >= sure - MAX_GUMBEL)
         candidates = candidates.take(rows, candidates.ranked)
     words = random_words(*place, purpose, candidates.ids)
-    # The frozen noise takes sixty array operations; the library's logarithm tells in three
+    # The frozen noise takes sixty array operations; the library's logarithm decides in three
     # which candidates are so close to the best that it matters.
     rough = _rough_scores(candidates, words)
     best = rough.max()

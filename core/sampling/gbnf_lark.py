@@ -26,7 +26,7 @@ Bodies: TypeAlias = list[list[Symbol]]
 
 
 class Deadline:
-    """The fixed points below are quick on every grammar that somebody wrote, not on all."""
+    """The fixed points below are quick on handwritten grammars, not on every possible one."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -69,7 +69,7 @@ class _Compiler:
 
     def compile(self) -> str:
         """No forcing: the mask is what the text may go on with, however the model cuts it into
-        tokens, and no tokenizer is asked how it would."""
+        tokens, without calling a tokenizer."""
         while self._split_unsafe():
             pass
         lines = ['%llguidance {"no_forcing": true}', f"start: {self._shown(self.root)}"]
@@ -282,7 +282,7 @@ def leaves_first(below: Seq[Seq[int]]) -> list[int]:
 
 
 def refuse_left_recursion(rules: Rules, deadline: Deadline) -> None:
-    """As llama.cpp does: such a rule says nothing about what comes first."""
+    """As llama.cpp does: such a rule does not restrict what comes first."""
     empty: set[str] = set()
     size = -1
     while size != len(empty):

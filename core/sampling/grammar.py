@@ -1,7 +1,7 @@
 """Grammars that restrict the text: GBNF, JSON schema, any JSON object. llguidance does the work.
 
 It is imported with the first grammar, and its view of the vocabulary is made then too (1.3 s for
-152k tokens). Sources come from anybody: their size and depth are checked before anything
+152k tokens). Sources come from requests: their size and depth are checked before anything
 recursive sees them, preparing them takes at most a set time, and what was prepared is kept in
 memory only.
 """
@@ -222,7 +222,7 @@ def run_limited(work: Callable[[], Any], limit_s: float) -> Any:
 
 
 class _Spelling:
-    """What llguidance asks of a tokenizer."""
+    """The methods of a tokenizer that llguidance calls."""
 
     bos_token_id = None
 
@@ -237,7 +237,7 @@ class _Spelling:
         self.special_token_ids = sorted({*hidden, *ending})
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Never asked to, since nothing is forced; bytes are all it would have to cut."""
+        """Not called, since no text is forced; it would only have to cut bytes."""
         raise NotImplementedError
 
 
@@ -302,6 +302,6 @@ def _refuse_depth() -> None:
 
 def _refuse_broken(matcher: Any) -> None:
     if matcher.is_error():
-        # The first line tells what is wrong; the rest is an excerpt of what we made of the source.
+        # The first line is the reason; the rest is an excerpt of the converted grammar.
         message = matcher.get_error().split("\n")[0]
         raise ConfigError(f"the grammar cannot be followed: {message[:200]}")

@@ -1,4 +1,4 @@
-"""Log-probabilities: of the model itself, before any sampler changes them, or of a law."""
+"""Log-probabilities: of the model itself, before any sampler changes them, or of a distribution."""
 
 from __future__ import annotations
 

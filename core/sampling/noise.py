@@ -29,7 +29,7 @@ PICK_TOKEN: Final = 0  # Gumbel noise of the token choice, of every kind of samp
 XTC_COIN: Final = 1  # one uniform number, of token id 0: below xtc_probability, XTC applies
 ACCEPT_COIN: Final = 2  # one uniform number, of token id 0: below some chance, a draft token holds
 RESIDUAL: Final = 3  # Gumbel noise of what the target draws itself, where it throws that coin
-DRAFT_TOKEN: Final = 4  # Gumbel noise of a drafter that draws from a law of its own
+DRAFT_TOKEN: Final = 4  # Gumbel noise of a drafter that draws from its own distribution
 
 _ROUNDS: Final = 10
 _MULTIPLIERS: Final = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
@@ -98,7 +98,7 @@ def _philox_lanes(
 def random_words(
     seed: int, sequence: int, position: int, purpose: int, token_ids: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """One 32-bit word per token id, in the order asked; ids may be sparse and unsorted."""
+    """One 32-bit word per token id, in the order of the ids, which may be sparse and unsorted."""
     if not token_ids.size:
         return np.empty(0, dtype=np.uint64)
     rest = (position, sequence, purpose)

@@ -1,7 +1,7 @@
 """Relaxed acceptance: a draft token that the target finds nearly as good as its best may stay.
 
 The rule is that of TensorRT-LLM. Lossy: the text is not the one that the target would have
-written, so this is for thoughts that nobody reads.
+written, so this is for thoughts that no reader sees.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Sampler`: logits to tokens for one sequence, with the state that sampling carries.
 
 The token at a position is a pure function of logits, parameters, history, carried state, seed,
-sequence and position. `pick` computes it and changes nothing; `accept` says that a token has
+sequence and position. `pick` computes it and changes nothing; `accept` records that a token has
 become part of the text. So picking for a draft's rows one after the other, accepting each pick,
 and stopping at the first that differs from the draft is plain decoding, bit for bit; and a draft
 is made on a `copy`, which is thrown away.
@@ -95,7 +95,7 @@ class Sampler:
 
     @property
     def has_distribution(self) -> bool:
-        """See `law`."""
+        """See `distribution`."""
         return self._steering is None
 
     @property
@@ -165,8 +165,8 @@ class Sampler:
         """What `pick` draws from, grammar, penalties, filters and temperature included."""
         if not self.has_distribution:
             raise ConfigError(
-                "mirostat and adaptive-p move with every pick, so that their tokens have no law "
-                "of their own: --spec-accept ratio cannot be used with them"
+                "mirostat and adaptive-p move with every pick, so that their tokens have no "
+                "distribution of their own: --spec-accept ratio cannot be used with them"
             )
         return distribution_of(self._run(self._chain, logits, history, position, maxima))
 
@@ -194,7 +194,7 @@ class Sampler:
         return self._run(unfiltered, logits, history, position, None)
 
     def draw(self, distribution: Distribution, position: int, purpose: int) -> int:
-        """A token of that law, with the noise of a purpose of `noise`."""
+        """A token drawn from the distribution, with the noise of a purpose of `noise`."""
         return int(
             distribution.ids[draw(as_candidates(distribution), self._place(position), purpose)]
         )
@@ -205,7 +205,7 @@ class Sampler:
 
     def accept(self, token: int) -> None:
         """Mirostat and adaptive-p move by the probability that the latest pick gave the token;
-        a token that was not picked (a forced one, say) leaves them where they are."""
+        a token that was not picked (for example a forced one) leaves them where they are."""
         picked, self._picked = self._picked, None
         if self.grammar is not None:
             self.grammar.accept(token)
@@ -269,7 +269,7 @@ class Sampler:
             return _NOTHING
         if len(history) != self._n_seen:
             raise ValueError(
-                f"the history has {len(history)} tokens, but the sampler was told of {self._n_seen}"
+                f"the history has {len(history)} tokens, but the sampler has seen {self._n_seen}"
             )
         size = self.params.dry_penalty_last_n
         return np.asarray(history if size < 0 else history[-size:], np.int64)
@@ -285,7 +285,7 @@ class Sampler:
         return token
 
     def _steered(self, candidates: Candidates) -> tuple[Candidates, Candidates]:
-        """By whose probabilities the steering moves, and what to draw from: the same tokens."""
+        """Candidates that move the steering, and those to draw from: the same tokens."""
         candidates, steering = by_id(candidates), self._steering
         if isinstance(steering, Mirostat):
             candidates = steering.narrow(candidates)

@@ -1,4 +1,4 @@
-"""From `SamplingParams` to the steps that a row of logits goes through, in the order asked for."""
+"""From `SamplingParams` to the steps that a row of logits goes through, in their order."""
 
 from __future__ import annotations
 

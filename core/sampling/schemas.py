@@ -1,6 +1,6 @@
 """JSON schemas as a model should follow them: objects have the members they name, and no others.
 
-JSON schema allows any further member where it says nothing, and a small model then never ends an
+JSON schema allows any further member where it names none, and a small model then never ends an
 object. llama.cpp takes silence for "no others" too. Every text that follows is still valid.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-# What says more of the same object than its own members do.
+# Keywords that restrict the same object beyond its own members.
 _OPEN: Final = (
     "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames",
     "minProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref",

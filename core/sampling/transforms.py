@@ -116,7 +116,7 @@ def xtc(candidates: Candidates, threshold: float, min_keep: int = 0) -> Candidat
 def temperature(candidates: Candidates, value: float) -> Candidates:
     """Divide by the temperature; 0 leaves the best candidate only.
 
-    No shift by the best logit: a candidate's score then depends on nobody else, so masking a
+    No shift by the best logit: a candidate's score then does not depend on others, so masking a
     token that would not have won changes nothing.
     """
     if value == 0:

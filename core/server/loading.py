@@ -28,7 +28,7 @@ def prepare(
         template.warm_up()
     engine = runtime.ready_engine(plan(runtime, n_parallel, cache_ram))
     gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
-    return Loaded(runtime, engine, template, runtime.backend.when_lost)
+    return Loaded(runtime, engine, template)
 
 
 def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> Budget:

@@ -13,8 +13,8 @@ from typing import Final
 from ..state.store import StateStore
 from .composite_device import CompositeDevice
 from .device_speculation import DeviceSpeculation
+from .drafters.hidden_state import HiddenStateDrafter
 from .interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
-from .mtp import MtpSpeculator
 from .plans import ModelOffer, Plan, PlanRequest, Policy
 from .rehearsal import OWNER, Go, Rehearsal
 from .run import Run
@@ -128,7 +128,11 @@ class CompositeSpeculator(Speculator):
         if not self._models:
             return CompositeDevice(self, None)
         model = self._models[0]
-        if len(self._models) > 1 or not isinstance(model, MtpSpeculator) or not model.can_be_lent:
+        if (
+            len(self._models) > 1
+            or not isinstance(model, HiddenStateDrafter)
+            or not model.can_be_lent
+        ):
             return None
         return CompositeDevice(self, model)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..backend.device_loop import DraftLimit
 from ..backend.layers import Floats
 from .device_speculation import DeviceSpeculation, DrafterHandover, RoundOutcome, RoundPlan
+from .drafters.hidden_state import HiddenStateDrafter
 from .interface import DraftRequest
-from .mtp import MtpSpeculator
 from .plans import Late, ModelOffer, Plan, PlanRequest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompositeDevice(DeviceSpeculation):
-    def __init__(self, chain: CompositeSpeculator, mtp: MtpSpeculator | None) -> None:
+    def __init__(self, chain: CompositeSpeculator, mtp: HiddenStateDrafter | None) -> None:
         self._chain, self._mtp = chain, mtp
         if mtp is not None:
             self.drafter, self.source = mtp.round_drafter(), mtp.name

@@ -14,11 +14,11 @@ from ..gguf.reader import open_gguf
 from ..models import add_heads, build_model, is_head_only
 from ..state.budget import Budget, make_budget
 from ..tokenizer import load_tokenizer
-from .draft_state import draft_sizes
+from .drafters.draft_model_state import draft_sizes
+from .drafters.translation import MAX_OPEN
+from .drafters.vocabulary_difference import find_difference
 from .options import AUTO, DRAFT, MTP, SpecOptions
 from .table import LoadedModel
-from .translation import MAX_OPEN
-from .vocabularies import find_difference
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend

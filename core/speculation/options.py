@@ -20,8 +20,17 @@ AUTO: Final = "auto"  # every drafter that the file offers, and n-grams
 MTP, DRAFT = "mtp", "draft"
 NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V = "ngram-simple", "ngram-map-k", "ngram-map-k4v"
 NGRAM_MOD, NGRAM_CACHE = "ngram-mod", "ngram-cache"
-# In the order of precedence: who comes first is heard first.
-TYPES: Final = (NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V, NGRAM_MOD, NGRAM_CACHE, DRAFT, MTP)
+# Every drafter in the order of precedence, and its module, which has `make(setting) -> Speculator`.
+# A ConfigError there says why the drafter cannot work with these files.
+DRAFTERS: Final = {
+    NGRAM_SIMPLE: ".ngram_simple",
+    NGRAM_MAP_K: ".ngram_map",
+    NGRAM_MAP_K4V: ".ngram_map_k4v",
+    NGRAM_MOD: ".ngram_mod",
+    NGRAM_CACHE: ".ngram_cache",
+    DRAFT: ".drafters.draft_model",
+    MTP: ".drafters.mtp",
+}
 ALIASES: Final = {"draft-mtp": MTP, "nextn": MTP, "draft-simple": DRAFT, "draft-model": DRAFT}
 
 MAX_DRAFT: Final = 64  # tokens; with the one before them, the window of a recurrent state
@@ -55,7 +64,7 @@ AUTO_MOD: Final = NgramModSizes(n_match=6, n_min=1, n_max=64)
 class SpecOptions:
     """Validated once, here; every later reader may trust the ranges."""
 
-    types: tuple[str, ...] = (AUTO,)  # none, auto, or names of `TYPES`
+    types: tuple[str, ...] = (AUTO,)  # none, auto, or names of `DRAFTERS`
     draft_n_max: int | None = None  # None: the controller's choice, or 3 without one
     draft_n_min: int = 0  # shorter drafts of models are dropped
     draft_p_min: float = 0.0  # models stop drafting below this probability of their own
@@ -162,19 +171,19 @@ def parse_types(names: Sequence[str]) -> tuple[str, ...]:
     for given in names:
         name = given.strip().lower()
         name = ALIASES.get(name, name)
-        if name not in (*TYPES, NONE, AUTO):
+        if name not in (*DRAFTERS, NONE, AUTO):
             raise ConfigError(_unknown(given.strip()))
         found.add(name)
     if not found:
-        raise ConfigError(f"spec-type names no type; known: {', '.join((*TYPES, AUTO, NONE))}")
+        raise ConfigError(f"spec-type names no type; known: {', '.join((*DRAFTERS, AUTO, NONE))}")
     for name in (NONE, AUTO):
         if name in found and len(found) > 1:
             raise ConfigError(f"spec-type: {name} cannot be combined with other types")
-    return tuple(name for name in (NONE, AUTO, *TYPES) if name in found)
+    return tuple(name for name in (NONE, AUTO, *DRAFTERS) if name in found)
 
 
 def _unknown(name: str) -> str:
-    known = (*TYPES, AUTO, NONE)
+    known = (*DRAFTERS, AUTO, NONE)
     near = get_close_matches(name, (*known, *ALIASES), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"spec-type {name!r} is unknown{hint} (known: {', '.join(known)})"

@@ -1,11 +1,11 @@
-"""The speculators: one row each, and how they are made for a loaded model."""
+"""How drafters are made for a loaded model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from . import options as names
 from .interface import Speculator
@@ -28,7 +28,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a speculator can be made from."""
+    """What a drafter can be made from."""
 
     options: SpecOptions
     target: LoadedModel
@@ -39,20 +39,8 @@ class Setting:
     token_counts: TokenCounts | None = None  # of what the target has written
 
 
-# Each module has `make(setting) -> Speculator`, which says with a ConfigError why it cannot.
-SPECULATORS: Final = {
-    names.NGRAM_SIMPLE: "ngram_simple",
-    names.NGRAM_MAP_K: "ngram_map",
-    names.NGRAM_MAP_K4V: "ngram_map_k4v",
-    names.NGRAM_MOD: "ngram_mod",
-    names.NGRAM_CACHE: "ngram_cache",
-    names.DRAFT: "draft_model",
-    names.MTP: "mtp",
-}
-
-
 def make_speculator(name: str, setting: Setting) -> Speculator:
-    make: Callable[[Setting], Speculator] = import_module(f".{SPECULATORS[name]}", __package__).make
+    make: Callable[[Setting], Speculator] = import_module(names.DRAFTERS[name], __package__).make
     return make(setting)
 
 
@@ -63,9 +51,7 @@ def resolve_types(setting: Setting) -> tuple[str, ...]:
         return ()
     if types != (names.AUTO,):
         return types
-    found = [names.NGRAM_MOD]
+    found = {names.NGRAM_MOD, *setting.target.model.drafters}
     if setting.draft is not None:
-        found.append(names.DRAFT)
-    if setting.target.model.nextn:
-        found.append(names.MTP)
-    return tuple(name for name in names.TYPES if name in found)
+        found.add(names.DRAFT)
+    return tuple(name for name in names.DRAFTERS if name in found)

@@ -1,7 +1,7 @@
 """How often a model has written each token, kept per model between runs.
 
-A draft head that knows only the tokens that this model really writes costs a fraction of a whole
-one. The counts hold no text: one number per token id. `SPEC_TOKEN_COUNTS=0` keeps none.
+A draft head over only the tokens that this model really writes costs a fraction of a whole one. The
+counts hold no text: one number per token id. `SPEC_TOKEN_COUNTS=0` disables them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TokenCounts:
                 self._n_fresh += 1
 
     def read(self) -> Counts:
-        """All zero if there is no file, or another one in its place."""
+        """All zero if there is no valid file."""
         with suppress(OSError):
             data = self._path.read_bytes()
             if data.startswith(_MAGIC) and len(data) == len(_MAGIC) + 8 * self._n_vocab:
@@ -53,7 +53,7 @@ class TokenCounts:
         return np.zeros(self._n_vocab, np.int64)
 
     def save(self) -> None:
-        """Add what is new to the file. Two processes at once may lose one's share, no more."""
+        """Add new counts to the file. Of two processes at once, one may lose its share."""
         if self._n_fresh < _WORTH_SAVING:
             return
         counts = self.read()

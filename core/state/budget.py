@@ -1,6 +1,6 @@
-"""What a model and its state take in memory, said before anything is allocated.
+"""What a model and its state take in memory, known before anything is allocated.
 
-Of a file that does not fit at all, `check_weights` says so before any of its weights is read.
+`check_weights` refuses a file that does not fit at all before any of its weights is read.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Budget:
 
 
 class TooLargeError(ConfigError):
-    """What was asked for does not fit; `longest` is the context that would, 0 if none."""
+    """The requested state does not fit; `longest` is the context that would, 0 if none."""
 
     def __init__(self, budget: Budget, longest: int) -> None:
         super().__init__(_refusal(budget, longest))

@@ -1,6 +1,6 @@
 """How much memory this process may still take. The POSIX-only part of `state`.
 
-A container's limit counts as much as the machine's memory: whoever exceeds it is killed.
+A container's limit counts as much as the machine's memory: a process that exceeds it is killed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-# v1 says "no limit" with a number near 2^63.
+# v1 writes "no limit" as a number near 2^63.
 _UNLIMITED = 1 << 60
 _MMAP_THRESHOLD = -3  # as glibc's malloc.h has it
 _LARGE = 1 << 20  # bytes
 
 
 def available_memory() -> int | None:
-    """Bytes; None where the system does not say."""
+    """Bytes; None where the system has no such number."""
     known = [size for size in (_machine(), _cgroup()) if size is not None]
     return min(known) if known else None
 

@@ -1,7 +1,7 @@
-"""KV pages: who holds each one, which are free, and the table that a sequence reads them by.
+"""KV pages: holders of each one, free ones, and the table through which a sequence reads them.
 
-A page with several holders, or one that the prefix cache keeps, is never written: whoever wants
-to write gets a copy first. Pages are promised before they are taken, so that a sequence which was
+A page with several holders, or one that the prefix cache keeps, is never written: a sequence that
+writes gets a copy first. Pages are promised before they are taken, so that a sequence which was
 let in never runs out of them.
 """
 
@@ -20,10 +20,9 @@ class PagePool:
         self.n_pages, self.page_len, self.copy = n_pages, page_len, copy
         self.promised = 0  # pages that open tables may still take
         self.n_evicted = 0  # kept pages that were given up for others, so far
-        self.max_idle = n_pages  # pages that may be kept for nobody but later texts
-        self.on_evict: Callable[[int], None] = _nobody_to_tell
-        # Of each page, how many cells from its beginning on hold what a drafter keeps there too.
-        self.n_drafter_cells = [0] * n_pages
+        self.max_idle = n_pages  # pages that may be kept without a holder, for later requests
+        self.on_evict: Callable[[int], None] = _ignore
+        self._drafter_cells: dict[str, list[int]] = {}
         self._holders = [0] * n_pages
         self._free = list(range(n_pages - 1, -1, -1))
         self._kept: set[int] = set()  # by the prefix cache
@@ -31,7 +30,7 @@ class PagePool:
 
     @property
     def n_available(self) -> int:
-        """Pages that may be promised to somebody new."""
+        """Pages that may be promised to a new sequence."""
         return len(self._free) + len(self._idle) - self.promised
 
     @property
@@ -40,8 +39,16 @@ class PagePool:
 
     @property
     def n_idle(self) -> int:
-        """Pages that are kept for later texts, and that nobody holds now."""
+        """Pages without a holder that are kept for later requests."""
         return len(self._idle)
+
+    def drafter_cells(self, drafter: str) -> list[int]:
+        """Of each page, how many cells from its beginning on hold keys and values of this drafter;
+        it counts them here."""
+        return self._drafter_cells.setdefault(drafter, [0] * self.n_pages)
+
+    def all_drafter_cells(self) -> dict[str, list[int]]:
+        return self._drafter_cells
 
     def pages_for(self, n_cells: int) -> int:
         return -(-n_cells // self.page_len)
@@ -50,7 +57,8 @@ class PagePool:
         """A page for its one holder. Evicts the prefix that was unused for longest if need be."""
         page = self._free.pop() if self._free else self._evict()
         self._holders[page] = 1
-        self.n_drafter_cells[page] = 0
+        for cells in self._drafter_cells.values():
+            cells[page] = 0
         return page
 
     def hold(self, page: int) -> None:
@@ -58,7 +66,7 @@ class PagePool:
         self._idle.pop(page, None)
 
     def touch(self, page: int) -> None:
-        """It was of use; whoever says so holds the pages before it."""
+        """Mark the page as used just now; the caller holds the pages before it."""
         if page in self._idle:
             self._idle.move_to_end(page)
 
@@ -78,7 +86,7 @@ class PagePool:
         self._kept.add(page)
 
     def forget(self, page: int) -> bool:
-        """Keep it no longer; False if somebody holds it."""
+        """Keep it no longer; False if it has a holder."""
         if page not in self._idle:
             return False
         del self._idle[page]
@@ -118,7 +126,7 @@ class PageTable:
         return True
 
     def share(self, pages: Sequence[int]) -> None:
-        """Begin with pages that somebody else wrote."""
+        """Begin with pages that another sequence wrote."""
         for page in pages:
             self._pool.hold(page)
             self._append(page)
@@ -150,7 +158,8 @@ class PageTable:
         targets = [self._take() for _ in sources]
         self._pool.copy(sources, targets)
         for i, (source, target) in enumerate(zip(sources, targets, strict=True), first_page):
-            self._pool.n_drafter_cells[target] = self._pool.n_drafter_cells[source]
+            for cells in self._pool.all_drafter_cells().values():
+                cells[target] = cells[source]
             self._set(i, target)
             self._pool.release(source)
         self.n_shared = first_page
@@ -171,5 +180,5 @@ class PageTable:
         self.n_changes += 1
 
 
-def _nobody_to_tell(_page: int) -> None:
+def _ignore(_page: int) -> None:
     pass

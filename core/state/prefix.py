@@ -106,7 +106,7 @@ class PrefixCache:
     ) -> None:
         """Offer the pages of a text, of which `tokens` are in the cache, to later ones.
 
-        `is_final`: nobody will write to the last, partly filled page any more, so it counts too.
+        `is_final`: the last, partly filled page will not be written any more, so it counts too.
         """
         keys = np.asarray(tokens, np.int32)
         node, chain = self._root, []
@@ -122,7 +122,7 @@ class PrefixCache:
 
     def forget(self, tokens: Sequence[int]) -> None:
         """Keep nothing that these tokens alone are the reason for: neither pages that another
-        text goes on from, nor those that somebody holds."""
+        sequence goes on from, nor those with a holder."""
         keys = np.asarray(tokens, np.int32)
         for node in reversed(self.find(tokens).nodes):
             parent = node.parent
@@ -133,7 +133,7 @@ class PrefixCache:
                 if known.startswith(child.tokens) and not child.children:
                     self._pool.forget(child.page)
             if node.tokens in parent.children and known.startswith(node.tokens):
-                return  # somebody needs it
+                return  # it is in use
 
     def _whole_pages(self, keys: Ints) -> Iterator[bytes]:
         page_len = self._pool.page_len
@@ -149,7 +149,7 @@ class PrefixCache:
             self._pool.keep(page)
         elif node.page != table.pages[index]:
             # Another text computed the same page meanwhile. Holding theirs keeps the chain whole:
-            # who holds a page holds all pages before it.
+            # a holder of a page holds all pages before it.
             table.swap(index, node.page)
         return node
 

@@ -21,7 +21,7 @@ from .store import SequenceState, StateStore
 
 _KIND: Final = "kind"
 _LEFT: Final = b"left by a text that has ended"
-_MARKS: Final = "drafter cells"  # see `PagePool.n_drafter_cells`
+_DRAFTER_CELLS: Final = "drafter cells."  # with the drafter's name, see `PagePool.drafter_cells`
 _STATE: Final = "state."  # with its position: an earlier recurrent state
 _CARRY: Final = "carry."
 _OTHER: Final = "drafter."
@@ -74,8 +74,10 @@ def export_prefix(origin: Origin, store: StateStore, tokens: Sequence[int]) -> P
     left = store.left_of(tokens)
     if not left.n_tokens:
         return None
-    marks = [store.pool.n_drafter_cells[page] for page in left.pages]
-    blobs = {_KIND: _LEFT, _MARKS: np.array(marks, "<u2").tobytes()}
+    blobs = {_KIND: _LEFT}
+    for name, cells in store.pool.all_drafter_cells().items():
+        counts = [cells[page] for page in left.pages]
+        blobs[f"{_DRAFTER_CELLS}{name}"] = np.array(counts, "<u2").tobytes()
     last = left.states[-1] if left.states else None
     return PrefixExport(
         _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs),
@@ -91,7 +93,7 @@ def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_voca
     snapshot = given.last
     origin.check(snapshot)
     check_fit(store, snapshot, n_vocab)
-    marks = _marks(store, snapshot)
+    drafter_cells = _drafter_cells(store, snapshot)
     for state in given.earlier:
         _check_state(origin, store, snapshot, state)
     n_cells, tokens = snapshot.n_cells, snapshot.tokens[: snapshot.n_cells].tolist()
@@ -99,8 +101,10 @@ def import_prefix(origin: Origin, store: StateStore, given: PrefixExport, n_voca
     if opened is None:
         raise ConfigError(f"there is no room for {n_cells} tokens now; try again later")
     opened.n_pending_accepted = snapshot.n_pending_accepted
-    for page, mark in zip(opened.table.pages, marks, strict=True):
-        store.pool.n_drafter_cells[page] = mark
+    for name, counts in drafter_cells.items():
+        cells = store.pool.drafter_cells(name)
+        for page, count in zip(opened.table.pages, counts, strict=True):
+            cells[page] = count
     for state in given.earlier:
         _add_state(store, opened, state)
     carry = _named(snapshot, _CARRY)
@@ -182,17 +186,19 @@ def _add_state(store: StateStore, opened: SequenceState, state: SequenceSnapshot
         opened.checkpoints.append(made)
 
 
-def _marks(store: StateStore, snapshot: SequenceSnapshot) -> list[int]:
-    blob = snapshot.blobs.get(_MARKS, b"")
+def _drafter_cells(store: StateStore, snapshot: SequenceSnapshot) -> dict[str, list[int]]:
     n_pages, page_len = store.pool.pages_for(snapshot.n_cells), store.sizes.page_len
-    marks: list[int] = np.frombuffer(blob, "<u2").tolist() if len(blob) == 2 * n_pages else []
-    if not marks or max(marks) > page_len:
-        raise FileFormatError("the saved sequence does not say what drafters have read of it")
-    return marks
+    found = {}
+    for name, blob in _named(snapshot, _DRAFTER_CELLS).items():
+        counts = np.frombuffer(blob, "<u2").tolist() if len(blob) == 2 * n_pages else []
+        if not counts or max(counts) > page_len:
+            raise FileFormatError(f"the saved sequence has wrong counts of cells of {name}")
+        found[name] = counts
+    return found
 
 
 def _check_numbers(image: SlotImage) -> None:
-    """Whoever finds this in the cache believes it."""
+    """Later requests read these numbers from the cache without a check."""
     for array in image.values():
         if array.dtype == np.uint16:  # halves, as the CPU keeps them
             array = array.view(np.float16)

@@ -31,7 +31,7 @@ class StateRows:
         self._starts, self._past, self._replay = (
             array.data for array in (arrays.starts, arrays.past, arrays.n_pending_accepted)
         )
-        # Whose slot and pages lie at each place, and as of which change.
+        # The sequence whose slot and pages are at each place, and the change as of which.
         self._held: list[tuple[SequenceState | None, int]] = [(None, 0)] * sizes.n_slots
         self.begin()
 

@@ -20,7 +20,7 @@ class StateSizes:
     page_len: int = PAGE_LEN
     window: int = WINDOW
     kv_pages: int | None = None  # None: every slot can fill its context
-    max_idle: int | None = None  # pages kept for nobody but later texts; None: all that are free
+    max_idle: int | None = None  # pages kept for later requests; None: all free ones
 
     def __post_init__(self) -> None:
         _at_least(1, "the context size", self.n_ctx)

@@ -47,7 +47,7 @@ _COUNTS: Final = ("window", "n_prompt", "n_cells", "n_pending_accepted")
 @dataclass(frozen=True, slots=True)
 class SequenceSnapshot:
     model: str  # `model_fingerprint` of the file it ran on
-    backend: str  # whose layout `image` has
+    backend: str  # that wrote `image`
     window: int
     tokens: Ints  # prompt and text, whether the model has seen them or not
     n_prompt: int
@@ -124,7 +124,7 @@ class SequenceSnapshot:
 
 
 class _Reader:
-    """Believes nothing before it was compared with the size of the file."""
+    """Checks every count against the size of the file before using it."""
 
     def __init__(self, data: bytearray, source: str) -> None:
         self.data, self.source, self.pos = data, source, 0
@@ -178,7 +178,7 @@ class _Reader:
         if not counts["n_cells"] < n_tokens:
             raise self._error(f"the model saw {counts['n_cells']} of {n_tokens} tokens")
         if not counts["n_pending_accepted"] <= min(counts["window"], counts["n_cells"]):
-            raise self._error(f"has {counts['replay']} pending rows")
+            raise self._error(f"has {counts['n_pending_accepted']} pending rows")
 
     def _array_entries(
         self, entries: object

@@ -33,7 +33,7 @@ class SequenceState:
     window: int
     n_cells: int = 0  # tokens that the model has seen
     n_pending_accepted: int = 0  # pending recurrent factors that hold, see `Backend.delta_rule`
-    n_reused: int = 0  # tokens whose state another text had left
+    n_reused: int = 0  # tokens whose state came from the prefix cache
     carry: dict[str, bytes] = field(default_factory=dict)  # of drafters, left with that state
     wanted: set[int] = field(default_factory=set)  # positions where a checkpoint may pay off
     checkpoints: list[Checkpoint] = field(default_factory=list)  # not yet in the prefix cache
@@ -175,7 +175,7 @@ class StateStore:
 
     @property
     def cache_use(self) -> CacheUse:
-        """May be asked for in any thread."""
+        """Safe to read from any thread."""
         pool, slots = self.pool, self.slots
         page, slot = self._bytes_each
         n_pages, n_states = pool.n_idle, slots.n_kept

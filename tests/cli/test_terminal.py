@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from nextn.core.speculation.options import TYPES
+from nextn.core.speculation.options import DRAFTERS
 
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals and POSIX signals", allow_module_level=True)
@@ -135,13 +135,13 @@ def test_show_drafts_colours_tokens_by_their_source(
 def test_every_kind_of_drafter_has_a_colour_of_its_own(
     on_terminal: Callable[..., tuple[int, str, str]],
 ) -> None:
-    pieces = [chr(97 + i) for i in range(len(TYPES))]
-    script = {"pieces": pieces, "sources": list(TYPES)}
+    pieces = [chr(97 + i) for i in range(len(DRAFTERS))]
+    script = {"pieces": pieces, "sources": list(DRAFTERS)}
     _, shown, error = on_terminal(*GENERATE, "--show-drafts", "hi", script=script)
     colours = re.findall(r"\x1b\[(\d+)m([a-z])\x1b\[0m", shown)
     assert [piece for _, piece in colours] == pieces
-    assert len({colour for colour, _ in colours}) == len(TYPES)
-    for (colour, _), name in zip(colours, TYPES, strict=True):
+    assert len({colour for colour, _ in colours}) == len(DRAFTERS)
+    for (colour, _), name in zip(colours, DRAFTERS, strict=True):
         assert f"\x1b[{colour}m{name}\x1b[0m" in error
 
 

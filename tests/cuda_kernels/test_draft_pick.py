@@ -312,7 +312,7 @@ def test_wrong_shapes_are_told() -> None:
         ("step of 9 rows", lambda: draft_begin(launcher, lines, K, small, following)),
         ("drafts of 5", lambda: draft_begin(launcher, lines, K + 1, first, following)),
         ("drafts of 5", lambda: draft_pick(launcher, lines, head, K, first, following)),
-        ("taken", lambda: draft_pick(launcher, lines, vocab_subset, 0, first, following)),
+        ("vocab_subset", lambda: draft_pick(launcher, lines, vocab_subset, 0, first, following)),
         ("for 3 lines", lambda: draft_pick(launcher, new_lines(3, K), head, 0,
                                            draft_rows(3, 3), draft_rows(3, 3))),
         ("257 lines", lambda: draft_begin(launcher, new_lines(257, K), K, first, following)),

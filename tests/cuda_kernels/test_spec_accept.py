@@ -177,7 +177,10 @@ class Round:
         assert record[:4] == (1000 + line, state, made, draft)
         assert record.chances == self.lines.chances[line, : len(draft)].tolist()
         assert record.n_accepted == n_accepted
-        assert (own["PAST"], own["REPLAY"]) == (text.state.n_cells, text.state.n_pending_accepted)
+        assert (own["PAST"], own["N_PENDING_ACCEPTED"]) == (
+            text.state.n_cells,
+            text.state.n_pending_accepted,
+        )
         assert (own["STATE"], own["TOKEN"]) == (state, text.sequence.tokens[-1])
         assert (own["DRAFTED"], own["FRESH"], own["FRESH_ROW"]) == (0, len(made), start)
         assert self.lines.fresh[line, : len(made)].tolist() == made
@@ -360,7 +363,7 @@ class Loop:
         assert (own["PAST"], own["TOKEN"]) == (len(tokens) - 1, tokens[-1])
         assert self.target.cells[line, : own["PAST"]].tolist() == tokens[:-1]
         tokens += self.target.run(line, own["PAST"], tokens[-1:], alone=True)
-        replay = host_step.pending_accepted_after(own["REPLAY"], 1, 1, WINDOW)
+        replay = host_step.pending_accepted_after(own["N_PENDING_ACCEPTED"], 1, 1, WINDOW)
         self.go_on(line, text, own["END"], replay)
         self.n_unsure += 1
 

@@ -250,8 +250,13 @@ class CudaBackend(Backend):
         which = there.arrays.get("hidden_rows")
         return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
-    def new_rows(self, n_rows: int, width: int) -> Array:
-        return self._rooms.rows(n_rows, width)
+    def take_rows(self, rows: Array) -> Array:
+        there = self._rooms.rows(*rows.shape)
+        self.device.copy(there, rows)
+        return there
+
+    def activate(self) -> None:
+        self.device.activate()
 
     def keep(self, x: Rows) -> Array:
         return self._copied(x, self._outputs.tap(*shape_of(x)))

@@ -47,6 +47,9 @@ class Device(ABC):
     staged_bytes: int = 32 << 20  # that may be staged at once
     reserved_bytes: int = 0  # what libraries and the driver may take later on, beside arrays
 
+    def activate(self) -> None:
+        """Make this device the current one of the calling thread."""
+
     @abstractmethod
     def empty(self, shape: Shape, dtype: str) -> Array:
         """Memory with anything in it. `dtype` by numpy's name; uint16 stands for bfloat16."""
@@ -82,7 +85,8 @@ class Device(ABC):
 
     @abstractmethod
     def copy(self, target: Array, source: Array) -> None:
-        """To an array of the same shape on the device, in the order of launches."""
+        """To an array of the same shape; the source may be on another device. In the order of
+        launches of both."""
 
     @abstractmethod
     def wait(self) -> None:

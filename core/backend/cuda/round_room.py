@@ -108,7 +108,7 @@ class RoundRoom:
             "slots": table[int(Field.SLOT)],
             "past": past,
             "first": past,
-            "n_pending_accepted": table[int(Field.REPLAY)],
+            "n_pending_accepted": table[int(Field.N_PENDING_ACCEPTED)],
             "pages": self.pages,
             "out_rows": self._numbers[:n],
         }

@@ -36,6 +36,9 @@ class TorchDevice(Device):
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other
         self._capturing = torch.cuda.Stream(self._where)  # the default one cannot
 
+    def activate(self) -> None:
+        torch.cuda.set_device(self._where)
+
     def empty(self, shape: Shape, dtype: str) -> Tensor:
         return torch.empty(shape, dtype=getattr(torch, dtype), device=self._where)
 

@@ -56,8 +56,8 @@ class ReferenceBackend(Backend):
             return received
         return torch.tensor(step.hidden, device=self.device, dtype=self.dtype)
 
-    def new_rows(self, n_rows: int, width: int) -> Tensor:
-        return torch.empty(n_rows, width, device=self.device, dtype=self.dtype)
+    def take_rows(self, rows: Tensor) -> Tensor:
+        return rows.to(self.device, copy=True)
 
     def embed(self, table: ReferenceMatrix, step: Step) -> Tensor:
         return table.weight[torch.from_numpy(step.tokens).to(self.device)]

@@ -22,7 +22,7 @@ from nextn.convert.nano.vocabulary import Vocabulary
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.errors import ConfigError
-from nextn.core.models.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp import H_NEXTN
 
 from .hf import randomise
 from .test_network import SMALL_DRAFT, SMALL_NANO

@@ -15,7 +15,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings
 from nextn.core.backend.interface import HostOutput, Taps
 from nextn.core.backend.step import Piece, build_step, pending_accepted_after
-from nextn.core.models.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -138,7 +138,7 @@ def test_samplers_that_remember_see_their_own_draft(tiny: Tiny, device: str) -> 
     assert drafts[1] == drafts[0], "the text's sampler was not touched"
 
 
-@pytest.mark.parametrize("taken", [[], [3, 3], [5, 4], [-1, 2], [0, 512]])
+@pytest.mark.parametrize("vocab_subset", [[], [3, 3], [5, 4], [-1, 2], [0, 512]])
 def test_tokens_of_a_short_head_are_checked(vocab_subset: list[int]) -> None:
     with pytest.raises(ValueError, match="must ascend"):
         DraftLoopPlan(8, 4, 512, vocab_subset=np.array(vocab_subset, np.int32))

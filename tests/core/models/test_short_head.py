@@ -17,7 +17,7 @@ from nextn.core.backend.layers import Floats, MatrixPart, Norm, StateShape
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
-from nextn.core.models.mtp import MtpHead
+from nextn.core.models.drafters.network import DraftNetwork
 from nextn.core.models.weights import choose_rows
 
 Tiny = Callable[..., TinyModel]
@@ -90,7 +90,7 @@ def test_rows_of_whoever_owns_the_head(
     short = head.shortened(backend, vocab_subset)
     assert 0 < backend.weight_bytes() - before < 0.1 * before
 
-    def logits(which: MtpHead) -> Floats:
+    def logits(which: DraftNetwork) -> Floats:
         return rows_of(backend, which.forward, model.state_shape, which.n_embd)
 
     compare(backend, logits(short), logits(head), vocab_subset)

@@ -1,14 +1,11 @@
-"""A model whose layers several processes hold gives the bits of one device.
+"""A model whose layers several devices hold gives the bits of one device.
 
 Three ranks over the reference backend, whose ops are quick; two over the CUDA backend's shim, where
-rows that leave a rank were only promised, graphs are keyed by shapes and states are stacked.
+rows that leave a rank were only planned, graphs are keyed by shapes and states are stacked.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +44,6 @@ HOW = [
 
 @pytest.fixture(scope="module", autouse=True)
 def patched() -> Iterator[None]:
-    """As in the other ranks' processes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -77,8 +73,8 @@ def ranks(request: pytest.FixtureRequest) -> RankedBackend:
 
 
 def device_of(ranks: RankedBackend) -> str:
-    """What one device is to be compared with."""
-    return ranks.ring.devices[0]
+    """The single device to compare with."""
+    return ranks.devices[0]
 
 
 def file_of(kind: str, ranks: RankedBackend, tiny: Tiny) -> Path:
@@ -89,7 +85,8 @@ def file_of(kind: str, ranks: RankedBackend, tiny: Tiny) -> Path:
 
 
 def begin(path: Path, ranks: RankedBackend) -> Running:
-    return Running(Machine(load(path, ranks), ranks, taps=TAPS))
+    model = load(path, ranks)
+    return Running(Machine(model, ranks, taps=TAPS & model.taps))
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "moe"])
@@ -98,9 +95,10 @@ def test_logits_taps_and_state_are_those_of_one_device(
 ) -> None:
     path = file_of(kind, ranks, tiny)
     many = begin(path, ranks)
-    one = Running(replace(start(path, device_of(ranks)).machine, taps=many.machine.taps & TAPS))
-    assert sum(map(len, ranks.blocks)) == many.machine.model.hparams.n_layers
-    assert all(map(len, ranks.blocks))
+    one = Running(replace(start(path, device_of(ranks)).machine, taps=many.machine.taps))
+    blocks = [model.share.blocks for model in ranks.models]
+    assert sum(map(len, blocks)) == many.machine.model.hparams.n_layers
+    assert all(map(len, blocks))
     for length, n_valid in ((12, 12), (4, 2), (3, 1), (1, 1), (1, 1), (4, 4)):
         tokens = TOKENS[one.n_tokens : one.n_tokens + length]
         outputs = [text.forward(tokens) for text in (many, one)]
@@ -242,15 +240,7 @@ def head_only(folder: Path) -> Path:
     return build_tiny("qwen35", folder, mtp=True, quantise="Q8_0", edit=cut).path
 
 
-def test_states_that_nobody_holds_are_dropped(three: RankedBackend, tiny: Tiny) -> None:
-    model = load(file_of("moe", three, tiny), three)
-    for _ in range(3):
-        Running(Machine(model, three)).append(TOKENS[:2])
-    assert len(three.ring._dropped) == 1  # the others were told with the next order
-    Running(Machine(model, three)).append(TOKENS[:2])
-
-
-def test_what_is_held_is_told(three: RankedBackend, tiny: Tiny) -> None:
+def test_holdings_name_layers_and_sizes(three: RankedBackend, tiny: Tiny) -> None:
     load(tiny("qwen35", mtp=True, quantise="Q8_0").path, three)
     backend: Backend = three
     assert len(backend.holdings) == 3
@@ -258,17 +248,17 @@ def test_what_is_held_is_told(three: RankedBackend, tiny: Tiny) -> None:
     assert backend.weight_bytes() > backend.matrix_bytes([]) + three.inner.weight_bytes()
 
 
-def test_a_text_goes_on_after_ctrl_c(three: RankedBackend, tiny: Tiny) -> None:
-    """What was interrupted ran to its end on all ranks."""
+def test_each_rank_runs_on_its_own_device(
+    three: RankedBackend, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device of a rank is the current one while it runs, and rank 0's again afterwards."""
     text = Running(Machine(load(tiny("qwen35", quantise="Q8_0").path, three), three))
-    expected = text.forward([1, 2, 3]).logits
-
-    def go_on() -> None:
-        threading.Timer(0.002, os.kill, [os.getpid(), signal.SIGINT]).start()
-        while True:
-            text.forward([1, 2, 3])
-
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            go_on()
-    assert np.array_equal(text.forward([1, 2, 3]).logits, expected)
+    order: list[int] = []
+    for rank, backend in enumerate(three.ranks):
+        monkeypatch.setattr(backend, "activate", lambda rank=rank: order.append(rank))
+    text.forward([1, 2, 3])
+    assert order == [0, 0, 1, 0, 2, 0]
+    order.clear()
+    with pytest.raises(RuntimeError), three.on(2):
+        raise RuntimeError
+    assert order == [2, 0]

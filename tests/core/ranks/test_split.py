@@ -111,18 +111,20 @@ class Devices:
     """So many bytes each, and nothing that computes."""
 
     def __init__(self, free: list[int | None]) -> None:
-        self.first, *self.others = free
-        self.n_ranks = len(free)
-        self.devices = [f"cuda:{i}" for i in range(len(free))]
+        self.free = free
 
     def backend(self) -> RankedBackend:
-        ring = SimpleNamespace(n_ranks=self.n_ranks, devices=self.devices, free=lambda: self.others)
-        inner = SimpleNamespace(
+        ranks = [self._rank(free) for free in self.free]
+        devices = [f"cuda:{i}" for i in range(len(ranks))]
+        made = SimpleNamespace(n_ranks=len(ranks), ranks=ranks, inner=ranks[0], devices=devices)
+        return cast("RankedBackend", made)
+
+    def _rank(self, free: int | None) -> SimpleNamespace:
+        return SimpleNamespace(
             matrix_bytes=lambda parts: sum(part.tensor.n_bytes for part in parts),
             state_bytes=lambda shape, **_: (100 * len(shape.kv), 1000 * len(shape.delta)),
-            free_device_bytes=lambda: self.first,
+            free_device_bytes=lambda: free,
         )
-        return cast("RankedBackend", SimpleNamespace(ring=ring, inner=inner))
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_grammar(server: Server) -> None:
 
 def test_time_runs_out(server: Server) -> None:
     done = server.post(
-        "/completion", prompt=PROMPT, n_predict=3000, t_max_predict_ms=100, ignore_eos=True
+        "/completion", prompt=PROMPT, n_predict=3000, t_max_predict_ms=1, ignore_eos=True
     )
     assert done["stop_type"] == "limit"
     assert 0 < done["tokens_predicted"] < 3000

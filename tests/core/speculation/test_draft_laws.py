@@ -330,5 +330,5 @@ def test_told_laws_keep_more(monkeypatch: pytest.MonkeyPatch) -> None:
     def untold(sampler: Sampler, **_named: Any) -> DraftSampler:
         return DraftSampler(sampler)
 
-    monkeypatch.setattr("nextn.core.speculation.draft_model.make_draft_sampler", untold)
+    monkeypatch.setattr("nextn.core.speculation.drafters.draft_model.make_draft_sampler", untold)
     assert told > 1.15 * kept_per_step(1.2)

@@ -29,8 +29,8 @@ from nextn.core.engine.engine import Engine
 from nextn.core.engine.sequence import Sequence
 from nextn.core.generation import CANCELLED, GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.draft_model import DraftModel
-from nextn.core.speculation.draft_pick import SharedTokens
+from nextn.core.speculation.drafters.draft_model import DraftModel
+from nextn.core.speculation.drafters.vocabulary_bridge import SharedTokens
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.table import LoadedModel, Setting

@@ -38,7 +38,7 @@ from support.tiny_models import FAMILIES, TinyModel
 
 from nextn.core.errors import ConfigError
 from nextn.core.generation import CONTEXT
-from nextn.core.speculation.draft_model import make
+from nextn.core.speculation.drafters.draft_model import make
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.table import Setting

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.errors import ConfigError
-from nextn.core.speculation.draft_vocab import (
+from nextn.core.speculation.drafters.draft_vocab import (
     COVERED,
     ENOUGH_COUNTED,
     UNIT,

@@ -23,9 +23,10 @@ from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, LIMIT, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart
-from nextn.core.speculation.mtp import MtpSpeculator, make
-from nextn.core.speculation.mtp_text import MAX_WAITING, RECENT, MtpText, WaitingRows
+from nextn.core.speculation.drafters.feature_rows import MAX_WAITING, RECENT, FeatureRows
+from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
+from nextn.core.speculation.drafters.mtp import make
+from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.per_text import TextSpec
 from nextn.core.speculation.table import LoadedModel, Setting
@@ -44,7 +45,7 @@ def runtime() -> Iterator[Runtime]:
         yield loaded
 
 
-class Noted(MtpSpeculator):
+class Noted(HiddenStateDrafter):
     """Notes every draft, by the number of tokens before it, and how much longer it could have been;
     drafts only while it may."""
 
@@ -67,7 +68,7 @@ def make_engine(runtime: Runtime, n_slots: int = 1, **options: int) -> tuple[Eng
     target = LoadedModel(runtime.file, runtime.model, runtime.tokenizer)
     spec = replace(SPEC, **options)  # type: ignore[arg-type]
     setting = Setting(spec, target, runtime.backend, n_slots, runtime.n_ctx)
-    speculator = Noted(runtime.model.nextn, runtime.backend, setting)
+    speculator = Noted("mtp", runtime.model.nextn, setting)
     speculator.drafts, speculator.room = {}, {}
     return runtime.new_engine(runtime.plan(n_slots), speculator), speculator
 
@@ -198,7 +199,7 @@ def test_who_is_not_asked_for_long_forgets(runtime: Runtime, plain: Engine) -> N
         n = len(sequence.tokens) - len(tokens)
         noted.may_draft = n > 2 * MAX_WAITING
         engine.step()
-        text = noted._texts.get(sequence.id)
+        text = noted._rows.get(sequence.id)
         assert text is None or text.n_tokens <= MAX_WAITING
         if text is not None and MAX_WAITING + 5 < n < 2 * MAX_WAITING - 5:
             assert text.first > len(tokens)
@@ -371,37 +372,38 @@ def test_a_file_without_a_head() -> None:
             make(setting)
 
 
-@pytest.mark.parametrize("wanted_at", [0, 5, 40])
-def test_after_a_sleep_it_drafts_from_the_next_token_on(
-    runtime: Runtime, plain: Engine, wanted_at: int
+@pytest.mark.parametrize("seen_from", [0, 5, 40])
+def test_after_rows_that_it_did_not_see_it_begins_anew(
+    runtime: Runtime, plain: Engine, seen_from: int
 ) -> None:
-    """It is wanted again after so many tokens of the text, amid a page of cells. What it keeps from
-    then on lies elsewhere than other texts would look for it, so it is not told of."""
+    """A device loop may run rows without it. What it keeps from then on begins within a page, where
+    other sequences would not look for it: so it is not counted."""
     params = replace(GREEDY, max_tokens=150)
     tokens = prompt(runtime, n=40)
     engine, speculator = make_engine(runtime)
+    observe = speculator.observe
     speculator.may_draft = False
+    speculator.observe = lambda result: None  # type: ignore[method-assign]
     sequence = engine.add(tokens, params)
-    engine.step()
-    speculator.keep_up(sequence.id, wanted=False)
-    pool, marks = engine.store.pool, []
+    cells = engine.store.pool.drafter_cells("mtp")
+    counts = []
     while engine.has_work:
-        n_made = len(sequence.tokens) - sequence.n_prompt
-        if n_made >= wanted_at:
-            speculator.keep_up(sequence.id, wanted=True)
-        speculator.may_draft = speculator.n_pending(sequence.id) >= 0
+        if len(sequence.tokens) - sequence.n_prompt >= seen_from:
+            speculator.observe = observe  # type: ignore[method-assign]
+            speculator.may_draft = sequence.state is not None
         state = sequence.state
         engine.step()
-        assert state is not None
-        if engine.has_work and not (text := speculator._texts[sequence.id]).sleeps:
-            own = state.table.pages[text.first // engine.store.sizes.page_len :]
-            marks += [pool.n_drafter_cells[page] for page in own]
+        if state is not None and engine.has_work and speculator.drafts:
+            own = state.table.pages[
+                speculator._rows[sequence.id].first // engine.store.sizes.page_len :
+            ]
+            counts += [cells[page] for page in own]
     assert sequence.tokens == write(plain, tokens, params).tokens
-    begins = sequence.n_prompt + wanted_at
+    begins = sequence.n_prompt + seen_from
     assert begins <= min(speculator.drafts) <= begins + 2
     assert sequence.stats.draft_n_accepted > 0.3 * sequence.stats.draft_n > 0
-    assert marks
-    assert not any(marks)
+    assert counts
+    assert seen_from == 0 or not any(counts)
 
 
 @pytest.mark.parametrize(("n_shared", "first"), [(0, 134), (2, 134), (3, 128)])
@@ -409,28 +411,28 @@ def test_a_page_that_others_may_read_is_left_as_it_is(n_shared: int, first: int)
     """A head that forgets begins amid a page only where the page is the text's own."""
     table = SimpleNamespace(pages=[5, 1, 7], n_shared=n_shared)
     state = cast(SequenceState, SimpleNamespace(table=table, n_cells=50))
-    text = MtpText(state, 50, 64, WaitingRows(8))
-    text.n_done, text.n_tokens, text.n_hidden = 50, 100, 100
-    marks = [0, 64, 0, 0, 0, 50, 0, 3]
-    text.forget(marks)
+    filled = [0, 64, 0, 0, 0, 50, 0, 3]
+    text = FeatureRows(state, 50, 64, 8, filled)
+    text.n_done, text.n_tokens, text.n_features = 50, 100, 100
+    text.keep_recent()
     assert (text.first, text.n_done, text.n_tokens) == (first, first, 150 - first)
-    assert marks == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
-    text.read(10, marks)
-    assert marks == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
+    assert filled == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
+    text.read(10)
+    assert filled == [0, 64, 0, 0, 0, 50, 0, 3 if n_shared == 3 else 0]
 
 
 def test_for_a_trial_only_the_last_rows_are_read(runtime: Runtime, plain: Engine) -> None:
     params = replace(GREEDY, max_tokens=150)
     tokens = prompt(runtime, n=40)
     engine, speculator = make_engine(runtime)
-    ask = speculator._draft_ask
+    ask = speculator._draft_settings
     read = []
 
     def noting(wanted: DraftRequest) -> DraftSettings:
         read.append(speculator.n_pending(wanted.sequence))
         return ask(wanted)
 
-    speculator._draft_ask = noting  # type: ignore[method-assign,assignment]
+    speculator._draft_settings = noting  # type: ignore[method-assign,assignment]
     propose = speculator.propose
     speculator.propose = lambda asks: propose(  # type: ignore[method-assign]
         [each._replace(is_trial=True) for each in asks]
@@ -447,20 +449,3 @@ def test_for_a_trial_only_the_last_rows_are_read(runtime: Runtime, plain: Engine
     assert max(read) > RECENT  # so many had waited
     assert max(rows[1:]) == RECENT + 1  # the prompt, then these and the text's last token
     assert sequence.stats.draft_n > 0
-
-
-def test_a_prompt_passes_a_sleeper_by_and_it_has_nothing_to_hand_on(runtime: Runtime) -> None:
-    engine, speculator = make_engine(runtime)
-    speculator.may_draft = False
-    sequence = engine.add(prompt(runtime, n=40), GREEDY)
-    begin = speculator.begin
-
-    def begin_asleep(opening: SequenceStart) -> None:
-        begin(opening)
-        speculator.keep_up(opening.sequence, wanted=False)
-
-    speculator.begin = begin_asleep  # type: ignore[method-assign]
-    engine.step()
-    assert speculator.n_pending(sequence.id) < 0
-    assert speculator.carry(sequence.id) == {} == speculator.save(sequence.id)
-    drain(engine)

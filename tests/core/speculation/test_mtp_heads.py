@@ -15,11 +15,11 @@ from support.tiny_models import build_tiny
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
-from nextn.core.models.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp import H_NEXTN
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
 from nextn.core.speculation.interface import Draft, DraftRequest
-from nextn.core.speculation.mtp import MtpSpeculator
 from nextn.core.speculation.options import SpecOptions
 
 N_HEADS, N_LAYERS = 3, 4
@@ -54,7 +54,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
         yield loaded
 
 
-class Noted(MtpSpeculator):
+class Noted(HiddenStateDrafter):
     drafts: list[tuple[list[int], list[int]]]
 
     def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
@@ -65,7 +65,7 @@ class Noted(MtpSpeculator):
 
 
 def make_engine(runtime: Runtime, n_slots: int = 1) -> tuple[Engine, Noted]:
-    noted = Noted(runtime.model.nextn, runtime.backend, runtime.setting(n_slots))
+    noted = Noted("mtp", runtime.model.nextn, runtime.setting(n_slots))
     noted.drafts = []
     return runtime.new_engine(runtime.plan(n_slots), noted), noted
 

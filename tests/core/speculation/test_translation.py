@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from support.vocab import byte_characters, tokenizer_metadata
 
 from nextn.core.errors import ConfigError
-from nextn.core.speculation.translation import (
+from nextn.core.speculation.drafters.translation import (
     MAX_OPEN,
     NO_TOKEN,
-    Piece,
+    DraftedPiece,
     Speller,
     Translation,
     Translator,
 )
-from nextn.core.speculation.vocabularies import find_difference
+from nextn.core.speculation.drafters.vocabulary_difference import find_difference
 from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 WORDS = ("then", "hello", "other", "ing", "isle")
@@ -96,8 +96,8 @@ def test_what_the_draft_model_reads_is_the_text(pair: tuple[str, str], data: st.
         want = bytes_of(target, ids[:end])
         assert read.removeprefix(b" ") == want.removeprefix(b" ")
         assert reader.ids[: len(sure)] == sure
-        sure = reader.ids[: reader.n_sure]
-        assert len(bytes_of(draft, reader.ids[reader.n_sure :])) <= MAX_OPEN + 4
+        sure = reader.ids[: reader.n_final]
+        assert len(bytes_of(draft, reader.ids[reader.n_final :])) <= MAX_OPEN + 4
 
 
 @settings(max_examples=150, deadline=None)
@@ -188,7 +188,7 @@ def test_chances_of_joined_and_split_tokens() -> None:
     """A token is as sure as all that was drafted for it; its parts share what they came from."""
     found = translator("common", "bytes")
     draft = tokenizer("bytes")
-    pieces = [Piece(draft.piece(token), NO_TOKEN, 0.5) for token in draft.encode("the x")]
+    pieces = [DraftedPiece(draft.piece(token), NO_TOKEN, 0.5) for token in draft.encode("the x")]
     ids, chances = found.back(pieces)
     assert [tokenizer("common").piece(token) for token in ids] == [b"the", b" ", b"x"]
     assert chances == [0.125, 0.5, 0.5]

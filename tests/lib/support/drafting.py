@@ -20,7 +20,7 @@ from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import parse_accept
-from nextn.core.speculation.draft_model import DraftModel, make
+from nextn.core.speculation.drafters.draft_model import DraftModel, make
 from nextn.core.speculation.interface import (
     Draft,
     DraftRequest,

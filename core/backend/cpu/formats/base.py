@@ -91,7 +91,7 @@ class TileFormat(ABC):
     quant_bytes: ClassVar[int]  # of 16 rows and one span
     scale_bytes: ClassVar[int]
     is_float: ClassVar[bool] = False  # activations stay float
-    # By rows of activations; `EVERY_LINE` for those not named. Measured: docs/log.md.
+    # By rows of activations; `EVERY_LINE` for those not named; measured in whole steps.
     ahead: ClassVar[dict[int, tuple[Ahead, ...]]] = {}
 
     quant_moves: ClassVar[tuple[Move, ...]]

@@ -1,7 +1,7 @@
 """`--spec-draft-vocab`: the tokens that a short draft head knows.
 
-Which they are changes what is drafted, never what is written. Tokens that it does not know cannot
-be drafted; everything else is as with the whole head.
+The choice changes drafts, never the text. Tokens outside the head cannot be drafted; everything
+else is as with the whole head.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from ..backend.step import Ints
-from ..errors import ConfigError
-from ..gguf.shown import shown, shown_path
-from ..gguf.whole import read_whole
-from .token_counts import Counts
+from ...backend.step import Ints
+from ...errors import ConfigError
+from ...gguf.shown import shown, shown_path
+from ...gguf.whole import read_whole
+from ..token_counts import Counts
 
 AUTO, FULL = "auto", "full"
-ENOUGH_COUNTED: Final = 20_000  # tokens, before `auto` believes the counts
-COVERED: Final = 0.995  # of what the model wrote, by the head that `auto` takes
-UNIT: Final = 256  # rows: heads are made of whole tiles, and slightly other counts change nothing
+ENOUGH_COUNTED: Final = 20_000  # tokens, before `auto` uses the counts
+COVERED: Final = 0.995  # share of the written tokens that the head of `auto` covers
+UNIT: Final = 256  # rows: heads are whole tiles, and slightly different counts give the same head
 _SHORT_ENOUGH: Final = 0.6  # of the whole head; above, there is little to gain
 _MAX_FILE: Final = 1 << 24
 _MAX_DIGITS: Final = 20
@@ -42,7 +42,7 @@ def choose_tokens(option: str, n_vocab: int, counts: Counts) -> Ints | None:
 
 
 def check_option(option: str) -> None:
-    """What can be known to be wrong before there is a model."""
+    """Refuse what is wrong whatever the model is."""
     if option in (AUTO, FULL) or (_is_number(option) and int(option) > 0):
         return
     if not os.path.isfile(option):  # False for names that none can have
@@ -53,7 +53,7 @@ def check_option(option: str) -> None:
 
 
 def _is_number(text: str) -> bool:
-    """One that Python reads: of thousands of digits it does not."""
+    """With few digits: Python refuses to read thousands of them."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 

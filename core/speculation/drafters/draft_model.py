@@ -1,7 +1,7 @@
-"""`draft`: another, smaller model writes ahead, and the target checks.
+"""`draft`: a smaller model drafts.
 
-It reads nothing until somebody asks for a draft. Then it catches up, in pieces if there is much to
-read, in the same steps that draft for others. What it drafted and the target kept is not run again.
+It reads rows only for a draft: then it catches up, in pieces if there are many, in the same steps
+that draft for other sequences. Drafted tokens that the target accepted are not run again.
 """
 
 from __future__ import annotations
@@ -11,35 +11,34 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..backend.draft_loop import DraftSettings
-from ..errors import ConfigError, FileFormatError
-from ..sampling.draft_sampler import make_draft_sampler
-from ..state.fingerprint import model_fingerprint
-from ..state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
-from ..state.snapshot import SequenceSnapshot
-from .draft_pick import Language, SharedTokens, TranslatedTokens
-from .draft_round import BatchRow, Round, Work
-from .draft_saving import load_reading, save_reading
-from .draft_state import DraftState, Reading, draft_sizes
-from .interface import Draft, DraftRequest, SequenceStart, Speculator
-from .options import DRAFT
+from ...backend.draft_loop import DraftSettings
+from ...errors import ConfigError, FileFormatError
+from ...sampling.draft_sampler import make_draft_sampler
+from ...state.fingerprint import model_fingerprint
+from ...state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
+from ...state.snapshot import SequenceSnapshot
+from ..interface import Draft, DraftRequest, SequenceStart, Speculator
+from ..options import DRAFT
+from .draft_model_round import DraftedSequence, DraftInProgress, DraftModelRound
+from .draft_model_state import DraftState, ReadSequence, draft_sizes, load_reading, save_reading
 from .translation import Translator
-from .vocabularies import find_difference
+from .vocabulary_bridge import SharedTokens, TranslatedTokens, VocabularyBridge
+from .vocabulary_difference import find_difference
 
 if TYPE_CHECKING:
-    from ..state.store import SequenceState, StateStore
-    from .table import LoadedModel, Setting
+    from ...state.store import SequenceState, StateStore
+    from ..table import LoadedModel, Setting
 
 logger = logging.getLogger(__name__)
 _STATE: Final = "state"
-_GREEDY: Final = 1.0  # the temperature at which a greedy draft's chances are told
+_GREEDY: Final = 1.0  # the temperature of a greedy draft's chances
 
 
 def make(setting: Setting) -> DraftModel:
     draft = setting.draft
     if draft is None:
         raise ConfigError("spec-type draft needs a draft model: give its file with -md")
-    language = _language(setting.target, draft)
+    language = _bridge(setting.target, draft)
     return DraftModel(setting, draft, language, model_fingerprint(draft.file))
 
 
@@ -48,11 +47,11 @@ class DraftModel(Speculator):
     is_model = True
 
     def __init__(
-        self, setting: Setting, draft: LoadedModel, language: Language, model_id: str = ""
+        self, setting: Setting, draft: LoadedModel, language: VocabularyBridge, model_id: str = ""
     ) -> None:
-        """`model_id`: a `model_fingerprint` of the draft model, by which what it saves is known."""
+        """`model_id`: a `model_fingerprint` of the draft model; saved states carry it."""
         options = self._options = setting.options
-        self._backend, self._draft, self._language = setting.backend, draft, language
+        self._backend, self._draft, self._bridge = setting.backend, draft, language
         self._model_id = model_id
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
         self.longest = self._n_max
@@ -60,9 +59,9 @@ class DraftModel(Speculator):
         h = draft.model.hparams
         self._n_vocab, self._n_target = h.n_vocab, setting.target.model.hparams.n_vocab
         self._eog_ids = setting.target.tokenizer.eog_ids
-        self._lines: dict[int, BatchRow] = {}
-        self._by_ratio: set[int] = set()  # texts that want to know laws
-        self._targets: dict[int, SequenceState] = {}  # what the target has read, by text
+        self._lines: dict[int, DraftedSequence] = {}
+        self._by_ratio: set[int] = set()  # sequences whose drafts are accepted by ratio
+        self._targets: dict[int, SequenceState] = {}  # of the target, by sequence
         self._is_amid = False
 
     def attach(self, store: StateStore) -> None:
@@ -73,19 +72,19 @@ class DraftModel(Speculator):
                 self._draft.file.label,
                 n_train,
             )
-        sizes = draft_sizes(store.sizes, n_train, self._n_max + self._language.n_unsure)
+        sizes = draft_sizes(store.sizes, n_train, self._n_max + self._bridge.n_unsure)
         state = self._state = DraftState(self._backend, self._draft.model, sizes, store.chunk)
-        if self._language.shares_ids and self._backend.drafts_in_one_call:
+        if self._bridge.shares_ids and self._backend.drafts_in_one_call:
             state.compile_draft_loop(self._draft.model, self._n_max, self._n_target, self._eog_ids)
-        self._round = Round(state, self._language, self._draft.file.label)
+        self._round = DraftModelRound(state, self._bridge, self._draft.file.label)
 
     def begin(self, opening: SequenceStart) -> None:
         self._targets[opening.sequence] = opening.state
-        if self._language.shares_ids and opening.spec.is_by_ratio(self._options):
+        if self._bridge.shares_ids and opening.spec.is_by_ratio(self._options):
             self._by_ratio.add(opening.sequence)
 
     def n_pending(self, sequence: int) -> int:
-        """Rows that it has to catch up on before it can draft, about as many."""
+        """Rows to read before a draft, approximately."""
         line = self._lines.get(sequence)
         n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
         return max(0, self._targets[sequence].n_cells - n_read)
@@ -108,7 +107,7 @@ class DraftModel(Speculator):
         self._by_ratio.discard(sequence)
         line = self._lines.pop(sequence, None)
         if line is not None and line.reading is not None:
-            self._state.close(line.reading, is_sound=not line.is_broken)
+            self._state.close(line.reading, is_valid=not line.is_broken)
 
     def save(self, sequence: int) -> dict[str, bytes]:
         self._recover()
@@ -118,10 +117,10 @@ class DraftModel(Speculator):
         return {_STATE: save_reading(self._state.store, line.reading, self._model_id)}
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
-        """What does not fit here is left alone: then all is read again."""
+        """A state that does not fit is ignored: the sequence is read again."""
         self._recover()
         if _STATE in blobs:
-            line = self._lines[sequence] = BatchRow(self._language.new_text())
+            line = self._lines[sequence] = DraftedSequence(self._bridge.new_translation())
             line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
 
     def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
@@ -150,34 +149,34 @@ class DraftModel(Speculator):
         return Origin(self._model_id, store.backend.state_format, store.sizes.window)
 
     def _ids_of(self, tokens: Sequence[int]) -> list[int]:
-        """In its own vocabulary."""
-        text = self._language.new_text()
+        """The tokens in the draft model's vocabulary."""
+        text = self._bridge.new_translation()
         if text is None:
-            return self._language.known(tokens)
+            return self._bridge.known(tokens)
         text.follow(tokens)
-        return self._language.known(text.ids)
+        return self._bridge.known(text.ids)
 
     # one round
 
-    def _work(self, ask: DraftRequest) -> Work | None:
-        """What there is to do for a draft; None if there is to be none."""
+    def _work(self, ask: DraftRequest) -> DraftInProgress | None:
+        """A draft to make; None where no draft is possible."""
         length = min(self._n_max, ask.max_draft)
         if length < self._n_min:
             return None
         line = self._lines.get(ask.sequence)
         if line is None:
-            line = self._lines[ask.sequence] = BatchRow(self._language.new_text())
+            line = self._lines[ask.sequence] = DraftedSequence(self._bridge.new_translation())
         if line.is_broken:
             return None
-        ids, n_sure = ask.tokens, len(ask.tokens)
+        ids, n_final = ask.tokens, len(ask.tokens)
         if line.text is not None:
             line.text.follow(ask.tokens)
-            ids, n_sure = line.text.ids, line.text.n_sure
+            ids, n_final = line.text.ids, line.text.n_final
         # The last token drafted needs no cell.
         length = min(length, self._state.n_ctx + 1 - len(ids))
         if length < self._n_min or not len(ids):
             return None
-        reading = self._reading(line, ids, n_sure)
+        reading = self._reading(line, ids, n_final)
         if reading is None:
             return None
         picker = line.picker
@@ -190,34 +189,36 @@ class DraftModel(Speculator):
         inverse_temperature = 1 / (ask.sampler.params.temperature or _GREEDY)
         p_min = max(self._p_min, ask.stop_below)
         wanted = DraftSettings(picker, length, p_min, inverse_temperature)
-        return Work(line, reading, ids, n_sure, picker, len(ask.tokens), wanted)
+        return DraftInProgress(line, reading, ids, n_final, picker, len(ask.tokens), wanted)
 
-    def _reading(self, line: BatchRow, ids: Sequence[int], n_sure: int) -> Reading | None:
-        """What has been read of the text, taken back to what still holds."""
+    def _reading(
+        self, line: DraftedSequence, ids: Sequence[int], n_final: int
+    ) -> ReadSequence | None:
+        """The cells of the sequence that still hold; opened anew where none do."""
         reading = line.reading
         if reading is not None and not (
-            self._is_of(reading, ids) and self._state.follow(reading, ids, n_sure)
+            self._is_of(reading, ids) and self._state.follow(reading, ids, n_final)
         ):
-            self._state.close(reading, is_sound=False)
+            self._state.close(reading, is_valid=False)
             reading = line.reading = None
         if reading is None:
-            reading = line.reading = self._state.open(self._language.known(ids))
+            reading = line.reading = self._state.open(self._bridge.known(ids))
         return reading
 
-    def _is_of(self, reading: Reading, ids: Sequence[int]) -> bool:
-        """Of this text: a file may say anything."""
+    def _is_of(self, reading: ReadSequence, ids: Sequence[int]) -> bool:
+        """Whether a restored state belongs to these tokens: a file may hold any state."""
         if not reading.is_restored or reading.is_compared:
             return True
         reading.is_compared = True
-        return reading.cells[: reading.n_sure] == self._language.known(ids[: reading.n_sure])
+        return reading.cells[: reading.n_final] == self._bridge.known(ids[: reading.n_final])
 
-    def _finish(self, work: Work, ms: float) -> Draft:
+    def _finish(self, work: DraftInProgress, ms: float) -> Draft:
         n_drawn = len(work.tokens)
         if work.picker.draws:
-            # No beliefs, and no shortest length: nobody may choose among drafts by what was drawn.
+            # Neither chances nor a shortest length: nothing may select among drawn drafts.
             distributions = work.picker.distributions[:n_drawn]
             return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, distributions=distributions)
-        tokens, chances = self._language.back(work.tokens, work.chances)
+        tokens, chances = self._bridge.back(work.tokens, work.chances)
         if len(tokens) > (length := work.ask.length):
             tokens, chances = tokens[:length], chances[:length]
         if len(tokens) < self._n_min:
@@ -229,14 +230,14 @@ class DraftModel(Speculator):
         self._state.reset()
 
     def _recover(self) -> None:
-        """An interrupt ended the last round anywhere."""
+        """Start over after an interrupt within a round."""
         if self._is_amid:
             self._is_amid = False
             self._lines.clear()
             self._state.reset()
 
 
-def _language(target: LoadedModel, draft: LoadedModel) -> Language:
+def _bridge(target: LoadedModel, draft: LoadedModel) -> VocabularyBridge:
     n_target, n_draft = target.model.hparams.n_vocab, draft.model.hparams.n_vocab
     difference = find_difference(target.tokenizer, draft.tokenizer)
     if difference is None:

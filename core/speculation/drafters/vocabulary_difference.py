@@ -1,20 +1,20 @@
-"""Whether two models speak in the same tokens."""
+"""Whether two models share token ids."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 MAX_SIZE_DIFFERENCE: Final = 128  # paddings and a few tokens that were added later
 _FIRST_COMPARED: Final = 5  # ids before it are special, and named differently at times
 
 
 def find_difference(target: Tokenizer, draft: Tokenizer) -> str | None:
-    """What keeps token ids of one from meaning the same in the other; None if nothing does.
+    """The first reason why ids of one do not mean the same in the other; None without one.
 
-    The rules are llama.cpp's. A model may know some ids more than the other at the end.
+    The rules are llama.cpp's. One vocabulary may have some more ids at its end.
     """
     if target.model != draft.model:
         return f"its vocabulary is of type {draft.model}, the target's of type {target.model}"

@@ -1,4 +1,4 @@
-"""One round of a draft model: what has not been read, then a token for each place of the drafts.
+"""One round of a draft model: it reads new tokens, then drafts token by token.
 
 The host loop goes from step to step for all texts, whatever picks their tokens. Where a backend
 makes all steps in one call, and what picks has a native form, that is taken instead; it drafts the
@@ -12,54 +12,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..backend.draft_loop import NO_REQUEST, DraftSettings, TokenPicker
-from ..errors import NextnError, NonFiniteError
-from .draft_state import DraftState, Part, Reading
+from ...backend.draft_loop import NO_REQUEST, DraftSettings, TokenPicker
+from ...errors import NextnError, NonFiniteError
+from .draft_model_state import DraftState, ReadRows, ReadSequence
 from .translation import NO_TOKEN, Translation
 
 if TYPE_CHECKING:
-    from ..backend.interface import HostOutput
-    from ..sampling.draft_sampler import DraftSampler
-    from .draft_pick import Language
+    from ...backend.interface import HostOutput
+    from ...sampling.draft_sampler import DraftSampler
+    from .vocabulary_bridge import VocabularyBridge
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class BatchRow:
-    """One text, as long as it is written."""
+class DraftedSequence:
+    """What is kept of a sequence from round to round."""
 
-    text: Translation | None  # None: the target's tokens are the draft model's
+    text: Translation | None  # None: both models share token ids
     picker: DraftSampler | None = None  # until the first draft
-    reading: Reading | None = None  # until the first draft
+    reading: ReadSequence | None = None  # until the first draft
     is_broken: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class Work:
-    """One draft in the making."""
+class DraftInProgress:
+    """One draft of a round."""
 
-    line: BatchRow
-    reading: Reading
-    ids: Sequence[int]  # the text in the draft model's tokens
-    n_sure: int
+    line: DraftedSequence
+    reading: ReadSequence
+    ids: Sequence[int]  # the sequence in the draft model's tokens
+    n_final: int
     picker: DraftSampler
-    position: int  # of the first token, in the target's text
-    ask: DraftSettings  # of the chooser: how many tokens at most, and how likely ones
+    position: int  # of the first drafted token, in the target's sequence
+    ask: DraftSettings  # longest length and least probability
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
 
-class Round:
-    """Rounds, one after the other."""
+class DraftModelRound:
+    """Runs rounds."""
 
-    def __init__(self, state: DraftState, language: Language, label: str) -> None:
-        """`label`: what the draft model is called where something is said of it."""
-        self._state, self._language, self._label = state, language, label
+    def __init__(self, state: DraftState, language: VocabularyBridge, label: str) -> None:
+        """`label`: the draft model's name in log messages."""
+        self._state, self._bridge, self._label = state, language, label
 
-    def write(self, works: list[Work]) -> None:
-        """All drafts, as far as they go."""
-        state, live = self._state, list[Work]()
+    def write(self, works: list[DraftInProgress]) -> None:
+        """Fill in the tokens of all drafts."""
+        state, live = self._state, list[DraftInProgress]()
         while not live:
             parts, ran, live = self._first_parts(works)
             if self._is_for_chain(parts, live):
@@ -70,17 +70,19 @@ class Round:
             output = state.run(parts)
             for work in ran:
                 self._settle(work)
-            if len(works) > 1:  # the others shall not wait for one that has much to read
+            if len(works) > 1:  # the others do not wait for a long piece of a prompt
                 break
         while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
-            output = state.run([Part(work.reading, [work.tokens[-1]]) for work in live])
+            output = state.run([ReadRows(work.reading, [work.tokens[-1]]) for work in live])
 
     # the first step
 
-    def _first_parts(self, works: list[Work]) -> tuple[list[Part], list[Work], list[Work]]:
-        """What has not been read, in pieces; of whom, and for whom that is all."""
+    def _first_parts(
+        self, works: list[DraftInProgress]
+    ) -> tuple[list[ReadRows], list[DraftInProgress], list[DraftInProgress]]:
+        """Unread rows in pieces, the drafts they belong to, and those whose last row is there."""
         left = self._state.store.chunk
-        parts, ran, live = list[Part](), list[Work](), list[Work]()
+        parts, ran, live = list[ReadRows](), list[DraftInProgress](), list[DraftInProgress]()
         for work in works:
             reading, ids = work.reading, work.ids
             first = len(reading.cells)
@@ -90,40 +92,42 @@ class Round:
                     continue
                 left -= end - first
             is_last = end == len(ids)
-            parts.append(Part(reading, self._language.known(ids[first:end]), is_last))
+            parts.append(ReadRows(reading, self._bridge.known(ids[first:end]), is_last))
             ran.append(work)
             if is_last:
                 live.append(work)
         return parts, ran, live
 
-    def _is_short(self, reading: Reading, n_rows: int) -> bool:
-        """No more than every text may have in a step besides the pieces of prompts."""
-        n_unsure = len(reading.cells) - reading.n_sure
+    def _is_short(self, reading: ReadSequence, n_rows: int) -> bool:
+        """Whether the rows fit into the share of a step that every sequence has."""
+        n_unsure = len(reading.cells) - reading.n_final
         return n_rows + n_unsure <= reading.state.window
 
-    def _end_of_piece(self, reading: Reading, n_ids: int) -> int:
+    def _end_of_piece(self, reading: ReadSequence, n_ids: int) -> int:
         first, chunk = len(reading.cells), self._state.store.chunk
         end = n_ids if n_ids - first <= chunk else (first // chunk + 1) * chunk
         return min([end, *(place for place in reading.state.wanted if first < place)])
 
-    def _settle(self, work: Work) -> None:
+    def _settle(self, work: DraftInProgress) -> None:
         is_read = len(work.reading.cells) == len(work.ids)
-        self._state.settle(work.reading, work.n_sure, is_read=is_read)
+        self._state.settle(work.reading, work.n_final, is_read=is_read)
 
     # all steps in one call
 
-    def _is_for_chain(self, parts: list[Part], live: list[Work]) -> bool:
+    def _is_for_chain(self, parts: list[ReadRows], live: list[DraftInProgress]) -> bool:
         for work in live:
             if not work.picker.request:
                 return False
         return bool(live) and self._state.can_draft(parts, max(w.ask.length for w in live))
 
-    def _draft_at_once(self, parts: list[Part], ran: list[Work]) -> list[Work]:
-        """Returns those that nobody over there could pick for."""
+    def _draft_at_once(
+        self, parts: list[ReadRows], ran: list[DraftInProgress]
+    ) -> list[DraftInProgress]:
+        """Returns the drafts whose next token only the host can pick."""
         asks = [
             work.ask if part.has_logits else _NOTHING for work, part in zip(ran, parts, strict=True)
         ]
-        drafts, left = self._state.draft(parts, asks), list[Work]()
+        drafts, left = self._state.draft(parts, asks), list[DraftInProgress]()
         for b, (work, part) in enumerate(zip(ran, parts, strict=True)):
             self._settle(work)
             if part.has_logits:
@@ -135,14 +139,14 @@ class Round:
 
     # one step after the other
 
-    def _extend(self, work: Work, output: HostOutput, row: int) -> bool:
-        """By one token; whether there is to be another."""
-        picker, language, ask = work.picker, self._language, work.ask
+    def _extend(self, work: DraftInProgress, output: HostOutput, row: int) -> bool:
+        """Add one token; returns whether another one follows."""
+        picker, language, ask = work.picker, self._bridge, work.ask
         try:
             token = language.pick(picker, output, row, work.position + len(work.tokens))
             if token == NO_TOKEN:
                 return False
-            chance = 1.0  # what is drawn stays, however unlikely: see `DrawingSampler`
+            chance = 1.0  # a drawn token stays whatever its chance, see `DrawingSampler`
             if not picker.draws:
                 chance = language.chance(output.logits[row], token, ask.inverse_temperature)
                 if chance < ask.p_min:
@@ -152,7 +156,7 @@ class Round:
             work.line.is_broken = True
             logger.warning("%s: no more drafts for this text: %s", self._label, error)
             return False
-        except NextnError:  # the sampler has nothing to say here, as the target will find
+        except NextnError:  # the sampler has no token here; the target will report it
             return False
         work.tokens.append(token)
         work.chances.append(chance)

@@ -1,4 +1,4 @@
-"""Acceptance by p/q, computed and drawn: whatever the drafter's law, the target's comes out."""
+"""Acceptance by p/q, computed and drawn: the outcome has the target's distribution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Chance = Callable[[Distribution, "Distribution | None", int], float]
 Residual = Callable[[Distribution, "Distribution | None", int], Distribution]
 
 
-def make_law(shares: dict[int, float]) -> Distribution:
+def make_distribution(shares: dict[int, float]) -> Distribution:
     ids = np.array(sorted(shares), np.int64)
     values = np.array([shares[token] for token in sorted(shares)])
     return Distribution(ids, values / values.sum())
@@ -45,14 +45,14 @@ def dense(distribution: Distribution) -> Any:
 
 LAWS = st.dictionaries(
     st.integers(0, N_VOCAB - 1), st.floats(1e-9, 1.0), min_size=1, max_size=N_VOCAB
-).map(make_law)
-POINTS = st.integers(0, N_VOCAB - 1).map(lambda token: make_law({token: 1.0}))
+).map(make_distribution)
+POINTS = st.integers(0, N_VOCAB - 1).map(lambda token: make_distribution({token: 1.0}))
 
 
 def outcome(
     p: Distribution, q: Distribution, chance: Chance = chance, residual: Residual = residual
 ) -> Any:
-    """The law of the token that comes out, added up over all that may happen."""
+    """The distribution of the token that comes out, added up over all that may happen."""
     found = np.zeros(N_VOCAB)
     for token, drawn in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
         held = chance(p, q, token)
@@ -97,7 +97,7 @@ def test_laws_add_up_and_hold_no_zero(p: Distribution, q: Distribution) -> None:
 @given(LAWS)
 def test_equal_laws_always_hold(p: Distribution) -> None:
     assert all(chance(p, p, token) == 1 for token in p.ids.tolist())
-    assert residual(p, p, int(p.ids[0])).ids.size  # never asked for, and still no empty law
+    assert residual(p, p, int(p.ids[0])).ids.size  # never used, and still not empty
 
 
 @given(LAWS, st.sets(st.integers(0, N_VOCAB - 1)))
@@ -116,7 +116,7 @@ def test_without_some_tokens(distribution: Distribution, tokens: set[int]) -> No
 WRONG: dict[str, tuple[Chance, Residual]] = {
     "everything holds": (lambda p, q, token: 1.0, residual),
     "nothing is taken away": (chance, lambda p, q, token: p),
-    "the token is taken away instead of the law": (
+    "the token is taken away instead of the distribution": (
         chance,
         lambda p, q, token: residual(p, None, token),
     ),
@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[Chance, Residual]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_rules_are_seen(name: str) -> None:
     """The comparison of the first test, with rules that are wrong."""
-    p, q = make_law({0: 5, 1: 3, 2: 1, 4: 1}), make_law({0: 2, 1: 6, 3: 2, 4: 1})
+    p, q = make_distribution({0: 5, 1: 3, 2: 1, 4: 1}), make_distribution({0: 2, 1: 6, 3: 2, 4: 1})
     assert outcome(p, q) == pytest.approx(dense(p), abs=1e-12)
     assert outcome(p, q, *WRONG[name]) != pytest.approx(dense(p), abs=0.02)
 
@@ -151,11 +151,11 @@ def test_what_is_left_has_to_be_normalised() -> None:
         left = np.maximum(dense(p) - dense(q or p), 0)
         return Distribution(np.arange(N_VOCAB), left)
 
-    p, q = make_law({0: 5, 1: 3, 2: 1, 4: 1}), make_law({0: 2, 1: 6, 3: 2, 4: 1})
+    p, q = make_distribution({0: 5, 1: 3, 2: 1, 4: 1}), make_distribution({0: 2, 1: 6, 3: 2, 4: 1})
     assert outcome(p, q, chance, bare).sum() < 0.9
 
 
-# The law that a sampler has --------------------------------------------------------------------
+# The distribution of a sampler --------------------------------------------------------------------
 
 LOGITS = np.array([2.0, -1.0, 0.5, 1.5, -np.inf, 0.0, 1.0, 0.7, -3.0], np.float32)
 CHAINS = [
@@ -223,7 +223,7 @@ def test_draws_have_the_law(distribution: Distribution, purpose: int) -> None:
 
 def test_purposes_do_not_share_noise() -> None:
     sampler = Sampler(SamplingParams(seed=5), n_vocab=N_VOCAB)
-    distribution = make_law(dict.fromkeys(range(N_VOCAB), 1.0))
+    distribution = make_distribution(dict.fromkeys(range(N_VOCAB), 1.0))
     drawn = [
         [sampler.draw(distribution, position, purpose) for position in range(900)]
         for purpose in (PICK_TOKEN, RESIDUAL, DRAFT_TOKEN)

@@ -1,8 +1,6 @@
-"""Multi-token prediction: one more block that continues from the trunk's hidden rows.
+"""Multi-token prediction: one more block that continues from the trunk's final hidden rows.
 
-The row for position p takes the token at p and the hidden row of p - 1, and predicts the token at
-p + 1; position 0 has no row, as in the models' own training code. Logits of chained rows follow
-from the hidden row that the head itself returns.
+Position 0 has no row, as in the models' own training code.
 """
 
 from __future__ import annotations
@@ -10,24 +8,29 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
-from ..backend.interface import Output, Taps
-from .weights import Weights, choose_rows
+from ...backend.interface import Output, Taps
+from ..weights import Weights, choose_rows
+from .network import DraftNetwork
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, State
-    from ..backend.step import Ints, Step
-    from .base import Block, Model
+    from ...backend.interface import Backend, State
+    from ...backend.step import Ints, Step
+    from ..base import Block, Model
 
 
 H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the trunk's or its own
 
 
-class MtpHead:
+class MtpHead(DraftNetwork):
     """Tensors of `blk.N.nextn.`; what a file leaves out is shared with the trunk."""
+
+    taps, tap, encode = (H_NEXTN,), H_NEXTN, None
 
     def __init__(self, trunk: Model, weights: Weights, block: Block) -> None:
         h = trunk.hparams
-        self.block, self.n_embd = block, h.n_embd
+        self.block = block
+        self.vocab_subset: Ints | None = None
+        self.n_embd = self.n_features = h.n_embd
         self.eh_proj = weights.matrix(2 * h.n_embd, {"nextn.eh_proj": h.n_embd})
         self.enorm = weights.norm("nextn.enorm", h.n_embd, h.eps)
         self.hnorm = weights.norm("nextn.hnorm", h.n_embd, h.eps)
@@ -47,14 +50,15 @@ class MtpHead:
                 break
 
     def shortened(self, backend: Backend, vocab_subset: Ints) -> MtpHead:
-        """With logits of these tokens only, ascending; a copy of their rows is all that it adds.
+        """The same head with logits of these tokens only; it adds a copy of their rows.
 
-        A model says most of what it says with few tokens, and the head is most of what a drafted
-        token costs. What comes out is for `compile_draft_loop(..., taken=taken)`.
+        Few tokens make up most of what a model writes, and the output matrix is most of what a
+        drafted token costs.
         """
         part = Weights(self._file, backend).part(self._head_stem, self._n_vocab, self.n_embd)
         assert part is not None, "the file was checked when it was loaded"
         twin = copy(self)
+        twin.vocab_subset = vocab_subset
         twin.shared_head_head = backend.matrix([choose_rows(part, vocab_subset)])
         return twin
 

@@ -1,8 +1,8 @@
-"""Several MTP heads, one after the other: head i drafts token i, as llama.cpp chains them.
+"""Several heads, one after the other: head i drafts token i, as llama.cpp chains MTP heads.
 
-Every head keeps keys and values of its own and reads all true rows with the target's hidden rows.
-Behind them head i reads the tokens drafted so far, each with the row that the head which drafted
-it left: so a draft of n tokens costs n heads, each over a few more rows than the one before.
+Every head has keys and values of its own and reads all accepted rows with the target's features.
+Then head i reads the tokens drafted so far, each with the hidden row of the head that drafted it:
+so a draft of n tokens costs n heads, each over a few more rows than the one before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..backend.draft_loop import (
+from ...backend.draft_loop import (
     BatchRow,
     DraftLoopPlan,
     Drafts,
@@ -21,10 +21,9 @@ from ..backend.draft_loop import (
     drafts_of,
     last_rows,
 )
-from ..backend.interface import Run
-from ..backend.layers import Floats
-from ..backend.step import Piece, Step, build_step
-from ..models.mtp import H_NEXTN
+from ...backend.interface import Run
+from ...backend.layers import Floats
+from ...backend.step import Piece, Step, build_step
 
 
 class ChainedHeadsLoop(HostDraftLoop):
@@ -32,7 +31,8 @@ class ChainedHeadsLoop(HostDraftLoop):
 
     def __init__(self, runs: Sequence[Run], plan: DraftLoopPlan, window: int) -> None:
         super().__init__(runs[0], plan, window)
-        self._runs = runs
+        assert plan.tap is not None, "a head continues from the row of the one before"
+        self._runs, self._tap = runs, plan.tap
 
     def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
         lines = [BatchRow(ask, place) for place, ask in enumerate(asks)]
@@ -43,9 +43,9 @@ class ChainedHeadsLoop(HostDraftLoop):
             wider = replace(wider, out_rows=last_rows(wider, live))
             output = run(wider)
             if not live:
-                continue  # this head, too, has to read the true rows
+                continue  # this head has to read the accepted rows, too
             ends = last_rows(wider, live)
-            hidden = output.taps[H_NEXTN][ends].copy()
+            hidden = output.taps[self._tap][ends].copy()
             drafting, before = live, [len(line.tokens) for line in lines]
             live = self._choose(live, wider, output)
             for line, row in zip(drafting, hidden, strict=True):

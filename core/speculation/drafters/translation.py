@@ -1,8 +1,8 @@
-"""One text in the tokens of two vocabularies, and drafts carried from one to the other.
+"""One text in the tokens of two vocabularies, and drafts translated from one to the other.
 
-What the draft model reads is the target's text, byte for byte, cut into its own tokens; what it
-drafts becomes bytes, and these the target's tokens. A cut that the model would not have made itself
-costs a token of a draft at worst: the target's own tokens are never touched.
+The draft model reads the target's text, byte for byte, cut into its own tokens; its drafts become
+bytes, and these the target's tokens. A cut that the model would not have made itself costs a token
+of a draft at worst: the target's own tokens are never changed.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from ..errors import ConfigError
-from ..tokenizer.vocabulary import HIDDEN, Kind
+from ...errors import ConfigError
+from ...tokenizer.vocabulary import HIDDEN, Kind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 MAX_OPEN: Final = 64  # bytes at the end of a text whose cut may still change
 NO_TOKEN: Final = -1
 _SILENT: Final = -2  # a special token that the other model does not need
 _NEVER_IN_UTF8: Final = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
-_WHOLE: Final = (Kind.NORMAL, Kind.USER_DEFINED)  # what spells text; byte tokens only if need be
-# Before the space between two words: hardly a tokenizer merges across. Not so at line ends, which
-# some join with the mark before them, and others with the indent behind them.
+_WHOLE: Final = (Kind.NORMAL, Kind.USER_DEFINED)  # preferred over byte tokens
+# Before the space between two words: hardly any tokenizer merges across it. Line ends are joined
+# with the mark before them by some tokenizers and with the indent behind them by others.
 _WORD_START: Final = re.compile(rb"(?<=[^ \n\t\r])(?= [^ \n\t\r])")
 _LINE_START: Final = re.compile(rb"(?<=[0-9A-Za-z_\x80-\xff])(?=\n)|(?<=\n)(?=[^ \n\t\r])")
-_BROKEN: Final = re.compile("([\udc80-\udcff]+)")  # bytes that are no character
+_BROKEN: Final = re.compile("([\udc80-\udcff]+)")  # bytes outside characters
 
 
-class Piece(NamedTuple):
-    """A token drafted: its bytes, or the target's token if it is a special one; how sure."""
+class DraftedPiece(NamedTuple):
+    """A drafted token: its bytes, or the target's token if it is a special one, and its chance."""
 
     data: bytes
     special: int
@@ -99,18 +99,18 @@ class Translator:
         }
         self.pairs = self._find_pairs()
 
-    def piece(self, token: int, chance: float) -> Piece | None:
+    def piece(self, token: int, chance: float) -> DraftedPiece | None:
         """A token of the draft model; None if it means nothing to the target."""
         if not 0 <= token < self.draft.n_vocab:
             return None
         special = int(self.pairs[token])
         if self.draft.kind(token) in HIDDEN:
-            return None if special == NO_TOKEN else Piece(b"", special, chance)
+            return None if special == NO_TOKEN else DraftedPiece(b"", special, chance)
         data = self.draft.piece(token)
-        return Piece(data, NO_TOKEN, chance) if data else None
+        return DraftedPiece(data, NO_TOKEN, chance) if data else None
 
-    def back(self, pieces: Sequence[Piece]) -> tuple[list[int], list[float]]:
-        """The target's tokens whose bytes are all there, and how sure each is."""
+    def back(self, pieces: Sequence[DraftedPiece]) -> tuple[list[int], list[float]]:
+        """The target's tokens whose bytes are complete, and the chance of each."""
         ids: list[int] = []
         chances: list[float] = []
         start = 0
@@ -129,8 +129,10 @@ class Translator:
             start = end
         return ids, chances
 
-    def _back_plain(self, pieces: Sequence[Piece], ids: list[int], chances: list[float]) -> bool:
-        """False if not all of the bytes could be said."""
+    def _back_plain(
+        self, pieces: Sequence[DraftedPiece], ids: list[int], chances: list[float]
+    ) -> bool:
+        """Returns whether the tokens cover all bytes."""
         data = b"".join(piece.data for piece in pieces)
         whole = data[: _end_of_characters(data)]
         starts = [0, *accumulate(len(piece.data) for piece in pieces)][:-1]
@@ -147,7 +149,7 @@ class Translator:
         return at == len(data)
 
     def _find_pairs(self) -> NDArray[np.int64]:
-        """The target's token that says the same, for each token of the draft model."""
+        """The target's token with the same text, for each token of the draft model."""
         pairs = np.full(self.draft.n_vocab, NO_TOKEN)
         ours = self._to_target.plain
         for data, token in self.to_draft.plain.items():
@@ -159,18 +161,18 @@ class Translator:
 
 
 class Translation:
-    """One text as the draft model reads it. Takes in what is new, and looks at nothing twice."""
+    """One sequence as the draft model reads it; `follow` processes only new tokens."""
 
     def __init__(self, translator: Translator) -> None:
         self._translator = translator
         draft = translator.draft
         has_bos = draft.add_bos and draft.bos_id is not None
         self.ids: list[int] = [draft.bos_id] if has_bos and draft.bos_id is not None else []
-        self.n_sure = len(self.ids)  # the others may become other tokens as the text grows
+        self.n_final = len(self.ids)  # the ids behind these may change as the text grows
         self._n_seen = 0  # of the target's tokens
-        self._open = b""  # bytes whose tokens are not sure
+        self._open = b""  # bytes whose tokens may still change
         self._continues = False  # text, not a special token, is before these
-        self._drops_space = translator.target.adds_space  # which encoding had put in front
+        self._drops_space = translator.target.adds_space  # that encoding had put in front
 
     def follow(self, tokens: Sequence[int]) -> None:
         """`tokens`: all of the target's, as far as the text goes."""
@@ -187,7 +189,7 @@ class Translation:
                 self._drops_space = False
                 continue
             twin = translator.specials[token]
-            if twin is None:  # nothing like it: as the text that it looks like
+            if twin is None:  # no counterpart: its text is used
                 data.append(translator.target.piece(token, show_special=True))
             elif twin != _SILENT and (place or twin not in self.ids[:1]):  # BOS may be there
                 self._open += b"".join(data)
@@ -197,13 +199,13 @@ class Translation:
         self._n_seen = len(tokens)
         self._open += b"".join(data)
         self._cut()
-        del self.ids[self.n_sure :]
+        del self.ids[self.n_final :]
         self.ids += self._encode(self._open)
 
     def _add_special(self, token: int) -> None:
         self._settle(len(self._open))
         self.ids.append(token)
-        self.n_sure += 1
+        self.n_final += 1
         self._continues = False
 
     def _cut(self) -> None:
@@ -219,9 +221,9 @@ class Translation:
     def _settle(self, n_bytes: int) -> None:
         head, self._open = self._open[:n_bytes], self._open[n_bytes:]
         if head:
-            del self.ids[self.n_sure :]
+            del self.ids[self.n_final :]
             self.ids += self._encode(head)
-            self.n_sure = len(self.ids)
+            self.n_final = len(self.ids)
             self._continues = True
 
     def _encode(self, data: bytes) -> list[int]:
@@ -229,7 +231,7 @@ class Translation:
 
 
 def _twin(target: Tokenizer, draft: Tokenizer, token: int) -> int | None:
-    """The draft model's token for a special one of the target; None: it is to be text."""
+    """The draft model's token for a special one of the target; None: its text is used."""
     if token == target.bos_id:
         return draft.bos_id if draft.add_bos and draft.bos_id is not None else _SILENT
     if token == target.eos_id and draft.eos_id is not None:

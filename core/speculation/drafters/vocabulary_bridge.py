@@ -1,7 +1,7 @@
 """From the logits of a draft model to the token that it drafts.
 
-That is the one which the target's own sampler, with its parameters, noise and state, would pick
-from them: where both models think alike they then say the same, sampled or not.
+The drafted token is the one that the target's own sampler, with its parameters, noise and state,
+would pick from these logits: where both models agree, so do sampled tokens.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..backend.interface import HostOutput
-from ..backend.picking import UNSURE
-from .translation import MAX_OPEN, NO_TOKEN, Piece, Translation, Translator
+from ...backend.interface import HostOutput
+from ...backend.picking import UNSURE
+from .translation import MAX_OPEN, NO_TOKEN, DraftedPiece, Translation, Translator
 
 if TYPE_CHECKING:
-    from ..backend.layers import Floats
-    from ..sampling.draft_sampler import DraftSampler
+    from ...backend.layers import Floats
+    from ...sampling.draft_sampler import DraftSampler
 
-_NOTHING, _COMMON, _OWN = range(3)  # what a token of the draft model says to the target
+_NOTHING, _COMMON, _OWN = range(3)  # a draft token: without text, in both vocabularies, in one
 _STAND_IN: Final = 0  # for a token that the draft model does not have
 
 
-class Language(ABC):
-    """How the draft model's tokens and the target's belong together."""
+class VocabularyBridge(ABC):
+    """Maps the draft model's tokens to the target's and back."""
 
-    n_unsure = 0  # tokens at most, at the end of a text, that may become others as it grows
-    shares_ids = False  # a token drafted is one of the target's
+    n_unsure = 0  # tokens at the end of a sequence that later tokens may change, at most
+    shares_ids = False  # token ids mean the same in both models
 
     def __init__(self, n_known: int) -> None:
         """`n_known`: tokens of the draft model that may be drafted, the first ones."""
         self._weights = np.empty(n_known, np.float32)
 
     @abstractmethod
-    def new_text(self) -> Translation | None:
-        """What follows a text in the draft model's tokens; None if the target's do."""
+    def new_translation(self) -> Translation | None:
+        """Follows one sequence in the draft model's tokens; None where ids are shared."""
 
     def known(self, ids: Sequence[int]) -> list[int]:
-        """What the draft model can read."""
+        """The ids with a stand-in for each that the draft model does not have."""
         return list(ids)
 
     @abstractmethod
@@ -72,9 +72,9 @@ class _OwnRow:
         self.output = HostOutput(self.logits[None], {})
 
 
-class SharedTokens(Language):
-    """Ids mean the same in both, as far as both have them. So a law over the one vocabulary is one
-    over the other: what only one of them has is impossible."""
+class SharedTokens(VocabularyBridge):
+    """Ids mean the same in both, as far as both have them. A distribution over one vocabulary is
+    one over the other: tokens that only one of them has are impossible."""
 
     shares_ids = True
 
@@ -84,7 +84,7 @@ class SharedTokens(Language):
         self._has_all = n_draft >= n_target
         self._row = None if n_target == n_draft else _OwnRow(n_target)
 
-    def new_text(self) -> None:
+    def new_translation(self) -> None:
         return None
 
     def known(self, ids: Sequence[int]) -> list[int]:
@@ -106,11 +106,11 @@ class SharedTokens(Language):
         return tokens, chances
 
 
-class TranslatedTokens(Language):
+class TranslatedTokens(VocabularyBridge):
     """Each model has a vocabulary of its own; see `translation.py`.
 
-    What is drafted is cut into the target's tokens once all of it is there: each of these depends
-    on what was drafted behind it, and none was drawn from a law that could be told.
+    A draft is cut into the target's tokens once it is complete: each target token depends on what
+    was drafted behind it, and none was drawn from a known distribution.
     """
 
     n_unsure = MAX_OPEN
@@ -132,15 +132,15 @@ class TranslatedTokens(Language):
             elif translator.piece(token, 1.0) is not None:
                 self._kinds[token] = _OWN
 
-    def new_text(self) -> Translation:
+    def new_translation(self) -> Translation:
         return Translation(self._translator)
 
     def pick(self, picker: DraftSampler, output: HostOutput, row: int, position: int) -> int:
         logits, sampler = output.logits[row], picker.sampler
         best = int(logits.argmax())
         kind = self._kinds[best]
-        # Of tokens that the target has too, the one that its noise would pick. Where another one is
-        # the best, the sampler cannot say anything about it, and a grammar would have to.
+        # Among tokens that the target has too, the one that its noise would pick. Where the best
+        # token is not among them, neither the sampler nor a grammar can judge it.
         if kind == _NOTHING or (
             not sampler.is_greedy and (kind == _COMMON or sampler.grammar is not None)
         ):
@@ -159,5 +159,5 @@ class TranslatedTokens(Language):
             self._translator.piece(token, chance)
             for token, chance in zip(tokens, chances, strict=True)
         ]
-        known: list[Piece] = [piece for piece in pieces if piece is not None]
+        known: list[DraftedPiece] = [piece for piece in pieces if piece is not None]
         return self._translator.back(known)

@@ -1,0 +1,1 @@
+"""Networks that draft for a target: what each one computes. Speculation uses them."""
