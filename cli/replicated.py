@@ -57,8 +57,8 @@ def serve_replicas(
         replicas = RayReplicas(cluster, load, settings, output.remark)
 
         def ready() -> None:
-            n_slots = max(replicas.ready.values())
-            output.remark(f"ready      {url} ({plan.replicas} replicas of {n_slots} slots)")
+            size = f"{plan.replicas} replicas of {replicas.n_slots} slots"
+            output.remark(f"ready      {url} ({size})")
 
         serving = IngressServing(replicas, settings, sock, ready)
         code = serving.run()

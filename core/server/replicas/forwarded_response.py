@@ -81,7 +81,7 @@ class ForwardedResponse:
     def _place(self, request: ForwardedRequest) -> None:
         """Slots are numbered through all replicas; a path names the slot within its replica."""
         replicas = self._replicas
-        n_slots = max(replicas.ready.values())
+        n_slots = replicas.n_slots
         if request.hint.slot != ANY_SLOT:
             request.replica = request.hint.slot // n_slots
         found = _SLOT_PATH.fullmatch(request.path)
@@ -117,9 +117,11 @@ class ForwardedResponse:
                 if self._has_begun:
                     await self._break_off()
                     return
-            if request.routed_to is not None:
-                request.excluded |= {request.routed_to}
-            if self._replicas.ready.keys() <= request.excluded:
+            if request.routed_to is None:
+                break
+            request.excluded |= {request.routed_to}
+            request.routed_to = None
+            if self._replicas.ready <= request.excluded:
                 break
         if refusal:
             await self._send(refusal)

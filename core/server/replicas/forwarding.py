@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,10 +61,15 @@ class ReplicaSet(ABC):
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self.ready: dict[int, int] = {}  # the number of slots by replica
-        self.was_ready = False
+        self.ready: set[int] = set()
+        self.n_slots = 0  # of each; 0 until the first replica is ready
         self.n_restarts = 0
         self.failure: ReplicasFailedError | None = None
+
+    def set_ready(self, slots: Mapping[int, int]) -> None:
+        """`slots`: of each ready replica."""
+        self.ready = set(slots)
+        self.n_slots = max(slots.values(), default=self.n_slots)
 
     @abstractmethod
     async def watch(self, on_change: Callable[[], None]) -> None:

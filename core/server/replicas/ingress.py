@@ -72,7 +72,7 @@ class Ingress:
             raise ApiError(503, "the server is shutting down", retry_after=5)
         if not self.replicas.ready:
             restarts = "no replica is ready; they are started again"
-            message = restarts if self.replicas.was_ready else "Loading model"
+            message = restarts if self.replicas.n_slots else "Loading model"
             raise ApiError(503, message, retry_after=1)
 
     async def _health(self, _query: Query, send: Send) -> None:

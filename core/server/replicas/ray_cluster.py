@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError
 from ray.serve.config import RequestRouterConfig
 
 from ...errors import ConfigError
@@ -55,7 +55,7 @@ class RayReplica(ModelReplica):
         super().check_health()
         try:
             await self._lease.hold.remote()
-        except RayActorError:
+        except ActorDiedError:
             serve.delete(self._app_name, _blocking=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
@@ -40,27 +41,27 @@ class RayReplicas(ReplicaSet):
         self._handle = cluster.deploy(load, settings)
 
     async def watch(self, on_change: Callable[[], None]) -> None:
-        began = time.monotonic()
-        has_complained = False
+        complain_at = time.monotonic() + _NO_ROOM_S
         while self.failure is None:
             try:
                 ready = await self._look()
             except (RayError, RuntimeError, OSError, KeyError) as error:
                 reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-                self.failure = ReplicasFailedError(f"the Ray cluster is lost: {reason}")
-                ready = {}
-            if ready != self.ready:
+                self.failure, ready = ReplicasFailedError(f"the Ray cluster is lost: {reason}"), {}
+            if ready is not None and self.ready != set(ready):
                 self._update(ready)
                 on_change()
             elif self.failure is not None:
                 on_change()
-            if not has_complained and not self.was_ready and time.monotonic() - began > _NO_ROOM_S:
-                has_complained = True
+            if len(self.ready) == self.n:
+                complain_at = math.inf
+            elif time.monotonic() > complain_at:
+                complain_at = math.inf
                 self._complain()
             await asyncio.sleep(_POLL_S)
 
-    async def _look(self) -> dict[int, int]:
-        """The slots of the replicas that answer."""
+    async def _look(self) -> dict[int, int] | None:
+        """The slots of each ready replica; None if that is unknown."""
         state = await asyncio.to_thread(self._cluster.state)
         self.failure = state.failure
         if state.n_running == 0:
@@ -68,19 +69,18 @@ class RayReplicas(ReplicaSet):
         try:
             return dict(await self._call_all("describe"))
         except TimeoutError:  # a busy replica: Ray's health check decides whether it is lost
-            return self.ready
+            return None
 
     def _update(self, ready: dict[int, int]) -> None:
-        for replica in self.ready.keys() - ready.keys():
+        for replica in self.ready - ready.keys():
             self.n_restarts += 1
             self._say(f"replica {replica} is lost; Ray starts another one")
-        self.ready = ready
-        self.was_ready = self.was_ready or bool(ready)
+        self.set_ready(ready)
 
     def _complain(self) -> None:
-        plan = self._cluster.plan
+        plan, n = self._cluster.plan, self.n - len(self.ready)
         self._say(
-            f"{self.n} replicas load, or wait for the cluster to have {plan.cpus:g} CPUs and "
+            f"{n} replicas load, or wait for the cluster to have {plan.cpus:g} CPUs and "
             f"{plan.gpus:g} GPUs for each"
         )
 

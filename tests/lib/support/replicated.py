@@ -38,9 +38,8 @@ class LocalReplicas(ReplicaSet):
         self.routed: list[int] = []
 
     async def watch(self, on_change: Callable[[], None]) -> None:
-        self.ready = dict(each.describe() for each in self.replicas)
         self.policy.update({each.index: each.describe() for each in self.replicas})
-        self.was_ready = True
+        self.set_ready(dict(each.describe() for each in self.replicas))
         on_change()
 
     async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
@@ -83,7 +82,7 @@ class ReplicatedServer(Client):
 
     def start(self) -> None:
         self.thread.start()
-        wait_until(lambda: self.serving.is_listening and self.replicas.was_ready)
+        wait_until(lambda: self.serving.is_listening and self.replicas.ready)
 
     def stop(self) -> None:
         if self.thread.is_alive():

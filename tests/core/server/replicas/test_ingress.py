@@ -306,12 +306,12 @@ def test_a_replica_that_is_lost_while_it_streams(server: Server) -> None:
 
 def test_while_no_replica_is_ready() -> None:
     with replicated(n=1) as replicas:
-        ready, replicas.replicas.ready = replicas.replicas.ready, {}
+        ready, replicas.replicas.ready = replicas.replicas.ready, set()
         for path in ("/health", "/props", "/v1/models"):
             assert replicas.request("GET", path)[0] == 503
         status, error = replicas.refused("/completion", TEXT)
         assert (status, error["message"]) == (503, "no replica is ready; they are started again")
-        replicas.replicas.was_ready = False
+        n_slots, replicas.replicas.n_slots = replicas.replicas.n_slots, 0
         assert replicas.refused("/completion", TEXT)[1]["message"] == "Loading model"
-        replicas.replicas.ready = ready
+        replicas.replicas.ready, replicas.replicas.n_slots = ready, n_slots
         assert replicas.post("/completion", **TEXT)["content"]
