@@ -58,7 +58,11 @@ def serving(
         assert found, line
         yield process, int(found[1])
     finally:
-        process.kill()
+        process.terminate()  # a killed one leaves Ray's folder behind
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
         process.communicate()
 
 

@@ -82,7 +82,9 @@ class ReplicatedServer(Client):
 
     def start(self) -> None:
         self.thread.start()
-        wait_until(lambda: self.serving.is_listening and self.replicas.ready)
+        wait_until(
+            lambda: self.serving.is_listening and len(self.replicas.ready) == self.replicas.n
+        )
 
     def stop(self) -> None:
         if self.thread.is_alive():
