@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from ..core.errors import NextnError
 from .bench_compare import bench_compare
 from .bench_spec import bench_spec
 from .convert.subcommands import app as convert
@@ -25,7 +24,7 @@ from .output import (
 )
 from .serve import serve
 from .speculative_simple import speculative_simple
-from .usage import UsageError, describe
+from .usage import UsageError, describe, failure_line
 from .warmup import warmup
 
 COMPARE = "bench-spec compare"  # two words that are one command; see `one_name`
@@ -94,22 +93,3 @@ def one_name(argv: list[str]) -> list[str]:
     n = 1 + len(flags)
     is_compare = argv[:1] == [first] and argv[n : n + 1] == [second]
     return [COMPARE, *flags, *argv[n + 1 :]] if is_compare else argv
-
-
-def failure_line(error: Exception) -> str:
-    """What went wrong, for a person: known failures as they are, bugs with the way to report."""
-    match error:
-        case NextnError():
-            return str(error)
-        case FileNotFoundError(filename=name) if name is not None:
-            return f"no such file: {name}"
-        case IsADirectoryError(filename=name) if name is not None:
-            return f"{name} is a directory, not a file"
-        case PermissionError(filename=name) if name is not None:
-            return f"no permission to open {name}"
-        case OSError(strerror=str(reason)):
-            what = "" if error.filename is None else f"{error.filename}: "
-            return f"{what}{reason[:1].lower()}{reason[1:]}"
-        case MemoryError():
-            return "out of memory"
-    return f"internal error, {type(error).__name__}: {error} (--debug shows where)"

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.server.replicas.prefixes import ANY_SLOT, MAX_KEYS, PIECE, Wish, read_wish
+from nextn.core.server.replicas.prefix_keys import (
+    ANY_SLOT,
+    MAX_KEYS,
+    PIECE_BYTES,
+    RoutingHint,
+    read_hint,
+)
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -19,11 +25,11 @@ anything = st.recursive(
 names = st.sampled_from(("prompt", "messages", "input", "tools", "n", "id_slot", "input_prefix"))
 
 
-def wish(**body: Any) -> Wish:
-    return read_wish(json.dumps(body).encode())
+def hint(**body: Any) -> RoutingHint:
+    return read_hint(json.dumps(body).encode())
 
 
-def n_common(one: Wish, other: Wish) -> int:
+def n_common(one: RoutingHint, other: RoutingHint) -> int:
     n = 0
     for a, b in zip(one.keys, other.keys, strict=False):
         if a != b:
@@ -39,60 +45,60 @@ def message(role: str, content: str) -> dict[str, str]:
 
 def test_a_growing_chat() -> None:
     history = [message("system", "Be kind."), message("user", "Hello")]
-    before = wish(messages=history, temperature=0.5)
+    before = hint(messages=history, temperature=0.5)
     history += [message("assistant", "Hi! " * 200), message("user", "And now?")]
-    after = wish(stream=True, messages=history)
+    after = hint(stream=True, messages=history)
     assert n_common(before, after) == len(before.keys) == 2
     history[0]["content"] = "Be rude."
-    assert n_common(after, wish(messages=history)) == 0
+    assert n_common(after, hint(messages=history)) == 0
 
 
 def test_tools_come_first() -> None:
     messages = [message("user", "Hello")]
     tools = [{"type": "function", "function": {"name": "f"}}]
-    assert n_common(wish(messages=messages), wish(messages=messages, tools=tools)) == 0
+    assert n_common(hint(messages=messages), hint(messages=messages, tools=tools)) == 0
 
 
 @given(st.text(max_size=2000), st.text(max_size=300), st.text(max_size=300))
 def test_prompts_that_begin_alike(start: str, one: str, other: str) -> None:
-    a, b = wish(prompt=start + one), wish(prompt=start + other)
-    assert n_common(a, b) >= len(start.encode()) // PIECE
-    assert a == wish(prompt=start + one)
+    a, b = hint(prompt=start + one), hint(prompt=start + other)
+    assert n_common(a, b) >= len(start.encode()) // PIECE_BYTES
+    assert a == hint(prompt=start + one)
 
 
 def test_prompts_in_other_forms() -> None:
     ids = list(range(2000))
-    assert n_common(wish(prompt=ids), wish(prompt=[*ids, 7])) > 20
-    assert wish(prompt=["a", "b"]).n_texts == 2
-    assert wish(prompt=["a", 3]).n_texts == 1
-    assert wish(prompt=[[1, 2], "b", [3]], n=2).n_texts == 6
-    assert wish(prompt="a", cache_prompt=False).keys == ()
-    assert wish(input="Hello" * 99).keys
-    assert wish(input_prefix="def f():\n" * 99).keys
+    assert n_common(hint(prompt=ids), hint(prompt=[*ids, 7])) > 20
+    assert hint(prompt=["a", "b"]).n_sequences == 2
+    assert hint(prompt=["a", 3]).n_sequences == 1
+    assert hint(prompt=[[1, 2], "b", [3]], n=2).n_sequences == 6
+    assert hint(prompt="a", cache_prompt=False).keys == ()
+    assert hint(input="Hello" * 99).keys
+    assert hint(input_prefix="def f():\n" * 99).keys
 
 
 def test_slots() -> None:
-    assert wish(prompt="a", id_slot=5).slot == 5
+    assert hint(prompt="a", id_slot=5).slot == 5
     for value in (-1, "5", None, 1.5):
-        assert wish(prompt="a", id_slot=value).slot == ANY_SLOT
+        assert hint(prompt="a", id_slot=value).slot == ANY_SLOT
 
 
 def test_only_so_many_keys() -> None:
-    assert len(wish(prompt="x" * (PIECE * (MAX_KEYS + 10))).keys) == MAX_KEYS
+    assert len(hint(prompt="x" * (PIECE_BYTES * (MAX_KEYS + 10))).keys) == MAX_KEYS
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff", b'{"prompt": 1e999}', b"[" * 5000])
-def test_bad_bodies_wish_nothing(body: bytes) -> None:
-    assert read_wish(body).keys == ()
+def test_bad_bodies_have_no_keys(body: bytes) -> None:
+    assert read_hint(body).keys == ()
 
 
 @given(st.dictionaries(names, anything))
 def test_any_body_is_read(body: dict[str, Any]) -> None:
-    found = wish(**body)
-    assert found.n_texts >= 1
+    found = hint(**body)
+    assert found.n_sequences >= 1
     assert found.slot >= ANY_SLOT
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read(body: bytes) -> None:
-    assert read_wish(body).n_texts >= 1
+    assert read_hint(body).n_sequences >= 1

@@ -1,7 +1,7 @@
-"""How a request begins, without a tokenizer: hashes of its text up to the end of each piece.
+"""`RoutingHint`: how a request begins, read from its body without a tokenizer.
 
-Two requests that begin alike have the first of their keys in common. The ends of messages are ends
-of pieces, so that a chat whose history grows shares all of it.
+Two requests that begin alike have the first of their keys in common. A message ends a piece, so
+that a chat whose history grows shares all of it.
 """
 
 from __future__ import annotations
@@ -13,60 +13,57 @@ from typing import Any, Final
 
 import msgspec
 
-PIECE: Final = 256  # bytes
-MAX_KEYS: Final = 4096  # of a request: what comes later decides nothing
+PIECE_BYTES: Final = 256
+MAX_KEYS: Final = 4096  # of a request
 ANY_SLOT: Final = -1
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a router wants to know of a request."""
-
+class RoutingHint:
     keys: tuple[int, ...] = ()
-    n_texts: int = 1
+    n_sequences: int = 1
     slot: int = ANY_SLOT
-    streams: bool = False
 
 
-def read_wish(body: bytes) -> Wish:
-    """What is wrong with the body is for the replica to say."""
+NO_HINT: Final = RoutingHint()
+
+
+def read_hint(body: bytes) -> RoutingHint:
+    """An empty hint if the body is malformed: the replica refuses it."""
     try:
         value = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Wish()
-    if not isinstance(value, dict):
-        return Wish()
-    prompts = _prompts(value.get("prompt"))
-    n, slot = _count(value.get("n")), value.get("id_slot")
-    try:
+        if not isinstance(value, dict):
+            return NO_HINT
+        prompts = _prompts(value.get("prompt"))
         keys = () if value.get("cache_prompt") is False else keys_of(_parts(value, prompts))
-    except RecursionError:
-        keys = ()
-    return Wish(
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return NO_HINT
+    n, slot = _count(value.get("n")), value.get("id_slot")
+    return RoutingHint(
         keys,
-        n_texts=n * max(len(prompts), 1),
+        n_sequences=n * max(len(prompts), 1),
         slot=slot if isinstance(slot, int) and slot >= 0 else ANY_SLOT,
-        streams=value.get("stream") is True,
     )
 
 
 def keys_of(parts: Iterator[bytes]) -> tuple[int, ...]:
-    """Each depends on all that comes before."""
+    """Chained hashes: each key depends on all bytes before it."""
     keys: list[int] = []
     digest = b""
     for part in parts:
-        for start in range(0, len(part), PIECE):
+        for start in range(0, len(part), PIECE_BYTES):
             if len(keys) == MAX_KEYS:
                 return tuple(keys)
-            digest = blake2b(digest + part[start : start + PIECE], digest_size=8).digest()
+            piece = part[start : start + PIECE_BYTES]
+            digest = blake2b(digest + piece, digest_size=8).digest()
             keys.append(int.from_bytes(digest, "little"))
     return tuple(keys)
 
 
 def _parts(value: dict[str, Any], prompts: list[Any]) -> Iterator[bytes]:
-    """In the order in which they come in the model's prompt, as far as that is known."""
+    """In the order of the model's prompt, as far as it is known."""
     for name in ("tools", "system", "instructions", "input_extra"):
         if value.get(name):
             yield _encode(value[name])
@@ -84,14 +81,13 @@ def _parts(value: dict[str, Any], prompts: list[Any]) -> Iterator[bytes]:
 
 
 def _prompts(value: Any) -> list[Any]:
-    """As `prompts.read_prompts` tells one from several."""
+    """One prompt or several, by the rule of `prompts.read_prompts`."""
     if value is None:
         return []
-    if not isinstance(value, list):
-        return [value]
-    if any(isinstance(each, list | dict) for each in value):
-        return value
-    if value and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and (
+        any(isinstance(each, list | dict) for each in value)
+        or (value and all(isinstance(each, str) for each in value))
+    ):
         return value
     return [value]
 
