@@ -53,8 +53,8 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
 
 
 def _text(found: Comparison, form: str) -> str:
-    from ..core.bench.comparison_text import as_markdown
+    from ..core.bench.report_tables import comparison_markdown
 
     if form == "json":
         return json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    return as_markdown(found)
+    return comparison_markdown(found)

@@ -12,15 +12,15 @@ FORMATS = ("md", "json", "jsonl", "csv", "sql")
 
 
 @dataclass(frozen=True, slots=True)
-class WorkOptions:
+class PromptSetOptions:
     SECTION: ClassVar = "Prompts"
 
     prompts: Annotated[
         Path | None,
         typer.Option(
             "--prompts", metavar="FILE",
-            help="Your own: JSONL with text or turns per line (Spec-Bench, SPEED-Bench), or text "
-            "with lines of --- between.",
+            help="Own prompts: JSONL with text or turns per line (Spec-Bench, SPEED-Bench), or "
+            "text with lines of --- between.",
         ),
     ] = None  # fmt: skip
     prompt_set: Annotated[
@@ -33,33 +33,36 @@ class WorkOptions:
     ] = "auto"  # fmt: skip
     category: Annotated[
         list[str] | None,
-        typer.Option("--category", metavar="A,B", help="Only prompts of these categories."),
+        typer.Option("--category", metavar="A,B", help="Categories of prompts.  [default: all]"),
     ] = None
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="No more than N prompts of a category."),
+        typer.Option("--limit", metavar="N", min=1, help="Maximum number of prompts a category."),
     ] = None
     predict: Annotated[
         int | None,
         typer.Option(
             "--predict", "--n-predict", "-n", metavar="N", min=2,
-            help="Tokens of each answer, instead of what the prompts say.",
+            help="Maximum tokens of each answer, instead of those of the prompt sets.",
         ),
     ] = None  # fmt: skip
     ignore_eos: Annotated[
         bool | None,
         typer.Option(
             "--ignore-eos/--stop-at-eos",
-            help="Whether texts go on where the model would end them.  [default: for prompts that "
+            help="Texts that continue where the model would end them.  [default: for prompts that "
             "are continued, not for those that are answered]",
         ),
     ] = None  # fmt: skip
     temperature: Annotated[
-        float, typer.Option("--temp", "--temperature", metavar="T", min=0.0, help="0: greedy.")
+        float,
+        typer.Option(
+            "--temp", "--temperature", metavar="T", min=0.0, help="Temperature; 0 is greedy."
+        ),
     ] = 0.0
     seed: Annotated[
         int,
-        typer.Option("--seed", "-s", metavar="N", min=0, help="Of texts and of the order of runs."),
+        typer.Option("--seed", "-s", metavar="N", min=0, help="Seed of texts and run order."),
     ] = 0
 
 
@@ -71,33 +74,33 @@ class VersusOptions:
         list[str] | None,
         typer.Option(
             "--vs", metavar="CONFIG",
-            help="Types as in --spec-type, then settings: mtp:n=3,fixed or ngram-mod,mtp:p=0.5. "
-            "Settings: n, min, p, vocab, prefill (as --spec-draft-n-max and so on), costs, accept, "
-            "synth, fixed. May be given several times: the others are compared with the first, a "
-            "single one with none.  [default: none and auto]",
+            help="Configuration: types as in --spec-type, then settings: mtp:n=3,fixed or "
+            "ngram-mod,mtp:p=0.5. Settings: n, min, p, vocab, prefill (as --spec-draft-n-max and "
+            "so on), costs, accept, synth, fixed. Repeatable; the first is the baseline of the "
+            "others, and none that of a single one.  [default: none and auto]",
         ),
     ] = None  # fmt: skip
     draft_model: Annotated[
         Path | None,
         typer.Option(
             "--spec-draft-model", "-md", "--model-draft", metavar="FILE",
-            help="A draft model, or a file with an MTP head for this one.",
+            help="Draft model, or a file with an MTP head for this one.",
         ),
     ] = None  # fmt: skip
     fixed: Annotated[
         bool,
-        typer.Option("--spec-fixed", help="fixed for every --vs: drafts do not follow the clock."),
+        typer.Option("--spec-fixed", help="Drafts that do not depend on the clock, in every --vs."),
     ] = False
     costs: Annotated[
         Path | None,
-        typer.Option("--spec-costs", metavar="FILE", help="Frozen costs for every --vs: likewise."),
+        typer.Option("--spec-costs", metavar="FILE", help="Frozen costs for every --vs."),
     ] = None
     synth: Annotated[
         str | None,
         typer.Option(
             "--synth", metavar="N,N",
-            help="Instead: what drafts of these lengths would gain, by how much of them is "
-            "accepted, which coins decide.",
+            help="Draft lengths of a curve of speed-up by acceptance, instead of a comparison; "
+            "acceptance is drawn at random.",
         ),
     ] = None  # fmt: skip
 
@@ -110,31 +113,93 @@ class MethodOptions:
         int,
         typer.Option(
             "--repeat", "-r", metavar="N", min=1,
-            help="Times that every configuration writes every prompt.",
+            help="Repetitions of every prompt by every configuration.",
         ),
     ] = 5  # fmt: skip
     time: Annotated[
         str | None,
         typer.Option(
             "--time", metavar="S",
-            help="Repeat until the intervals are narrow (--precision) or S seconds are over; 3m "
-            "is 180.",
+            help="Maximum seconds (3m is 180) of repetitions until the intervals are narrow, see "
+            "--precision.",
         ),
     ] = None  # fmt: skip
     precision: Annotated[
         str | None,
         typer.Option(
             "--precision", metavar="P",
-            help="With --time: half an interval that is narrow enough.  [default: 1%]",
+            help="Half the width of an interval that ends --time early.  [default: 1%]",
         ),
     ] = None  # fmt: skip
     warm_up: Annotated[
-        bool, typer.Option("--warmup/--no-warmup", help="Write two prompts first, uncounted.")
+        bool, typer.Option("--warmup/--no-warmup", help="Two uncounted prompts at the start.")
     ] = True
     concurrency: Annotated[
         str,
-        typer.Option("--concurrency", metavar="N,N", help="Users at once, one after the other."),
+        typer.Option("--concurrency", metavar="N,N", help="Numbers of users at once."),
     ] = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    SECTION: ClassVar = "Servers"
+
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--url", metavar="[NAME=]URL",
+            help="Server to measure: ours, llama-server, vLLM, any with OpenAI's API. Repeatable. "
+            "Alone, nothing runs here; with -m or --vs, both are compared.",
+        ),
+    ] = None  # fmt: skip
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--api-key", metavar="KEY", envvar="SPEC_API_KEY", show_envvar=False,
+            help="Key of the servers: one for all, or one for each in their order (or set "
+            "SPEC_API_KEY).",
+        ),
+    ] = None  # fmt: skip
+    server_model: Annotated[
+        str,
+        typer.Option(
+            "--server-model", metavar="NAME", help="Model of the server.  [default: its first]"
+        ),
+    ] = ""
+    api: Annotated[
+        str,
+        typer.Option(
+            "--api", metavar="auto|native|completions|chat",
+            help="API of requests; native is llama.cpp's /completion, auto the richest that works.",
+        ),
+    ] = "auto"  # fmt: skip
+    ask: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ask", metavar="CONFIG|NAME={JSON}",
+            help="Configuration by request: CONFIG as in --vs fills the field speculative, JSON is "
+            "added to the body. Repeatable.",
+        ),
+    ] = None  # fmt: skip
+    body: Annotated[
+        str, typer.Option("--body", metavar="JSON", help="Fields for the body of every request.")
+    ] = ""
+    timeout: Annotated[
+        str,
+        typer.Option("--timeout", metavar="S", help="Maximum seconds without a byte of a server."),
+    ] = "10m"
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer", metavar="xllamacpp[:CONFIG]",
+            help="llama.cpp on the same file, with the same threads and context, for comparison; "
+            "CONFIG as in --vs. Repeatable.",
+        ),
+    ] = None  # fmt: skip
+
+    @property
+    def stands_alone(self) -> bool:
+        return bool(self.url) and not self.peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,35 +210,33 @@ class GateOptions:
         bool,
         typer.Option(
             "--expect-identical/--no-expect-identical",
-            help="All texts are those of the first configuration, token by token.",
+            help="Texts equal to those of the first configuration, token by token.",
         ),
     ] = True  # fmt: skip
     min_acceptance: Annotated[
         str | None,
-        typer.Option("--min-acceptance", metavar="P", help="Share of drafted tokens, 0.6 or 60%."),
+        typer.Option("--min-acceptance", metavar="P", help="Minimum acceptance rate, 0.6 or 60%."),
     ] = None
     min_mean_len: Annotated[
         float | None,
-        typer.Option("--min-mean-len", metavar="L", min=1.0, help="Tokens per round."),
+        typer.Option("--min-mean-len", metavar="L", min=1.0, help="Minimum tokens per round."),
     ] = None
     min_speedup: Annotated[
         float | None,
         typer.Option(
             "--min-speedup", metavar="X", min=0.0,
-            help="Of decoding; missed only if the interval's bound misses it.",
+            help="Minimum speed-up of decoding; missed only if the interval's bound misses it.",
         ),
     ] = None  # fmt: skip
     baseline: Annotated[
         Path | None,
-        typer.Option(
-            "--baseline", metavar="FILE", help="An earlier report of this host (-o json)."
-        ),
+        typer.Option("--baseline", metavar="FILE", help="Earlier report of this host (-o json)."),
     ] = None
     max_regression: Annotated[
         str | None,
         typer.Option(
             "--max-regression", metavar="P",
-            help="What may be lost against --baseline.  [default: 10%]",
+            help="Maximum loss against --baseline.  [default: 10%]",
         ),
     ] = None  # fmt: skip
 
@@ -183,27 +246,22 @@ class ReportOptions:
     SECTION: ClassVar = "Output"
 
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="|".join(FORMATS), help="What stdout gets.")
+        str,
+        typer.Option("--output", "-o", metavar="|".join(FORMATS), help="Form of the report."),
     ] = "md"
     save: Annotated[
         Path | None,
-        typer.Option(
-            "--save", metavar="FILE", help="Also keep the whole report, as -o json has it."
-        ),
+        typer.Option("--save", metavar="FILE", help="File for the whole report, as -o json."),
     ] = None
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Also a page with plots: one file, for any browser."
-        ),
+        typer.Option("--html", metavar="FILE", help="File for a page with charts."),
     ] = None
-    plot: Annotated[bool, typer.Option("--plot", help="Also plots of characters, on stderr.")] = (
-        False
-    )
+    plot: Annotated[bool, typer.Option("--plot", help="Charts of characters, on stderr.")] = False
     gha_json: Annotated[
         Path | None,
         typer.Option(
             "--gha-json", metavar="FILE",
-            help="Also figures for github-action-benchmark, its tool customBiggerIsBetter.",
+            help="File for github-action-benchmark, its tool customBiggerIsBetter.",
         ),
     ] = None  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where a report goes: stdout in the form that was asked for, and a file."""
+"""Where a report goes: stdout, files, and the exit code."""
 
 from __future__ import annotations
 
@@ -7,40 +7,78 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from .bench_tables import tables
-from .output import Output
+from .bench_options import FORMATS
+from .output import Output, columns, print_failure, print_prompt
 
 if TYPE_CHECKING:
-    from ..core.bench.record import Report
+    from ..core.bench.record import BenchReport
+    from .bench_options import ReportOptions
+
+MISSED: Final = 3
+INTERRUPTED: Final = 130
 
 
-def write_report(report: Report, form: str, output: Output) -> None:
+def check_results(results: ReportOptions) -> None:
+    """Before the run, so that no result is lost."""
+    if results.output not in FORMATS:
+        raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
+    places = {"--save": results.save, "--html": results.html, "--gha-json": results.gha_json}
+    for flag, path in places.items():
+        if path is not None:
+            check_place(path, flag)
+
+
+def deliver(report: BenchReport, results: ReportOptions, output: Output) -> None:
+    """To stdout and into files; ends the command with its exit code."""
+    from ..core.bench.exports import as_gha
+    from ..core.bench.report_page import html_page
+    from ..core.bench.text_charts import text_charts
+
+    if results.save is not None:
+        save_report(report, results.save)
+    if results.html is not None:
+        save_text(html_page(report), results.html)
+    if results.gha_json is not None:
+        save_text(as_gha(report), results.gha_json)
+    write_report(report, results.output, output)
+    if results.plot:  # also with --quiet
+        print_prompt("".join(f"{line}\n" for line in text_charts(report, columns())))
+    for warning in report.warnings:
+        output.remark(f"warning: {warning}")
+    raise typer.Exit(finish(report, output))
+
+
+def finish(report: BenchReport, output: Output) -> int:
+    """The lines of gates, and the exit code."""
+    missed = [gate for gate in report.gates if not gate.ok]
+    for gate in report.gates:
+        if gate.ok:
+            output.remark(f"ok   {gate.gate} {gate.line}")
+    for gate in missed:
+        print_failure(f"FAIL {gate.gate} {gate.line}")
+    if report.provenance.get("interrupted"):
+        return INTERRUPTED
+    if missed:
+        return MISSED
+    return int(any(sample.error for sample in report.samples))
+
+
+def write_report(report: BenchReport, form: str, output: Output) -> None:
     from ..core.bench.exports import as_csv, as_jsonl, as_sql
+    from ..core.bench.report_tables import as_markdown
 
     if form == "json":
         output.line(dumps(whole(report), indent=1))
-    elif form != "md":
-        texts = {"jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
-        output.text(texts[form](report))
     else:
-        for line in tables(report):
-            output.line(line)
-
-
-def print_plots(report: Report, output: Output) -> None:
-    """For people: they are there with --quiet, too, having been asked for."""
-    from ..core.bench.terminal import terminal_plots
-    from .output import columns, print_prompt
-
-    print_prompt("".join(f"{line}\n" for line in terminal_plots(report, columns())))
+        forms = {"md": as_markdown, "jsonl": as_jsonl, "csv": as_csv, "sql": as_sql}
+        output.text(forms[form](report))
 
 
 def check_place(path: Path, flag: str) -> None:
-    """Before the run, not behind it."""
     if not path.parent.is_dir():
         raise typer.BadParameter(f"{flag} {path}: {path.parent} is not a folder")
     if path.is_dir():
@@ -49,21 +87,9 @@ def check_place(path: Path, flag: str) -> None:
         raise typer.BadParameter(f"{flag} {path}: no permission to write to {path.parent}")
 
 
-def save_report(report: Report, path: Path) -> None:
+def save_report(report: BenchReport, path: Path) -> None:
     """A job that is killed leaves the report of its last repetition."""
     save_text(dumps(whole(report)) + "\n", path)
-
-
-def save_page(report: Report, path: Path) -> None:
-    from ..core.bench.page import html_page
-
-    save_text(html_page(report), path)
-
-
-def save_gha(report: Report, path: Path) -> None:
-    from ..core.bench.gha import as_gha
-
-    save_text(as_gha(report), path)
 
 
 def save_text(text: str, path: Path) -> None:
@@ -77,9 +103,9 @@ def save_text(text: str, path: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def whole(report: Report) -> dict[str, Any]:
+def whole(report: BenchReport) -> dict[str, Any]:
     """With the rows of the other formats, for tools that know llama-bench's names."""
-    from ..core.bench.rows import rows_of
+    from ..core.bench.exports import rows_of
 
     return report.to_json() | {"results": list(rows_of(report))}
 

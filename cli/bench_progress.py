@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Final
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..core.bench.running import Progress
+    from ..core.bench.paired_run import RunProgress
 
 
 SHORT_S: Final = 10.0  # not worth a line
 LONG_S: Final = 600.0
-KNOWN: Final = 0.02  # of the run, after which what is left can be told
+KNOWN: Final = 0.02  # of the run, after which the rest can be estimated
 
 
 class BenchProgress:
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._has_said = False
+        self._has_forecast = False
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         left = progress.seconds_left
-        if left is not None and progress.done > KNOWN and not self._has_said:
-            self._has_said = True
+        if left is not None and progress.done > KNOWN and not self._has_forecast:
+            self._has_forecast = True
             if left > SHORT_S:
                 self._output.remark(_forecast(left))
         stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"

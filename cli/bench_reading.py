@@ -1,8 +1,9 @@
-"""From the flags of `spec bench-spec` to what the core takes; what is wrong is a usage error."""
+"""From the flags of `spec bench-spec` to values of the core; a wrong flag is a usage error."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import typer
 
 from ..core.errors import ConfigError
-from .bench_options import GateOptions, MethodOptions, VersusOptions, WorkOptions
+from .bench_options import (
+    GateOptions,
+    MethodOptions,
+    PromptSetOptions,
+    ServerOptions,
+    VersusOptions,
+)
 from .prompt import read_file
 from .spec_options import with_dashes
 
@@ -19,9 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.bench.gates import Gates
-    from ..core.bench.record import PromptSet, Report, RunSettings
-    from ..core.bench.running import Schedule
-    from ..core.bench.variants import Variant
+    from ..core.bench.paired_run import Schedule
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
+    from ..core.bench.servers import ServerRequests
+    from ..core.bench.variants import SpecVariant
 
 T = TypeVar("T")
 MAX_USERS: Final = 64
@@ -31,7 +39,7 @@ _GATE_FLAGS: Final = (
 )  # fmt: skip
 
 
-def read_variants(versus: VersusOptions) -> list[Variant]:
+def read_variants(versus: VersusOptions) -> list[SpecVariant]:
     from ..core.bench.variants import distinct, parse_variant
 
     costs = None if versus.costs is None else str(versus.costs)
@@ -55,19 +63,19 @@ def read_variants(versus: VersusOptions) -> list[Variant]:
     return variants
 
 
-def _named(text: str, parse: Callable[[str], Variant]) -> Variant:
+def _named(text: str, parse: Callable[[str], SpecVariant]) -> SpecVariant:
     try:
         return parse(text)
     except ConfigError as error:
-        said = str(error).removeprefix(f"{text!r}: ")
-        raise typer.BadParameter(f"--vs {text}: {with_dashes(said)}") from None
+        message = str(error).removeprefix(f"{text!r}: ")
+        raise typer.BadParameter(f"--vs {text}: {with_dashes(message)}") from None
 
 
 def read_schedule(method: MethodOptions, seed: int) -> Schedule:
-    from ..core.bench.running import Schedule
+    from ..core.bench.paired_run import Schedule
 
     if method.precision is not None and method.time is None:
-        raise typer.BadParameter("--precision says when --time may end early; give --time as well")
+        raise typer.BadParameter("--precision ends --time early; give --time as well")
     precision = share(method.precision or "1%", "--precision")
     return Schedule(
         method.repeat,
@@ -79,7 +87,38 @@ def read_schedule(method: MethodOptions, seed: int) -> Schedule:
     )
 
 
-def settings_of(work: WorkOptions, prompts: PromptSet) -> RunSettings:
+def read_servers(servers: ServerOptions) -> ServerRequests:
+    from ..core.bench.dialects import parse_extra
+    from ..core.bench.servers import ServerRequests, parse_ask, parse_places
+    from ..core.bench.wire import Timeouts
+
+    for name, value in (("--ask", servers.ask), ("--body", servers.body),
+                        ("--server-model", servers.server_model),
+                        ("--api-key", servers.api_key and "SPEC_API_KEY" not in os.environ),
+                        ("--api", servers.api != "auto")):  # fmt: skip
+        if value and not servers.url:
+            raise typer.BadParameter(f"{name} is for servers, and there is no --url")
+    silence = seconds(servers.timeout, "--timeout")
+    assert silence is not None
+    return with_usage_errors(
+        lambda: ServerRequests(
+            parse_places(servers.url or (), servers.api_key or ()),
+            tuple(map(parse_ask, servers.ask or ())),
+            parse_extra(servers.body, "--body") if servers.body else {},
+            servers.server_model,
+            servers.api,
+            Timeouts(silence=silence),
+        )
+    )
+
+
+def read_peers(servers: ServerOptions) -> list[SpecVariant]:
+    from ..core.bench.servers import parse_peer
+
+    return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
+
+
+def settings_of(work: PromptSetOptions, prompts: PromptSet) -> RunSettings:
     from ..core.bench.record import RunSettings
 
     goes_on = work.ignore_eos
@@ -96,7 +135,7 @@ def check_prompt_set(name: str) -> None:
 
 
 def pick_prompts(
-    given: PromptSet | None, work: WorkOptions, answers: Callable[[], bool]
+    given: PromptSet | None, work: PromptSetOptions, answers: Callable[[], bool]
 ) -> PromptSet:
     """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
     from ..core.bench.workloads import built_in, selected
@@ -127,11 +166,11 @@ def read_gates(limits: GateOptions) -> Gates:
     )
 
 
-def read_report(path: Path, what: str) -> Report:
-    from ..core.bench.record import Report
+def read_report(path: Path, what: str) -> BenchReport:
+    from ..core.bench.record import BenchReport
 
     try:
-        return Report.from_json(json.loads(read_file(path)))
+        return BenchReport.from_json(json.loads(read_file(path)))
     except OSError as error:
         raise _unreadable(what, path, error) from None
     except (ValueError, RecursionError) as error:
@@ -150,13 +189,13 @@ def read_prompt_file(path: Path) -> PromptSet:
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> typer.BadParameter:
-    """Exit code 1 would say that a text has failed, and a job might try again."""
+    """A usage error: exit code 1 would mean that a text has failed."""
     reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or "?"
     return typer.BadParameter(f"{what} {path}: {reason[:1].lower()}{reason[1:]}")
 
 
 def with_usage_errors(call: Callable[[], T]) -> T:
-    """What is wrong with what a user said."""
+    """A ConfigError of `call` as a usage error."""
     try:
         return call()
     except ConfigError as error:

@@ -15,14 +15,14 @@ from .bench_reading import with_usage_errors
 
 if TYPE_CHECKING:
     from ..core.bench.gates import Gates
-    from ..core.bench.record import Configuration, PromptSet, Report, RunSettings, Target
-    from ..core.bench.running import Progress, Schedule
+    from ..core.bench.paired_run import RunProgress, Schedule
+    from ..core.bench.record import BenchReport, Configuration, PromptSet, RunSettings, Target
 
 SAVED_EVERY_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What is the same for all configurations."""
 
     prompts: PromptSet
@@ -30,20 +30,20 @@ class Plan:
     schedule: Schedule
     gates: Gates
     save: Path | None
-    tell: Callable[[Progress], None]
+    show: Callable[[RunProgress], None]
 
 
 def compare(
     targets: Sequence[Target],
     configurations: Sequence[Configuration],
     provenance: dict[str, object],
-    plan: Plan,
-) -> Report:
+    plan: BenchPlan,
+) -> BenchReport:
     """The first is what the others are compared with. All are closed at the end."""
-    from ..core.bench.baseline import check_comparable
-    from ..core.bench.noise import Moment
+    from ..core.bench.machine_noise import MachineLoad
+    from ..core.bench.paired_run import PairedRun
     from ..core.bench.reporting import fill, judge_report, new_report
-    from ..core.bench.running import Runner
+    from ..core.bench.run_differences import check_comparable
     from ..core.bench.servers import finish_servers
 
     gates, seed = plan.gates, plan.schedule.seed
@@ -53,8 +53,8 @@ def compare(
     if before is not None:
         with_usage_errors(lambda: check_comparable(report, before))
     gc.freeze()
-    began = Moment.now()
-    runner = Runner(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.tell)
+    began = MachineLoad.now()
+    runner = PairedRun(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.show)
     saved_at = time.perf_counter()
 
     def keep() -> None:
@@ -83,7 +83,7 @@ def compare(
 
 
 def argv() -> list[str]:
-    """As it was called; reports are passed on, so no keys."""
+    """The command line without keys: reports are passed on."""
     from ..core.bench.servers import without_keys
 
     return without_keys(["spec", *sys.argv[1:]])

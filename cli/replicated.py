@@ -1,127 +1,89 @@
-"""`spec serve` with several replicas: this process is in front of them."""
+"""`spec serve --replicas`: this process passes requests on to replicas that Ray Serve runs."""
 
 from __future__ import annotations
 
-import gc
-import pickle
-import secrets
+import os
+import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ..core.errors import ConfigError
+from .options import PlaceOptions
+from .output import Output, print_error
 from .recipe import Recipe
-from .replica import Order, command, settings_of
-from .scale_options import ScaleOptions, place_of, place_on_ray, read_ray
+from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
+from .serve_options import ListenOptions
+from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..core.server.replicas.fleet import Fleet
-    from ..core.server.replicas.ray_fleet import RayPlan
+    from ..core.server.replicas.cluster_plan import ClusterPlan
     from ..core.server.settings import ServerSettings
-    from .output import Output
+    from ..core.server.worker import Loaded
 
 
-def read_scale(scale: ScaleOptions, device: str) -> RayPlan | None:
-    """What is wrong with it is said before anything slow."""
-    if scale.ray is None:
-        if scale.replicas > 1:
-            _check_device(device)
+def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:
+    """None for a single server. Raises what is wrong with the flags before anything slow."""
+    if not scale.uses_ray:
         return None
-    if scale.replicas != 1:
-        raise typer.BadParameter("--replicas and --ray exclude each other (--ray replicas=N)")
-    plan = read_ray(scale.ray)
-    from ..core.server.replicas.ray_fleet import check_ray
+    from ..core.server.replicas.cluster_plan import ClusterPlan, check_ray
 
+    plan = ClusterPlan(
+        scale.replicas, cpus_of(scale), gpus_of(scale, place.device), scale.ray_address
+    )
     check_ray()
     return plan
 
 
-def _check_device(device: str) -> None:
-    """Replicas would all load the model onto the same GPUs. (Ray gives each its own.)"""
-    from ..core.ranks.devices import each_device
-
-    try:
-        devices = each_device(device)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
-    if len(devices) > 1:
-        raise typer.BadParameter(
-            f"--replicas and --device {device} exclude each other: each replica has one GPU, with "
-            "--device cuda; give --device of several GPUs without --replicas"
-        )
-
-
 def serve_replicas(
-    recipe: Recipe, settings: ServerSettings, host: str, port: int, n: int, plan: RayPlan | None,
+    recipe: Recipe, settings: ServerSettings, listen: ListenOptions, plan: ClusterPlan,
     output: Output,
-) -> None:  # fmt: skip
-    from ..core.server.replicas.serving import FrontServing
-    from ..core.server.sockets import open_socket, url_of
+) -> NoReturn:  # fmt: skip
+    from ..core.server.replicas.ingress_serving import IngressServing
+    from ..core.server.replicas.ray_cluster import RayCluster
+    from ..core.server.replicas.ray_replicas import RayReplicas
+    from ..core.server.sockets import check_certificate, open_socket, url_of
 
-    sock = open_socket(host, port)
-    url = url_of(host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
-    fleet, close = make_fleet(recipe, settings, n, plan, output)
-
-    def ready() -> None:
-        gc.freeze()
-        output.remark(f"ready      {url} ({n} replicas of {fleet.n_slots} slots)")
-
+    if settings.ssl_cert is not None and settings.ssl_key is not None:
+        check_certificate(settings.ssl_cert, settings.ssl_key)
+    sock = open_socket(listen.host, listen.port)
+    url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
     output.note(f"loading    {recipe.model}")
-    serving = FrontServing(fleet, settings, sock, ready)
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Ray reports lost actors there
+    cluster = RayCluster(plan)
     try:
+        load = ReplicaLoader(replace(recipe, place=place_in_replica(recipe.place, plan.cpus)))
+        replicas = RayReplicas(cluster, load, settings, output.remark)
+
+        def ready() -> None:
+            size = f"{plan.replicas} replicas of {replicas.n_slots} slots"
+            output.remark(f"ready      {url} ({size})")
+
+        serving = IngressServing(replicas, settings, sock, ready)
         code = serving.run()
     finally:
-        close()
+        cluster.close()
     if serving.n_signals > 1:
         raise typer.Exit(130)
-    if fleet.failure is not None:
-        from .output import print_error
-
-        print_error(str(fleet.failure))
-        code = fleet.failure.code if fleet.failure.code in (1, 2) else 1
+    if replicas.failure is not None:
+        print_error(str(replicas.failure))
+        code = replicas.failure.code
     raise typer.Exit(code)
 
 
-def make_fleet(
-    recipe: Recipe, settings: ServerSettings, n: int, plan: RayPlan | None, output: Output
-) -> tuple[Fleet, Callable[[], None]]:
-    """And what is to be done when it has ended."""
-    from ..core.server.guard import FRONT_KEY
-
-    secret = secrets.token_hex(24)
-    key = [(FRONT_KEY.encode(), secret.encode())]
-    launch = Launcher(recipe, settings, n, secret, output.verbose, plan)
-    if plan is not None:
-        from ..core.server.replicas.ray_fleet import Cluster, RayFleet
-
-        cluster = Cluster(plan, launch)
-        return RayFleet(cluster, key, output.remark), cluster.close
-    from ..core.server.replicas.children import Children, check_system
-
-    check_system()
-    return Children(n, key, launch, output.remark), lambda: None
-
-
 @dataclass(frozen=True, slots=True)
-class Launcher:
-    """How a replica is started, on whatever machine this is called."""
+class ReplicaLoader:
+    """Sent to each replica, which loads its model by it."""
 
     recipe: Recipe
-    settings: ServerSettings
-    n: int
-    key: str
-    is_verbose: bool
-    plan: RayPlan | None
 
-    def __call__(self, index: int, descriptor: int) -> tuple[list[str], bytes]:
-        place = self.recipe.place
-        if self.plan is None:
-            place = place_of(place, index, self.n)
-        else:
-            place = place_on_ray(place, self.plan.cpus)
-        settings = settings_of(self.settings, index, self.n, self.key)
-        order = Order(replace(self.recipe, place=place), settings, descriptor, self.is_verbose)
-        return command(), pickle.dumps(order)
+    def __call__(self) -> Loaded:
+        from ..core.server.replicas.forwarding import LoadFailedError
+
+        try:
+            return self.recipe.load(Output(quiet=True))
+        except UsageError as error:
+            raise LoadFailedError(describe(error, []), 2) from None
+        except Exception as error:  # noqa: BLE001 - one line reaches the server process
+            raise LoadFailedError(failure_line(error), 1) from None

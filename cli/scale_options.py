@@ -1,25 +1,21 @@
-"""The flags of `spec serve` that are about several replicas."""
+"""The flags of `spec serve` for several replicas."""
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final
 
 import typer
 
+from ..core.errors import ConfigError
 from .options import PlaceOptions
-
-if TYPE_CHECKING:
-    from ..core.server.replicas.ray_fleet import RayPlan
+from .serve_options import flag
 
 MAX_REPLICAS: Final = 64
-ON_GPU: Final = ("cuda", "torch:cuda")
-
-
-def flag(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, **more)
+MAX_CPUS: Final = 4096
+MAX_GPUS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,57 +26,63 @@ class ScaleOptions:
         int,
         flag(
             "--replicas", metavar="N", min=1, max=MAX_REPLICAS,
-            help="So many processes with the model, behind one address; requests that begin alike "
-            "go to the same one. They share the cores (--threads is of each).",
+            help="Number of model replicas behind one address, run by Ray Serve; requests that "
+            "begin alike go to the same one. Needs nextn[ray].",
         ),
     ] = 1  # fmt: skip
-    ray: Annotated[
+    ray_address: Annotated[
         str | None,
         flag(
-            "--ray", metavar="A=B,C=D",
-            help="The same on a Ray cluster: replicas=N, cpus and gpus of each, address of the "
-            "cluster (none: of this machine alone). Needs nextn[ray].",
+            "--ray-address", metavar="ADDRESS",
+            help="Ray cluster for the replicas: HOST:PORT, ray://HOST:PORT or auto; without it, "
+            "this machine alone.",
+        ),
+    ] = None  # fmt: skip
+    replica_cpus: Annotated[
+        float | None,
+        flag(
+            "--replica-cpus", metavar="N", min=0, max=MAX_CPUS,
+            help="Cores that Ray reserves for each replica, and its threads unless --threads is "
+            "given; default: its share of this machine, or 1 with --ray-address.",
+        ),
+    ] = None  # fmt: skip
+    replica_gpus: Annotated[
+        float | None,
+        flag(
+            "--replica-gpus", metavar="N", min=0, max=MAX_GPUS,
+            help="GPUs that Ray reserves for each replica; default: as many as --device names.",
         ),
     ] = None  # fmt: skip
 
-
-def read_ray(text: str) -> RayPlan:
-    from ..core.server.replicas.ray_fleet import RayPlan
-
-    kinds = get_type_hints(RayPlan)
-    names = [field.name for field in fields(RayPlan)]
-    found: dict[str, Any] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, value = (each.strip() for each in part.partition("="))
-        if name not in names or not equals:
-            raise typer.BadParameter(f"--ray {part!r:.60} is none of {', '.join(names)}, as in A=B")
-        try:
-            found[name] = kinds[name](value)
-        except ValueError:
-            raise typer.BadParameter(f"--ray {name}={value!r:.40}: a number is wanted") from None
-    plan = RayPlan(**found)
-    if not 1 <= plan.replicas <= MAX_REPLICAS:
-        raise typer.BadParameter(f"--ray replicas may be 1 ... {MAX_REPLICAS}")
-    if not (0 <= plan.cpus <= 4096 and 0 <= plan.gpus <= 64):
-        raise typer.BadParameter("--ray cpus may be 0 ... 4096, gpus 0 ... 64")
-    return plan
+    @property
+    def uses_ray(self) -> bool:
+        return self.replicas > 1 or self.ray_address is not None
 
 
-def place_of(place: PlaceOptions, index: int, n: int) -> PlaceOptions:
-    """Of one of n replicas on this machine: its share of the cores, or a GPU of its own."""
-    if place.device in ON_GPU:
-        return replace(place, device=f"{place.device}:{index}")
-    return _with_threads(place, _n_cores() // n)
+def cpus_of(scale: ScaleOptions) -> float:
+    """Of each replica."""
+    if scale.replica_cpus is not None:
+        return scale.replica_cpus
+    return 1.0 if scale.ray_address is not None else max(_n_cores() // scale.replicas, 1)
 
 
-def place_on_ray(place: PlaceOptions, cpus: float) -> PlaceOptions:
-    """Ray shows each replica its own GPUs only, but any number of cores."""
-    return _with_threads(place, math.ceil(cpus))
+def gpus_of(scale: ScaleOptions, device: str) -> float:
+    """Of each replica."""
+    from ..core.ranks.devices import each_device
+
+    try:
+        devices = each_device(device)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+    if scale.replica_gpus is not None:
+        return scale.replica_gpus
+    return float(len(devices)) if device.removeprefix("torch:").startswith("cuda") else 0.0
 
 
-def _with_threads(place: PlaceOptions, n: int) -> PlaceOptions:
+def place_in_replica(place: PlaceOptions, cpus: float) -> PlaceOptions:
+    """Ray shows a replica its own GPUs only, but all cores of the machine."""
     if place.device == "cpu" and place.threads is None:
-        return replace(place, threads=max(n, 1))
+        return replace(place, threads=max(math.ceil(cpus), 1))
     return place
 
 

@@ -20,7 +20,7 @@ from .options import ModelOptions, PlaceOptions, VoiceOptions
 from .output import Output
 from .prompt import one_of
 from .recipe import Recipe
-from .replicated import read_scale, serve_replicas
+from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
 from .serve_options import (
@@ -31,6 +31,7 @@ from .serve_options import (
     build_settings,
 )
 from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
+from .usage import failure_line
 
 if TYPE_CHECKING:
     from ..core.server.serving import Serving
@@ -62,7 +63,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     show_log(output)
     speculation = build_spec(spec, control)
-    plan = read_scale(scale, place.device)
+    plan = read_plan(scale, place)
     source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
     if templates.chat_template is not None:
         source = CHATML if templates.chat_template == "chatml" else None
@@ -81,9 +82,8 @@ def serve(  # noqa: PLR0913 - groups of flags
         model, place, speculation, spec.draft_model, listen.parallel, cache.room, source,
         templates.chat_template,
     )  # fmt: skip
-    if plan is not None or scale.replicas > 1:
-        n = plan.replicas if plan is not None else scale.replicas
-        serve_replicas(recipe, settings, listen.host, listen.port, n, plan, output)
+    if plan is not None:
+        serve_replicas(recipe, settings, listen, plan, output)
     serve_one(recipe, settings, listen, output)
 
 
@@ -120,7 +120,6 @@ def serve_one(
 
 def finish(serving: Serving, code: int) -> NoReturn:
     """Why it ended, and with which exit code."""
-    from .app import failure_line
     from .output import print_error
 
     worker = serving.worker

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import typer
 
+from ..core.errors import NextnError
+
 # What every usage error derives from. typer exports `BadParameter` alone; its parent has that
 # name since typer carries its own parser, and had it when the parser was click's.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -77,3 +79,22 @@ def long_name_behind_one_dash(opts: list[str], argv: list[str], known: list[str]
     words = (word for word in argv if re.fullmatch(r"-[a-z][a-z-]+", word))
     wrong = (word for word in words if word[:2] in opts and word not in known)
     return next(wrong, None)
+
+
+def failure_line(error: Exception) -> str:
+    """What went wrong, for a person: known failures as they are, bugs with the way to report."""
+    match error:
+        case NextnError():
+            return str(error)
+        case FileNotFoundError(filename=name) if name is not None:
+            return f"no such file: {name}"
+        case IsADirectoryError(filename=name) if name is not None:
+            return f"{name} is a directory, not a file"
+        case PermissionError(filename=name) if name is not None:
+            return f"no permission to open {name}"
+        case OSError(strerror=str(reason)):
+            what = "" if error.filename is None else f"{error.filename}: "
+            return f"{what}{reason[:1].lower()}{reason[1:]}"
+        case MemoryError():
+            return "out of memory"
+    return f"internal error, {type(error).__name__}: {error} (--debug shows where)"

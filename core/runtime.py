@@ -284,10 +284,7 @@ class Runtime:
 
     def ready_engine(self, budget: Budget) -> Engine:
         """An engine that speculates as asked for, with all kernels compiled."""
-        drafter = build_speculator(self.setting(budget.sizes.n_slots))
-        engine = self.new_engine(budget, drafter)
-        engine.rehearse()
-        return engine
+        return self.new_engine(budget, build_speculator(self.setting(budget.sizes.n_slots)))
 
     def logits(self, token_ids: Sequence[int]) -> Floats:
         """Logits of every row of one fresh sequence, (T, V)."""

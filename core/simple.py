@@ -25,11 +25,12 @@ from time import perf_counter
 from typing import Final
 
 from .backend.interface import Backend, HostOutput
-from .backend.step import Piece, Step, build_step
+from .backend.step import Step
 from .generation import TARGET
 from .models.base import Model
 from .sampling.sampler import Sampler
 from .speculation.interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
+from .state.rows import StateRows
 from .state.sizes import WINDOW, StateSizes
 from .state.store import SequenceState, StateStore
 
@@ -46,7 +47,11 @@ class SimpleLoop:
         self.drafters = [Counted(speculator) for speculator in speculators]
         # The model's memory of a text: keys and values of attention, states of recurrent layers.
         sizes = StateSizes(n_ctx)
-        self.store = StateStore(backend, model.state_shape, sizes, chunk=PROMPT_ROWS)
+        reruns_last = any(speculator.reruns_last for speculator in speculators)
+        self.store = StateStore(
+            backend, model.state_shape, sizes, chunk=PROMPT_ROWS, reruns_last=reruns_last
+        )
+        self._rows = StateRows(self.store, max(PROMPT_ROWS, WINDOW))
         for speculator in speculators:
             speculator.attach(self.store)
         # Some speculators go on from hidden rows of the model: it is compiled to leave them.
@@ -135,12 +140,9 @@ class SimpleLoop:
 
     def _pass(self, state: SequenceState, rows: list[int], n_out: int) -> tuple[Step, HostOutput]:
         """The model reads `rows` and says what comes after each of the last `n_out`."""
-        past = state.n_cells
-        state.table.reserve(past, past + len(rows))
-        piece = Piece(
-            rows, past, state.table.pages, state.slot, state.n_pending_accepted, n_out=n_out
-        )
-        step = build_step([piece])
+        self._rows.begin()
+        self._rows.add(state, rows, n_out)
+        step = self._rows.step()
         return step, self._run(step)
 
     def _draft(self, text: list[int], sampler: Sampler, room: int) -> tuple[Draft, Counted | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -19,37 +18,36 @@ from .writing import (
     RevisionOption,
     SplitOption,
     cleared,
-    quoted,
+    drafting_command,
+    finish,
     read_size,
-    record,
-    say_written,
     size,
     writing,
 )
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.files.attach import Attached
-    from ...convert.files.encoding import TypeChoice
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.heads.head import Head
+    from ...convert.files.attach_head import Attached
+    from ...convert.files.head_types import TypeChoice
+    from ...convert.files.output_file import OutputFile
+    from ...convert.heads.stored_head import StoredHead
     from ...core.gguf.reader import GgufFile
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
+class AttachFiles:
     SECTION: ClassVar = "Files"
 
     target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="The model: a GGUF, or any shard of one.")
+        Path, typer.Argument(metavar="TARGET", help="Model: a GGUF, or any shard of one.")
     ]
     source: Annotated[
         str,
         typer.Option(
             "--from", metavar="SOURCE",
-            help="Where the head is: the folder of the original checkpoint (safetensors), one file "
-            "of it, its repository owner/name, a GGUF of the same model that has its head, or an "
-            "mtp-*.gguf. Of a repository only the head is fetched.",
+            help="Source of the head: the original checkpoint's folder (safetensors), one file of "
+            "it, its repository owner/name (only the head is fetched), a GGUF of the same model "
+            "that has its head, or an mtp-*.gguf.",
         ),
     ]  # fmt: skip
     revision: RevisionOption = None
@@ -65,22 +63,22 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class TypeOptions:
+class HeadTypeOptions:
     SECTION: ClassVar = "Types"
 
     type: Annotated[
         str | None,
         typer.Option(
             "--type", metavar="TYPE",
-            help="Of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, or "
-            "keep. Unless given: keep from a GGUF or for a model of floats, else q8_0.",
+            help="Type of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, "
+            "or keep. Default: keep from a GGUF or for a model of floats, else q8_0.",
         ),
     ] = None  # fmt: skip
     tensor_type: Annotated[
         list[str] | None,
         typer.Option(
             "--tensor-type", metavar="RULE",
-            help="For some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several "
+            help="Type of some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several "
             "times; the first that fits decides.",
         ),
     ] = None  # fmt: skip
@@ -98,13 +96,13 @@ class AttachOutput:
     SECTION: ClassVar = "Output"
 
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Output file.")
     ] = None
     in_place: Annotated[
         bool, typer.Option("--in-place", help="Put the new file in TARGET's place; see --backup.")
     ] = False
     backup: Annotated[
-        bool, typer.Option("--backup", help="With --in-place: the old file stays as TARGET.bak.")
+        bool, typer.Option("--backup", help="With --in-place: keep the old file as TARGET.bak.")
     ] = False
     force: ForceOption = False
     split_max_size: SplitOption = None
@@ -113,7 +111,7 @@ class AttachOutput:
 
 @takes_flags
 def attach(
-    files: SourceOptions, types: TypeOptions, out: AttachOutput, voice: VoiceOptions
+    files: AttachFiles, types: HeadTypeOptions, out: AttachOutput, voice: VoiceOptions
 ) -> None:
     """Give a GGUF the MTP head that it was trained with, and leave all else as it is.
 
@@ -122,9 +120,8 @@ def attach(
     check_places(out)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.attach import attach as attach_head
-    from ...convert.files.attach import check_target, default_type
-    from ...convert.files.source import open_source
+    from ...convert.files.attach_head import attach_head, check_target, default_type
+    from ...convert.files.head_source import open_source
     from ...core.gguf.reader import GgufFile, open_gguf
 
     choice = type_choice(types)
@@ -154,9 +151,24 @@ def attach(
                     source=from_gguf,
                     progress=progress,
                 )
-        say(output, files, head.architecture, place, done)
-        if out.json:
-            output.line(json.dumps(attached_record(head.architecture, files, place, done)))
+    for doubt in done.suspicions:
+        output.remark(f"trusted: {doubt}")
+    finish(
+        output,
+        done.paths,
+        describe_head(place, done),
+        drafting_command(head.architecture, done.paths[0]),
+        as_json=out.json,
+        target=str(files.target),
+        source=files.source,
+        architecture=head.architecture,
+        heads=done.n_heads,
+        head_bytes=done.n_bytes,
+        tensors=done.n_tensors,
+        types=done.types,
+        trusted=done.suspicions,
+        backup=None if place.backup is None else str(place.backup),
+    )
 
 
 def check_places(out: AttachOutput) -> None:
@@ -170,9 +182,9 @@ def check_places(out: AttachOutput) -> None:
         raise typer.BadParameter("--split-max-size makes several files: use it with --output")
 
 
-def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | None:
+def type_choice(types: HeadTypeOptions, default: str | None = None) -> TypeChoice | None:
     """None if there is no --type and no default: rules are checked all the same."""
-    from ...convert.files.encoding import TypeChoice, check_type
+    from ...convert.files.head_types import TypeChoice, check_type
     from ...convert.quantize.type_rules import parse_rule
 
     try:
@@ -184,15 +196,15 @@ def type_choice(types: TypeOptions, default: str | None = None) -> TypeChoice | 
 
 
 def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> OutputFile:
-    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.output_file import OutputFile
 
     if out.output is None:
         return OutputFile.in_place(target)
     return OutputFile(out.output, out.force, max_bytes)
 
 
-def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> Head:
-    from ...convert.files.head_of_gguf import read_gguf_head
+def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> StoredHead:
+    from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
     from ...core.gguf.reader import GgufFile
 
@@ -202,39 +214,8 @@ def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: b
     return read_checkpoint_head(source, architecture, target.tensors, keep_copies=keep_copies)
 
 
-def say(
-    output: Output, files: SourceOptions, architecture: str, place: OutputFile, done: Attached
-) -> None:
-    for doubt in done.suspicions:
-        output.remark(f"trusted: {doubt}")
+def describe_head(place: OutputFile, done: Attached) -> str:
     heads = "1 MTP head" if done.n_heads == 1 else f"{done.n_heads} MTP heads"
     kinds = ", ".join(f"{n} {name}" for name, n in sorted(done.types.items()))
     kept = f"; the old file is {place.backup}" if place.backup else ""
-    what = f"{heads} attached, {done.n_tensors} tensors ({kinds}), {size(done.n_bytes)}{kept}"
-    say_written(output, done.paths, what, next_command(architecture, done.paths[0]))
-
-
-def next_command(architecture: str, path: Path) -> str:
-    """Ours, if we run the family; else llama.cpp's."""
-    from ...core.models import ARCHITECTURES
-
-    if architecture in ARCHITECTURES:
-        return f"spec generate -m {quoted(path)} --spec-type mtp 'Once upon a time'"
-    return f"llama-server -m {quoted(path)} --spec-type draft-mtp"
-
-
-def attached_record(
-    architecture: str, files: SourceOptions, place: OutputFile, done: Attached
-) -> dict[str, object]:
-    return record(
-        done.paths,
-        target=str(files.target),
-        source=files.source,
-        architecture=architecture,
-        heads=done.n_heads,
-        head_bytes=done.n_bytes,
-        tensors=done.n_tensors,
-        types=done.types,
-        trusted=done.suspicions,
-        backup=None if place.backup is None else str(place.backup),
-    )
+    return f"{heads} attached, {done.n_tensors} tensors ({kinds}), {size(done.n_bytes)}{kept}"

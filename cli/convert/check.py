@@ -1,4 +1,4 @@
-"""`spec convert check`: are a file's numbers, keys and texts sound."""
+"""`spec convert check`: the verdict of inspect, a scan of all numbers, and trial runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..flags import takes_flags
 from ..loading import open_runtime
 from ..options import PlaceOptions, VoiceOptions
 from ..output import Output, one_line, print_error
-from .writing import size
+from .writing import cleared, size
 
 if TYPE_CHECKING:
-    from ...convert.check.scan import Scanned
-    from ...convert.check.trial import Trial
-    from ...core.gguf.reader import GgufFile
+    from ...convert.verify import FileReport, OpenedGguf
+    from ...convert.verify.scan import Scanned
+    from ...convert.verify.trial import Trial
 
 SHOWN = 10  # faults of one kind
 
@@ -35,33 +35,29 @@ class CheckOptions:
         Path | None,
         typer.Option(
             "--draft", "-md", metavar="FILE",
-            help="A draft model, or a file with an MTP head, to be tried with it.",
+            help="Draft model, or file with an MTP head, for the trial runs.",
         ),
     ] = None  # fmt: skip
-    no_run: Annotated[
-        bool, typer.Option("--no-run", help="Look through numbers and keys only.")
-    ] = False
+    no_run: Annotated[bool, typer.Option("--no-run", help="No trial runs.")] = False
     predict: Annotated[
-        int, typer.Option("--predict", "-n", metavar="N", min=1, help="Tokens of each trial.")
+        int, typer.Option("--predict", "-n", metavar="N", min=1, help="Tokens of each trial run.")
     ] = 48
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
 
 
-class Findings:
-    """Lines as they come, and what failed."""
+class CheckLines:
+    """Printed lines, with the failures and warnings among them."""
 
-    def __init__(self, output: Output, *, speaks: bool) -> None:
-        self.output, self.speaks = output, speaks
+    def __init__(self, output: Output, *, prints: bool) -> None:
+        self.output, self.prints = output, prints
         self.failed: list[str] = []
         self.warnings: list[str] = []
 
     def say(self, title: str, text: str) -> None:
-        if self.speaks:
+        if self.prints:
             line = one_line(f"{title:<11}{text}")
-            width = self.output.width
-            if width is not None:
-                indent = " " * 11
-                line = textwrap.fill(line, width - 1, subsequent_indent=indent)
+            if (width := self.output.width) is not None:
+                line = textwrap.fill(line, width - 1, subsequent_indent=" " * 11)
             self.output.line(line)
 
     def fail(self, title: str, texts: list[str]) -> None:
@@ -82,122 +78,116 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
 
     spec convert check model.gguf
 
-    Looks for NaN, infinity and absurd scales in every tensor, for what llama.cpp would not load,
-    and writes a short text with each drafter that the file has and without: the texts must be the
-    same. Exit code 1 if anything failed.
+    Looks for NaN, infinity and absurd scales in every tensor, for all that inspect calls broken and
+    llama.cpp would not load, and writes a short text with each drafter that the file has and
+    without: the texts must be the same. Exit code 1 if anything failed.
     """
-    from ...core.gguf.reader import open_gguf
+    from ...convert.verify.opening import open_whole_gguf
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
-    findings = Findings(output, speaks=not options.json)
+    lines = CheckLines(output, prints=not options.json)
     result: dict[str, Any] = {"file": str(options.file)}
     paths = [options.file, *([options.draft] if options.draft else [])]
     runs = not options.no_run
     for path in paths:
-        with open_gguf(path) as file:
-            result.setdefault("files", []).append(look_through(file, findings, output))
-            runs &= path == options.draft or can_run(file, findings)
-    if runs and not findings.failed:
-        result["trials"] = run(options, place, findings, output)
+        opened = open_whole_gguf(path)
+        with opened.file:
+            record, report = look_through(opened, lines, output)
+        result.setdefault("files", []).append(record)
+        runs &= path == options.draft or can_run(report, lines)
+    if runs and not lines.failed:
+        result["trials"] = run(options, place, lines, output)
     elif runs:
-        findings.say("run", "left out: what is above comes first")
-    conclude(options, result, findings)
+        lines.say("run", "left out: what is above comes first")
+    conclude(options, result, lines)
 
 
-def look_through(file: GgufFile, findings: Findings, output: Output) -> dict[str, Any]:
-    from ...convert.check.rules import broken_rules
-    from ...convert.check.scan import scan
-    from ...core.gguf.checks import check_vocabulary
+def look_through(
+    opened: OpenedGguf, lines: CheckLines, output: Output
+) -> tuple[dict[str, Any], FileReport]:
+    from ...convert.verify import examine
+    from ...convert.verify.scan import scan
 
-    metadata = file.metadata
+    file, architecture = opened.file, opened.file.metadata.architecture
     n_params = sum(tensor.n_elements for tensor in file.tensors.values())
-    findings.say(
+    lines.say(
         "file",
-        f"{file.label}: {metadata.architecture}, {n_params / 1e6:.1f} M parameters in "
+        f"{file.label}: {architecture}, {n_params / 1e6:.1f} M parameters in "
         f"{len(file.tensors)} tensors",
     )
-    try:
+    with cleared(output):
         scanned = scan(file, output.progress)
-    finally:
-        output.clear_progress()
-    say_scanned(scanned, findings)
-    broken = []
-    try:
-        check_vocabulary(file)
-        broken = broken_rules(file)
-    except NextnError as error:
-        broken = [str(error)]
-    if broken:
-        findings.fail("rules", broken)
+    say_scanned(scanned, lines)
+    report = examine(opened, was_scanned=True)
+    if report.broken:
+        lines.fail("rules", report.broken)
     else:
-        findings.say("rules", f"what llama.cpp asks of {metadata.architecture} holds")
-    return {
+        lines.say("rules", f"what llama.cpp asks of {architecture} holds")
+    for text in report.suspicions:
+        lines.warn("rules", text)
+    record = {
         "path": str(file.path),
-        "architecture": metadata.architecture,
+        "architecture": architecture,
         "parameters": n_params,
         "tensors": len(file.tensors),
         "bytes": scanned.n_bytes,
         "bad_tensors": [str(fault) for fault in scanned.faults],
         "suspicious_tensors": [str(fault) for fault in scanned.suspicious],
-        "broken_rules": broken,
+        "broken_rules": report.broken,
         "scan_seconds": round(scanned.seconds, 3),
     }
+    return record, report
 
 
-def say_scanned(scanned: Scanned, findings: Findings) -> None:
+def say_scanned(scanned: Scanned, lines: CheckLines) -> None:
     if scanned.faults:
-        findings.fail("numbers", [str(fault) for fault in scanned.faults])
+        lines.fail("numbers", [str(fault) for fault in scanned.faults])
     else:
-        findings.say(
+        lines.say(
             "numbers",
             f"{size(scanned.n_bytes)} without NaN, infinity or absurd scales "
             f"({size(scanned.bytes_per_second)}/s)",
         )
     for fault in scanned.suspicious:
-        findings.warn("numbers", str(fault))
+        lines.warn("numbers", str(fault))
 
 
-def can_run(file: GgufFile, findings: Findings) -> bool:
-    from ...core.models import ARCHITECTURES, is_head_only
-
-    if file.metadata.architecture not in ARCHITECTURES:
-        findings.say("run", f"left out: {file.metadata.architecture} cannot be run here")
-        return False
-    if is_head_only(file):
-        findings.say(
-            "run", "left out: only an MTP head; check the model with --draft and this file"
-        )
-        return False
-    return True
+def can_run(report: FileReport, lines: CheckLines) -> bool:
+    if report.kind == "mtp-head":
+        lines.say("run", "left out: only an MTP head; check the model with --draft and this file")
+    elif not report.runs_here:
+        lines.say("run", f"left out: {report.architecture} cannot be run here")
+    return report.kind != "mtp-head" and report.runs_here
 
 
 def run(
-    options: CheckOptions, place: PlaceOptions, findings: Findings, output: Output
+    options: CheckOptions, place: PlaceOptions, lines: CheckLines, output: Output
 ) -> list[dict[str, Any]]:
-    from ...convert.check.trial import trials
+    from ...convert.verify.trial import trials
 
     made: list[dict[str, Any]] = []
     try:
-        with open_runtime(options.file, place, output, draft=options.draft) as runtime:
+        with (
+            cleared(output),
+            open_runtime(options.file, place, output, draft=options.draft) as runtime,
+        ):
             for trial in trials(runtime, options.predict):
                 output.clear_progress()
                 made.append(trial.as_json())
                 difference = trial.verdict.difference
                 if difference is not None:
                     line = difference_line(difference, runtime.tokenizer)
-                    findings.fail(trial.drafter, [f"{trial.drafter} is not lossless: {line}"])
+                    lines.fail(trial.drafter, [f"{trial.drafter} is not lossless: {line}"])
                 else:
-                    findings.say(trial.drafter, trial_line(trial))
+                    lines.say(trial.drafter, trial_line(trial))
                 if trial.is_hopeless:
-                    findings.warn(
+                    lines.warn(
                         trial.drafter,
                         f"none of {trial.stats.draft_n} drafted tokens was accepted: a head or "
                         "draft of another model, or random weights?",
                     )
     except NextnError as error:
-        findings.fail("run", [str(error)])
-    finally:
-        output.clear_progress()
+        lines.fail("run", [str(error)])
     return made
 
 
@@ -216,13 +206,13 @@ def trial_line(trial: Trial) -> str:
     )
 
 
-def conclude(options: CheckOptions, result: dict[str, Any], findings: Findings) -> None:
-    n = len(findings.failed)
+def conclude(options: CheckOptions, result: dict[str, Any], lines: CheckLines) -> None:
+    n = len(lines.failed)
     if options.json:
-        result |= {"sound": not n, "failed": findings.failed, "warnings": findings.warnings}
-        findings.output.line(json.dumps(result))
+        result |= {"sound": not n, "failed": lines.failed, "warnings": lines.warnings}
+        lines.output.line(json.dumps(result))
     if n:
         more = f", and {n - 1} more" if n > 1 else ""
-        print_error(f"{options.file}: {findings.failed[0]}{more}")
+        print_error(f"{options.file}: {lines.failed[0]}{more}")
         raise typer.Exit(1)
-    findings.say("result", "sound")
+    lines.say("result", "sound")

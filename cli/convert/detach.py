@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar
-
-import typer
-
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, record, say_written, size, writing
-
-
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    SECTION: ClassVar = "Files"
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF with its MTP head.")]
+from .writing import HeadedFileOptions, OutOptions, finish, quoted, size, writing
 
 
 @takes_flags
-def detach(files: FileOptions, out: OutOptions, voice: VoiceOptions) -> None:
+def detach(files: HeadedFileOptions, out: OutOptions, voice: VoiceOptions) -> None:
     """Write a GGUF without its MTP head: smaller, and as if converted without it.
 
     spec convert detach model-mtp.gguf -o model-trunk.gguf
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.separate import detach as detach_head
+    from ...convert.files.output_file import OutputFile
+    from ...convert.files.recombine import detach as detach_head
     from ...core.gguf.reader import open_gguf
 
     with open_gguf(files.file) as file, writing(output, out.output) as progress:
         (written,), saved = detach_head(file, OutputFile(out.output, out.force), progress)
     what = f"without its MTP head, {size(written.stat().st_size)}, {size(saved)} less"
-    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
-    if out.json:
-        output.line(json.dumps(record([written], head_bytes=saved)))
+    command = f"spec convert inspect {quoted(written)}"
+    finish(output, [written], what, command, as_json=out.json, head_bytes=saved)

@@ -22,16 +22,15 @@ from .writing import (
     SplitOption,
     ThreadsOption,
     cleared,
+    finish,
     quoted,
     read_size,
-    record,
-    say_written,
     size,
     writing,
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint, Place
+    from ...convert.checkpoint import Checkpoint, FilePlace
     from ...convert.hf import Conversion, Options
 
 
@@ -43,7 +42,7 @@ class CheckpointOptions:
         str,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="A folder with config.json, .safetensors files and a tokenizer, or a repository "
+            help="Folder with config.json, .safetensors files and a tokenizer, or a repository "
             "owner/name, which is fetched into the cache.",
         ),
     ]
@@ -53,48 +52,48 @@ class CheckpointOptions:
         bool,
         typer.Option(
             "--mtp-only",
-            help="Only the MTP head, as a file of its own to be given with -md beside a model.",
+            help="Write only the MTP head, as a file for -md beside a model.",
         ),
     ] = False
     pre: Annotated[
         str | None,
         typer.Option(
             "--pre", metavar="NAME",
-            help="How the tokenizer cuts text (qwen2, llama-bpe, ...), if it is not recognised.",
+            help="Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised.",
         ),
     ] = None  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class ResultOptions:
+class HfOutputOptions:
     SECTION: ClassVar = "Output"
 
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", metavar="OUT",
-            help="The GGUF file, or a folder to put it in under a name of its own.",
+            help="GGUF file, or a folder to put it in under a name of its own.",
         ),
     ] = None  # fmt: skip
     type: Annotated[
         str,
         typer.Option(
             "--type", metavar="TYPE",
-            help="f32, f16, bf16, q8_0, or a mixture of quantize such as Q4_K_M; auto keeps what "
-            "the checkpoint has.",
+            help="Type of the matrices: f32, f16, bf16, q8_0, or a mixture of quantize such as "
+            "Q4_K_M; auto keeps the checkpoint's own.",
         ),
     ] = "auto"  # fmt: skip
     force: ForceOption = False
     split_max_size: SplitOption = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
     ] = False
     json: JsonOption = False
     threads: ThreadsOption = None
 
 
 @takes_flags
-def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions) -> None:
+def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptions) -> None:
     """Convert a checkpoint of safetensors files to GGUF.
 
     spec convert hf ./Qwen3.5-0.8B -o qwen.gguf --type q8_0
@@ -110,8 +109,7 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.checkpoint import open_place
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.output import check_output
+    from ...convert.files.output_file import OutputFile, check_output
     from ...core.backend.cpu.threads import default_threads
 
     options = read_options(checkpoint, result)
@@ -140,13 +138,14 @@ def hf(checkpoint: CheckpointOptions, result: ResultOptions, voice: VoiceOptions
         opened.close()
         output.clear_progress()
     seconds = time.perf_counter() - began
-    say(output, plan, paths, seconds, is_head=checkpoint.mtp_only)
-    if result.json:
-        more = report(plan) | {"seconds": round(seconds, 3)}
-        output.line(json.dumps(record(paths, **more)))
+    is_head, first = checkpoint.mtp_only, quoted(paths[0])
+    what = describe_written(plan, paths, seconds, is_head=is_head)
+    command = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
+    more = report(plan) | {"seconds": round(seconds, 3)}
+    finish(output, paths, what, command, as_json=result.json, **more)
 
 
-def read_options(checkpoint: CheckpointOptions, result: ResultOptions) -> Options:
+def read_options(checkpoint: CheckpointOptions, result: HfOutputOptions) -> Options:
     from ...convert.hf import Options
     from ...convert.hf.output_types import find_kind
 
@@ -158,47 +157,41 @@ def read_options(checkpoint: CheckpointOptions, result: ResultOptions) -> Option
     return Options(kind, mtp, checkpoint.pre)
 
 
-def describe(place: Place, output: Output) -> tuple[Checkpoint, Path]:
+def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
     """All but the weights, and the folder where that is."""
     from ...convert.checkpoint.folder import Folder, read_checkpoint
-    from ...convert.checkpoint.remote import Repository
+    from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_descriptions
 
-    try:
+    with cleared(output):
         if isinstance(place, Repository):
             fetch_descriptions(place, output.progress)
             return read_checkpoint(place), place.kept_path("config.json").parent
         assert isinstance(place, Folder)
         return read_checkpoint(place), place.path
-    finally:
-        output.clear_progress()
 
 
 def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output) -> Conversion:
     from ...convert.hf import plan_conversion
 
-    output.progress("reading the checkpoint's headers and tokenizer", 0.0)
-    try:
+    with cleared(output):
+        output.progress("reading the checkpoint's headers and tokenizer", 0.0)
         return plan_conversion(opened, folder, options)
-    finally:
-        output.clear_progress()
 
 
 def fetched(
-    place: Place, opened: Checkpoint, plan: Conversion, options: Options, output: Output
+    place: FilePlace, opened: Checkpoint, plan: Conversion, options: Options, output: Output
 ) -> tuple[Checkpoint, Conversion]:
     """The same with the weights on this machine."""
     from ...convert.checkpoint.folder import read_checkpoint
-    from ...convert.checkpoint.remote import Repository
+    from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_weights
 
     if not isinstance(place, Repository):
         return opened, plan
     folder = place.kept_path("config.json").parent
-    try:
+    with cleared(output):
         fetch_weights(place, opened, output.progress)
-    finally:
-        output.clear_progress()
     output.remark(f"note: {place.label} was fetched into {folder}, which may be removed")
     opened.close()
     opened = read_checkpoint(place)
@@ -255,14 +248,9 @@ def report(plan: Conversion) -> dict[str, Any]:
     }
 
 
-def say(
-    output: Output, plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool
-) -> None:
+def describe_written(plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool) -> str:
     what = "MTP head" if is_head else plan.architecture
     if plan.sizes.n_mtp and not is_head:
         what += " with its MTP head"
     n_bytes = sum(path.stat().st_size for path in paths)
-    first = quoted(paths[0])
-    what += f", {plan.kind.upper()}, {size(n_bytes)} in {seconds:.1f} s"
-    command = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
-    say_written(output, paths, what, command)
+    return f"{what}, {plan.kind.upper()}, {size(n_bytes)} in {seconds:.1f} s"

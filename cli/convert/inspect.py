@@ -1,4 +1,4 @@
-"""`spec convert inspect`: what a file is, and a doctor's verdict on speculation with it."""
+"""`spec convert inspect`: what a file is, what is wrong with it, and whether it speculates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .writing import RevisionOption
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.inspect import OpenedGguf
+    from ...convert.verify import OpenedGguf
 
 ALL = "*"
 
@@ -45,7 +45,7 @@ class InspectOptions:
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A GGUF file (any of its parts), a folder of safetensors, or a repository: "
+            help="GGUF file (any of its parts), a folder of safetensors, or a repository: "
             "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
         ),
     ]
@@ -53,7 +53,7 @@ class InspectOptions:
         str | None,
         typer.Option(
             "--draft", metavar="FILE",
-            help="Does this draft model, or this file with an MTP head, go with it?",
+            help="Draft model, or file with an MTP head, to compare with it.",
         ),
     ] = None  # fmt: skip
     revision: RevisionOption = None
@@ -67,14 +67,14 @@ class ListingOptions:
         str | None,
         typer.Option(
             "--tensors", metavar="[PATTERN]",
-            help="List tensors instead: all, or those with names like *.attn_*, or with this in "
-            "their names.",
+            help="List tensors instead: all, or those whose names match a pattern such as "
+            "*.attn_*, or contain this.",
         ),
     ] = None  # fmt: skip
     metadata: Annotated[
         bool, typer.Option("--metadata", help="List the keys of the metadata instead.")
     ] = False
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
 
 
 @takes_flags
@@ -85,7 +85,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 
     spec convert inspect Qwen3.6-27B-Q4_K_M.gguf
     """
-    from ...convert.inspect import examine
+    from ...convert.verify import examine
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     opened = _open(what.model, what.revision, output)
@@ -107,7 +107,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
 
 
 def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
-    from ...convert.inspect import open_anything
+    from ...convert.verify import open_anything
 
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
     try:
@@ -157,7 +157,7 @@ def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
 
 def _metadata(opened: OpenedGguf | Checkpoint) -> dict[str, Any]:
     from ...convert.checkpoint import Checkpoint
-    from ...convert.inspect.listing import plain_metadata
+    from ...convert.verify.gguf_facts import plain_metadata
 
     if isinstance(opened, Checkpoint):
         return opened.config

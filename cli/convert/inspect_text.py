@@ -10,7 +10,13 @@ from ..output import one_line
 from .writing import size
 
 if TYPE_CHECKING:
-    from ...convert.inspect.report import Layers, Memory, Report, TemplateFacts, TokenizerFacts
+    from ...convert.verify.verdict import (
+        FileReport,
+        LayerCounts,
+        MemoryFacts,
+        TemplateFacts,
+        TokenizerFacts,
+    )
 
 Line = tuple[str, str]  # text, style
 _PLAIN, _BOLD, _GREEN, _RED, _YELLOW = "", "1", "32", "31", "33"
@@ -18,7 +24,7 @@ _LABEL: Final = 13
 _KINDS: Final = (("problem", _RED), ("warning", _YELLOW), ("note", _PLAIN))
 
 
-def report_lines(report: Report, width: int | None) -> Iterator[Line]:
+def report_lines(report: FileReport, width: int | None) -> Iterator[Line]:
     """`width`: None for a pipe, where every fact is one line."""
     yield from _wrapped(f"{one_line(report.label)}: {one_line(report.what)}", "", width, _BOLD)
     for label, text in _facts(report):
@@ -53,7 +59,7 @@ def metadata_lines(metadata: dict[str, Any]) -> Iterator[str]:
         yield f"{one_line(key)} = {one_line(str(value))}"
 
 
-def _facts(report: Report) -> Iterator[tuple[str, str]]:
+def _facts(report: FileReport) -> Iterator[tuple[str, str]]:
     if report.name:
         yield "name", report.name + (f" ({report.quantised})" if report.quantised else "")
     if report.source:
@@ -81,7 +87,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "runs here", f"no, {report.architecture} is not among the architectures of spec"
 
 
-def _layers(layers: Layers) -> str:
+def _layers(layers: LayerCounts) -> str:
     kinds = []
     if layers.recurrent:
         kinds = [f"{layers.attention} attention, {layers.recurrent} recurrent"]
@@ -125,13 +131,15 @@ def _template(found: TemplateFacts | None) -> str:
     return ", ".join(can) + more
 
 
-def _memory(memory: Memory) -> str:
+def _memory(memory: MemoryFacts) -> str:
     about = "about " if memory.is_estimate else ""
     parts = [f"weights {size(memory.weights)}"]
     parts.append(f"KV {about}{size(memory.kv_per_1k)} per 1024 tokens")
     if memory.recurrent:
         state, factors = size(memory.recurrent), size(memory.factors)
-        parts.append(f"recurrent state {state} and {factors} of factors to undo drafts, per text")
+        parts.append(
+            f"recurrent state {state} and {factors} of factors to undo drafts, per sequence"
+        )
     return f"{', '.join(parts)}; {about}{size(memory.total)} for {memory.n_ctx} tokens of context"
 
 

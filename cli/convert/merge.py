@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -12,7 +11,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import OutOptions, quoted, record, say_written, size, writing
+from .writing import OutOptions, finish, quoted, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +32,13 @@ def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.sharding import merge as merge_shards
-    from ...convert.files.sharding import open_shards
+    from ...convert.files.output_file import OutputFile
+    from ...convert.files.recombine import merge as merge_shards
+    from ...convert.files.recombine import open_shards
 
-    with open_shards(files.shards) as file:
+    with open_shards(files.shards) as file, writing(output, out.output) as progress:
         n_shards = len(file.paths)
-        with writing(output, out.output) as progress:
-            (written,) = merge_shards(file, OutputFile(out.output, out.force), progress)
+        (written,) = merge_shards(file, OutputFile(out.output, out.force), progress)
     what = f"{n_shards} shards in one file, {size(written.stat().st_size)}"
-    say_written(output, [written], what, f"spec convert inspect {quoted(written)}")
-    if out.json:
-        output.line(json.dumps(record([written], merged_shards=n_shards)))
+    command = f"spec convert inspect {quoted(written)}"
+    finish(output, [written], what, command, as_json=out.json, merged_shards=n_shards)

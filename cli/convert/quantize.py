@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FileOptions:
+class QuantizeSource:
     SECTION: ClassVar = "Files"
 
-    source: Annotated[
-        Path, typer.Argument(metavar="IN", help="A GGUF file; of shards any one means all.")
-    ]
+    source: Annotated[Path, typer.Argument(metavar="IN", help="GGUF file, or any shard of one.")]
 
 
 @dataclass(frozen=True, slots=True)
-class TypeOptions:
+class QuantizeTypes:
     SECTION: ClassVar = "Types"
 
     type: Annotated[
         str,
         typer.Option(
             "--type", metavar="TYPE",
-            help="Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S "
-            "Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32: the mixtures of llama-quantize. "
+            help="Type or mixture of llama-quantize: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S "
+            "Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32. "
             "COPY leaves all as it is, but for the rules.",
         ),
     ] = "Q4_K_M"  # fmt: skip
@@ -49,30 +47,33 @@ class TypeOptions:
         list[str] | None,
         typer.Option(
             "--tensor-type", metavar="RULE",
-            help="NAME=TYPE, as in ffn_down=q6_k: NAME is a regular expression found in the "
-            "tensor's name, TYPE a ggml type or keep. 0-3,last2:ffn_down=q8_0 is for these "
-            "layers alone. May be given several times; the first that fits decides.",
+            help="Type of some tensors, NAME=TYPE as in ffn_down=q6_k: NAME is a regular "
+            "expression found in the tensor's name, TYPE a ggml type or keep. "
+            "0-3,last2:ffn_down=q8_0 is for these layers alone. May be given several times; "
+            "the first that fits decides.",
         ),
     ] = None  # fmt: skip
     tensor_type_file: Annotated[
         Path | None,
         typer.Option(
-            "--tensor-type-file", metavar="FILE", help="More rules, after those, one a line."
+            "--tensor-type-file",
+            metavar="FILE",
+            help="File with more such rules, one a line.",
         ),
     ] = None
     output_tensor_type: Annotated[
         str | None,
-        typer.Option("--output-tensor-type", metavar="TYPE", help="For the output matrix."),
+        typer.Option("--output-tensor-type", metavar="TYPE", help="Type of the output matrix."),
     ] = None
     token_embedding_type: Annotated[
         str | None,
-        typer.Option("--token-embedding-type", metavar="TYPE", help="For the token table."),
+        typer.Option("--token-embedding-type", metavar="TYPE", help="Type of the token table."),
     ] = None
     leave_output_tensor: Annotated[
         bool, typer.Option("--leave-output-tensor", help="Keep the output matrix as it is.")
     ] = False
     pure: Annotated[
-        bool, typer.Option("--pure", help="One type for all instead of the mixture.")
+        bool, typer.Option("--pure", help="Give all tensors one type instead of the mixture.")
     ] = False
 
 
@@ -84,7 +85,7 @@ class QualityOptions:
         Path | None,
         typer.Option(
             "--imatrix", metavar="FILE",
-            help="Importance matrix of llama-imatrix (GGUF or .dat): which columns matter more.",
+            help="Importance matrix of llama-imatrix (GGUF or .dat).",
         ),
     ] = None  # fmt: skip
     allow_requantize: Annotated[
@@ -104,23 +105,24 @@ class RunOptions:
     SECTION: ClassVar = "Output"
 
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Output file.")
     ] = None
     force: ForceOption = False
     split_max_size: SplitOption = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would become of each tensor, and end.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan for each tensor, and write nothing."),
     ] = False
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object: sizes, types, errors.")
-    ] = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON object: sizes, types, errors.")] = (
+        False
+    )
     threads: ThreadsOption = None
 
 
 @takes_flags
 def quantize(
-    files: FileOptions,
-    types: TypeOptions,
+    files: QuantizeSource,
+    types: QuantizeTypes,
     quality: QualityOptions,
     runs: RunOptions,
     voice: VoiceOptions,
@@ -135,7 +137,7 @@ def quantize(
     shard_bytes = read_size(runs.split_max_size)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
+    from ...convert.files.output_file import OutputFile
     from ...convert.quantize.quantize_file import quantize_file
     from ...convert.quantize.quantize_plan import check_plan, make_plan
     from ...core.backend.cpu.threads import default_threads
@@ -161,24 +163,19 @@ def quantize(
                 progress=progress,
                 compiling=lambda done, n: output.progress("preparing the quantisers", done / n),
             )
-    reports.say_result(plan, result, output)
-    if runs.json:
-        output.line(json.dumps(reports.result_record(plan, result)))
-        return
-    for line in reports.error_lines(result):
-        output.line(line)
+    reports.finish_run(plan, result, output, as_json=runs.json)
 
 
 @contextmanager
 def flag_errors() -> Iterator[None]:
-    """Only a flag can be at fault where the core speaks of the configuration."""
+    """A configuration error here is an error of a flag."""
     try:
         yield
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def read_options(types: TypeOptions, quality: QualityOptions) -> QuantizeOptions:
+def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptions:
     from ...convert.quantize.imatrix import read_importance
     from ...convert.quantize.quantize_plan import QuantizeOptions
     from ...convert.quantize.recipes import find_recipe

@@ -1,4 +1,4 @@
-"""What `spec convert quantize` says: the plan, how far it is, and what came out."""
+"""The lines and records of `spec convert quantize`: its plan and its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
 from ..output import Output
-from .writing import quoted, record, say_written, size
+from .writing import finish, quoted, size
 
 if TYPE_CHECKING:
     from ...convert.quantize.quantize_file import QuantizeResult
@@ -130,13 +130,18 @@ def _types_record(plan: QuantizePlan) -> dict[str, dict[str, Any]]:
     return types
 
 
-def say_result(plan: QuantizePlan, result: QuantizeResult, output: Output) -> None:
+def finish_run(
+    plan: QuantizePlan, result: QuantizeResult, output: Output, *, as_json: bool
+) -> None:
     rate = result.source_bytes / max(result.seconds, 1e-9)
-    took = f"{result.seconds:.1f} s, {size(rate)}/s of input"
     recipe = plan.options.recipe
     kind = "" if recipe is None else f"{recipe.name}, "
+    what = f"{kind}{sum_line(plan)} in {result.seconds:.1f} s, {size(rate)}/s of input"
     command = f"spec convert check {quoted(result.paths[0])}"
-    say_written(output, result.paths, f"{kind}{sum_line(plan)} in {took}", command)
+    more = result_record(plan, result)
+    finish(output, result.paths, what, command, as_json=as_json, **more)
+    for line in () if as_json else error_lines(result):
+        output.line(line)
 
 
 def error_lines(result: QuantizeResult) -> list[str]:
@@ -147,7 +152,7 @@ def error_lines(result: QuantizeResult) -> list[str]:
 
 
 def result_record(plan: QuantizePlan, result: QuantizeResult) -> dict[str, Any]:
-    found = record(result.paths, **plan_record(plan))
+    found = plan_record(plan)
     for kind, errors in result.errors.items():
         found["types"][kind] |= {
             "rms_error": errors.rms, "relative_error": errors.relative, "measured": errors.n,

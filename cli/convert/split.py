@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -12,7 +11,7 @@ import typer
 from ..flags import takes_flags
 from ..options import VoiceOptions
 from ..output import Output
-from .writing import ForceOption, JsonOption, quoted, read_size, record, say_written, size, writing
+from .writing import ForceOption, JsonOption, finish, quoted, read_size, size, writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class SplitFiles:
     SECTION: ClassVar = "Files"
 
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A GGUF; one in shards is divided anew.")
+        Path, typer.Argument(metavar="FILE", help="GGUF; one in shards is divided anew.")
     ]
     split_max_size: Annotated[
         str,
@@ -53,9 +52,8 @@ def split(files: SplitFiles, out: SplitOutput, voice: VoiceOptions) -> None:
     """
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
 
-    from ...convert.files.output import Output as OutputFile
-    from ...convert.files.output import shard_prefix
-    from ...convert.files.sharding import split as split_file
+    from ...convert.files.output_file import OutputFile, shard_prefix
+    from ...convert.files.recombine import split as split_file
     from ...core.gguf.reader import open_gguf
 
     max_bytes = read_size(files.split_max_size)
@@ -64,6 +62,6 @@ def split(files: SplitFiles, out: SplitOutput, voice: VoiceOptions) -> None:
         written = split_file(file, OutputFile(path, out.force, max_bytes), progress)
     sizes = [path.stat().st_size for path in written]
     what = f"{len(written)} shards, {size(sum(sizes))}"
-    say_written(output, written, what, f"spec convert inspect {quoted(written[0])}")
-    if out.json:
-        output.line(json.dumps(record(written, shards=len(written), shard_bytes=sizes)))
+    command = f"spec convert inspect {quoted(written[0])}"
+    more = {"shards": len(written), "shard_bytes": sizes}
+    finish(output, written, what, command, as_json=out.json, **more)

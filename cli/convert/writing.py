@@ -1,7 +1,8 @@
-"""What the commands that write a GGUF share: where to, how far, what came out, what to try next."""
+"""Shared by the commands that write a GGUF: flags, progress, and the lines at the end."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -20,23 +21,19 @@ from ...core.gguf.printable import printable_path
 from ..output import Output
 
 if TYPE_CHECKING:
-    from ...convert.files.output import Progress
+    from ...convert.files.output_file import Progress
 
 _EVERY_S = 0.1
 _TERMINATED = 143
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object about what was written.")
-]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace the output if it is there.")]
-OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="OUT", help="The file to write.")
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object about what was written.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Output file.")]
 SplitOption = Annotated[
     str | None,
     typer.Option(
         "--split-max-size", metavar="SIZE",
-        help="Write shards OUT-00001-of-0000N.gguf of at most so much: 500M, 4G, 4GiB.",
+        help="Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB.",
     ),
 ]  # fmt: skip
 RevisionOption = Annotated[
@@ -45,8 +42,15 @@ RevisionOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", "-t", metavar="N", min=1, help="As many as cores unless given."),
+    typer.Option("--threads", "-t", metavar="N", min=1, help="Threads; all cores by default."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadedFileOptions:
+    SECTION: ClassVar = "Files"
+
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="GGUF with its MTP head.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class OutOptions:
 
 def read_size(text: str | None) -> int | None:
     """Of --split-max-size."""
-    from ...convert.files.sharding import parse_size
+    from ...convert.files.recombine import parse_size
 
     try:
         return None if text is None else parse_size(text)
@@ -70,7 +74,7 @@ def read_size(text: str | None) -> int | None:
 
 @contextmanager
 def writing(output: Output, path: Path) -> Iterator[Progress]:
-    """How far it is, with speed and time left. Being told to end leaves nothing behind."""
+    """Progress with speed and time left. SIGTERM leaves nothing behind."""
     name = printable_path(path.name)
     began, shown_at, stage = time.perf_counter(), 0.0, f"writing {name}"
 
@@ -136,14 +140,25 @@ def quoted(path: str | Path) -> str:
     return shlex.quote(str(path))
 
 
-def say_written(output: Output, paths: Sequence[Path], what: str, command: str) -> None:
-    """What every command ends with; what to do next stands alone, to be copied."""
-    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    output.remark(f"wrote {paths[0]}{more}: {what}")
+def finish(
+    output: Output, paths: Sequence[Path], what: str, command: str, *, as_json: bool, **more: Any
+) -> None:
+    """The end of every command: what was written, the next command on a line of its own, and with
+    --json one object, which also has the fields `more`."""
+    others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    output.remark(f"wrote {paths[0]}{others}: {what}")
     output.remark(f"next: {command}")
+    if as_json:
+        n_bytes = sum(path.stat().st_size for path in paths)
+        found = {"output": [str(path) for path in paths], "bytes": n_bytes, **more}
+        output.line(json.dumps(found))
 
 
-def record(paths: Sequence[Path], **more: Any) -> dict[str, Any]:
-    """The beginning of every command's JSON object."""
-    n_bytes = sum(path.stat().st_size for path in paths)
-    return {"output": [str(path) for path in paths], "bytes": n_bytes, **more}
+def drafting_command(architecture: str, model: Path, head: Path | None = None) -> str:
+    """Ours for an architecture that runs here, else llama.cpp's. `head`: the head's own file."""
+    from ...core.models import ARCHITECTURES
+
+    files = f"-m {quoted(model)}" + (f" -md {quoted(head)}" if head else "")
+    if architecture in ARCHITECTURES:
+        return f"spec generate {files} --spec-type mtp 'Once upon a time'"
+    return f"llama-server {files} --spec-type draft-mtp"

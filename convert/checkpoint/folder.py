@@ -14,15 +14,15 @@ from typing import Any, Final, Protocol
 
 from ...core.errors import FileFormatError, ModelError
 from ...core.gguf.printable import printable, printable_path
+from .byte_source import ByteSource, LocalSource
 from .safetensors import StoredTensor, read_tensors
-from .source import LocalSource, Source
 
 MAX_JSON_BYTES: Final = 64 << 20
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
 
 
-class Place(Protocol):
+class FilePlace(Protocol):
     """A folder, or a repository somewhere else."""
 
     label: str
@@ -39,7 +39,7 @@ class Place(Protocol):
         """Of those of its files that are on this machine."""
         ...
 
-    def open(self, name: str) -> Source: ...
+    def open(self, name: str) -> ByteSource: ...
 
     def expect(self, names: list[str]) -> None:
         """The beginnings of all of these will be read now."""
@@ -49,10 +49,10 @@ class Place(Protocol):
 @dataclass(slots=True)
 class Checkpoint:
     label: str
-    place: Place
+    place: FilePlace
     config: dict[str, Any]  # config.json, raw
     tensors: dict[str, StoredTensor]
-    _sources: list[Source]
+    _sources: list[ByteSource]
     absent: tuple[str, ...] = ()  # tensors that the index names, and no file has
 
     def json(self, name: str) -> dict[str, Any] | None:
@@ -111,14 +111,14 @@ class Folder:
         """Nothing is gained by being early here."""
 
 
-def read_checkpoint(place: Place) -> Checkpoint:
+def read_checkpoint(place: FilePlace) -> Checkpoint:
     names = place.names()
     if "config.json" not in names:
         raise ModelError(f"{place.label} has no config.json: not a checkpoint folder")
     config = read_json(place, "config.json")
     index = _read_index(place, names)
     tensors: dict[str, StoredTensor] = {}
-    sources: list[Source] = []
+    sources: list[ByteSource] = []
     try:
         files = _tensor_files(place, names, index)
         place.expect(files)
@@ -136,7 +136,7 @@ def read_checkpoint(place: Place) -> Checkpoint:
     return Checkpoint(place.label, place, config, tensors, sources, absent)
 
 
-def _read_index(place: Place, names: list[str]) -> Mapping[str, object]:
+def _read_index(place: FilePlace, names: list[str]) -> Mapping[str, object]:
     """Files by tensor; empty if there is no index."""
     if _INDEX not in names:
         return {}
@@ -146,7 +146,7 @@ def _read_index(place: Place, names: list[str]) -> Mapping[str, object]:
     return listed
 
 
-def _tensor_files(place: Place, names: list[str], listed: Mapping[str, object]) -> list[str]:
+def _tensor_files(place: FilePlace, names: list[str], listed: Mapping[str, object]) -> list[str]:
     if listed:
         files = sorted({_plain_name(place, value) for value in listed.values()})
         if missing := [name for name in files if name not in names]:
@@ -164,7 +164,7 @@ def _tensor_files(place: Place, names: list[str], listed: Mapping[str, object]) 
     raise ModelError(f"{place.label} has no .safetensors file")
 
 
-def _plain_name(place: Place, name: object) -> str:
+def _plain_name(place: FilePlace, name: object) -> str:
     if not isinstance(name, str) or not name.endswith(".safetensors"):
         raise FileFormatError(
             f"{place.label}: {_INDEX} names {printable(name)}, not a .safetensors"
@@ -176,7 +176,7 @@ def _plain_name(place: Place, name: object) -> str:
     return name
 
 
-def read_json(place: Place, name: str) -> dict[str, Any]:
+def read_json(place: FilePlace, name: str) -> dict[str, Any]:
     try:
         found = json.loads(_read_bytes(place, name))
     except (ValueError, RecursionError) as error:
@@ -186,7 +186,7 @@ def read_json(place: Place, name: str) -> dict[str, Any]:
     return found
 
 
-def _read_bytes(place: Place, name: str) -> bytes:
+def _read_bytes(place: FilePlace, name: str) -> bytes:
     source = place.open(name)
     try:
         if source.size > MAX_JSON_BYTES:

@@ -1,6 +1,6 @@
 """Byte ranges over HTTP with the standard library: connections kept, failures in one line each.
 
-A server is as little to be believed as a file: statuses, ranges, sizes and redirects are checked.
+Statuses, ranges, sizes and redirects are checked: an answer may be wrong, as a file may be.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,8 +18,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from ...core.errors import NextnError
 from ...core.gguf.printable import printable
-from .failures import FINAL, RemoteError, TransientError, busy, named, reason
 
 T = TypeVar("T")
 
@@ -28,10 +30,24 @@ _PROGRESS_BYTES: Final = 1 << 16  # less than this between two failures is no pr
 _LONGEST_WAIT_S: Final = 20.0  # that a server may ask for before the next try
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# No server of that name, none that listens, no trusted certificate: another try fails as well.
+_FINAL: Final = (socket.gaierror, ConnectionRefusedError, ssl.SSLCertVerificationError)
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class Client:
+class RemoteError(NextnError):
+    """Something on a server cannot be read."""
+
+
+class TransientError(Exception):
+    """Worth another try."""
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class HttpClient:
     """Requests one after the other; not for several threads at once."""
 
     def __init__(
@@ -47,12 +63,12 @@ class Client:
         self._timeout_s, self._retries, self._pause_s = timeout_s, retries, pause_s
         self._home, self._token = _origin(_split(self.endpoint)), token
         self._connections: dict[tuple[str, str, int], HTTPConnection] = {}
-        self._asked = self._home[1]  # the host of the latest request
+        self._latest_host = self._home[1]
         self._moved: dict[str, str] = {}  # where a URL led to; such places expire
 
-    def twin(self) -> Client:
+    def twin(self) -> HttpClient:
         """For another thread: the same, with connections of its own."""
-        return Client(
+        return HttpClient(
             self.endpoint,
             self._token,
             timeout_s=self._timeout_s,
@@ -137,7 +153,7 @@ class Client:
                 self._drop()  # the rest of the answer would be taken for the next one
 
     def _check_range(self, response: HTTPResponse, at: int, stop: int, size: int, what: str) -> int:
-        """Where the bytes of an answer end, if they are those that were asked for."""
+        """Where the bytes of an answer end. Raises if they are not the requested ones."""
         if response.status == 200:
             length = response.headers.get("Content-Length", "")
             if length.isdecimal() and int(length) != size:
@@ -200,7 +216,7 @@ class Client:
     def _request(self, url: str, headers: dict[str, str]) -> HTTPResponse:
         parts = _split(url)
         origin = _origin(parts)
-        self._asked = origin[1]
+        self._latest_host = origin[1]
         sent = {"User-Agent": "nextn", "Accept-Encoding": "identity", **headers}
         is_private = parts.scheme == "https" or parts.hostname in _LOOPBACK
         if self._token and origin == self._home and is_private:
@@ -253,10 +269,10 @@ class Client:
         self._drop()
         status = response.status
         if status == 429 or status >= 500:
-            asked = response.headers.get("Retry-After", "")
-            wait_s = min(float(asked), _LONGEST_WAIT_S) if asked.isdecimal() else 0.0
-            return TransientError(busy(status), wait_s)
-        return RemoteError(f"{what}: {reason(status, has_token=self._token is not None)}")
+            wanted = response.headers.get("Retry-After", "")
+            wait_s = min(float(wanted), _LONGEST_WAIT_S) if wanted.isdecimal() else 0.0
+            return TransientError(_busy(status), wait_s)
+        return RemoteError(f"{what}: {_reason(status, has_token=self._token is not None)}")
 
     def _retried(self, attempt: Callable[[], T], what: str) -> T:
         failures = 0
@@ -269,11 +285,13 @@ class Client:
                 self._wait(error, failures, what)
 
     def _wait(self, error: Exception, failures: int, what: str) -> None:
-        is_final = isinstance(error, FINAL)
+        is_final = isinstance(error, _FINAL)
         if is_final or failures > self._retries:
-            raise RemoteError(f"{what}: {named(error, self._asked, self._timeout_s)}") from None
-        asked = error.wait_s if isinstance(error, TransientError) else 0.0
-        time.sleep(max(asked, self._pause_s * 2 ** (failures - 1)))
+            raise RemoteError(
+                f"{what}: {_named(error, self._latest_host, self._timeout_s)}"
+            ) from None
+        wanted = error.wait_s if isinstance(error, TransientError) else 0.0
+        time.sleep(max(wanted, self._pause_s * 2 ** (failures - 1)))
 
     def _drop(self) -> None:
         for connection in self._connections.values():
@@ -282,10 +300,10 @@ class Client:
         self._connections.clear()
 
 
-def client_from_environment() -> Client:
+def client_from_environment() -> HttpClient:
     """HF_ENDPOINT, HF_TOKEN, HF_HUB_DOWNLOAD_TIMEOUT, as the hub's own tools read them."""
     timeout = os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", "")
-    return Client(
+    return HttpClient(
         os.environ.get("HF_ENDPOINT") or "https://huggingface.co",
         os.environ.get("HF_TOKEN") or None,
         timeout_s=float(timeout) if timeout.isdecimal() and int(timeout) else 30.0,
@@ -306,3 +324,37 @@ def _split(url: str) -> SplitResult:
 def _origin(parts: SplitResult) -> tuple[str, str, int]:
     default = 443 if parts.scheme == "https" else 80
     return parts.scheme, parts.hostname or "", parts.port or default
+
+
+def _busy(status: int) -> str:
+    if status == 429:
+        return "the server has had too many requests (429); try later, or set HF_TOKEN"
+    return f"the server failed ({status}); try later"
+
+
+def _reason(status: int, *, has_token: bool) -> str:
+    match status:
+        case 401 if has_token:
+            return "the server does not take this HF_TOKEN (401), or there is no such repository"
+        case 401:
+            return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
+        case 403:
+            return (
+                "access is denied (403): a gated repository wants its terms accepted on its page, "
+                "and HF_TOKEN set"
+            )
+        case 404:
+            return "there is no such repository, revision or file (404)"
+    return f"the server answered with status {status}"
+
+
+def _named(error: Exception, host: str, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"{host} did not answer within {timeout_s:g} s"
+    if isinstance(error, TransientError):
+        return str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {host} is not trusted ({error.verify_message})"
+    if isinstance(error, OSError):
+        return f"{host} cannot be reached: {error.strerror or error}"
+    return f"the server's answer makes no sense ({type(error).__name__})"

@@ -1,4 +1,4 @@
-"""safetensors files: eight bytes of length, a JSON header, tensors. Nothing is believed unchecked.
+"""safetensors files: eight bytes of length, a JSON header, tensors. All of it is checked.
 
 Own reader, because one header parser then serves files, shards and byte ranges of a repository,
 and numpy has no bfloat16 or float8 of its own.
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import FileFormatError
 from ...core.gguf.printable import printable
-from .source import Source
+from .byte_source import ByteSource
 
 MAX_HEADER_BYTES: Final = 100_000_000  # what the format's own library allows
 MAX_DIMS: Final = 8
@@ -38,13 +38,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor where it lies; its numbers are read when somebody asks."""
+    """A tensor where it lies; its numbers are read on demand."""
 
     name: str
     dtype: str  # the format's word
     shape: tuple[int, ...]
     start: int  # in the file
-    source: Source
+    source: ByteSource
 
     @property
     def n_bytes(self) -> int:
@@ -117,7 +117,7 @@ _FLOAT8: Final = MappingProxyType(
 )
 
 
-def read_tensors(source: Source) -> tuple[dict[str, StoredTensor], dict[str, str]]:
+def read_tensors(source: ByteSource) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """Every tensor of a file by name, and the strings of its `__metadata__`."""
     header, start = _read_header(source)
     metadata = header.pop("__metadata__", {})
@@ -128,7 +128,7 @@ def read_tensors(source: Source) -> tuple[dict[str, StoredTensor], dict[str, str
     return tensors, {str(key): str(value) for key, value in metadata.items()}
 
 
-def _read_header(source: Source) -> tuple[dict[str, Any], int]:
+def _read_header(source: ByteSource) -> tuple[dict[str, Any], int]:
     if source.size < 8:
         raise _damaged(source, f"it has {source.size} bytes")
     length = int.from_bytes(source.read(0, 8), "little")
@@ -150,7 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _tensor(name: str, entry: Any, start: int, source: Source) -> StoredTensor:
+def _tensor(name: str, entry: Any, start: int, source: ByteSource) -> StoredTensor:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [first, last]}:
             pass
@@ -170,7 +170,7 @@ def _tensor(name: str, entry: Any, start: int, source: Source) -> StoredTensor:
     return tensor
 
 
-def _check_places(tensors: list[StoredTensor], start: int, source: Source) -> None:
+def _check_places(tensors: list[StoredTensor], start: int, source: ByteSource) -> None:
     """One after the other, as the format demands: no two share bytes, and nothing hides."""
     for tensor in sorted((t for t in tensors if t.n_bytes), key=lambda t: t.start):
         if tensor.start != start:
@@ -182,5 +182,5 @@ def _check_places(tensors: list[StoredTensor], start: int, source: Source) -> No
         raise _damaged(source, f"{source.size - start} bytes at its end belong to no tensor")
 
 
-def _damaged(source: Source, what: str) -> FileFormatError:
+def _damaged(source: ByteSource, what: str) -> FileFormatError:
     return FileFormatError(f"{source.label} is not a sound safetensors file: {what}")

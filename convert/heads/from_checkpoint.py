@@ -10,13 +10,13 @@ import numpy as np
 
 from ...core.errors import ModelError
 from ..checkpoint import Checkpoint, StoredTensor
-from ..checkpoint.source import LocalSource
-from .blocks import Manners, read_block
-from .family import Family, Names
-from .head import EMBED, OWN_HEAD, Head, HeadTensor
-from .table import BY_MODEL_TYPE, FAMILIES
-from .values import Floats
-from .weights import CheckpointWeights
+from ..checkpoint.byte_source import LocalSource
+from .checkpoint_weights import CheckpointWeights
+from .family_table import BY_MODEL_TYPE, FAMILIES
+from .head_block import TargetStyle, read_block
+from .lazy_values import Floats
+from .mtp_family import MtpFamily, Names
+from .stored_head import EMBED, OWN_HEAD, HeadTensor, StoredHead
 
 _SAMPLED: Final = 16  # rows at a time
 _N_LAYERS: Final = ("num_hidden_layers", "num_layers", "n_layers")
@@ -29,11 +29,11 @@ _COPIES: Final = {
 
 def read_checkpoint_head(
     checkpoint: Checkpoint, architecture: str, names: Iterable[str], *, keep_copies: bool = False
-) -> Head:
+) -> StoredHead:
     """For a target of this architecture whose tensors have these `names`.
 
-    `keep_copies`: also an embedding or output matrix that equals the trunk's, which whoever runs
-    the head would take in its place.
+    `keep_copies`: also an embedding or output matrix that equals the trunk's, which readers of the
+    file would take in its place.
     """
     weights = CheckpointWeights(checkpoint)
     family = _find_family(weights, architecture)
@@ -41,18 +41,18 @@ def read_checkpoint_head(
     found = family.layout(weights, n_trunk)
     if not found:
         raise ModelError(_none_found(weights, n_trunk))
-    manners = Manners.of(names)
+    style = TargetStyle.of(names)
     blocks, remarks = [], []
     for block_names in found:
-        block = read_block(weights, family, block_names, manners)
+        block = read_block(weights, family, block_names, style)
         dropped = [] if keep_copies else _copies(weights, family, block_names)
         blocks.append([tensor for tensor in block if tensor.stem not in dropped])
         remarks += [f"{stem} equals the trunk's and is left out" for stem in dropped]
         remarks += [_no_place(inner) for inner in family.left_out if inner in block_names]
     expected = weights.config.get("num_nextn_predict_layers")
     if isinstance(expected, int) and expected > len(blocks):
-        remarks.append(f"config.json speaks of {expected} heads, the files hold {len(blocks)}")
-    return Head(
+        remarks.append(f"config.json says {expected} heads, the files hold {len(blocks)}")
+    return StoredHead(
         label=weights.label,
         architecture=family.architecture,
         n_trunk=n_trunk,
@@ -64,7 +64,7 @@ def read_checkpoint_head(
     )
 
 
-def _find_family(weights: CheckpointWeights, architecture: str) -> Family:
+def _find_family(weights: CheckpointWeights, architecture: str) -> MtpFamily:
     if architecture not in FAMILIES:
         raise ModelError(
             f"heads of {architecture} are not read from checkpoints (known: "
@@ -109,7 +109,7 @@ def _squeezed(tensor: HeadTensor) -> HeadTensor:
 # Copies of the trunk's matrices ------------------------------------------------------------------
 
 
-def _copies(weights: CheckpointWeights, family: Family, names: Names) -> list[str]:
+def _copies(weights: CheckpointWeights, family: MtpFamily, names: Names) -> list[str]:
     found = []
     for inner, name in names.items():
         stem = family.stem(inner)
@@ -136,7 +136,7 @@ def _equal(one: StoredTensor, other: StoredTensor) -> bool:
 class CheckpointTrunk:
     """Tensors that every family stores in the order of rows that GGUF has."""
 
-    def __init__(self, weights: CheckpointWeights, family: Family) -> None:
+    def __init__(self, weights: CheckpointWeights, family: MtpFamily) -> None:
         self.weights, self.family = weights, family
 
     def rows(self, name: str, wanted: Sequence[int]) -> Floats | None:

@@ -18,7 +18,7 @@ from ...core.gguf.quants import BlockFormat
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
 from ..checkpoint import Checkpoint
-from ..files.output import Output, Progress, write
+from ..files.output_file import OutputFile, Progress, write
 from ..quantize.native_quantizer import prepare
 from ..quantize.recipes import RECIPES
 from .expected_shapes import check_complete
@@ -73,7 +73,7 @@ class Conversion:
 
     def write(
         self,
-        output: Output,
+        output: OutputFile,
         progress: Progress = lambda done, total: None,
         *,
         n_threads: int = 1,

@@ -11,7 +11,7 @@ from ...core.folders import cache_root
 from ...core.gguf.printable import printable_path
 from ..checkpoint import Checkpoint
 from ..checkpoint.folder import MAX_JSON_BYTES
-from ..checkpoint.remote import Progress, Repository
+from ..checkpoint.repository import Progress, Repository
 
 _ENDINGS: Final = (".json", ".jinja", ".model", ".txt", "README.md")
 _TEMPLATES: Final = "additional_chat_templates"

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoint import StoredTensor
+from ..checkpoint.byte_source import LocalSource
 from ..checkpoint.safetensors import Floats
-from ..checkpoint.source import LocalSource
 
 SLAB_BYTES: Final = 1 << 24  # as float32; a few of that size are alive at a time
 Order = NDArray[np.intp]

@@ -215,21 +215,19 @@ def _writer(name: str, quantise: Callable[[SixteenBlocks], None]) -> Writer:
     return write
 
 
-WRITERS: dict[str, Writer] = {
-    name: _writer(name, quantise)
-    for name, quantise in {
-        "Q4_0": partial(_signed_32, grid=Uniform(8, 0.25, 1.5)),
-        "Q4_1": partial(_minimum_32, top=15),
-        "Q5_0": partial(_signed_32, grid=Uniform(16, 0.4, 1.6), has_fifth_bit=True),
-        "Q5_1": partial(_minimum_32, top=31),
-        "Q8_0": _q8_0,
-        "IQ4_NL": partial(_signed_32, grid=Codebook()),
-        "MXFP4": _mxfp4,
-        "Q2_K": _q2_k,
-        "Q3_K": _q3_k,
-        "Q4_K": _q4_k,
-        "Q5_K": _q5_k,
-        "Q6_K": _q6_k,
-        "IQ4_XS": _iq4_xs,
-    }.items()
+_QUANTISE: dict[str, Callable[[SixteenBlocks], None]] = {
+    "Q4_0": partial(_signed_32, grid=Uniform(8, 0.25, 1.5)),
+    "Q4_1": partial(_minimum_32, top=15),
+    "Q5_0": partial(_signed_32, grid=Uniform(16, 0.4, 1.6), has_fifth_bit=True),
+    "Q5_1": partial(_minimum_32, top=31),
+    "Q8_0": _q8_0,
+    "IQ4_NL": partial(_signed_32, grid=Codebook()),
+    "MXFP4": _mxfp4,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_XS": _iq4_xs,
 }
+WRITERS = {name: _writer(name, quantise) for name, quantise in _QUANTISE.items()}

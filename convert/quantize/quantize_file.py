@@ -23,14 +23,14 @@ from ...core.gguf.reader import GgufFile
 from ...core.gguf.tensors import Tensor
 from ...core.gguf.types import Typed, ValueType
 from ...core.gguf.writer import TensorData
-from ..files.output import Output, Progress, check_output, write
+from ..files.output_file import OutputFile, Progress, check_output, write
+from .block_writers import WRITERS
 from .native_quantizer import (
     HALVES,
     LARGEST_HALF,
     SLAB_ELEMENTS,
     VECTOR,
     WIDENERS,
-    WRITERS,
     Bytes,
     Floats,
     NativeQuantizer,
@@ -76,7 +76,7 @@ class QuantizeResult:
 def quantize_file(
     source: GgufFile,
     plan: QuantizePlan,
-    output: Output,
+    output: OutputFile,
     *,
     n_threads: int,
     measures: bool = False,

@@ -160,7 +160,8 @@ def scale_and_minimum(segment: Segment, search: MinimumSearch) -> tuple[Value, V
             q = rounded(clamped((x - offset) * inverse_scale, 0, search.top))
             wq = segment.w(j) * q
             sums.add((wq, one), (wq, q), (wq, x))
-        best.consider(*_solve(search, total, *sums.values, along_one))
+        q1, q2, xq = sums.values
+        best.consider(*_solve(search, total, q1, q2, xq, along_one))
 
     # Without any scale: all elements are the minimum.
     flat = ratio(along_one, total)

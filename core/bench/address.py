@@ -1,4 +1,4 @@
-"""Where a server is: what `--url` says, checked before anything is sent."""
+"""The address of a server, from `--url`; checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _VERSION: Final = "/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """`prefix` is what stands in front of /v1/… and of /completion, mostly nothing."""
+class ServerAddress:
+    """`prefix` stands in front of /v1/… and of /completion; it is mostly empty."""
 
     scheme: str
     host: str
@@ -28,7 +28,7 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """As people write it."""
+        """The URL, without a default port."""
         return f"{self.scheme}://{self.place}{self.prefix}"
 
     @property
@@ -37,7 +37,7 @@ class Address:
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def parse_address(url: str) -> Address:
+def parse_address(url: str) -> ServerAddress:
     """With or without /v1 at the end, as clients of either kind want it."""
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", url):
         raise ConfigError(f"a server's URL begins with http:// or https://, got {url!r}")
@@ -57,4 +57,4 @@ def parse_address(url: str) -> Address:
     if not parts.hostname or port == 0:
         raise ConfigError(f"{url!r} names no {'port' if parts.hostname else 'host'}")
     prefix = parts.path.rstrip("/").removesuffix(_VERSION).rstrip("/")
-    return Address(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)
+    return ServerAddress(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], prefix)

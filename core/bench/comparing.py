@@ -8,48 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from ..errors import ConfigError
-from .baseline import regressions
-from .coding import encode
 from .counts import first_texts
-from .record import Interval, Report, RunSettings, Sample, Summary
-from .running import complete, paired
+from .paired_run import complete, paired
+from .record import BenchReport, Interval, Sample, Summary, encode
+from .regressions import regressions
+from .run_differences import (
+    RunDifference,
+    build_differences,
+    machine_differences,
+    settings_differences,
+)
 from .summaries import summarise
 
-# Of the provenance: what makes speeds incomparable.
-HOST: Final = {
-    "cpu_info": "processor",
-    "gpu_info": "GPU",
-    "cores": "number of cores",
-    "device": "device",
-    "n_threads": "number of threads",
-    "cpu_kernels": "instruction set",
-}
-MODEL: Final = {
-    "model_sha256": "model",
-    "n_ctx": "context size",
-    "type_k": "type of cached keys",
-    "type_v": "type of cached values",
-}
-_SERVER: Final = ("server", "model", "model_path", "api", "options", "request")
 _Key = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    what: str
-    a: str
-    b: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.what}: A {self.a}, B {self.b}"
-
-
 @dataclass(slots=True)
-class Row:
+class ComparedRow:
     """One configuration, category ("" for all) and number of users."""
 
     configuration: str
@@ -65,9 +43,9 @@ class Row:
 
 @dataclass(slots=True)
 class Comparison:
-    rows: list[Row] = field(default_factory=list)
-    machines: list[Difference] = field(default_factory=list)  # not empty: no speeds
-    others: list[Difference] = field(default_factory=list)
+    rows: list[ComparedRow] = field(default_factory=list)
+    machines: list[RunDifference] = field(default_factory=list)  # not empty: no speeds
+    others: list[RunDifference] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     only_a: list[str] = field(default_factory=list)  # configurations
     only_b: list[str] = field(default_factory=list)
@@ -81,10 +59,12 @@ class Comparison:
         return value
 
 
-def compare_reports(a: Report, b: Report, *, force: bool = False, seed: int = 0) -> Comparison:
+def compare_reports(
+    a: BenchReport, b: BenchReport, *, force: bool = False, seed: int = 0
+) -> Comparison:
     """`force`: speeds of different machines or models, too."""
-    found = Comparison(others=list(_other_differences(a, b)))
-    machines = [*_differences(a, b, HOST), *_differences(a, b, MODEL), *_of_servers(a, b)]
+    machines = list(machine_differences(a, b))
+    found = Comparison(others=[*build_differences(a, b), *settings_differences(a, b)])
     if force:
         found.others = machines + found.others
         if machines:
@@ -105,45 +85,13 @@ def compare_reports(a: Report, b: Report, *, force: bool = False, seed: int = 0)
     return found
 
 
-def _names(report: Report) -> list[str]:
+def _names(report: BenchReport) -> list[str]:
     return [each.name for each in report.configurations]
 
 
-def _differences(a: Report, b: Report, keys: dict[str, str]) -> Iterator[Difference]:
-    for key, name in keys.items():
-        mine, theirs = a.provenance.get(key), b.provenance.get(key)
-        if mine != theirs:
-            yield Difference(name, _shown(mine), _shown(theirs))
-
-
-def _of_servers(a: Report, b: Report) -> Iterator[Difference]:
-    """Configurations of one name that are not the same thing."""
-    others = {each.name: each.details for each in b.configurations}
-    for each in a.configurations:
-        for key in _SERVER if each.name in others else ():
-            mine, theirs = each.details.get(key), others[each.name].get(key)
-            if mine != theirs:
-                yield Difference(f"{key} of {each.name}", _shown(mine), _shown(theirs))
-
-
-def _other_differences(a: Report, b: Report) -> Iterator[Difference]:
-    yield from _differences(a, b, {"build_commit": "commit", "python": "Python"})
-    mine, theirs = a.provenance.get("versions") or {}, b.provenance.get("versions") or {}
-    for name in sorted({*mine, *theirs}):
-        if mine.get(name) != theirs.get(name):
-            yield Difference(f"version of {name}", _shown(mine.get(name)), _shown(theirs.get(name)))
-    for each in RunSettings.__dataclass_fields__:
-        one, other = getattr(a.settings, each), getattr(b.settings, each)
-        if one != other:
-            yield Difference(each, _shown(one), _shown(other))
-
-
-def _shown(value: Any) -> str:
-    text = "unknown" if value is None else str(value)
-    return text if len(text) <= 48 else f"{text[:45]}..."
-
-
-def _on_shared_prompts(a: Report, b: Report, found: Comparison) -> tuple[Report, Report, int]:
+def _on_shared_prompts(
+    a: BenchReport, b: BenchReport, found: Comparison
+) -> tuple[BenchReport, BenchReport, int]:
     """Samples of the prompts that both have: by name, and by length where the sets differ."""
     mine, theirs = _prompts(a), _prompts(b)
     if a.prompt_set_sha256 == b.prompt_set_sha256:
@@ -165,12 +113,12 @@ def _on_shared_prompts(a: Report, b: Report, found: Comparison) -> tuple[Report,
     return replace(a, samples=kept[0]), replace(b, samples=kept[1]), len(shared)
 
 
-def _prompts(report: Report) -> set[tuple[str, int]]:
+def _prompts(report: BenchReport) -> set[tuple[str, int]]:
     """(name, tokens of its first turn)"""
     return {(s.prompt, s.prompt_n) for s in report.samples if not s.turn and not s.error}
 
 
-def _summarised(report: Report, seed: int) -> Report:
+def _summarised(report: BenchReport, seed: int) -> BenchReport:
     """Anew, from the samples that are left."""
     names = _names(report)
     samples = list(complete([s for s in report.samples if s.repetition >= 0], names))
@@ -184,8 +132,14 @@ def _summarised(report: Report, seed: int) -> Report:
 
 
 def _rows(
-    a: Report, b: Report, names: Sequence[str], n_prompts: int, *, with_speeds: bool, seed: int
-) -> Iterator[Row]:
+    a: BenchReport,
+    b: BenchReport,
+    names: Sequence[str],
+    n_prompts: int,
+    *,
+    with_speeds: bool,
+    seed: int,
+) -> Iterator[ComparedRow]:
     same = {name: _texts(a, b, name) for name in names}
     for mine in a.summaries:
         theirs = b.summary(mine.configuration, mine.category, mine.concurrency)
@@ -198,13 +152,13 @@ def _rows(
         ]
         change = _change(a, b, mine, theirs, seed) if with_speeds else None
         n = n_prompts if not mine.category else len(own)
-        yield Row(
+        yield ComparedRow(
             mine.configuration, mine.category, mine.concurrency, n, mine, theirs, change,
             n_texts=len(own), n_same=sum(own),
         )  # fmt: skip
 
 
-def _texts(a: Report, b: Report, name: str) -> dict[tuple[_Key, str, int], bool]:
+def _texts(a: BenchReport, b: BenchReport, name: str) -> dict[tuple[_Key, str, int], bool]:
     """Is the text of a prompt's turn the same in both?"""
     found = {}
     for concurrency in sorted({s.concurrency for s in a.samples}):
@@ -220,9 +174,11 @@ def _texts(a: Report, b: Report, name: str) -> dict[tuple[_Key, str, int], bool]
     return found
 
 
-def _change(a: Report, b: Report, mine: Summary, theirs: Summary, seed: int) -> Interval | None:
-    """By the law of the gate against a baseline: repetitions of either run are drawn, not pairs,
-    as the runs were not made side by side."""
+def _change(
+    a: BenchReport, b: BenchReport, mine: Summary, theirs: Summary, seed: int
+) -> Interval | None:
+    """As in the gate against a baseline: repetitions of either run are drawn, not pairs, because
+    the runs were not made side by side."""
     now, before = (_only(each, summary) for each, summary in ((b, theirs), (a, mine)))
     timed = paired(now.samples, _names(now))
     for each in regressions(now, before, timed, seed):
@@ -231,7 +187,7 @@ def _change(a: Report, b: Report, mine: Summary, theirs: Summary, seed: int) -> 
     return None
 
 
-def _only(report: Report, summary: Summary) -> Report:
+def _only(report: BenchReport, summary: Summary) -> BenchReport:
     """As if this category were all there is."""
     samples = [s for s in report.samples if _is_of(s, summary)]
     return replace(report, samples=samples, summaries=[replace(summary, category="")])

@@ -1,12 +1,16 @@
-"""A server's own counters, under llama.cpp's, vLLM's or TensorRT-LLM's names."""
+"""A server's own counters, under llama.cpp's, vLLM's or TensorRT-LLM's names, and the same counts
+of the streams here."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
-from .exposition import Series, parse_exposition
+from .record import Sample
 
 # A server that has both prefixes counts the same things twice; the first is read.
 _PREFIXES: Final = ("llamacpp:", "vllm:", "trtllm_")
@@ -30,9 +34,13 @@ _TYPE_LABELS: Final = ("type", "source", "spec_type")
 _COUNTED: Final = ("drafts", "drafted", "accepted", "predicted", "prompt", "cached", "steps")
 
 
-@dataclass(frozen=True, slots=True)
-class TypeCounters:
-    """Of one drafter."""
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{(.*)\})?\s*(\S+)(?:\s+-?\d+)?\s*")
+_LABEL: Final = re.compile(r'\s*([a-zA-Z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_ESCAPES: Final = {"n": "\n", '"': '"', "\\": "\\"}
+
+
+class TypeCounters(NamedTuple):
+    """Tokens of one drafter."""
 
     drafted: int = 0
     accepted: int = 0
@@ -59,41 +67,46 @@ class Counters:
         """Are prompt tokens that came from a cache among those of prompts? llama.cpp's are not."""
         return self.prefix != _PREFIXES[0]
 
-    def since(self, before: Counters) -> Counters | None:
-        """What came in between; None if the server was started anew."""
-        values = {name: _less(getattr(self, name), getattr(before, name)) for name in _COUNTED}
-        earlier = [*before.per_place, *[0] * len(self.per_place)]
-        places = tuple(n - was for n, was in zip(self.per_place, earlier, strict=False))
-        types = {
-            name: _type_less(of, before.by_type.get(name)) for name, of in self.by_type.items()
+    def plus(self, other: Counters, sign: int = 1) -> Counters:
+        """Each count with `sign` times that of `other`, which is 0 where it is unknown."""
+        values = {
+            name: None if n is None else n + sign * (getattr(other, name) or 0)
+            for name in _COUNTED
+            for n in [getattr(self, name)]
         }
-        counts = [n for n in values.values() if n is not None]
-        counts += [*places, *(n for of in types.values() for n in (of.drafted, of.accepted))]
-        if min(counts, default=0) < 0 or len(before.per_place) > len(self.per_place):
-            return None
+        types = {}
+        for name in {**other.by_type, **self.by_type}:
+            one, another = (of.by_type.get(name, TypeCounters()) for of in (self, other))
+            types[name] = TypeCounters(*(n + sign * m for n, m in zip(one, another, strict=True)))
+        places = _sums([self.per_place, [sign * n for n in other.per_place]])
         return Counters(self.prefix, per_place=places, by_type=types, busy=self.busy, **values)
 
+    def since(self, before: Counters) -> Counters | None:
+        """What came in between; None if the server was started anew."""
+        found = self.plus(before, -1)
+        counts = [n for name in _COUNTED if (n := getattr(found, name)) is not None]
+        counts += [*found.per_place, *(n for of in found.by_type.values() for n in of)]
+        was_longer = len(before.per_place) > len(self.per_place)
+        return None if was_longer or min(counts, default=0) < 0 else found
+
     def as_json(self) -> dict[str, Any]:
-        counted = {name: getattr(self, name) for name in _COUNTED}
-        types = {
-            name: {"drafted": of.drafted, "accepted": of.accepted}
-            for name, of in self.by_type.items()
-        }
-        known = {name: n for name, n in counted.items() if n is not None}
+        known = {name: n for name in _COUNTED if (n := getattr(self, name)) is not None}
+        types = {name: of._asdict() for name, of in self.by_type.items()}
         return {"names": self.prefix, **known, "per_pos": list(self.per_place), "by_type": types}
 
 
 def read_counters(text: str, model: str = "") -> Counters | None:
     """None if there are none of a server that we know. `model`: of this one only, where a server
-    tells them apart."""
+    counts them apart."""
     series = parse_exposition(text)
     prefix = next((p for p in _PREFIXES if any(s.name.startswith(p) for s in series)), None)
     if prefix is None:
         return None
-    own = [s for s in series if s.name.startswith(prefix)]
-    if any(s.labels.get("model_name") == model for s in own):
-        own = [s for s in own if s.labels.get("model_name", model) == model]
-    named = [(_plain(s.name, prefix), s) for s in own]
+    read = [s for s in series if s.name.startswith(prefix)]
+    if any(s.labels.get("model_name") == model for s in read):
+        read = [s for s in read if s.labels.get("model_name", model) == model]
+    named = [(_plain(s.name, prefix), s) for s in read]
+    own_types = [(_plain(s.name, _OWN), s) for s in series if s.name.startswith(_OWN)]
     values = {
         _NAMES[name]: _sum(_totals(s for other, s in named if other == name))
         for name in dict.fromkeys(name for name, _ in named)
@@ -102,14 +115,10 @@ def read_counters(text: str, model: str = "") -> Counters | None:
     return Counters(
         prefix,
         per_place=_places([s for name, s in named if name == _PER_PLACE]),
-        by_type=_types([*named, *_own(series)]),
+        by_type=_types([*named, *own_types]),
         busy=_sum(s for name, s in named if name in _BUSY),
         **values,
     )
-
-
-def _own(series: Iterable[Series]) -> list[tuple[str, Series]]:
-    return [(_plain(s.name, _OWN), s) for s in series if s.name.startswith(_OWN)]
 
 
 def _plain(name: str, prefix: str) -> str:
@@ -149,13 +158,56 @@ def _sum(series: Iterable[Series]) -> int:
     return round(sum(s.value for s in series))
 
 
-def _less(now: int | None, before: int | None) -> int | None:
-    return None if now is None else now - (before or 0)
+# The streams here ---------------------------------------------------------------------------------
 
 
-def _type_less(now: TypeCounters, before: TypeCounters | None) -> TypeCounters:
-    was = before or TypeCounters()
-    return TypeCounters(now.drafted - was.drafted, now.accepted - was.accepted)
+def counted(
+    samples: Sequence[Sample], with_cached: bool, *, with_drafts: bool = True
+) -> dict[str, Any]:
+    """Counts of the streams, as the server counts; None where one is unknown of a sample."""
+    values: dict[str, Any] = {
+        "predicted": sum(s.predicted_n for s in samples),
+        "prompt": sum(s.prompt_n - (0 if with_cached else s.cached_n) for s in samples),
+    }
+    if not with_drafts:
+        return values
+    for name, attribute in (("drafts", "drafts"), ("drafted", "draft_n"),
+                            ("accepted", "draft_n_accepted")):  # fmt: skip
+        known = [getattr(s, attribute) for s in samples]
+        values[name] = None if None in known else sum(known)
+    places = [s.accepted_per_pos for s in samples]
+    values["per_pos"] = (
+        None if None in places else list(_sums([p for p in places if p is not None]))
+    )
+    return values
+
+
+def fill_from_counters(sample: Sample, found: Counters | None) -> None:
+    """For a server that counts drafts in its counters and not in its answers."""
+    if found is None or found.drafted is None or found.accepted is None:
+        return
+    if (found.predicted or 0) != sample.predicted_n:
+        return  # it also served other clients
+    sample.draft_n, sample.draft_n_accepted = found.drafted, found.accepted
+    sample.drafts = found.drafts
+    sample.accepted_per_pos = list(found.per_place)
+    sample.rounds = max(0, sample.predicted_n - 1 - found.accepted)
+
+
+def added(counts: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The sums of two results of `counted`; None where either is."""
+    return {name: _added(counts[name], n) if name in counts else n for name, n in more.items()}
+
+
+def _added(some: Any, others: Any) -> Any:
+    if some is None or others is None:
+        return None
+    return list(_sums([some, others])) if isinstance(some, list) else some + others
+
+
+def _sums(lists: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """By place, as far as the longest goes."""
+    return tuple(map(sum, zip_longest(*lists, fillvalue=0)))
 
 
 def differences(ours: Mapping[str, Any], counters: Counters) -> list[tuple[str, Any, Any]]:
@@ -174,3 +226,42 @@ def _cut(value: Any) -> Any:
         return value
     last = max((i for i, n in enumerate(value) if n), default=-1)
     return value[: last + 1]
+
+
+# Prometheus text ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def parse_exposition(text: str) -> list[Series]:
+    """Lines of another form are left out: a proxy's error page has no counters."""
+    found = (_series(line) for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return [series for series in found if series is not None]
+
+
+def _series(line: str) -> Series | None:
+    match = _SAMPLE.fullmatch(line.strip())
+    if match is None:
+        return None
+    try:
+        value = float(match[3])
+    except ValueError:
+        return None
+    labels = _labels(match[2] or "")
+    return None if labels is None or math.isnan(value) else Series(match[1], labels, value)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    labels, at = {}, 0
+    while at < len(text.rstrip()):
+        match = _LABEL.match(text, at)
+        if match is None:
+            return None
+        labels[match[1]] = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), match[2])
+        at = match.end()
+    return labels

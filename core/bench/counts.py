@@ -1,4 +1,4 @@
-"""What repeats exactly: how much was drafted, how much of it held, whether the texts are equal."""
+"""What repeats exactly: how much was drafted and accepted, and whether the texts are equal."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _add_rates(counts: Counts, once: Sequence[Sample]) -> None:
 def _by_place(counts: Iterable[list[int] | None]) -> list[int]:
     rows = zip_longest(*(each for each in counts if each is not None), fillvalue=0)
     totals = [sum(row) for row in rows]
-    # Whoever counts otherwise would give rates that rise: each place holds those behind it.
+    # Some servers count each place alone; rates must not rise from place to place.
     return list(accumulate(totals[::-1], max))[::-1]
 
 

@@ -1,4 +1,4 @@
-"""What servers are asked, and how they answer: llama.cpp's /completion, OpenAI's two."""
+"""Request bodies and events of three APIs: llama.cpp's /completion and OpenAI's two."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Task:
     settings: RunSettings
     prompt: str | Sequence[int] = ""
     messages: Sequence[Message] = ()
-    salt: str = ""  # of a conversation; what others left is not found with it
+    salt: str = ""  # of a conversation: caches of other salts are not used
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How one server is spoken to."""
+    """How requests to one server are made."""
 
     api: str
     model: str = ""
-    extends: bool = True  # it knows, or passes over, fields that OpenAI does not have
-    is_ours: bool = False  # and so knows what only our server does
+    extends: bool = True  # it accepts fields that OpenAI does not have
+    is_ours: bool = False  # it accepts the fields of our server
     limit_field: str = "max_tokens"
-    extra: Mapping[str, Any] = field(default_factory=dict)  # into every body, as the user says
+    extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the user for every body
 
 
-class Piece(NamedTuple):
+class ServerEvent(NamedTuple):
     """One event."""
 
     text: str = ""
@@ -58,8 +58,8 @@ class Piece(NamedTuple):
     timings: Mapping[str, Any] | None = None
     usage: Mapping[str, Any] | None = None
     ending: str = ""
-    # Per token: who drafted it, and how many were drafted for its place and those behind it.
-    told: tuple[tuple[str, int], ...] = ()
+    # Per token: its drafter, and how many tokens for its place and those behind it were rejected.
+    sources: tuple[tuple[str, int], ...] = ()
 
 
 def request_body(manner: Manner, task: Task) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def parse_extra(text: str, place: str) -> dict[str, Any]:
     return extra
 
 
-def read_event(text: str) -> Piece | None:
-    """None for what is nothing to us; ServerError if it says that it failed."""
+def read_event(text: str) -> ServerEvent | None:
+    """None for an event without a token or count; ServerError for a reported failure."""
     if text.strip() == DONE:
         return None
     try:
@@ -160,27 +160,31 @@ def read_event(text: str) -> Piece | None:
         raise ServerError(f"sent an event that is no object: {text[:80]!r}")
     if event.get("error"):
         error = event["error"]
-        said = error.get("message") if isinstance(error, dict) else error
-        raise ServerError(f"failed while writing: {str(said)[:200]}")
+        message = error.get("message") if isinstance(error, dict) else error
+        raise ServerError(f"failed while writing: {str(message)[:200]}")
     timings, usage = _object(event, "timings"), _object(event, "usage")
     if "choices" not in event:
-        return _native_piece(event, timings)
+        return _native_event(event, timings)
     choices = event["choices"]
     choice = choices[0] if isinstance(choices, list) and choices else {}
-    return _openai_piece(choice if isinstance(choice, dict) else {}, timings, usage)
+    return _openai_event(choice if isinstance(choice, dict) else {}, timings, usage)
 
 
-def _native_piece(event: Mapping[str, Any], timings: Mapping[str, Any] | None) -> Piece | None:
+def _native_event(
+    event: Mapping[str, Any], timings: Mapping[str, Any] | None
+) -> ServerEvent | None:
     if "prompt_progress" in event or "content" not in event:
         return None
     ending = _ending(event.get("stop_type", "limit")) if event.get("stop") is True else ""
     ids = _tokens(event.get("tokens"))
-    return Piece(_text(event["content"]), ids, timings, None, ending, _told(event, len(ids)))
+    return ServerEvent(
+        _text(event["content"]), ids, timings, None, ending, _sources(event, len(ids))
+    )
 
 
-def _openai_piece(
+def _openai_event(
     choice: Mapping[str, Any], timings: Mapping[str, Any] | None, usage: Mapping[str, Any] | None
-) -> Piece:
+) -> ServerEvent:
     delta = choice.get("delta")
     held = delta if isinstance(delta, dict) else {}
     text = _text(choice.get("text"))
@@ -188,10 +192,10 @@ def _openai_piece(
         text += _text(held.get(name))
     ending = _ending(choice.get("finish_reason"))
     ids = _tokens(choice.get("token_ids", choice.get("tokens")))  # vLLM's name, and ours
-    return Piece(text, ids, timings, usage, ending, _told(choice, len(ids)))
+    return ServerEvent(text, ids, timings, usage, ending, _sources(choice, len(ids)))
 
 
-def _told(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:
+def _sources(of: Mapping[str, Any], n: int) -> tuple[tuple[str, int], ...]:
     """`sources` and `rejected` of our server, a pair for every token or none at all."""
     sources, rejected = _list(of, "sources"), _list(of, "rejected")
     pairs = list(zip(sources, rejected, strict=False))
@@ -207,8 +211,8 @@ def _list(of: Mapping[str, Any], name: str) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _ending(said: Any) -> str:
-    return _ENDINGS.get(said, str(said)) if said else ""
+def _ending(name: Any) -> str:
+    return _ENDINGS.get(name, str(name)) if name else ""
 
 
 def _object(event: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

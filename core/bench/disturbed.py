@@ -1,10 +1,10 @@
-"""Texts that something else on the machine got in the way of.
+"""Texts that other work on the machine has disturbed.
 
 Such a text takes several times as long as usual, and a total is then mostly a measure of how many
 of them there were: on a busy machine, ratios of totals of ten times as many pairs were no more
 exact. So where any configuration's text took much longer than that configuration takes for that
-prompt, the prompt's texts of that repetition are set aside, of all configurations alike. How many
-is said, and all of them stay in the report's samples.
+prompt, the prompt's texts of that repetition are set aside, of all configurations alike. The
+report says how many they are, and its samples include them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from .record import Sample
 
-FAR: Final = 5.0  # standard deviations, as the median distance tells them
+FAR: Final = 5.0  # standard deviations, estimated from the median distance
 _SCALE: Final = 1.4826  # of the median distance from the median, where noise is normal
 _FEW: Final = 2  # repetitions below which nothing is usual
 

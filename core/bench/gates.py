@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from .baseline import Regression, regressions
 from .intervals import GATE_TAIL, Resampled
-from .record import Configuration, GateResult, Report, Sample, Summary
+from .record import BenchReport, Configuration, GateResult, Sample, Summary
+from .regressions import Regression, regressions
 from .times import compare, decoding
 
 IDENTICAL, ACCEPTANCE, MEAN_LEN = "expect-identical", "min-acceptance", "min-mean-len"
@@ -26,7 +26,7 @@ class Gates:
     min_mean_len: float | None = None
     min_speedup: float | None = None
     max_regression: float | None = None
-    baseline: Report | None = None
+    baseline: BenchReport | None = None
 
     @property
     def judges_figures(self) -> bool:
@@ -51,7 +51,9 @@ class Gates:
             raise ConfigError(f"{SPEEDUP} needs two configurations, {baseline} and another")
 
 
-def judge(gates: Gates, report: Report, samples: Sequence[Sample], seed: int) -> list[GateResult]:
+def judge(
+    gates: Gates, report: BenchReport, samples: Sequence[Sample], seed: int
+) -> list[GateResult]:
     """`samples`: pairs that were not disturbed."""
     found = []
     for configuration in report.configurations:
@@ -79,9 +81,9 @@ def _identical(summary: Summary) -> list[GateResult]:
     counts = summary.counts
     if counts.identical is None:
         return []
-    line = f"{_label(summary)}: texts are those of the baseline"
+    line = f"{summary.label}: texts are those of the baseline"
     if not counts.identical:
-        line = f"{_label(summary)}: texts differ from the baseline; {counts.first_difference}"
+        line = f"{summary.label}: texts differ from the baseline; {counts.first_difference}"
     return [GateResult(IDENTICAL, summary.configuration, counts.identical, line)]
 
 
@@ -95,20 +97,20 @@ def _counted(gates: Gates, summary: Summary) -> list[GateResult]:
             continue
         ok = value is not None and value >= wanted
         shown = "unknown: nothing was drafted" if value is None else f"{value:.4g}"
-        line = f"{_label(summary)}: {shown}{'' if ok else f' < {wanted:g}'}"
+        line = f"{summary.label}: {shown}{'' if ok else f' < {wanted:g}'}"
         found.append(GateResult(gate, summary.configuration, ok, line))
     return found
 
 
 def _fast_enough(
-    wanted: float, summary: Summary, report: Report, samples: Sequence[Sample], seed: int
+    wanted: float, summary: Summary, report: BenchReport, samples: Sequence[Sample], seed: int
 ) -> GateResult:
     mine, base = (
         [s for s in samples if (s.configuration, s.concurrency) == (name, summary.concurrency)]
         for name in (summary.configuration, report.baseline)
     )
     compared = compare(mine, base, decoding, seed)
-    label = _label(summary)
+    label = summary.label
     if compared is None:
         line = f"{label}: too few pairs for an interval; give more prompts or repetitions"
         return GateResult(SPEEDUP, summary.configuration, ok=True, line=line)
@@ -134,9 +136,3 @@ def _kept(regression: Regression, limit: float) -> GateResult:
 def bounds(compared: Resampled) -> str:
     low, value, high = compared.interval()
     return f"{value:.3f}x (95 % {low:.3f} to {high:.3f})"
-
-
-def _label(summary: Summary) -> str:
-    if summary.concurrency == 1:
-        return summary.configuration
-    return f"{summary.configuration}, {summary.concurrency} users"

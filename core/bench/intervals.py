@@ -35,7 +35,7 @@ MIN_BLOCKS: Final = 3
 _AT_ONCE: Final = 1 << 20  # numbers drawn together
 
 
-class Block(NamedTuple):
+class PairBlock(NamedTuple):
     """What both did: tokens and ms, of the configuration and of the baseline."""
 
     n: float
@@ -64,9 +64,9 @@ class Resampled(NamedTuple):
 
 
 def resample(
-    blocks: Mapping[str, Sequence[Block]], *, n_draws: int = RESAMPLES, seed: int = 0
+    blocks: Mapping[str, Sequence[PairBlock]], *, n_draws: int = RESAMPLES, seed: int = 0
 ) -> Resampled | None:
-    """Of speed against the baseline: `blocks` by prompt. None: too few to say anything."""
+    """Of speed against the baseline: `blocks` by prompt. None: too few blocks."""
     strata = [_table(each) for each in blocks.values() if each]
     strata = [each for each in strata if each[:, 1].sum() > 0 and each[:, 3].sum() > 0]
     if not strata or sum(map(len, strata)) < MIN_BLOCKS:
@@ -111,5 +111,5 @@ def _stretch(chance: float, freedom: int) -> float:
     return t / z
 
 
-def _table(blocks: Sequence[Block]) -> Floats:
+def _table(blocks: Sequence[PairBlock]) -> Floats:
     return np.asarray(blocks, dtype=np.float64).reshape(-1, 4)

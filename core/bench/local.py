@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
-from ..engine.sequence import Sequence as Text
+from ..engine.sequence import Sequence as RunningSequence
 from ..engine.stopwatch import Stopwatch
 from ..generation import NO_TOKEN, Event, GenerateParams, Stats
 from ..runtime import Runtime
@@ -19,23 +19,23 @@ from ..sampling.params import SamplingParams
 from ..speculation.build import build_speculator
 from ..speculation.options import SpecOptions
 from ..speculation.table import resolve_types
-from .memory import memory_of
+from .memory_use import memory_of
+from .prompt_tokens import Message, PromptRenderer
 from .record import Chunk, Phases, Prompt, RunSettings, Sample, SourceCount
-from .rendering import Message, Renderer
-from .variants import Variant
+from .variants import SpecVariant
 
 _DEFAULTS: Final = SpecOptions()
 
 
 @dataclass(eq=False)
-class _Talk:
-    """A prompt on its way through its turns."""
+class _Conversation:
+    """The state of a prompt: its turns so far, and the text that is being written."""
 
     prompt: Prompt
     owner: str
     messages: list[Message] = field(default_factory=list)
     turn: int = -1
-    text: Text | None = None
+    text: RunningSequence | None = None
     began: float = 0.0
     chunks: list[Chunk] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -47,11 +47,11 @@ class LocalTarget:
     """Nothing is reused between prompts: caches are emptied, and n-grams of one prompt's texts
     are not drafted for another, nor for the same one later."""
 
-    def __init__(self, runtime: Runtime, variant: Variant) -> None:
+    def __init__(self, runtime: Runtime, variant: SpecVariant) -> None:
         self.name, self.variant, self._runtime = variant.name, variant, runtime
         # What is drafted must not depend on what this machine has written earlier.
         self._setting = replace(runtime.setting(1), options=variant.options, token_counts=None)
-        self._renderer = Renderer(runtime)
+        self._renderer = PromptRenderer(runtime)
         self._types = resolve_types(self._setting)
         self._engine: Engine | None = None
         self._n_slots = 0
@@ -96,7 +96,6 @@ class LocalTarget:
             config,
             drafter=build_speculator(setting),
         )
-        engine.rehearse()
         self._engine, self._n_slots = engine, concurrency
         self._watch = Stopwatch(engine)
 
@@ -107,22 +106,22 @@ class LocalTarget:
         engine = self._engine
         assert engine is not None, "it was just made"
         self._n_calls += 1
-        waiting = deque(_Talk(each, f"{each.id} {self._n_calls}") for each in prompts)
-        active: dict[int, _Talk] = {}
+        waiting = deque(_Conversation(each, f"{each.id} {self._n_calls}") for each in prompts)
+        active: dict[int, _Conversation] = {}
         try:
             while waiting or active:
                 while waiting and len(active) < concurrency:
                     if not active:
                         engine.forget()
-                    self._begin(engine, talk := waiting.popleft(), settings, active)
-                for talk in self._round(engine, active):
-                    yield self._sample(talk, concurrency)
-                    if talk.turn + 1 < talk.prompt.n_turns and not talk.error:
-                        self._begin(engine, talk, settings, active)
+                    self._begin(engine, chat := waiting.popleft(), settings, active)
+                for chat in self._round(engine, active):
+                    yield self._sample(chat, concurrency)
+                    if chat.turn + 1 < chat.prompt.n_turns and not chat.error:
+                        self._begin(engine, chat, settings, active)
         finally:
-            for talk in active.values():  # whoever asked has stopped asking
-                if talk.text is not None:
-                    engine.cancel(talk.text)
+            for chat in active.values():  # the caller closed the iterator early
+                if chat.text is not None:
+                    engine.cancel(chat.text)
             if active:
                 engine.step()
 
@@ -137,29 +136,33 @@ class LocalTarget:
         return engine.step()
 
     def _begin(
-        self, engine: Engine, talk: _Talk, settings: RunSettings, active: dict[int, _Talk]
+        self,
+        engine: Engine,
+        chat: _Conversation,
+        settings: RunSettings,
+        active: dict[int, _Conversation],
     ) -> None:
-        prompt = talk.prompt
-        talk.turn += 1
+        prompt = chat.prompt
+        chat.turn += 1
         if prompt.turns:
-            if not talk.turn and prompt.system:
-                talk.messages.append({"role": "system", "content": prompt.system})
-            talk.messages.append({"role": "user", "content": prompt.turns[talk.turn]})
-            tokens = self._renderer.chat(talk.messages)
+            if not chat.turn and prompt.system:
+                chat.messages.append({"role": "system", "content": prompt.system})
+            chat.messages.append({"role": "user", "content": prompt.turns[chat.turn]})
+            tokens = self._renderer.chat(chat.messages)
         else:
             tokens = self._renderer.text(prompt.text)
         params = GenerateParams(
             SamplingParams(temperature=settings.temperature, seed=settings.seed),
             max_tokens=settings.max_tokens or prompt.max_tokens,
             ignore_eos=settings.ignore_eos,
-            owner=talk.owner,
+            owner=chat.owner,
         )
-        talk.chunks, talk.shown = [], []
-        talk.began = time.perf_counter()
-        talk.text = engine.add(tokens, params)
-        active[talk.text.id] = talk
+        chat.chunks, chat.shown = [], []
+        chat.began = time.perf_counter()
+        chat.text = engine.add(tokens, params)
+        active[chat.text.id] = chat
 
-    def _round(self, engine: Engine, active: dict[int, _Talk]) -> list[_Talk]:
+    def _round(self, engine: Engine, active: dict[int, _Conversation]) -> list[_Conversation]:
         """Those whose text has ended."""
         events = self.step(engine)
         now = time.perf_counter()
@@ -167,43 +170,43 @@ class LocalTarget:
         for id, n in n_made.items():
             if id not in active:
                 continue
-            talk = active[id]
-            talk.chunks.append(Chunk(1000 * (now - talk.began), n))
-            if not talk.lap and self._watch is not None:
-                talk.lap = self._watch.lap()
+            chat = active[id]
+            chat.chunks.append(Chunk(1000 * (now - chat.began), n))
+            if not chat.lap and self._watch is not None:
+                chat.lap = self._watch.lap()
         ended = []
         for event in events:
             if event.sequence not in active:
                 continue
-            talk = active[event.sequence]
-            talk.shown.append(event.text)
+            chat = active[event.sequence]
+            chat.shown.append(event.text)
             if event.stop_reason is not None:
-                talk.error = "" if event.error is None else str(event.error)
+                chat.error = "" if event.error is None else str(event.error)
                 ended.append(active.pop(event.sequence))
         return ended
 
-    def _sample(self, talk: _Talk, concurrency: int) -> Sample:
-        total_ms = 1000 * (time.perf_counter() - talk.began)
-        text, prompt = talk.text, talk.prompt
+    def _sample(self, chat: _Conversation, concurrency: int) -> Sample:
+        total_ms = 1000 * (time.perf_counter() - chat.began)
+        text, prompt = chat.text, chat.prompt
         assert text is not None, "it has begun"
         stats = text.stats
-        talk.messages.append({"role": "assistant", "content": "".join(talk.shown)})
+        chat.messages.append({"role": "assistant", "content": "".join(chat.shown)})
         sample = Sample(
             self.name,
             prompt.id,
             prompt.category,
-            turn=talk.turn,
+            turn=chat.turn,
             concurrency=concurrency,
             tokens=text.tokens[text.n_prompt :],
-            chunks=talk.chunks,
+            chunks=chat.chunks,
             total_ms=total_ms,
             stop_reason=text.stop_reason or "",
-            error=talk.error,
+            error=chat.error,
         )
         _count(sample, stats)
-        if concurrency == 1 and talk.lap and self._watch is not None:
-            sample.phases = _phases(talk.lap, self._watch.lap(), sample.decode_ms)
-        talk.lap = ()
+        if concurrency == 1 and chat.lap and self._watch is not None:
+            sample.phases = _phases(chat.lap, self._watch.lap(), sample.decode_ms)
+        chat.lap = ()
         return sample
 
 

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-_LIGHT: Final = (
-    "#1f6fb2",
-    "#c4501b",
-    "#2e8540",
-    "#8440a8",
-    "#9a6b00",
-    "#b3266d",
-    "#0f7f86",
-    "#5b5b5b",
-)
-_DARK: Final = (
-    "#6cb6f5",
-    "#f59a63",
-    "#74c987",
-    "#c79be6",
-    "#dcb454",
-    "#f08bbd",
-    "#5fd0d6",
-    "#b4b4b4",
-)
+from .svg_chart import N_COLOURS
+
+_LIGHT: Final = "#1f6fb2 #c4501b #2e8540 #8440a8 #9a6b00 #b3266d #0f7f86 #5b5b5b"
+_DARK: Final = "#6cb6f5 #f59a63 #74c987 #c79be6 #dcb454 #f08bbd #5fd0d6 #b4b4b4"
 
 
-def _series(colours: tuple[str, ...]) -> str:
-    return "".join(f"--s{i}:{colour};" for i, colour in enumerate(colours))
+def _series(colours: str) -> str:
+    return "".join(f"--s{i}:{colour};" for i, colour in enumerate(colours.split()))
 
 
 STYLE: Final = (
@@ -49,7 +33,6 @@ svg text{fill:var(--fg)}svg .label{fill:var(--soft)}
 .grid{stroke:var(--line);stroke-width:.6}.axis{stroke:var(--soft);stroke-width:1}
 .ref{stroke:var(--fg);stroke-width:1.2;stroke-dasharray:4 3}
 .span{stroke-width:3;stroke-linecap:round;opacity:.75}.path{fill:none;stroke-width:2}
-.dashed{stroke-dasharray:5 4}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;min-width:100%}
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;
 vertical-align:top}
@@ -63,6 +46,6 @@ ul{margin:.3rem 0;padding-left:1.2rem}li{overflow-wrap:anywhere}
 """
     + "".join(
         f".s{i}.dot,.s{i}.bar{{fill:var(--s{i})}}.s{i}.path,.s{i}.span{{stroke:var(--s{i})}}"
-        for i in range(len(_LIGHT))
+        for i in range(N_COLOURS)
     )
 )

@@ -48,7 +48,7 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What has to be as it is with us."""
+    """What has to be the same on both sides."""
 
     model: Path
     threads: int
@@ -111,10 +111,10 @@ class Peer:
         if find_spec(PACKAGE) is None:
             raise MissingDependencyError(f"--peer {PACKAGE} needs llama.cpp: pip install {PACKAGE}")
         line = json.dumps(settings.to_json()) + "\n"
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as it
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as it
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.peer_server"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._words,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr,
         )  # fmt: skip
         try:
             self.url = self._start(line, settings.model, start_s)
@@ -148,29 +148,29 @@ class Peer:
         watchdog = threading.Timer(start_s, give_up)
         watchdog.start()
         try:
-            with contextlib.suppress(OSError):  # it has ended; its words say why
+            with contextlib.suppress(OSError):  # it has ended; its stderr holds the reason
                 self._process.stdin.write(line.encode())
                 self._process.stdin.flush()
-            for said in iter(self._process.stdout.readline, b""):
-                if said.startswith(READY.encode()):
-                    return said.decode()[len(READY) :].strip()
+            for output in iter(self._process.stdout.readline, b""):
+                if output.startswith(READY.encode()):
+                    return output.decode()[len(READY) :].strip()
         finally:
             watchdog.cancel()
         code = self._process.wait()
         late = f" within {start_s:g} s" if is_late.is_set() else ""
-        why = self.last_words() or f"it ended with {code}"
+        why = self.last_output() or f"it ended with {code}"
         raise ServerError(f"llama.cpp ({PACKAGE}) did not start with {model}{late}: {why}")
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to stderr, in one line."""
         with contextlib.suppress(OSError, ValueError):
-            self._words.seek(0)
-            lines = self._words.read().decode("utf-8", "replace").split("\n")
+            self._stderr.seek(0)
+            lines = self._stderr.read().decode("utf-8", "replace").split("\n")
             return " / ".join(line.strip() for line in lines if line.strip())[-_SHOWN:]
         return ""
 
     def close(self) -> None:
-        """Asked first, then made to."""
+        """Close its input, then terminate it, then kill it."""
         process = self._process
         if process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ class Peer:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        self._words.close()
+        self._stderr.close()
 
 
 def peer_version() -> str:

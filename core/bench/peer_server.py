@@ -1,7 +1,7 @@
 """llama.cpp's server in a process of its own, from the `xllamacpp` wheel: settings come as one line
 of JSON on standard input, its address goes out, and it ends when that input ends.
 
-So it cannot outlive whoever started it, however that one ended.
+So it cannot outlive the process that started it, however that one ended.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ def _speculate(xllamacpp: Any, params: Any, settings: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; our starter decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the benchmark ends this process
     settings = json.loads(sys.stdin.readline())
     import xllamacpp
 
     try:
         server = xllamacpp.Server(common_params(xllamacpp, settings))
-    except Exception as error:  # noqa: BLE001 - one line for who waits; a traceback says no more
+    except Exception as error:  # noqa: BLE001 - one line for the benchmark; a traceback adds nothing
         sys.exit(str(error))
     sys.stdout.write(f"{READY}{server.listening_address}\n")
     sys.stdout.flush()
     sys.stdin.read()
-    os._exit(0)  # its destructor waits for requests that nobody reads
+    os._exit(0)  # its destructor waits for requests that are never read
 
 
 if __name__ == "__main__":

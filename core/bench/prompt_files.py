@@ -1,23 +1,28 @@
 """Prompt files of users: Spec-Bench's and SPEED-Bench's questions, JSON lines, plain text.
 
-What is wrong in one is said with its line.
+An error in a file names its line.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .record import PromptSet
-from .workloads import parse_prompts
+from .record import Prompt, PromptSet
 
 MAX_BYTES: Final = 1 << 30  # SPEED-Bench's longest prompts are 200 MB
+N_TOKENS: Final = 128  # of an answer, where a file has no length
 _JSON: Final = (".jsonl", ".ndjson", ".json")
 _PARQUET: Final = b"PAR1"
 # What SPEED-Bench ships where a text may not be passed on; its own script puts the texts in.
 _UNFETCHED: Final = "SHOULD BE FETCHED FROM THE SOURCE"
+_TEXTS: Final = ("text", "prompt", "content")
+_TURNS: Final = ("turns", "messages")
+_LENGTHS: Final = ("max_tokens", "n_predict")
+_QUESTION: Final = ("category", "turns", "system", "max_tokens")
 
 
 def read_prompt_file(path: Path) -> PromptSet:
@@ -30,73 +35,125 @@ def read_prompt_file(path: Path) -> PromptSet:
             f"{path} is Parquet; one JSON object per line is expected, as pandas writes it: "
             "read_parquet(FILE).to_json(OUT, orient='records', lines=True)"
         )
-    text = _decoded(data, path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path.name}, line {number}: not UTF-8 ({error.reason})") from None
     start = text.lstrip()[:1]
     is_json = path.suffix.lower() in _JSON or start == "{"
     if is_json and start == "[":
         raise ConfigError(
             f"{path} is one JSON array; one object per line is expected (jq -c '.[]' makes that)"
         )
-    return parse_prompts(_plain(text, path) if is_json else text, path.name, is_jsonl=is_json)
+    return parse_prompts(text, path.name, is_jsonl=is_json)
 
 
-def _decoded(data: bytes, path: Path) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        number = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path.name}, line {number}: not UTF-8 ({error.reason})") from None
+def parse_prompts(text: str, name: str, *, is_jsonl: bool) -> PromptSet:
+    """As text: one prompt per block, blocks parted by lines of `---`. As JSONL: one object per
+    line with `text` or `turns`, and perhaps `id`, `category`, `max_tokens`, `system`."""
+    prompts = tuple(_of_jsonl(text, name) if is_jsonl else _of_text(text))
+    if not prompts:
+        raise ConfigError(f"{name} holds no prompt")
+    return PromptSet(name, prompts)
 
 
-def _plain(text: str, path: Path) -> str:
-    """Line by line under our own names; lines without a question pass as they are."""
-    seen: dict[str, int] = {}
-    lines = []
+def _of_text(text: str) -> Iterator[Prompt]:
+    blocks = [""]
+    for line in text.splitlines(keepends=True):
+        if line.rstrip() == "---":
+            blocks.append("")
+        else:
+            blocks[-1] += line
+    for i, block in enumerate((block for block in blocks if block.strip()), 1):
+        yield Prompt(f"prompt-{i}", "prompts", text=block.strip("\n"), max_tokens=N_TOKENS)
+
+
+def _of_jsonl(text: str, name: str) -> Iterator[Prompt]:
+    line_of: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
-        where = f"{path.name}, line {number}"
-        record = _object(line)
-        if record is not None:
-            _check_name(record, seen, number, where)
-            if "question_id" in record:
-                line = json.dumps(_question(record, where))
-        lines.append(line)
-    return "\n".join(lines)
+        if not line.strip():
+            continue
+        try:
+            prompt = _prompt(line, number, line_of)
+        except ConfigError as error:
+            raise ConfigError(f"{name}, line {number}: {error}") from None
+        yield prompt
 
 
-def _object(line: str) -> dict[str, Any] | None:
-    """None for what the next reader complains of."""
+def _prompt(line: str, number: int, line_of: dict[str, int]) -> Prompt:
+    value = _object(line)
+    key = "question_id" if "question_id" in value else "id"
+    id = str(value.get(key, f"prompt-{number}"))
+    first = line_of.setdefault(id, number)
+    if first != number:
+        raise ConfigError(f"{key} {id!r} is that of line {first}, too")
+    if key == "question_id":
+        _check_question(value)
+        value = {name: value[name] for name in _QUESTION if name in value}
+    text: Any = _first(value, _TEXTS, "")
+    length: Any = _first(value, _LENGTHS, N_TOKENS)
+    given_system, turns = _turns(_first(value, _TURNS, ()))
+    system: Any = value.get("system", given_system)
+    if not isinstance(text, str) or not isinstance(system, str):
+        raise ConfigError("text and system must be text")
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise ConfigError(f"max_tokens must be a whole number, got {length!r}")
+    category = str(value.get("category", "prompts"))
+    return Prompt(id, category, text=text, turns=turns, system=system, max_tokens=length)
+
+
+def _object(line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line) if line.strip() else None
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"not JSON: {error}") from None
+    if isinstance(value, str):
+        return {"text": value}
+    if not isinstance(value, dict):
+        raise ConfigError("an object is expected, with text or turns")
+    return value
 
 
-def _check_name(record: dict[str, Any], seen: dict[str, int], number: int, where: str) -> None:
-    key = "question_id" if "question_id" in record else "id"
-    if key not in record:
-        return
-    name = str(record[key])
-    if name in seen:
-        raise ConfigError(f"{where}: {key} {name!r} is that of line {seen[name]}, too")
-    seen[name] = number
-
-
-def _question(record: dict[str, Any], where: str) -> dict[str, Any]:
-    name, category, turns = (record.get(key) for key in ("question_id", "category", "turns"))
-    if isinstance(name, bool) or not isinstance(name, int | str) or name == "":
-        raise ConfigError(f"{where}: question_id must be a number or a text, got {name!r}")
+def _check_question(record: dict[str, Any]) -> None:
+    """Of Spec-Bench or SPEED-Bench, whose fields are fixed."""
+    id, category, turns = (record.get(key) for key in ("question_id", "category", "turns"))
+    if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
+        raise ConfigError(f"question_id must be a number or a text, got {id!r}")
     if not isinstance(category, str) or not category:
-        raise ConfigError(f"{where}: category must be a text, got {category!r}")
+        raise ConfigError(f"category must be a text, got {category!r}")
     if not isinstance(turns, list) or not turns:
-        raise ConfigError(f"{where}: turns must be a list of texts, and not empty")
+        raise ConfigError("turns must be a list of texts, and not empty")
     for turn in turns:
         if not isinstance(turn, str) or not turn:
-            raise ConfigError(f"{where}: turns must be texts that are not empty, got {turn!r:.40}")
+            raise ConfigError(f"turns must be texts that are not empty, got {turn!r:.40}")
         if _UNFETCHED in turn:
             raise ConfigError(
-                f"{where}: a placeholder stands for the text; SPEED-Bench's prepare_data.py puts "
-                "the texts in"
+                "a placeholder stands for the text; SPEED-Bench's prepare_data.py puts the texts in"
             )
-    kept: dict[str, Any] = {key: record[key] for key in ("system", "max_tokens") if key in record}
-    return {"id": str(name), "category": category, "turns": turns, **kept}
+
+
+def _first(value: dict[str, Any], names: tuple[str, ...], default: Any) -> Any:
+    return next((value[name] for name in names if value.get(name) is not None), default)
+
+
+def _turns(given: Any) -> tuple[str, tuple[str, ...]]:
+    """Strings, or messages in OpenAI's form: (the system's text, the user's texts)."""
+    wrong = ConfigError("turns must be a list of texts, or of messages with role, content")
+    if not isinstance(given, list | tuple):
+        raise wrong
+    system, turns = "", list[str]()
+    for each in given:
+        role: Any = "user"
+        content: Any = each
+        if isinstance(each, dict):
+            role, content = each.get("role"), each.get("content")
+        if not isinstance(content, str):
+            raise wrong
+        if role == "system":
+            system = content
+        elif role == "user":
+            turns.append(content)
+        elif role != "assistant":  # the file's answers are written anew
+            raise wrong
+    return system, tuple(turns)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..runtime import Runtime
-from .noise import load_average
+from .machine_noise import load_average
 
 PACKAGES: Final = ("nextn", "numpy", "llvmlite", "tokenizers", "torch")
 _CHUNK: Final = 1 << 22

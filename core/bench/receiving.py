@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .dialects import EOS, STOP, Piece
+from ..generation import TARGET
+from .dialects import EOS, STOP, ServerEvent
 from .record import Chunk, Sample
-from .rounds import Told, by_place, chunks
 
 
-class Moment(NamedTuple):
-    """What a server said about itself with a token."""
+class TokenCounters(NamedTuple):
+    """The server's totals in the event of a token."""
 
     predicted_n: int
     predicted_ms: float
@@ -19,10 +19,16 @@ class Moment(NamedTuple):
     accepted: int
 
 
+class StreamRound(NamedTuple):
+    n: int  # tokens
+    drafted: int
+    accepted: int
+    ms: float  # when its first token came
+
+
 class Receiver:
-    """Tokens of one pass of the server's model come in events of their own, and only their common
-    time stamp in `timings` tells; without it, what one read of the connection brought is taken to
-    have come together."""
+    """Tokens of one pass of the server's model come in events of their own, with a common time
+    stamp in `timings`; without it, what one read of the connection brought counts as one pass."""
 
     def __init__(self) -> None:
         self.text: list[str] = []
@@ -30,32 +36,32 @@ class Receiver:
         self.ending = ""
         self.timings: Mapping[str, Any] = {}
         self.usage: Mapping[str, Any] = {}
-        self._told = Told()
+        self._sources: list[tuple[str, int, float]] = []  # of tokens: source, rejected, ms
         self._chunks: list[Chunk] = []
-        self._moments: list[Moment] = []
+        self._counters: list[TokenCounters] = []
         self._counted = 0  # tokens, as the server counts
         self._last_stamp: float | None = None  # its clock at the last event
         self._n_unknown = 0  # events that held text and no count
 
-    def take(self, ms: float, pieces: list[Piece]) -> None:
+    def take(self, ms: float, events: list[ServerEvent]) -> None:
         """What one read brought."""
         has_token = False
-        for piece in pieces:
-            has_token |= self._take(ms, piece, is_first=not has_token)
+        for event in events:
+            has_token |= self._take(ms, event, is_first=not has_token)
 
-    def _take(self, ms: float, piece: Piece, *, is_first: bool) -> bool:
-        """Was there a token in it? `is_first`: none was before it in this read."""
-        self.ending = piece.ending or self.ending
-        self.timings = piece.timings or self.timings
-        self.usage = piece.usage or self.usage
-        n = self._n_of(piece)
-        self._note(piece)
-        self._told.add(piece.told, ms)
-        if not n and not piece.text:
+    def _take(self, ms: float, event: ServerEvent, *, is_first: bool) -> bool:
+        """True if it holds a token. `is_first`: none was before it in this read."""
+        self.ending = event.ending or self.ending
+        self.timings = event.timings or self.timings
+        self.usage = event.usage or self.usage
+        n = self._n_of(event)
+        self._note(event)
+        self._sources += [(source, n_rejected, ms) for source, n_rejected in event.sources]
+        if not n and not event.text:
             return False
-        self.text.append(piece.text)
-        self.tokens += piece.tokens
-        stamp = _number(piece.timings, "predicted_ms")
+        self.text.append(event.text)
+        self.tokens += event.tokens
+        stamp = _number(event.timings, "predicted_ms")
         is_same_pass = stamp is not None and stamp == self._last_stamp
         follows = is_same_pass if stamp is not None else not is_first
         self._last_stamp = stamp
@@ -65,24 +71,24 @@ class Receiver:
         self._n_unknown += 1 if not n else 0
         return True
 
-    def _n_of(self, piece: Piece) -> int:
+    def _n_of(self, event: ServerEvent) -> int:
         """Ids are the last resort of three: a token that ends within a character has no event."""
-        counted = _number(piece.timings, "predicted_n")
+        counted = _number(event.timings, "predicted_n")
         if counted is None:
-            counted = _number(piece.usage, "completion_tokens")
+            counted = _number(event.usage, "completion_tokens")
         if counted is None:
-            return len(piece.tokens)
+            return len(event.tokens)
         n = max(0, round(counted) - self._counted)
         self._counted = max(self._counted, round(counted))
         # A count with the last event alone is that of the whole text, not of the event.
-        return n if (piece.text or piece.tokens) and not self._n_unknown else 0
+        return n if (event.text or event.tokens) and not self._n_unknown else 0
 
-    def _note(self, piece: Piece) -> None:
-        n, ms = _number(piece.timings, "predicted_n"), _number(piece.timings, "predicted_ms")
-        if piece.timings is not None and n is not None and ms is not None and n > 0:
-            drafted = _number(piece.timings, "draft_n") or 0
-            accepted = _number(piece.timings, "draft_n_accepted") or 0
-            self._moments.append(Moment(round(n), ms, round(drafted), round(accepted)))
+    def _note(self, event: ServerEvent) -> None:
+        n, ms = _number(event.timings, "predicted_n"), _number(event.timings, "predicted_ms")
+        if event.timings is not None and n is not None and ms is not None and n > 0:
+            drafted = _number(event.timings, "draft_n") or 0
+            accepted = _number(event.timings, "draft_n_accepted") or 0
+            self._counters.append(TokenCounters(round(n), ms, round(drafted), round(accepted)))
 
     def fill(self, sample: Sample) -> None:
         """Everything that is known once the stream has ended."""
@@ -92,7 +98,7 @@ class Receiver:
         sample.chunks = self._shared_out(sample.predicted_n)
         if self.tokens and len(self.tokens) == sample.predicted_n:
             sample.tokens = self.tokens
-        if not self._fill_told(sample) and sample.draft_n is not None:
+        if not self._fill_from_sources(sample) and sample.draft_n is not None:
             self._fill_rounds(sample)
 
     def _fill_counts(self, sample: Sample) -> None:
@@ -116,7 +122,7 @@ class Receiver:
         details = self.usage.get("completion_tokens_details")
         accepted = _number(details, "accepted_prediction_tokens")
         rejected = _number(details, "rejected_prediction_tokens")
-        if _number(self.timings, "predicted_n") is not None:  # says nothing if nothing was drafted
+        if _number(self.timings, "predicted_n") is not None:  # no field if nothing was drafted
             sample.draft_n = round(_number(self.timings, "draft_n") or 0)
             sample.draft_n_accepted = round(_number(self.timings, "draft_n_accepted") or 0)
         elif accepted is not None and rejected is not None:
@@ -131,16 +137,16 @@ class Receiver:
             return [Chunk(chunk.ms, 1) for chunk in self._chunks]
         return [Chunk(chunk.ms, 0) for chunk in self._chunks]
 
-    def _fill_told(self, sample: Sample) -> bool:
-        """By what was said of each token, if that is of all and adds up."""
-        rounds = self._told.rounds()
+    def _fill_from_sources(self, sample: Sample) -> bool:
+        """True if the sources of all tokens are known and add up."""
+        rounds = rounds_of(self._sources)
         drafted, accepted = sum(r.drafted for r in rounds), sum(r.accepted for r in rounds)
         found = sum(r.n for r in rounds), drafted, accepted
         if not rounds or found != (sample.predicted_n, sample.draft_n, sample.draft_n_accepted):
             return False
-        sample.chunks, sample.rounds = chunks(rounds), len(rounds) - 1
-        per_place = by_place([(r.drafted, r.accepted) for r in rounds])
-        sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = per_place
+        sample.chunks = [Chunk(r.ms, r.n) for r in rounds]
+        sample.rounds = len(rounds) - 1
+        _fill_places(sample, [(r.drafted, r.accepted) for r in rounds])
         return True
 
     def _fill_rounds(self, sample: Sample) -> None:
@@ -150,24 +156,48 @@ class Receiver:
         if not is_cut:
             sample.rounds = max(0, sample.predicted_n - 1 - accepted)
         if not drafted:
-            sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = 0, [], []
+            _fill_places(sample, [])
             return
-        rounds = passes(self._moments, is_cut=is_cut)
+        rounds = passes(self._counters, is_cut=is_cut)
         if rounds is None or sum(n for n, _ in rounds) != drafted:
             return
         sample.rounds = len(rounds)
-        sample.drafts, sample.drafted_per_pos, sample.accepted_per_pos = by_place(rounds)
+        _fill_places(sample, rounds)
 
 
-def passes(moments: list[Moment], *, is_cut: bool) -> list[tuple[int, int]] | None:
+def rounds_of(tokens: Sequence[tuple[str, int, float]]) -> list[StreamRound]:
+    """From `sources` of our server: the drafter of each token, how many draft tokens for its place
+    and those behind it were rejected, and the ms at which it came. The first round is the one that
+    finished the prompt. (The server's own counts are those of the moment in which an event is
+    written, which may be later than the round of the event.)"""
+    found, first = list[StreamRound](), 0
+    for i, (source, n_rejected, _) in enumerate(tokens):
+        if source == TARGET or i + 1 == len(tokens):
+            accepted = i - first + (source != TARGET)
+            ms = tokens[first][2]
+            found.append(StreamRound(i + 1 - first, accepted + n_rejected, accepted, ms))
+            first = i + 1
+    return found
+
+
+def _fill_places(sample: Sample, rounds: Sequence[tuple[int, int]]) -> None:
+    """Of (drafted, accepted): how many had a draft, tokens drafted and accepted by place."""
+    drafts = [(n, k) for n, k in rounds if n]
+    places = range(max((n for n, _ in drafts), default=0))
+    sample.drafts = len(drafts)
+    sample.drafted_per_pos = [sum(n > i for n, _ in drafts) for i in places]
+    sample.accepted_per_pos = [sum(k > i for _, k in drafts) for i in places]
+
+
+def passes(counters: list[TokenCounters], *, is_cut: bool) -> list[tuple[int, int]] | None:
     """(drafted, accepted) of each pass after the first token; None where two passes came as one,
     because the tokens of the first ended within a character."""
-    if not moments or moments[0].predicted_n != 1:
+    if not counters or counters[0].predicted_n != 1:
         return None
     found = []
-    before = moments[0]
+    before = counters[0]
     latest = before
-    for now in moments[1:]:
+    for now in counters[1:]:
         if now.predicted_ms == before.predicted_ms and now.drafted == before.drafted:
             latest = now  # another token of the pass
             continue

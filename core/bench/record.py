@@ -1,7 +1,7 @@
 """What the parts of a benchmark hand to each other, and what its files hold.
 
-`Prompt`s go into a `Target`, `Sample`s come out, a `Report` holds all of it. Samples are raw:
-whatever is said about a run can be computed again from its file.
+`Prompt`s go into a `Target`, `Sample`s come out, a `BenchReport` holds all of it. Samples are raw:
+every figure of a run can be computed again from its file.
 
 Imports nothing heavy, on purpose: reports are read and compared where no model is loaded.
 """
@@ -12,13 +12,30 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+
+import msgspec
 
 from ..errors import ConfigError
-from .coding import decode, encode
 
+T = TypeVar("T")
 SCHEMA: Final = 1  # goes up when an older reader would misread a file
 FORMAT: Final = "nextn-bench"
+
+
+def encode(value: Any) -> Any:
+    """Plain lists, dicts, numbers and text. Fields that hold their default are kept."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """A ConfigError names the part of `value` that is not what `kind` declares. Unknown keys are
+    skipped: a newer version may have written them."""
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+        raise ConfigError(f"not a report of bench-spec: {error}") from None
+
 
 # Prompts -----------------------------------------------------------------------------------------
 
@@ -30,7 +47,7 @@ class Prompt:
     id: str  # unique in its set
     category: str
     text: str = ""  # to be continued as it stands
-    turns: tuple[str, ...] = ()  # what a user says, one after the other; answered in between
+    turns: tuple[str, ...] = ()  # of the user, one after the other; answered in between
     system: str = ""  # before the first turn
     max_tokens: int = 128  # of each turn
 
@@ -77,7 +94,7 @@ class RunSettings:
 
     temperature: float = 0.0
     seed: int = 0
-    max_tokens: int | None = None  # instead of what a prompt says
+    max_tokens: int | None = None  # instead of those of the prompts
     ignore_eos: bool = True  # go on where the model would end the text
 
 
@@ -85,7 +102,7 @@ class Chunk(NamedTuple):
     """Tokens that came together: those of one step here, of one event of a server."""
 
     ms: float  # since the request began
-    n: int  # tokens; 0 if the server does not say
+    n: int  # tokens; 0 if unknown
 
 
 class SourceCount(NamedTuple):
@@ -102,7 +119,7 @@ class Phases(NamedTuple):
     draft: float
     verify: float  # the pass of the target
     sampling: float  # picking tokens and comparing them with the draft
-    settle: float  # telling drafters, moving states
+    settle: float  # updating drafters, moving states
     other: float = 0.0  # the rest of the rounds
 
 
@@ -111,7 +128,7 @@ class Sample:
     """One text (of a chat: one turn) by one configuration.
 
     A *round* is a pass of the target after the one that finished the prompt. Unknown is None:
-    not every server tells.
+    servers differ in what they report.
     """
 
     configuration: str
@@ -129,7 +146,7 @@ class Sample:
     tokens: list[int] | None = None
     text: str | None = None  # where there are no tokens
     chunks: list[Chunk] = field(default_factory=list)
-    prompt_ms: float = 0.0  # own counter of whoever ran it
+    prompt_ms: float = 0.0  # by the clock of the engine or server
     predicted_ms: float = 0.0  # likewise; may cover another span than `decode_ms`
     total_ms: float = 0.0  # from the request to its end, as seen from outside
     rounds: int | None = None
@@ -166,8 +183,8 @@ class Sample:
         return value
 
     @classmethod
-    def from_json(cls, value: Any, place: str = "sample") -> Self:
-        return decode(cls, value, place)
+    def from_json(cls, value: Any) -> Self:
+        return decode(cls, value)
 
 
 class Target(Protocol):
@@ -203,7 +220,7 @@ class Interval(NamedTuple):
     high: float
 
 
-class Spread(NamedTuple):
+class TimeSpread(NamedTuple):
     """Of a time, ms."""
 
     mean: float
@@ -232,12 +249,12 @@ class Counts:
     by_source: dict[str, SourceCount] = field(default_factory=dict)  # ms of all repetitions
     repeats: bool = True  # every repetition had the same counts
     identical: bool | None = None  # all texts are those of the baseline; None: it is that itself
-    first_difference: str = ""  # where, for people
+    first_difference: str = ""  # prompt, place and both values
 
 
 @dataclass(slots=True)
 class Times:
-    """What the clock said. Rates are tokens/s of decoding: total tokens by total time."""
+    """Figures of the clock. Rates are tokens/s of decoding: total tokens by total time."""
 
     n_blocks: int = 0  # pairs that times and intervals come from
     n_disturbed: int = 0  # pairs that were set aside
@@ -246,9 +263,9 @@ class Times:
     samples_ts: list[float] = field(default_factory=list)  # of each repetition
     aggregate_ts: float | None = None  # all users together, with concurrency
     prompt_ts: float = 0.0
-    ttft: Spread | None = None
-    itl_chunk: Spread | None = None  # between two chunks
-    itl_token: Spread | None = None  # the same, each token an equal part of its chunk
+    ttft: TimeSpread | None = None
+    itl_chunk: TimeSpread | None = None  # between two chunks
+    itl_token: TimeSpread | None = None  # the same, each token an equal part of its chunk
     round_ms: float | None = None
     phases: Phases | None = None  # ms per round
     break_even_len: float | None = None  # tokens per round from which on it is a gain
@@ -266,6 +283,12 @@ class Summary:
     counts: Counts = field(default_factory=Counts)
     times: Times = field(default_factory=Times)
 
+    @property
+    def label(self) -> str:
+        """The configuration, with the number of users where it is not one."""
+        users = "" if self.concurrency == 1 else f", {self.concurrency} users"
+        return self.configuration + users
+
 
 @dataclass(slots=True)
 class Configuration:
@@ -281,7 +304,7 @@ class GateResult:
     gate: str  # the flag, without dashes
     configuration: str
     ok: bool
-    line: str  # for people: what was measured, and what was asked
+    line: str  # the measured value, and the limit
 
 
 @dataclass(slots=True)
@@ -297,7 +320,7 @@ class CurvePoint:
 
 
 @dataclass(slots=True)
-class Report:
+class BenchReport:
     """`baseline` is the name of the configuration that the others are compared with."""
 
     provenance: dict[str, Any]
@@ -324,6 +347,15 @@ class Report:
             ):  # fmt: skip
                 return each
         return None
+
+    def with_fewest_users(self, category: str = "") -> list[Summary]:
+        """Of this category ("" for all together), with the fewest users that were measured."""
+        found = [each for each in self.summaries if each.category == category]
+        least = min((each.concurrency for each in found), default=1)
+        return [each for each in found if each.concurrency == least]
+
+    def shown_categories(self) -> list[str]:
+        return list(dict.fromkeys(each.category for each in self.summaries if each.category))
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = encode(self)

@@ -1,22 +1,22 @@
-"""From targets and samples to a `Report`."""
+"""From targets and samples to a `BenchReport`."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .coding import encode
 from .gates import Gates, judge
-from .noise import warnings_of
-from .record import Configuration, PromptSet, Report, RunSettings, Sample, Target
-from .running import complete, paired
+from .machine_noise import warnings_of
+from .paired_run import complete, paired
+from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample, Target, encode
 from .summaries import summarise
-from .variants import Variant
+from .variants import SpecVariant
 
 
-def configuration_of(target: Target, variant: Variant) -> Configuration:
-    details: dict[str, Any] = encode(target.describe())  # as it will be read back
+def configuration_of(target: Target, variant: SpecVariant) -> Configuration:
+    details = json.loads(json.dumps(encode(target.describe())))  # as a file holds it
     return Configuration(
         target.name, variant.repeats, variant.is_lossless, details, target.memory()
     )
@@ -27,11 +27,11 @@ def new_report(
     prompts: PromptSet,
     settings: RunSettings,
     configurations: Sequence[Configuration],
-) -> Report:
+) -> BenchReport:
     """Before anything has run. The first configuration is what the others are compared with."""
     if not prompts.prompts:
         raise ConfigError("there are no prompts to run")
-    return Report(
+    return BenchReport(
         provenance,
         prompts.name,
         prompts.sha256,
@@ -42,8 +42,10 @@ def new_report(
     )
 
 
-def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], seed: int) -> None:
-    """What was measured so far. `machine`: `Moment.until_now` of the run."""
+def fill(
+    report: BenchReport, samples: Sequence[Sample], machine: dict[str, Any], seed: int
+) -> None:
+    """What was measured so far. `machine`: `MachineLoad.until_now` of the run."""
     names = [each.name for each in report.configurations]
     report.samples = list(samples)
     pairs, timed = list(complete(samples, names)), paired(samples, names)
@@ -61,12 +63,12 @@ def fill(report: Report, samples: Sequence[Sample], machine: dict[str, Any], see
     report.warnings += _unrepeated(report)
 
 
-def judge_report(report: Report, gates: Gates, seed: int) -> None:
+def judge_report(report: BenchReport, gates: Gates, seed: int) -> None:
     names = [each.name for each in report.configurations]
     report.gates = judge(gates, report, paired(report.samples, names), seed)
 
 
-def plains_of(report: Report) -> dict[str, str]:
+def plains_of(report: BenchReport) -> dict[str, str]:
     """Of each configuration, that of the same engine without speculation, if there is one."""
     plains: dict[object, str] = {}
     for each in report.configurations:
@@ -76,7 +78,7 @@ def plains_of(report: Report) -> dict[str, str]:
     return {name: plains[engine] for name, engine in engines if engine in plains}
 
 
-def _unrepeated(report: Report) -> list[str]:
+def _unrepeated(report: BenchReport) -> list[str]:
     """What should have repeated exactly and did not: a fault, here or in the hardware. A
     controller with frozen costs repeats from run to run, but learns from text to text."""
     repeating = {

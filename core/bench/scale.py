@@ -10,7 +10,7 @@ _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     low: float
     high: float
     start: float  # where `low` is drawn
@@ -27,7 +27,9 @@ class Scale:
         return [i * step for i in range(first, last + 1)]
 
 
-def scale_for(values: list[float], start: float, end: float, *, also: float | None = None) -> Scale:
+def scale_for(
+    values: list[float], start: float, end: float, *, also: float | None = None
+) -> AxisScale:
     """From a little below the least to a little above the greatest; `also` is to be in it."""
     known = [value for value in values if math.isfinite(value)]
     if also is not None:
@@ -35,7 +37,7 @@ def scale_for(values: list[float], start: float, end: float, *, also: float | No
     low, high = min(known, default=0.0), max(known, default=1.0)
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     low = 0.0 if also == 0.0 and low >= 0 else low - room
-    return Scale(low, high + room, start, end)
+    return AxisScale(low, high + room, start, end)
 
 
 def seen(values: list[float], marks: list[float]) -> list[float]:

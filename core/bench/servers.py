@@ -1,4 +1,4 @@
-"""From what a user says of servers to targets: `--url`, `--ask`, `--peer`."""
+"""From the flags of servers to targets: `--url`, `--ask`, `--peer`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH
-from .address import Address, parse_address
+from .address import ServerAddress, parse_address
 from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
-from .probing import AUTO, OURS, Service, probe, wait_until_ready
-from .record import Configuration, Report, Sample
-from .remote import RemoteTarget, split_extra
-from .variants import Variant, parse_variant
+from .record import BenchReport, Configuration, Sample
+from .server_probe import AUTO, OURS, MeasuredServer, probe, wait_until_ready
+from .server_target import ServerTarget, split_extra
+from .variants import SpecVariant, parse_variant
 from .wire import Timeouts, Wire
 
 SPECULATIVE: Final = "speculative"  # the field of a request
@@ -25,35 +25,35 @@ _ASK_NAMED: Final = re.compile(r"([^={}:,\s]+)=(\{.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerPlace:
     """One `--url`."""
 
     name: str
-    address: Address
+    address: ServerAddress
     api_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What is added to requests: a configuration of a server that hears it."""
+class RequestVariant:
+    """Fields that are added to requests: a configuration of a server that supports them."""
 
     name: str
     extra: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """All of it."""
+class ServerRequests:
+    """All flags of servers."""
 
-    places: tuple[Place, ...] = ()
-    asks: tuple[Ask, ...] = ()
+    places: tuple[ServerPlace, ...] = ()
+    variants: tuple[RequestVariant, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)  # into every request
     model: str = ""
     api: str = AUTO
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
-def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[Place, ...]:
+def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[ServerPlace, ...]:
     """`[NAME=]URL`. A single key is for all of them; several are one for each, in order."""
     if len(keys) > 1 and len(keys) != len(urls):
         raise ConfigError(
@@ -64,22 +64,24 @@ def parse_places(urls: Sequence[str], keys: Sequence[str]) -> tuple[Place, ...]:
         named = _NAMED.fullmatch(text)
         address = parse_address(named[2] if named else text)
         key = keys[0 if len(keys) == 1 else i] if keys else ""
-        places.append(Place(named[1] if named else address.place + address.prefix, address, key))
+        places.append(
+            ServerPlace(named[1] if named else address.place + address.prefix, address, key)
+        )
     return tuple(places)
 
 
-def parse_ask(text: str) -> Ask:
+def parse_ask(text: str) -> RequestVariant:
     """`NAME={JSON}`, or a configuration as `--vs` has them, for the field `speculative`."""
     named = _ASK_NAMED.fullmatch(text.strip())
     if named:
-        return Ask(named[1], parse_extra(named[2], f"ask {named[1]}"))
+        return RequestVariant(named[1], parse_extra(named[2], f"ask {named[1]}"))
     if text.lstrip().startswith("{"):
         raise ConfigError(f"ask {text[:30]!r}: give it a name, as NAME={{...}}")
     variant = parse_variant(text)
-    return Ask(variant.name, {SPECULATIVE: speculative_field(variant)})
+    return RequestVariant(variant.name, {SPECULATIVE: speculative_field(variant)})
 
 
-def speculative_field(variant: Variant) -> dict[str, Any]:
+def speculative_field(variant: SpecVariant) -> dict[str, Any]:
     """As our server reads it."""
     options = variant.options
     if variant.is_plain:
@@ -96,31 +98,33 @@ def speculative_field(variant: Variant) -> dict[str, Any]:
     return found
 
 
-def open_servers(wishes: Wishes) -> list[RemoteTarget]:
-    """Each is asked what it is; one target for each `--ask` of each."""
+def open_servers(requests: ServerRequests) -> list[ServerTarget]:
+    """Each is probed; one target for each `--ask` of each."""
     targets = []
-    for place in wishes.places:
-        wire = Wire(place.address, place.api_key, wishes.timeouts)
-        service = probe(wire, model=wishes.model, api=wishes.api, extra=wishes.extra)
-        if not wishes.asks:
-            targets.append(RemoteTarget(place.name, wire, service))
-        for ask in wishes.asks:
-            name = ask.name if len(wishes.places) == 1 else f"{place.name}/{ask.name}"
-            targets.append(_asked(RemoteTarget(name, wire, split_extra(service, ask.extra)), ask))
+    for place in requests.places:
+        wire = Wire(place.address, place.api_key, requests.timeouts)
+        service = probe(wire, model=requests.model, api=requests.api, extra=requests.extra)
+        if not requests.variants:
+            targets.append(ServerTarget(place.name, wire, service))
+        for ask in requests.variants:
+            name = ask.name if len(requests.places) == 1 else f"{place.name}/{ask.name}"
+            targets.append(
+                _with_warning(ServerTarget(name, wire, split_extra(service, ask.extra)), ask)
+            )
     return targets
 
 
-def _asked(target: RemoteTarget, ask: Ask) -> RemoteTarget:
+def _with_warning(target: ServerTarget, ask: RequestVariant) -> ServerTarget:
     if SPECULATIVE in ask.extra and target.service.kind != OURS:
         target.warn(
-            f"{target.service.kind} may pass over what a request says of speculation; compare what "
-            "was drafted"
+            f"{target.service.kind} may ignore what requests set for speculation; compare what was "
+            "drafted"
         )
     return target
 
 
-class PeerTarget(RemoteTarget):
-    """llama.cpp that we have started, and that ends with us."""
+class PeerTarget(ServerTarget):
+    """llama.cpp, started here, that ends with this process."""
 
     def __init__(self, name: str, settings: PeerSettings, timeouts: Timeouts) -> None:
         self._settings = settings
@@ -142,7 +146,7 @@ class PeerTarget(RemoteTarget):
             "threads": settings.threads,
             "type_k": settings.cache_type_k,
             "type_v": settings.cache_type_v,
-            "url": "http://127.0.0.1",  # its port is another one each time
+            "url": "http://127.0.0.1",  # its port differs each time
         }
         return super().describe() | own
 
@@ -156,7 +160,7 @@ class PeerTarget(RemoteTarget):
         self._peer.close()
 
 
-def parse_peer(text: str) -> Variant:
+def parse_peer(text: str) -> SpecVariant:
     """`xllamacpp[:CONFIG]`; without one, plain decoding."""
     package, _, rest = text.strip().partition(":")
     if package != PACKAGE:
@@ -175,11 +179,11 @@ def unique_names(targets: Iterable[Any]) -> None:
             target.name = f"{target.name}#{n}"
 
 
-def configuration_of_server(target: RemoteTarget, baseline: object) -> Configuration:
+def configuration_of_server(target: ServerTarget, baseline: object) -> Configuration:
     """Texts have to be those of the baseline only where one server of ours wrote both: other
     engines round otherwise."""
     is_same = (
-        isinstance(baseline, RemoteTarget)
+        isinstance(baseline, ServerTarget)
         and target.service.kind == OURS
         and target.place == baseline.place
     )
@@ -187,10 +191,10 @@ def configuration_of_server(target: RemoteTarget, baseline: object) -> Configura
     return Configuration(target.name, repeats, is_same, target.describe(), target.memory())
 
 
-def finish_servers(report: Report, targets: Iterable[object]) -> None:
-    """What servers have said meanwhile: their own counts, beside ours."""
+def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:
+    """Add the servers' own counts and warnings to the report."""
     for target in targets:
-        if not isinstance(target, RemoteTarget):
+        if not isinstance(target, ServerTarget):
             continue
         for each in report.configurations:
             if each.name == target.name:
@@ -198,12 +202,12 @@ def finish_servers(report: Report, targets: Iterable[object]) -> None:
         report.warnings += [f"{target.name}: {line}" for line in target.warnings]
         report.warnings += _learning(report, target.name)
         report.warnings += [
-            f"{target.name} counts otherwise than its streams do: {line}"
+            f"{target.name} has other counts than its streams: {line}"
             for line in target.disagreements()
         ]
 
 
-def _learning(report: Report, name: str) -> list[str]:
+def _learning(report: BenchReport, name: str) -> list[str]:
     """A server may draft from what it wrote for the same prompt before, which no use repeats."""
     mine = [s for s in report.samples if s.configuration == name and not s.error]
     last = max((s.repetition for s in mine), default=0)
@@ -227,9 +231,9 @@ def _tokens_per_round(samples: Sequence[Sample]) -> float | None:
     return made / n_rounds if n_rounds and len(known) == len(rounds) else None
 
 
-def provenance_of(target: RemoteTarget) -> dict[str, Any]:
+def provenance_of(target: ServerTarget) -> dict[str, Any]:
     """For runs without a model of our own."""
-    service: Service = target.service
+    service: MeasuredServer = target.service
     return {
         "model_name": service.model,
         "model_type": service.served.get("ftype"),

@@ -21,7 +21,7 @@ def summarise(
 ) -> list[Summary]:
     """`samples`: complete pairs, of which `timed` were not disturbed. `names`: configurations in
     their order. `plains`: of a configuration, the one of its engine without speculation, if any:
-    what a round costs is told in its steps. `categories` to be shown apart, if several."""
+    a round's cost is given in its steps. `categories` to be shown apart, if several."""
     if len(categories) == 1:
         categories = ()
     wanted = first_texts(sample for sample in samples if sample.configuration == baseline)

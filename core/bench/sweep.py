@@ -1,7 +1,7 @@
 """What speculation would be worth: the speed-up by acceptance length, for every draft length.
 
-Coins decide what is accepted, so that the model's own agreement with its drafter has no say. The
-length at which a line crosses 1 is what a drafter has to reach here.
+Acceptance is drawn at random, independently of the model's agreement with its drafter. The length
+at which a line crosses 1 is what a drafter has to reach here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from ..errors import ConfigError
 from ..speculation.options import SpecOptions
 from .counts import count
 from .local import LocalTarget
+from .paired_run import PairedRun, RunProgress, Schedule, paired
 from .record import CurvePoint, Prompt, RunSettings, Sample
-from .running import Progress, Runner, Schedule, paired
 from .times import compare, decoding, times_of
-from .variants import Variant
+from .variants import SpecVariant
 
-LENGTHS: Final = (1, 2, 3, 4, 6, 8)  # of drafts
 PLACES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)  # between one token per round and all of them
 
 
@@ -29,37 +28,39 @@ def grid(lengths: Sequence[int]) -> list[tuple[int, float]]:
     return [(n, length) for n, length in places if length <= n + 1]
 
 
-def point_variant(base: SpecOptions, n_max: int, length: float) -> Variant:
+def point_variant(base: SpecOptions, n_max: int, length: float) -> SpecVariant:
     try:
         options = replace(
             base, draft_n_max=n_max, draft_n_min=0, fixed=True, costs=None, synth_len=length
         )
     except ConfigError as error:
         raise ConfigError(f"synth: {error}") from None
-    return Variant(f"n={n_max} length={length:g}", options)
+    return SpecVariant(f"n={n_max} length={length:g}", options)
 
 
 def sweep(
     plain: LocalTarget,
-    make: Callable[[Variant], LocalTarget],
+    make: Callable[[SpecVariant], LocalTarget],
     base: SpecOptions,
     lengths: Sequence[int],
     prompts: Sequence[Prompt],
     settings: RunSettings,
     schedule: Schedule,
-    tell: Callable[[Progress], None],
+    show: Callable[[RunProgress], None],
 ) -> list[CurvePoint]:
     points = grid(lengths)
     found = []
     for i, (n_max, length) in enumerate(points):
         target = make(point_variant(base, n_max, length))
 
-        def say(progress: Progress, i: int = i, name: str = target.name) -> None:
+        def show_point(progress: RunProgress, i: int = i, name: str = target.name) -> None:
             left = progress.seconds_left
             rest = None if left is None else left * (len(points) - i)
-            tell(Progress(f"synthetic {name}", (i + progress.done) / len(points), rest))
+            show(RunProgress(f"synthetic {name}", (i + progress.done) / len(points), rest))
 
-        runner = Runner([plain, target], prompts, settings, _one_of(schedule, len(points)), say)
+        runner = PairedRun(
+            [plain, target], prompts, settings, _one_of(schedule, len(points)), show_point
+        )
         try:
             written = paired(runner.run(), [plain.name, target.name])
         finally:

@@ -1,4 +1,4 @@
-"""What the clock said about one configuration, and against the baseline."""
+"""Times of one configuration, alone and against the baseline."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from .intervals import Block, Resampled, resample
-from .record import Chunk, Interval, Phases, Sample, Spread, Times
+from .intervals import PairBlock, Resampled, resample
+from .record import Chunk, Interval, Phases, Sample, Times, TimeSpread
 
 Measure = Callable[[Sample], tuple[float, float]]  # tokens, and ms that they took
 
@@ -61,12 +61,12 @@ def compare(
 
 def blocks(
     samples: Sequence[Sample], base: Sequence[Sample], measure: Measure
-) -> dict[str, list[Block]]:
+) -> dict[str, list[PairBlock]]:
     mine, theirs = _totals(samples, measure), _totals(base, measure)
-    found: dict[str, list[Block]] = {}
-    for key in mine.keys() & theirs.keys():
-        if min(*mine[key], *theirs[key]) > 0:  # else there is no rate
-            found.setdefault(key[0], []).append(Block(*mine[key], *theirs[key]))
+    found: dict[str, list[PairBlock]] = {}
+    for key in mine:  # in their order, so that the same seed draws the same blocks in every process
+        if key in theirs and min(*mine[key], *theirs[key]) > 0:  # else there is no rate
+            found.setdefault(key[0], []).append(PairBlock(*mine[key], *theirs[key]))
     return {prompt: found[prompt] for prompt in sorted(found)}
 
 
@@ -88,7 +88,7 @@ def rates_by_repetition(samples: Sequence[Sample]) -> list[float]:
     return [rate(found[repetition], decoding) for repetition in sorted(found)]
 
 
-def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> Spread | None:
+def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> TimeSpread | None:
     """None without values. `weights`: how often each counts."""
     if not values:
         return None
@@ -97,7 +97,7 @@ def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> Spr
     weight = np.ones(len(value)) if weights is None else np.asarray(weights, float)[ordered]
     reached = np.cumsum(weight) / weight.sum()
     p50, p95 = (float(value[np.searchsorted(reached, p - 1e-12)]) for p in (0.5, 0.95))
-    return Spread(float(np.average(value, weights=weight)), p50, p95)
+    return TimeSpread(float(np.average(value, weights=weight)), p50, p95)
 
 
 def _totals(
@@ -113,15 +113,15 @@ def _totals(
     return found
 
 
-def _latencies(samples: Sequence[Sample]) -> tuple[Spread | None, Spread | None]:
+def _latencies(samples: Sequence[Sample]) -> tuple[TimeSpread | None, TimeSpread | None]:
     """Between chunks, and between tokens: speculation brings several at a time."""
     gaps, sizes = list[float](), list[int]()
     for sample in samples:
         for gap, n in _gaps(sample.chunks):
             gaps.append(gap)
             sizes.append(n)
-    told = [(gap / n, n) for gap, n in zip(gaps, sizes, strict=True) if n]
-    each = spread([gap for gap, _ in told], [n for _, n in told])
+    counted = [(gap / n, n) for gap, n in zip(gaps, sizes, strict=True) if n]
+    each = spread([gap for gap, _ in counted], [n for _, n in counted])
     return spread(gaps), each
 
 

@@ -1,4 +1,4 @@
-"""Configurations as people spell them: `none`, `auto`, `mtp:n=3,fixed`, `ngram-mod,mtp:n=4`.
+"""Configurations as on the command line: `none`, `auto`, `mtp:n=3,fixed`, `ngram-mod,mtp:n=4`.
 
 Imports nothing heavy, on purpose: the command line reads them before a model is loaded.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH, parse_accept
-from ..speculation.options import DRAFT, MTP, NONE, SpecOptions, parse_types
+from ..speculation.options import DRAFT, NONE, SpecOptions, parse_types
 
 FIXED: Final = "fixed"
 _INT, _FLOAT, _TEXT = int, float, str
@@ -31,7 +31,7 @@ HELP: Final = "n=, min=, p=, vocab=, prefill=, costs=, accept=, synth= and fixed
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class SpecVariant:
     """One configuration of this process's engine."""
 
     name: str
@@ -60,13 +60,13 @@ class Variant:
         return DRAFT in self.options.types
 
 
-def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> Variant:
-    """`types[:key=value,…]`. `fixed` and `costs` are for those that do not say so themselves."""
+def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> SpecVariant:
+    """`types[:key=value,…]`. `fixed` and `costs` are defaults."""
     names, colon, rest = text.strip().partition(":")
     values: dict[str, Any] = {}
     for key, value in _settings(text, rest) if colon else ():
         if key in values:
-            raise ConfigError(f"{text!r} says {key} twice")
+            raise ConfigError(f"{text!r} has {key} twice")
         values[key] = value
     given: dict[str, Any] = {"types": parse_types(tuple(names.split(",")))}
     given[FIXED] = values.pop(FIXED, fixed)
@@ -85,10 +85,10 @@ def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -
         )
     if options.fixed and options.costs is not None:
         raise ConfigError(f"{text!r}: {FIXED} decides nothing, so that costs have no use")
-    return Variant(text.strip(), options)
+    return SpecVariant(text.strip(), options)
 
 
-def distinct(variants: Sequence[Variant]) -> list[Variant]:
+def distinct(variants: Sequence[SpecVariant]) -> list[SpecVariant]:
     """The same configuration twice is a test of the benchmark itself: the second is `name#2`."""
     seen: dict[str, int] = {}
     found = []
@@ -98,7 +98,7 @@ def distinct(variants: Sequence[Variant]) -> list[Variant]:
     return found
 
 
-def common_options(variants: Sequence[Variant]) -> SpecOptions:
+def common_options(variants: Sequence[SpecVariant]) -> SpecOptions:
     """What a runtime is loaded with, so that all of them can run on its weights."""
     types = {name for variant in variants for name in variant.options.types}
     wanted = tuple(types - {NONE}) or (NONE,)
@@ -106,10 +106,6 @@ def common_options(variants: Sequence[Variant]) -> SpecOptions:
         wanted = ("auto",)
     longest = max((variant.options.n_max for variant in variants), default=0)
     return SpecOptions(types=wanted, draft_n_max=longest)
-
-
-def drafts_with_model(variant: Variant) -> bool:
-    return not {MTP, DRAFT, "auto"}.isdisjoint(variant.options.types)
 
 
 def _settings(text: str, rest: str) -> list[tuple[str, Any]]:

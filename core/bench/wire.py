@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigError, NextnError
-from .address import Address
+from .address import ServerAddress
 from .sse import EventParser
 
 MAX_ANSWER: Final = 64 << 20  # bytes of an answer that is no stream
 _READ: Final = 1 << 16
-_SHOWN: Final = 300  # characters of a server's own words
+_SHOWN: Final = 300  # characters of a server's message
 
 
 class ServerError(NextnError):
-    """A server did not do what it was asked. `status` is 0 where it did not answer."""
+    """A request to a server failed. `status` is 0 where it did not answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     text: str
     headers: dict[str, str]  # names in lower case
@@ -64,7 +64,7 @@ class Wire:
     """A server's address, with what every request to it needs."""
 
     def __init__(
-        self, address: Address, api_key: str = "", timeouts: Timeouts = Timeouts()
+        self, address: ServerAddress, api_key: str = "", timeouts: Timeouts = Timeouts()
     ) -> None:
         if any(not "\x20" < c < "\x7f" for c in api_key):
             raise ConfigError("--api-key holds characters that no key has")
@@ -76,10 +76,10 @@ class Wire:
         self._has_key = bool(api_key)
         self._tls = ssl.create_default_context() if address.is_secure else None
 
-    def get(self, path: str, *, seconds: float | None = None) -> Answer:
+    def get(self, path: str, *, seconds: float | None = None) -> HttpAnswer:
         return self._ask("GET", path, None, seconds)
 
-    def post(self, path: str, body: dict[str, Any], *, seconds: float | None = None) -> Answer:
+    def post(self, path: str, body: dict[str, Any], *, seconds: float | None = None) -> HttpAnswer:
         return self._ask("POST", path, body, seconds)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[Arrival]:
@@ -103,15 +103,15 @@ class Wire:
             if events := parser.finish():
                 yield Arrival(time.perf_counter(), tuple(events))
 
-    def refused(self, path: str, answer: Answer) -> ServerError:
-        """An error that says what the server said."""
-        said = said_in(answer)
+    def refused(self, path: str, answer: HttpAnswer) -> ServerError:
+        """An error with the server's message."""
+        message = message_of(answer)
         advice = ""
         if answer.status in (401, 403):
             advice = "; is the --api-key right?" if self._has_key else "; give its --api-key"
         elif 300 <= answer.status < 400:
             advice = f"; give that URL instead: {answer.headers.get('location', '?')[:_SHOWN]}"
-        words = f": {said}" if said else ""
+        words = f": {message}" if message else ""
         return ServerError(
             f"{self._at(path)}: answered {answer.status}{words}{advice}", answer.status
         )
@@ -121,18 +121,18 @@ class Wire:
 
     def _ask(
         self, method: str, path: str, body: dict[str, Any] | None, seconds: float | None
-    ) -> Answer:
+    ) -> HttpAnswer:
         with self._request(method, path, body, seconds) as (_, response):
             return self._whole(response)
 
-    def _whole(self, response: http.client.HTTPResponse) -> Answer:
+    def _whole(self, response: http.client.HTTPResponse) -> HttpAnswer:
         data = response.read(MAX_ANSWER + 1)
         if len(data) > MAX_ANSWER:
             raise ServerError(f"{self.address.shown}: answered with more than {MAX_ANSWER} bytes")
         if response.length:  # of what was announced
             raise http.client.IncompleteRead(data, response.length)
         headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, data.decode("utf-8", "replace"), headers)
+        return HttpAnswer(response.status, data.decode("utf-8", "replace"), headers)
 
     @contextmanager
     def _request(
@@ -165,7 +165,7 @@ class Wire:
     def _reason(self, error: Exception) -> str:
         match error:
             case ConnectionRefusedError():
-                return "nobody listens there (connection refused); is the server running?"
+                return "connection refused; is the server running?"
             case socket.gaierror():
                 return f"there is no host {self.address.host}"
             case TimeoutError():
@@ -183,7 +183,7 @@ class Wire:
         return f"{error.strerror or error}" if isinstance(error, OSError) else str(error)
 
 
-def said_in(answer: Answer) -> str:
+def message_of(answer: HttpAnswer) -> str:
     """The message of an error, whatever shape a server gives it."""
     found = answer.json()
     for name in ("error", "message", "detail"):

@@ -23,11 +23,12 @@ from ..backend.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, Seque
 from ..backend.interface import HostOutput
 from ..generation import TARGET, Event
 from ..speculation.device_speculation import NO_LIMIT, DeviceSpeculation, RoundOutcome, RoundPlan
-from ..speculation.interface import Draft, DraftRequest
+from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
-from .scheduler import Part, Scheduler
+from .scheduler import Scheduler, SequenceRows
 from .sequence import Sequence
-from .speculator_host import SpeculatorHost
+from .speculator_host import SpeculatorHost, request_of
+from .stopwatch import PhaseTimes
 from .verify import tell_rejected
 
 AHEAD: Final = 2  # rounds under way
@@ -69,7 +70,7 @@ class Session:
 
 
 class DeviceRounds:
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of the engine
         self,
         rounds: DeviceLoop | None,
         speculation: DeviceSpeculation | None,
@@ -79,6 +80,7 @@ class DeviceRounds:
         close: WeakMethod[Callable[[Sequence], None]],
         *,
         chances: tuple[float, ...] | None,
+        times: PhaseTimes,
         keeps_states: bool,
     ) -> None:
         """`close` is told of texts that have ended; weakly, so that an engine that is dropped goes
@@ -87,7 +89,7 @@ class DeviceRounds:
         self._rounds = rounds if speculation is not None else None
         self._speculation, self._drafting, self._scheduler = speculation, drafting, scheduler
         self._store, self._close, self._chances = store, close, chances
-        self._keeps_states = keeps_states
+        self._keeps_states, self._times = keeps_states, times
         self._session: Session | None = None
         self._owes_step = False  # an ordinary one, before rounds go on
         self._room = ROOMS[0]
@@ -223,14 +225,20 @@ class DeviceRounds:
         for text in texts:
             room = self._scheduler.room_of(text)
             if room > 0:
-                asks.append(DraftRequest(text.id, text.tokens, room, text.sampler))
+                asks.append(request_of(text, room))
         speculation = self._speculation
         assert speculation is not None, "asked before"
         ids = [text.id for text in texts]
         return self._drafting.attempt(lambda: speculation.choose(ids, asks), None)
 
     def _keep_ahead(self, session: Session) -> None:
-        """As many rounds under way as there may be, unless nobody needs another one."""
+        """As many rounds under way as there may be, unless no sequence needs another one."""
+        assert self._rounds is not None, "asked before"
+        began = time.perf_counter()
+        self._enqueue_ahead(session)
+        self._times.draft += time.perf_counter() - began
+
+    def _enqueue_ahead(self, session: Session) -> None:
         assert self._rounds is not None, "asked before"
         while self._rounds.n_under_way < (AHEAD if session.runs_ahead else 1):
             n = self._rounds.n_under_way
@@ -283,6 +291,7 @@ class DeviceRounds:
 
     def _read_round(self, session: Session) -> list[Event]:
         assert self._rounds is not None, "asked before"
+        began = time.perf_counter()
         result = self._rounds.collect()
         enqueued = session.enqueued.popleft()
         events: list[Event] = []
@@ -299,7 +308,10 @@ class DeviceRounds:
         speculation, choice = self._speculation, enqueued.choice
         assert speculation is not None, "asked before"
         ms, n_rows = (result.draft_ms, result.step_ms), enqueued.n_rows * len(session.lines)
-        self._drafting.attempt(lambda: speculation.tell(choice, outcomes, ms, n_rows, n_ctx), None)
+        self._drafting.attempt(
+            lambda: speculation.settle(choice, outcomes, ms, n_rows, n_ctx), None
+        )
+        self._times.verify += time.perf_counter() - began
         return events
 
     def _draft(self, found: SequenceResult, ms: float) -> Draft:
@@ -313,7 +325,7 @@ class DeviceRounds:
     def _take(self, line: Line, found: SequenceResult, draft: Draft, events: list[Event]) -> int:
         """Emit what came out, up to the text's end; how many of these tokens were drafted."""
         sequence, state = line.sequence, line.state
-        part = Part(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
+        part = SequenceRows(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
         n_made, ran_at = 0, time.perf_counter()
         for token in found.tokens:
             is_drafted = n_made < found.n_accepted
@@ -332,8 +344,8 @@ class DeviceRounds:
         line.is_over = found.is_over or sequence.stop_reason is not None
         assert self._rounds is not None, "asked before"
         line.is_late = line.is_over and not found.is_over and self._rounds.n_under_way > 0
-        if not line.is_over and sequence.has_thoughts and sequence.turn():
-            self._drafting.limit(sequence)
+        if not line.is_over and sequence.has_thoughts:
+            sequence.turn()
         return part.n_accepted
 
     def _give_back(self, line: Line, end: SequenceEnd) -> None:

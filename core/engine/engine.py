@@ -6,19 +6,16 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from itertools import count
-from typing import Final
 from weakref import WeakMethod
 
 from ..backend.device_loop import DeviceLoopPlan
-from ..backend.interface import Backend
+from ..backend.interface import Backend, HostOutput
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model
-from ..sampling.params import SamplingParams
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
-from ..speculation.rehearsal import OWNER, SLOWEST_STEP_S
 from ..state.prefix_export import (
     Origin,
     PrefixExport,
@@ -36,12 +33,11 @@ from . import saving
 from .config import EngineConfig
 from .device_rounds import DeviceRounds
 from .samplers import SamplerMaker
-from .scheduler import Part, Scheduler
+from .scheduler import Scheduler, SequenceRows
 from .sequence import Sequence
 from .speculator_host import SpeculatorHost
+from .stopwatch import PhaseTimes
 from .verify import Verifier, Verifiers, make_verifier
-
-REHEARSED_TOKENS: Final = 240  # at most
 
 
 class Engine:
@@ -65,7 +61,9 @@ class Engine:
             config.sizes,
             chunk=config.chunk,
             batch_invariant=config.batch_invariant,
+            reruns_last=drafter is not None and drafter.reruns_last,
         )
+        self.phase_times = PhaseTimes()
         self._drafting = SpeculatorHost(drafter, self.store)
         self._scheduler = Scheduler(self.store, config)
         self._rows = StateRows(self.store, config.max_rows)
@@ -118,37 +116,52 @@ class Engine:
         self._is_amid_step = True
         events = self._ahead.step()
         if events is None:
-            events = self._pass()
+            events = self._ordinary_step()
         self._is_amid_step = False
         news, self._news = self._news, []
         return news + events
 
-    def _pass(self) -> list[Event]:
+    def _ordinary_step(self) -> list[Event]:
         events: list[Event] = []
-        if parts := self._scheduler.plan():
-            self._drafting.draft(parts)
-            drafted_at = time.perf_counter()
-            rows = self._rows
-            rows.begin()
-            for part in parts:
-                rows.add(part.state, part.tokens, part.n_out, part.sequence.request)
-            step = rows.step()
-            output = self._run(step)
-            ran_at = time.perf_counter()
-            first, n_valid = 0, []
-            for part in parts:
-                accept = part.sequence.verifier.accept
-                n_made = accept(part, output, first, events) if part.n_out else 0
-                first += part.n_out
-                n_valid.append(len(part.tokens) - part.n_out + n_made)
-                part.state.advance(len(part.tokens), n_valid[-1])
-                if part.n_out:
-                    part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
-            # A row costs what is done for its token, too.
-            self._drafting.tell(step, output, n_valid, 1000 * (time.perf_counter() - drafted_at))
-            for part in parts:
-                self._settle(part)
+        if not (parts := self._scheduler.plan()):
+            return events
+        began_at = time.perf_counter()
+        self._drafting.draft(parts)
+        drafted_at = time.perf_counter()
+        rows = self._rows
+        rows.begin()
+        for part in parts:
+            rows.add(part.state, part.tokens, part.n_out, part.sequence.request)
+        step = rows.step()
+        output = self._run(step)
+        ran_at = time.perf_counter()
+        n_valid = self._accept(parts, output, events, ran_at)
+        accepted_at = time.perf_counter()
+        # The time of a row includes what is done for its token.
+        self._drafting.settle(step, output, n_valid, 1000 * (accepted_at - drafted_at))
+        for part in parts:
+            self._settle(part)
+        times = self.phase_times
+        times.draft += drafted_at - began_at
+        times.verify += ran_at - drafted_at
+        times.sampling += accepted_at - ran_at
+        times.settle += time.perf_counter() - accepted_at
         return events
+
+    def _accept(
+        self, parts: list[SequenceRows], output: HostOutput, events: list[Event], ran_at: float
+    ) -> list[int]:
+        """Rows of each part that are final."""
+        first, n_valid = 0, []
+        for part in parts:
+            accept = part.sequence.verifier.accept
+            n_made = accept(part, output, first, events) if part.n_out else 0
+            first += part.n_out
+            n_valid.append(len(part.tokens) - part.n_out + n_made)
+            part.state.advance(len(part.tokens), n_valid[-1])
+            if part.n_out:
+                part.sequence.count(ran_at, n_made, part.draft, part.n_accepted)
+        return n_valid
 
     def cancel(self, sequence: Sequence, reason: str = CANCELLED) -> None:
         """End a text now. Its last event comes with the next step."""
@@ -204,32 +217,11 @@ class Engine:
         self._drafting.load_prefix(given.last.tokens[:n].tolist(), drafter_blobs_of(given.last))
         return n
 
-    def forget_text(self, tokens: Tokens[int]) -> None:
+    def forget_prefix(self, tokens: Tokens[int]) -> None:
         """Keep nothing of a text that has ended but what others go on from."""
         self._recover()
         self.store.prefixes.forget(tokens)
-        self._drafting.forget_text(tokens)
-
-    def rehearse(self) -> None:
-        """Some rounds of a text that nobody gets, if drafters learn from that what rounds cost.
-        Before the first text, or they would share its steps."""
-        if self.has_work or not self._drafting.rehearse():
-            return
-        length = min(REHEARSED_TOKENS, self.config.sizes.n_ctx - 1)
-        if length < 1:
-            return
-        greedy = SamplingParams(temperature=0.0)
-        params = GenerateParams(greedy, max_tokens=length, ignore_eos=True, owner=OWNER)
-        sequence = self.add([0], params)
-        began = time.perf_counter()
-        self.step()
-        is_quick = time.perf_counter() - began < SLOWEST_STEP_S
-        while is_quick and self._drafting.is_rehearsing and sequence.stop_reason is None:
-            self.step()
-        self.cancel(sequence)
-        self._news.clear()
-        self.store.reset()
-        self._ids = count()
+        self._drafting.forget_prefix(tokens)
 
     def forget(self) -> None:
         """Drop what finished texts left for those that begin alike, as if there had been none."""
@@ -290,7 +282,7 @@ class Engine:
         return self._others.of(rule) if rule and self._others is not None else self._verifier
 
     def _compile_rounds(self, model: Model, backend: Backend) -> DeviceRounds:
-        speculation, chances = self._drafting.for_rounds(), self._verifier.round_chances
+        speculation, chances = self._drafting.for_device(), self._verifier.round_chances
         rounds, store, config = None, self.store, self.config
         if speculation is not None and chances is not None:
             plan = DeviceLoopPlan(
@@ -311,6 +303,7 @@ class Engine:
             store,
             WeakMethod(self._finish),
             chances=chances,
+            times=self.phase_times,
             keeps_states=store.is_recurrent and config.batch_invariant and config.reuse,
         )
 
@@ -327,13 +320,13 @@ class Engine:
         self._scheduler.remove(sequence)
         self._close(sequence, is_sound=sequence.stop_reason != ERROR)
 
-    def _settle(self, part: Part) -> None:
+    def _settle(self, part: SequenceRows) -> None:
         sequence, state = part.sequence, part.state
         if sequence.stop_reason is not None:
             self._finish(sequence)
             return
-        if sequence.has_thoughts and sequence.turn():
-            self._drafting.limit(sequence)
+        if sequence.has_thoughts:
+            sequence.turn()
         if state.n_cells in state.wanted:
             self.store.checkpoint(state, self._drafting.carry(sequence))
         if state.n_cells == sequence.n_prompt and self._is_reusable(sequence):

@@ -21,7 +21,7 @@ _NO_DRAFT: Final = Draft()  # shared by all that have none: not to be changed
 
 
 @dataclass(eq=False, slots=True)
-class Part:
+class SequenceRows:
     """One sequence's rows of a step: the last token with a draft, or a piece of its prompt."""
 
     sequence: Sequence
@@ -33,16 +33,7 @@ class Part:
     n_accepted: int = 0  # of the draft's tokens, once it was verified
 
     def add_draft(self, draft: Draft) -> None:
-        """Behind the last token, as far as there is room."""
-        if len(draft.tokens) > self.max_draft:
-            n = self.max_draft
-            draft = Draft(
-                draft.tokens[:n],
-                draft.sources[:n],
-                draft.ms,
-                draft.chances[:n],
-                draft.distributions[:n],
-            )
+        """Behind the last token; at most `max_draft` tokens."""
         self.draft = draft
         self.tokens += draft.tokens
         self.n_out += len(draft.tokens)
@@ -63,7 +54,7 @@ class Scheduler:
     def running(self) -> list[Sequence]:
         return [*self._writing, *self._prompts]
 
-    def plan(self) -> list[Part]:
+    def plan(self) -> list[SequenceRows]:
         """The rows of the next step, drafts not included; empty if nobody has work."""
         if self.waiting:
             self._admit()
@@ -84,7 +75,7 @@ class Scheduler:
         # One token comes out of the last row whatever was drafted.
         return min(self._window - 1, sequence.n_missing - 1, sequence.max_draft)
 
-    def move_on(self, part: Part) -> None:
+    def move_on(self, part: SequenceRows) -> None:
         """The rows of a sequence have run: its prompt may be finished."""
         sequence = part.sequence
         if part.state.n_cells >= sequence.n_prompt and sequence in self._prompts:
@@ -138,13 +129,13 @@ class Scheduler:
             state.n_pending_accepted = saved.n_pending_accepted
         return state
 
-    def _next_row(self, sequence: Sequence, share: int) -> Part:
+    def _next_row(self, sequence: Sequence, share: int) -> SequenceRows:
         state = sequence.state
         assert state is not None, "a running sequence has its state"
         room = min(share, self.room_of(sequence))
-        return Part(sequence, state, [sequence.tokens[-1]], 1, room)
+        return SequenceRows(sequence, state, [sequence.tokens[-1]], 1, room)
 
-    def _pieces(self) -> list[Part]:
+    def _pieces(self) -> list[SequenceRows]:
         """As many whole pieces as one chunk of rows holds, in turn; always at least one."""
         left, pieces = self._chunk, []
         for _ in range(len(self._prompts)):
@@ -156,10 +147,10 @@ class Scheduler:
             self._prompts.rotate(-1)
         return pieces
 
-    def _piece(self, sequence: Sequence) -> Part:
+    def _piece(self, sequence: Sequence) -> SequenceRows:
         state, chunk = sequence.state, self._chunk
         assert state is not None, "a running sequence has its state"
         first = state.n_cells
         end = min(first // chunk * chunk + chunk, sequence.n_prompt)
         is_last = end == sequence.n_prompt
-        return Part(sequence, state, sequence.tokens[first:end], int(is_last))
+        return SequenceRows(sequence, state, sequence.tokens[first:end], int(is_last))

@@ -69,7 +69,6 @@ class Sequence:
         self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
         self.state: SequenceState | None = None  # None while it waits and when it has ended
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
-        self.is_known_to_drafter = False
         self.on_row: RowObserver | None = None
         self._is_stateless = sampler.is_stateless
         self._limit = LIMIT if params.max_tokens is not None and asked <= n_ctx else CONTEXT
@@ -81,15 +80,14 @@ class Sequence:
         self._thoughts, self.has_thoughts = thoughts, True
         self.turn()
 
-    def turn(self) -> bool:
-        """Whether the text has begun or ended a thought, so that it is drafted for otherwise."""
-        before, params = self.spec, self.params
+    def turn(self) -> None:
+        """Use the speculation settings of the phase, thinking or not, that the text is in."""
+        params = self.params
         if self._thoughts is not None and params.thinking_spec is not None:
             is_thinking = self._thoughts.is_open(self.tokens)
             self.spec = params.thinking_spec if is_thinking else params.spec
         longest = MAX_DRAFT if self.spec.n_max is None else self.spec.n_max
         self.max_draft = 0 if self.spec.is_off else longest
-        return self.spec is not before
 
     @property
     def n_missing(self) -> int:

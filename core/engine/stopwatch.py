@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
-from typing import Any, Final
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING
 
-from .engine import Engine
+if TYPE_CHECKING:
+    from .engine import Engine
 
-PHASES: Final = ("draft", "verify", "sampling", "settle")
+
+@dataclass(slots=True)
+class PhaseTimes:
+    """Seconds in all that an engine's steps took.
+
+    `verify` is the forward pass of the model, prompts included; tokens that a backend picks itself
+    are picked there. In a device loop `draft` is what enqueuing takes, and `verify` all the rest.
+    """
+
+    draft: float = 0.0
+    verify: float = 0.0
+    sampling: float = 0.0
+    settle: float = 0.0
+
+
+PHASES = tuple(each.name for each in fields(PhaseTimes))
 
 
 class Stopwatch:
-    """Seconds in all since an engine was given one; costs a microsecond per step.
-
-    `verify` is the pass of the model, prompts included; tokens that a backend picks itself are
-    picked there. Where a device makes rounds by itself, `draft` is what it takes to enqueue them,
-    and `verify` all the rest.
-    """
+    """Reads the phase times of an engine since it was made."""
 
     def __init__(self, engine: Engine) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        drafting = engine._drafting
-        self._watch(drafting, "draft", "draft")
-        self._watch(engine, "_run", "verify")
-        self._watch(engine._verifier, "accept", "sampling")
-        self._watch(drafting, "tell", "settle")
-        self._watch(engine, "_settle", "settle")
-        self._watch(engine._ahead, "_keep_ahead", "draft")
-        self._watch(engine._ahead, "_read_round", "verify")
+        self._times = engine.phase_times
+        self._began = astuple(engine.phase_times)
 
     def lap(self) -> tuple[float, ...]:
-        return tuple(self.seconds.values())
+        """Seconds by phase."""
+        now = astuple(self._times)
+        return tuple(b - a for a, b in zip(self._began, now, strict=True))
 
-    def _watch(self, owner: object, name: str, phase: str) -> None:
-        """The method of this one object, from now on with its time taken."""
-        inner: Callable[..., Any] = getattr(owner, name)
-        seconds = self.seconds
-
-        def timed(*args: Any) -> Any:
-            began = perf_counter()
-            result = inner(*args)
-            seconds[phase] += perf_counter() - began
-            return result
-
-        setattr(owner, name, timed)
+    @property
+    def seconds(self) -> dict[str, float]:
+        return dict(zip(PHASES, self.lap(), strict=True))

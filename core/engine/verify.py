@@ -21,7 +21,7 @@ from ..speculation.acceptance import Acceptance, parse_accept
 from ..speculation.interface import Draft
 from ..tokenizer import Tokenizer
 from ..tokenizer.thinking import find_thinking_marks
-from .scheduler import Part
+from .scheduler import SequenceRows
 from .sequence import Sequence
 
 _MAX_RULES: Final = 64  # that are remembered
@@ -42,7 +42,9 @@ class Verifier(ABC):
         return True
 
     @abstractmethod
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
         1 to the draft's length + 1. Sets `part.n_accepted`.
 
@@ -85,7 +87,9 @@ class Match(Verifier):
     mode = modes.MATCH
     round_chances = ()
 
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         # The loop of `_OneByOne`, written out: plain decoding passes here for every token.
         sequence, draft, n_made = part.sequence, part.draft, 0
         drafted, is_hit = draft.tokens, True
@@ -106,7 +110,7 @@ class Match(Verifier):
         return n_made
 
 
-def tell_rejected(part: Part, events: list[Event]) -> None:
+def tell_rejected(part: SequenceRows, events: list[Event]) -> None:
     """With the token that came instead."""
     rejected = part.draft.tokens[part.n_accepted :]
     if rejected and events and events[-1].token != NO_TOKEN:
@@ -121,7 +125,9 @@ class _Choice(NamedTuple):
 class _OneByOne(Verifier):
     """A verifier that is asked for one row after the other."""
 
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         sequence, draft, n_made = part.sequence, part.draft, 0
         choice = _Choice(-1, is_drafted=True)
         try:
@@ -167,7 +173,9 @@ class Ratio(_OneByOne):
     def picks_every_row(self, sampler: Sampler) -> bool:
         return sampler.is_certain
 
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         if part.sequence.sampler.is_certain:  # the same outcome for less work
             return self._match.accept(part, output, first, events)
         return super().accept(part, output, first, events)

@@ -17,8 +17,6 @@ from .settings import ServerSettings
 
 PUBLIC: Final = frozenset(("/health", "/v1/health"))
 OWNER: Final = "spec.owner"  # in the scope: whose request it is
-FRONT_KEY: Final = "x-spec-front"  # from a front to its replicas
-FRONT_OWNER: Final = "x-spec-owner"
 _METHODS: Final = "GET, POST, OPTIONS"
 _MAX_KEY: Final = 4096  # characters
 
@@ -66,11 +64,7 @@ class Guard:
             )
         if scope["path"] in self._public:
             return
-        if self._settings.front_key:  # whose request it is has been found out already
-            if not _is_same(headers.get(FRONT_KEY, ""), self._settings.front_key):
-                raise ApiError(401, "this is a replica: ask the server in front of it")
-            scope[OWNER] = headers.get(FRONT_OWNER, "")
-        elif self._keys:
+        if self._keys:
             scope[OWNER] = self._owner(headers)
 
     def _owner(self, headers: Headers) -> str:
@@ -85,10 +79,6 @@ class Guard:
         if not owner:
             raise ApiError(401, "Invalid API Key")
         return owner
-
-
-def _is_same(given: str, key: str) -> bool:
-    return hmac.compare_digest(_digest(given[:_MAX_KEY]), _digest(key))
 
 
 def _digest(key: str) -> bytes:

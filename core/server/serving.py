@@ -72,8 +72,10 @@ class Listening(ABC):
             self._end = asyncio.create_task(self._stop())
 
     async def _stop(self) -> None:
-        await self._finish()
-        self._server.should_exit = True
+        try:
+            await self._finish()
+        finally:
+            self._server.should_exit = True
 
     async def _run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -136,30 +138,41 @@ class Serving(Listening):
             self._on_ready()
 
     async def _finish(self) -> None:
-        if self.worker.loaded is not None:
-            await self.worker.drain(self.settings.drain_s)
-            await self._last_words()
-            # The engine may be in a long step: it is not waited for.
-            for each in list(self.service.under_way):
-                each.give_up(UnavailableError("the server is shutting down"))
-            await self._last_words()
-        self.worker.stop()
-
-    async def _last_words(self) -> None:
-        end = time.perf_counter() + _LAST_WORDS_S
-        while self.service.under_way and time.perf_counter() < end:
-            await asyncio.sleep(0.02)
+        await end_requests(self.service)
 
     def _look_after(self, now: float) -> None:
-        """Silent streams say that they are alive; clients that do not read are given up."""
-        doze_if_idle(self.service, remember)
-        for each in list(self.service.under_way):
-            if each.waits_since and now - each.waits_since > self.settings.io_s:
-                self.worker.cancel(each.works)
-                self._hang_up(each.client)
-            elif each.is_silent_since(now - self.settings.ping_s):
-                each.sent_at = now
-                ping(each.mailbox, each.works[0].place)
+        keep_alive(self.service, now)
+
+
+async def end_requests(service: Service) -> None:
+    """At the end of the server: `drain_s` for what is under way, then an error."""
+    worker = service.worker
+    if worker.loaded is not None:
+        await worker.drain(service.settings.drain_s)
+        await _last_words(service)
+        # The engine may be in a long step: it is not waited for.
+        for each in list(service.under_way):
+            each.give_up(UnavailableError("the server is shutting down"))
+        await _last_words(service)
+    worker.stop()
+
+
+async def _last_words(service: Service) -> None:
+    end = time.perf_counter() + _LAST_WORDS_S
+    while service.under_way and time.perf_counter() < end:
+        await asyncio.sleep(0.02)
+
+
+def keep_alive(service: Service, now: float) -> None:
+    """Every second: silent streams send a comment, clients that do not read are given up."""
+    doze_if_idle(service, remember)
+    for each in list(service.under_way):
+        if each.waits_since and now - each.waits_since > service.settings.io_s:
+            service.worker.cancel(each.works)
+            service.hang_up(each.client)
+        elif each.is_silent_since(now - service.settings.ping_s):
+            each.sent_at = now
+            ping(each.mailbox, each.works[0].place)
 
 
 class _Server(uvicorn.Server):

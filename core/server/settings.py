@@ -46,10 +46,8 @@ class ServerSettings:
     reasoning_format: str = "auto"  # how thoughts are told: see `REASONING_FORMATS`
     ssl_key: str | None = None
     ssl_cert: str | None = None
-    # Which of several replicas this is, and what who passes requests on to it has to show.
-    replica: int = 0
+    replica: int = 0  # the number of this one of several
     replicas: int = 1
-    front_key: str = ""
 
     def __post_init__(self) -> None:
         if not (is_loopback(self.host) or self.api_keys or self.is_open):

@@ -106,7 +106,7 @@ async def _erase(request: Request, service: Service, lane: int) -> Response:
         tokens = worker.last_text(lane)
         worker.set_last_text(lane, ())
         n = engine.store.left_of(tokens).n_tokens
-        engine.forget_text(tokens)
+        engine.forget_prefix(tokens)
         return n
 
     n = await _when_free(request, service, lane, erase)

@@ -8,12 +8,13 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..gguf.printable import printable_path
 from .composite import CompositeSpeculator
-from .controller import Controller
-from .costs import CostModel
+from .cost_file import load_costs
 from .interface import Speculator
 from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
-from .plans import FixedPolicy, Policy
+from .policy.controller import Controller
+from .policy.fixed import FixedPolicy
 from .prediction import Prediction
+from .rounds import Policy
 from .table import Setting, make_speculator, resolve_types
 from .trace import Trace
 
@@ -44,7 +45,7 @@ def make_policy(options: SpecOptions) -> Policy:
     if path is None:
         return Controller(trace=trace)
     if path.exists():
-        return Controller(CostModel.load(path), trace)
+        return Controller(load_costs(path), trace)
     if not path.parent.is_dir():
         raise ConfigError(
             f"--spec-costs: {printable_path(path.parent)} is not a folder to write to"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from ..backend.device_loop import DeviceDrafter, DraftLimit
 from ..backend.layers import Floats
 from .interface import Draft, DraftRequest
-from .plans import Late
+from .rounds import Round
 
 NO_LIMIT: Final = DraftLimit()  # nothing is drafted
 
@@ -25,7 +25,7 @@ class RoundPlan:
 
     drafts: bool  # the drafter takes part, and reads on even where it drafts nothing
     limits: dict[int, DraftLimit] = field(default_factory=dict)  # by sequence; others: no draft
-    late: Late = field(default_factory=Late)
+    decided: Round = field(default_factory=Round)
 
     @property
     def longest(self) -> int:
@@ -73,8 +73,8 @@ class DeviceSpeculation(ABC):
         """As in `SequenceEnd`. Without hidden rows the device went beyond the sequence's end."""
 
     @abstractmethod
-    def tell(
-        self, choice: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
+    def settle(
+        self, plan: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
         n_rows: int, n_ctx: int,
     ) -> None:  # fmt: skip
         """A round is over. `ms`: what drafting and the model's step of `n_rows` took."""
@@ -94,8 +94,8 @@ class NoDrafts(DeviceSpeculation):
     ) -> None:
         raise AssertionError("there is no drafter")
 
-    def tell(
-        self, choice: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
+    def settle(
+        self, plan: RoundPlan, outcomes: Sequence[RoundOutcome], ms: tuple[float, float],
         n_rows: int, n_ctx: int,
     ) -> None:  # fmt: skip
         pass

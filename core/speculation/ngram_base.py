@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 from .admissible import admissible
-from .interface import Draft, DraftRequest, SequenceStart, Speculator
+from .interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator
 from .ngram_estimates import LEVELS, Chances, as_int, n_common, refusing_damage
 from .ngram_index import goes_on_from
 
@@ -57,10 +56,6 @@ class NgramText(ABC):
     @abstractmethod
     def check_basis(self, basis: Any, n_offered: int) -> None:
         """Raises likewise if no guess of so many tokens can have been made from it."""
-
-    def knows(self) -> bool:
-        """Whether there could be a guess. It may err on the side of yes."""
-        return True
 
     def close(self, *, is_finished: bool) -> None:
         """No more of it will come: it has ended, or is being read anew."""
@@ -124,7 +119,7 @@ class AgreeingText(NgramText):
         LEVELS.index(basis)
 
 
-class NgramSpeculator(Speculator):
+class NgramSpeculator(Speculator, SavesState):
     """Learns from the text itself, so it needs neither `observe` nor `settle`: a proposal is
     compared with the tokens that follow, even when it lost against another one."""
 
@@ -166,9 +161,6 @@ class NgramSpeculator(Speculator):
         if self.name in blobs:
             self._texts[sequence].load(blobs[self.name])
 
-    def knows(self, ask: DraftRequest) -> bool:
-        return self._caught_up(ask).knows()
-
     def _caught_up(self, ask: DraftRequest) -> NgramText:
         text = self._texts.get(ask.sequence)
         if text is None or not goes_on_from(text.tokens, ask.tokens):
@@ -177,7 +169,6 @@ class NgramSpeculator(Speculator):
         return text
 
     def _draft(self, ask: DraftRequest) -> Draft:
-        began = time.perf_counter()
         text = self._caught_up(ask)
         guess = text.guess(ask.max_draft) if ask.max_draft > 0 else NO_GUESS
         draft = Draft()
@@ -186,7 +177,6 @@ class NgramSpeculator(Speculator):
             draft.tokens, draft.chances = guess.tokens[:n], guess.chances[:n]
             draft.sources = [self.name] * n
             text.offer(draft.tokens)
-        draft.ms[self.name] = 1000 * (time.perf_counter() - began)
         return draft
 
     def _reopen(self, ask: DraftRequest, old: NgramText | None) -> NgramText:

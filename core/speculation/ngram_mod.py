@@ -41,9 +41,6 @@ class ModText(AgreeingText):
         draft = draft[:n_max]
         return Guess(draft, self.chances.of(self.basis, len(draft)))
 
-    def knows(self) -> bool:
-        return self._pool.knows(self._text)
-
     def close(self, *, is_finished: bool) -> None:
         self._pools.finish(self._owner, self._text)
 

@@ -72,10 +72,6 @@ class Pool:
                 del latest[value]
         del self._texts[number]
 
-    def knows(self, text: PoolText) -> bool:
-        """Whether anything has come after its newest tokens before."""
-        return len(text.tokens) >= self.n and self._find(text, len(text.tokens)) is not None
-
     def continue_text(self, text: PoolText, n_max: int) -> tuple[list[int], int]:
         """What comes after its newest tokens, and how far beyond n they agree with the place.
 

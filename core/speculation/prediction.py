@@ -76,21 +76,18 @@ class Prediction(Speculator):
     def __init__(self, eog_ids: Set[int]) -> None:
         self._eog_ids = eog_ids
         self._texts: dict[int, ExpectedText] = {}
-        self.is_wanted = False
 
     def begin(self, opening: SequenceStart) -> None:
         if opening.spec.prediction:
             n_prompt = opening.n_prompt or len(opening.tokens)
             expected = ExpectedText(opening.spec.prediction, n_prompt)
             self._texts[opening.sequence] = expected
-        self.is_wanted = bool(self._texts)
 
     def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(ask) for ask in asks]
 
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
-        self.is_wanted = bool(self._texts)
 
     def _draft(self, ask: DraftRequest) -> Draft:
         text = self._texts.get(ask.sequence)

@@ -14,7 +14,7 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
     If the model has no opinion, the cheap one."""
     n = len(model.tokens)
     if not cheap.tokens:
-        return shortened(model, max_draft)
+        return model.shortened(max_draft)
     if len(cheap.tokens) <= n or cheap.tokens[:n] != model.tokens:
         joined = Draft(
             model.tokens, model.sources, dict(model.ms), model.chances, model.distributions
@@ -29,15 +29,7 @@ def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
         )
     for source, ms in cheap.ms.items():
         joined.ms[source] = joined.ms.get(source, 0.0) + ms
-    return shortened(joined, max_draft)
-
-
-def shortened(draft: Draft, n: int) -> Draft:
-    if len(draft.tokens) <= n:
-        return draft
-    return Draft(
-        draft.tokens[:n], draft.sources[:n], draft.ms, draft.chances[:n], draft.distributions[:n]
-    )
+    return joined.shortened(max_draft)
 
 
 def _chances(cheap: Draft, model: Draft) -> list[float]:

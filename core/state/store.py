@@ -73,6 +73,7 @@ class StateStore:
         *,
         chunk: int,
         batch_invariant: bool = True,
+        reruns_last: bool = False,
     ) -> None:
         """Prompts are cut at multiples of `chunk`.
 
@@ -89,9 +90,9 @@ class StateStore:
             batch_invariant,
         )
         self.is_recurrent, self._shape = bool(shape.delta), shape
-        # A drafter wants the last reused token to run again, for the hidden row that it leaves.
-        # Recurrent states cannot step back: there it is kept with the checkpoint (`carry`).
-        self.reruns_last = False
+        # The last reused token runs again, for the hidden row that it leaves. Recurrent states
+        # cannot step back: there the row is kept with the checkpoint (`carry`).
+        self.reruns_last = reruns_last
         self.n_slots = sizes.n_slots + (sizes.n_checkpoints if self.is_recurrent else 0)
         self.state: State = backend.new_state(
             shape,

@@ -16,7 +16,7 @@ from support.ggml_quantize import ggml_quantize
 from support.random_shapes import Sizes
 from support.sparse_file import write_sparse_qwen35
 
-from nextn.convert.files.output import Output
+from nextn.convert.files.output_file import OutputFile
 from nextn.convert.quantize.block_writers import WRITERS
 from nextn.convert.quantize.native_quantizer import encode
 from nextn.convert.quantize.quantize_file import quantize_file
@@ -81,7 +81,7 @@ def speed(setup: Setup) -> list[Figure]:
         for kind, rates in found.items():
             with open_gguf(source) as file:
                 plan = make_plan(file, QuantizeOptions(find_recipe(kind), is_pure=True))
-                out = Output(setup.folder / "quantised.gguf", overwrite=True)
+                out = OutputFile(setup.folder / "quantised.gguf", overwrite=True)
                 result = quantize_file(file, plan, out, n_threads=setup.threads)
             rates.append(result.source_bytes / result.seconds / 1e6)
     (setup.folder / "quantised.gguf").unlink()

@@ -50,7 +50,7 @@ def _plan(entry: dict[str, Any], sequence: int) -> dict[str, Any] | None:
 
 
 def _lengths(rounds: Sequence[dict[str, Any]], sequence: int) -> Series:
-    pairs = [entry["taken"].get(str(sequence), [0, 0]) for entry in rounds]
+    pairs = [entry["accepted"].get(str(sequence), [0, 0]) for entry in rounds]
     return {"drafted": [float(n) for n, _ in pairs], "taken": [float(n) for _, n in pairs]}
 
 
@@ -72,7 +72,7 @@ def _speed(rounds: Sequence[dict[str, Any]], sequence: int) -> Series:
     for entry in rounds:
         plain = entry["believed"]["steps"][0] / len(entry["chosen"])
         ms = entry.get("step_ms", plain) + sum(entry["draft_ms"].values())
-        tokens = 0.9 * tokens + 1 + entry["taken"].get(str(sequence), [0, 0])[1]
+        tokens = 0.9 * tokens + 1 + entry["accepted"].get(str(sequence), [0, 0])[1]
         time = 0.9 * time + ms / (plain * len(entry["chosen"]))
         values.append(tokens / time)
     return {"reached": values, "plain": [1.0] * len(rounds)}

@@ -12,7 +12,7 @@ import numpy as np
 import nextn.core
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.scheduler import Part
+from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import Synthetic, Verifier
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.runtime import Runtime
@@ -48,7 +48,9 @@ class OwnChances(Verifier):
     def picks_every_row(self, sampler: Sampler) -> bool:
         return False  # as each of its kinds
 
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         kind = self._kinds[part.sequence.id % len(self._kinds)]
         return kind.accept(part, output, first, events)
 

@@ -11,7 +11,7 @@ from typing import Any
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.config import PREFILL_CHUNK, EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.scheduler import Part
+from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import Verifier
 from nextn.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
 from nextn.core.runtime import Runtime
@@ -20,7 +20,8 @@ from nextn.core.speculation.acceptance import MATCH, Acceptance
 from nextn.core.speculation.build import make_policy, make_speculators
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
-from nextn.core.speculation.plans import FixedPolicy, Policy
+from nextn.core.speculation.policy.fixed import FixedPolicy
+from nextn.core.speculation.rounds import Policy, Round
 from nextn.core.speculation.table import resolve_types
 
 from .figures import spread
@@ -49,9 +50,7 @@ def new_engine(
         batch_invariant=runtime.backend.batch_invariant,
         acceptance=acceptance,
     )
-    engine = Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
-    engine.rehearse()
-    return engine
+    return Engine(runtime.model, runtime.backend, runtime.tokenizer, config, drafter=drafter)
 
 
 class Watching(FixedPolicy):
@@ -61,12 +60,13 @@ class Watching(FixedPolicy):
         self.steps: dict[int, list[float]] = {}
         self.drafts: dict[int, list[float]] = {}
 
-    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
+    def observe_step(self, decided: Round | None, n_rows: int, n_ctx: int, ms: float) -> None:
         self.steps.setdefault(n_rows, []).append(ms)
 
     def observe_draft(
-        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
-    ) -> None:
+        self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,
+        n_pending: int = 0,
+    ) -> None:  # fmt: skip
         self.drafts.setdefault(n_tokens, []).append(ms)
 
     def forget(self) -> None:
@@ -147,7 +147,9 @@ class Dictated(Verifier):
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
 
-    def accept(self, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         sequence, draft, n_made, is_hit = part.sequence, part.draft, 0, True
         while is_hit and sequence.stop_reason is None:
             sequence.pick(output, first + n_made)

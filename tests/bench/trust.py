@@ -23,15 +23,15 @@ from typing import Any, Final
 
 from support.benching import SlowTarget
 
-from nextn.cli.bench_running import Plan, compare
+from nextn.cli.bench_running import BenchPlan, compare
 from nextn.core import nano
 from nextn.core.bench.gates import SPEEDUP, Gates
 from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.paired_run import Schedule
 from nextn.core.bench.provenance import provenance
-from nextn.core.bench.record import PromptSet, Report, RunSettings
+from nextn.core.bench.record import BenchReport, PromptSet, RunSettings
 from nextn.core.bench.reporting import configuration_of
-from nextn.core.bench.running import Schedule
-from nextn.core.bench.variants import Variant, common_options, parse_variant
+from nextn.core.bench.variants import SpecVariant, common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
 from nextn.core.runtime import Runtime, load_runtime
 
@@ -43,19 +43,19 @@ KINDS: Final = {"same": LocalTarget, "slow": SlowTarget}
 
 
 def one_run(
-    runtime: Runtime, variant: Variant, kind: str, prompts: PromptSet, schedule: Schedule
+    runtime: Runtime, variant: SpecVariant, kind: str, prompts: PromptSet, schedule: Schedule
 ) -> dict[str, Any]:
     targets = [LocalTarget(runtime, variant), KINDS[kind](runtime, variant)]
     targets[1].name = kind
     configurations = [configuration_of(target, variant) for target in targets]
-    plan = Plan(prompts, RunSettings(max_tokens=N_TOKENS, ignore_eos=True), schedule, GATE, None,
-                lambda _: None)  # fmt: skip
+    plan = BenchPlan(prompts, RunSettings(max_tokens=N_TOKENS, ignore_eos=True), schedule, GATE,
+                     None, lambda _: None)  # fmt: skip
     began = time.perf_counter()
     report = compare(targets, configurations, {}, plan)
     return {"kind": kind, "seconds": round(time.perf_counter() - began, 1), **_found(report)}
 
 
-def _found(report: Report) -> dict[str, Any]:
+def _found(report: BenchReport) -> dict[str, Any]:
     if report.provenance.get("interrupted"):
         raise KeyboardInterrupt
     (times,) = (

@@ -12,9 +12,9 @@ import pytest
 from nextn.cli.app import run
 from nextn.cli.bench_progress import BenchProgress, duration
 from nextn.cli.output import Output
-from nextn.core.bench import running
-from nextn.core.bench.record import Report, Sample
-from nextn.core.bench.tables import markdown
+from nextn.core.bench import paired_run
+from nextn.core.bench.record import BenchReport, Sample
+from nextn.core.bench.tables import TextTable
 
 Capture = pytest.CaptureFixture[str]
 SMALL = ("bench-spec", "--category", "code,edit", "--limit", "2", "-n", "12", "-r", "2", "-t", "1")
@@ -53,9 +53,9 @@ def test_json_holds_all_of_it(capsys: Capture, tmp_path: Path) -> None:
     code, out, _ = bench(capsys, *PAIR, "-o", "json", "--save", str(path), "-q")
     assert code == 0
     value = json.loads(out)
-    report = Report.from_json(value)
+    report = BenchReport.from_json(value)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-    assert Report.from_json(json.loads(path.read_text())) == report
+    assert BenchReport.from_json(json.loads(path.read_text())) == report
     assert len(report.samples) == 16
     assert report.baseline == "none"
     known = report.provenance
@@ -71,7 +71,7 @@ def test_json_holds_all_of_it(capsys: Capture, tmp_path: Path) -> None:
     assert len(value["results"]) == 6  # two configurations, together and in two categories
 
 
-def test_rows_have_the_names_of_llama_bench(capsys: Capture) -> None:
+def test_rows(capsys: Capture) -> None:
     code, out, _ = bench(capsys, *PAIR, "-o", "jsonl", "-q")
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -79,12 +79,6 @@ def test_rows_have_the_names_of_llama_bench(capsys: Capture) -> None:
         ("none", "all"),
         ("mtp:n=3,fixed", "all"),
     ]
-    assert set(rows[0]) >= {
-        "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename",
-        "model_type", "model_size", "model_n_params", "n_threads", "type_k", "type_v", "n_prompt",
-        "n_gen", "n_depth", "test_time", "avg_ns", "avg_ts", "stddev_ts", "samples_ns",
-        "samples_ts",
-    }  # fmt: skip
     assert rows[1]["avg_ts_baseline"] == rows[0]["avg_ts"]
     code, out, _ = bench(capsys, *PAIR, "-o", "csv", "-q")
     table = list(csv.DictReader(out.splitlines()))
@@ -98,7 +92,7 @@ def test_counts_are_the_same_in_two_runs(capsys: Capture) -> None:
     found = []
     for _ in range(2):
         _, out, _ = bench(capsys, *flags, "-o", "json")
-        report = Report.from_json(json.loads(out))
+        report = BenchReport.from_json(json.loads(out))
         for each in report.summaries:
             each.counts.by_source = {
                 name: source._replace(ms=0.0) for name, source in each.counts.by_source.items()
@@ -122,19 +116,20 @@ def test_gates(capsys: Capture) -> None:
 
 
 def test_texts_that_differ_fail(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_target = running.Runner._write
+    run_target = paired_run.PairedRun._write
 
-    def spoil(self: running.Runner, target: Any, *args: Any) -> None:
+    def spoil(self: paired_run.PairedRun, target: Any, *args: Any) -> None:
         before = len(self.samples)
         run_target(self, target, *args)
         for sample in self.samples[before:]:
             if sample.configuration != "none" and sample.prompt == "edit-1" and sample.tokens:
                 sample.tokens[3] = 0
 
-    monkeypatch.setattr(running.Runner, "_write", spoil)
+    monkeypatch.setattr(paired_run.PairedRun, "_write", spoil)
     code, out, err = bench(capsys, *PAIR, "-q")
     assert code == 3
     assert "DIFFER" in out
+    assert "First difference of texts:" in out
     assert (
         "FAIL expect-identical mtp:n=3,fixed: texts differ from the baseline; edit-1: token 4"
         in err
@@ -185,17 +180,17 @@ def test_a_text_that_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_interrupt_keeps_what_there_is(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = running.Runner._write
+    write = paired_run.PairedRun._write
 
-    def interrupted(self: running.Runner, *args: Any) -> None:
+    def interrupted(self: paired_run.PairedRun, *args: Any) -> None:
         if len(self.samples) >= 13:
             raise KeyboardInterrupt
         write(self, *args)
 
-    monkeypatch.setattr(running.Runner, "_write", interrupted)
+    monkeypatch.setattr(paired_run.PairedRun, "_write", interrupted)
     code, out, _ = bench(capsys, *PAIR, "-o", "json", "-q")
     assert code == 130
-    report = Report.from_json(json.loads(out))
+    report = BenchReport.from_json(json.loads(out))
     assert report.provenance["interrupted"]
     assert report.summaries[1].counts.n_samples == 4
     assert report.summaries[1].times.n_blocks == 6
@@ -213,7 +208,7 @@ def test_own_prompts(capsys: Capture, tmp_path: Path) -> None:
     path.write_text('{"text": "def f(x):\\n", "category": "mine"}\n{"turns": ["Add.", "Again."]}\n')
     words = ["bench-spec", "--prompts", str(path), "-n", "8", "-r", "1", "-o", "json", "-q"]
     assert run([*words, "--vs", "mtp:n=2,fixed", "-t", "1"]) == 0
-    report = Report.from_json(json.loads(capsys.readouterr().out))
+    report = BenchReport.from_json(json.loads(capsys.readouterr().out))
     assert report.prompt_set == "mine.jsonl"
     assert report.categories == ["mine", "prompts"]
     assert len(report.samples) == 6
@@ -274,14 +269,14 @@ def test_usage_errors(flags: tuple[str, ...], message: str, capsys: Capture) -> 
 
 
 def test_tables_are_markdown() -> None:
-    lines = list(markdown([["a", "n"], ["x|y", "1.5"], ["z", ""]]))
+    lines = list(TextTable("", ["a", "n"], [["x|y", "1.5"], ["z", ""]]).markdown())
     assert lines == ["| a    |   n |", "|------|----:|", "| x\\|y | 1.5 |", "| z    |     |"]
 
 
 def test_a_long_run_is_announced_once(capsys: Capture) -> None:
     progress = BenchProgress(Output())
     for done, left in ((0.0, None), (0.01, 9000.0), (0.03, 9000.0), (0.04, 8000.0)):
-        progress(running.Progress("repetition 1 of 5", done, left))
+        progress(paired_run.RunProgress("repetition 1 of 5", done, left))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("this will take about 2.5 h more; --limit")
 

@@ -90,7 +90,7 @@ def test_a_broken_rule(tmp_path: Path, capsys: Capture) -> None:
     assert check(str(path), "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["sound"] is False
-    assert "blk.4.nextn.hnorm.weight is missing" in found["failed"][0]
+    assert "a tensor is missing: blk.4.nextn.hnorm.weight" in found["failed"][0]
     assert "trials" not in found
 
 
@@ -101,7 +101,7 @@ def test_a_text_that_is_not_the_same(
         def __call__(self, token: int, source: str, output: Any, row: int) -> None:
             super().__call__(token + (len(self.rows) == 7), source, output, row)
 
-    from nextn.convert.check import trial
+    from nextn.convert.verify import trial
 
     monkeypatch.setattr(trial, "Witness", Lying)
     assert check(str(tiny("qwen3").path), "-n", "12") == 1

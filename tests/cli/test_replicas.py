@@ -1,4 +1,4 @@
-"""`spec serve --replicas 2` as people start, hurt and end it. With the bundled model."""
+"""`spec serve --replicas` as its users start, hurt and end it. With the bundled model."""
 
 from __future__ import annotations
 
@@ -7,44 +7,62 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-import typer
+from support.serving import Client
 
 from nextn.cli.options import PlaceOptions
-from nextn.cli.scale_options import place_of, place_on_ray, read_ray
-from nextn.core.server.replicas.ray_fleet import RayPlan
+from nextn.cli.scale_options import (
+    MAX_REPLICAS,
+    ScaleOptions,
+    cpus_of,
+    gpus_of,
+    place_in_replica,
+)
 
 REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 LONG: dict[str, object] = {"prompt": "a = ", "ignore_eos": True, "n_predict": 1200}
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="an extra: nextn[ray]")
 
 
 @contextlib.contextmanager
-def serving(*args: str, how: tuple[str, ...] = ("--replicas", "2")) -> Iterator[
+def serving(
+    *args: str, how: Sequence[str] = ("--replicas", "2"), env: dict[str, str] | None = None
+) -> Iterator[
     tuple[subprocess.Popen[str], int]
 ]:  # fmt: skip
     command = [*REAL, "serve", "--port", "0", "-np", "4", *how, *args]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        env=os.environ | (env or {}),
+    )  # fmt: skip
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.search(r"ready +http://127\.0\.0\.1:(\d+) \(2 replicas of 4 slots\)", line)
+        found = re.search(r"ready +http://127\.0\.0\.1:(\d+) \((2 replicas of )?4 slots\)", line)
         assert found, line
         yield process, int(found[1])
     finally:
-        process.kill()
+        process.terminate()  # a killed one leaves Ray's folder behind
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
         process.communicate()
 
 
@@ -54,110 +72,195 @@ def ask(port: int, **body: object) -> http.client.HTTPResponse:
     return connection.getresponse()
 
 
-def replicas_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [each for each in children if "cli.replica" in " ".join(each.cmdline())]
-
-
-def health(port: int) -> list[str]:
+def get(port: int, path: str) -> Any:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/health")
-    found: list[str] = json.loads(connection.getresponse().read())["replicas"]
-    return found
+    connection.request("GET", path)
+    return connection.getresponse().read()
 
 
-def test_one_is_killed_under_load() -> None:
-    with serving() as (process, port):
-        alone = json.loads(ask(port, **LONG, temperature=0).read())["content"]
-        statuses: list[int] = []
-
-        def stream(_: int) -> str:
-            response = ask(port, **LONG, temperature=0, stream=True)
-            statuses.append(response.status)
-            events = [json.loads(part[6:]) for part in response.read().strip().split(b"\n\n")]
-            text = "".join(event.get("content", "") for event in events)
-            assert alone.startswith(text)
-            if "error" in events[-1]:
-                assert "gone away" in events[-1]["error"]["message"]
-                return "told"
-            assert text == alone
-            return "whole"
-
-        def tell(_: int) -> str:
-            """Nothing of it has been sent when the replica dies: another one is asked."""
-            response = ask(port, **LONG, temperature=0)
-            statuses.append(response.status)
-            assert json.loads(response.read())["content"] == alone
-            return "whole"
-
-        with ThreadPoolExecutor(10) as pool:
-            streams = [pool.submit(stream, n) for n in range(6)]
-            wholes = [pool.submit(tell, n) for n in range(4)]
-            time.sleep(0.4)
-            replicas_of(process)[0].send_signal(signal.SIGKILL)
-            found = [each.result() for each in streams + wholes]
-        assert set(statuses) == {200}
-        assert "whole" in found
-        end = time.perf_counter() + 15
-        while health(port) != ["ready", "ready"]:
-            assert time.perf_counter() < end
-            time.sleep(0.05)
-        assert json.loads(ask(port, **LONG, temperature=0).read())["content"] == alone
-        assert process.stderr is not None
-        assert re.match(r"replica \d: it has ended \(Killed\); starting", process.stderr.readline())
+def replicas_of(process: subprocess.Popen[str] | psutil.Process) -> list[psutil.Process]:
+    """Ray names them after the deployment."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in children if "ray::ServeReplica:nextn-" in " ".join(each.cmdline())]
 
 
+def wait_until_ready(port: int, seconds: float = 60) -> None:
+    end = time.perf_counter() + seconds
+    while json.loads(get(port, "/health")).get("replicas") != ["ready", "ready"]:
+        assert time.perf_counter() < end
+        time.sleep(0.1)
+
+
+def leftovers() -> list[Path]:
+    return [*Path(tempfile.gettempdir()).glob("spec-ray-*")]
+
+
+def events_of(raw: bytes) -> list[dict[str, Any]]:
+    return [json.loads(part[6:]) for part in raw.strip().split(b"\n\n")]
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join(event.get("content", "") for event in events)
+
+
+def check_one_killed_under_load(
+    process: subprocess.Popen[str], port: int, replicas: list[psutil.Process]
+) -> None:
+    """Two streams on each replica, and answers of which nothing has been sent yet."""
+    assert len(replicas) == 2
+    body = LONG | {"n_predict": 6000, "temperature": 0}
+    alone = json.loads(ask(port, **body).read())["content"]
+    streams = [ask(port, **body, stream=True, id_slot=slot) for slot in (0, 1, 4, 5)]
+    first = [stream.readline() + stream.readline() for stream in streams]
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(lambda: ask(port, **body).read()) for _ in range(4)]
+        rests = [pool.submit(stream.read) for stream in streams]
+        time.sleep(0.1)
+        replicas[0].send_signal(signal.SIGKILL)
+        found = [events_of(a + b.result()) for a, b in zip(first, rests, strict=True)]
+        assert {json.loads(each.result())["content"] for each in answers} == {alone}
+    broken = ["error" in events[-1] for events in found]
+    assert broken in ([True, True, False, False], [False, False, True, True])
+    for events in found:
+        assert alone.startswith(text_of(events))
+        if "error" in events[-1]:
+            assert "gone away" in events[-1]["error"]["message"]
+        else:
+            assert text_of(events) == alone
+    assert process.stderr is not None
+    assert re.match(r"replica \d is lost; Ray starts another one", process.stderr.readline())
+    wait_until_ready(port)
+    for slot in (0, 4):
+        assert json.loads(ask(port, **body, id_slot=slot).read())["content"] == alone
+
+
+def check_as_a_single_server(client: Client) -> None:
+    body = {"prompt": "def add(a, b):", "n_predict": 40, "temperature": 0.8, "seed": 7}
+    chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20, "seed": 1}
+    with serving("-c", "8000", how=()) as (_, port):
+        server = Client(port)
+        for path, asked in (
+            ("/completion", body),
+            ("/completion", body | {"stream": True, "n_probs": 2}),
+            ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", chat | {"stream": True}),
+            ("/v1/completions", {"prompt": ["a", "b"], "n": 2, "seed": 3, "max_tokens": 9}),
+            ("/tokenize", {"content": "def add"}),
+            ("/completion", {"prompt": 5}),
+            ("/nowhere", {}),
+        ):
+            found = [each.request("POST", path, asked) for each in (client, server)]
+            assert lasting(found[0]) == lasting(found[1])
+
+
+MOMENTARY = re.compile(
+    r'"(id|created|id_slot)": ?("[^"]*"|\d+)|"timings": ?\{[^}]*\}|"[a-z_]*_details": ?\{[^}]*\}'
+)
+
+
+def lasting(reply: tuple[int, Any, http.client.HTTPResponse]) -> tuple[int, str | None, str]:
+    """Status, content type and text, without what depends on the moment."""
+    status, value, response = reply
+    text = value if isinstance(value, str) else json.dumps(value)
+    return status, response.getheader("content-type"), MOMENTARY.sub("", text)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_replicas_of_which_one_is_killed() -> None:
+    before = leftovers()
+    with serving("-c", "8000", "--metrics") as (process, port):
+        check_as_a_single_server(Client(port))
+        check_one_killed_under_load(process, port, replicas_of(process))
+        metrics = get(port, "/metrics").decode()
+        assert 'nextn:replica_up{replica="1"} 1' in metrics
+        assert "nextn:replica_restarts_total 1" in metrics
+        replicas = replicas_of(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.communicate() == ("", "")
+    assert not psutil.wait_procs(replicas, 8)[1]
+    assert leftovers() == before
+
+
+@needs_ray
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_busy_replicas(number: int) -> None:
     with serving("--spec-type", "none", "-c", "100000") as (process, port):
         body = LONG | {"n_predict": 90000}
         responses = [ask(port, **body, stream=True, id_slot=slot) for slot in (0, 1, 4)]
-        told: list[bytes] = []
+        rests: list[bytes] = []
         for response in responses:
             assert response.readline()
         readers = [
-            threading.Thread(target=lambda each=each: told.append(each.read()))
+            threading.Thread(target=lambda each=each: rests.append(each.read()))
             for each in responses
         ]
         for reader in readers:
             reader.start()
-        children, began = replicas_of(process), time.perf_counter()
+        replicas = replicas_of(process)
         process.send_signal(number)
-        assert process.wait(10) == 0
-        assert time.perf_counter() - began < 5.5
+        assert process.wait(30) == 0
         for reader in readers:
             reader.join(5)
-        for text in told:
-            last = json.loads(text.strip().split(b"\n\n")[-1][6:])
+        assert len(rests) == 3
+        for rest in rests:
+            last = json.loads(rest.strip().split(b"\n\n")[-1][6:])
             assert last.get("stop") or last["error"]["code"] == 503
-        assert not psutil.wait_procs(children, 3)[1]
+        assert not psutil.wait_procs(replicas, 8)[1]
         assert process.communicate() == ("", "")
 
 
+@needs_ray
+@pytest.mark.slow
 def test_two_interrupts_end_them_at_once() -> None:
-    with serving("--spec-type", "none") as (process, port):
-        response = ask(port, **LONG, stream=True)
+    with serving("--spec-type", "none", "-c", "100000") as (process, port):
+        response = ask(port, **LONG | {"n_predict": 90000}, stream=True)
         assert response.readline()
-        children, began = replicas_of(process), time.perf_counter()
+        replicas, began = replicas_of(process), time.perf_counter()
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
-        assert time.perf_counter() - began < 3
-        assert not psutil.wait_procs(children, 8)[1]
+        assert time.perf_counter() - began < 6
+        assert not psutil.wait_procs(replicas, 8)[1]
 
 
-def test_what_is_wrong_is_said_once(real_spec: Run, tmp_path: Path) -> None:
+@needs_ray
+@pytest.mark.slow
+def test_a_client_that_leaves() -> None:
+    """Its slot is free within a step."""
+    with serving("--spec-type", "none", "-c", "100000") as (_, port):
+        for streams in (True, False):
+            connections = []
+            for slot in (1, 6):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                body = LONG | {"n_predict": 90000, "id_slot": slot, "stream": streams}
+                connection.request("POST", "/completion", json.dumps(body))
+                connections.append(connection)
+            wait_for_busy(port, {1, 6})
+            for connection in connections:
+                connection.close()
+            wait_for_busy(port, set())
+
+
+def wait_for_busy(port: int, wanted: set[int]) -> None:
+    end = time.perf_counter() + 10
+    while {s["id"] for s in json.loads(get(port, "/slots")) if s["is_processing"]} != wanted:
+        assert time.perf_counter() < end
+        time.sleep(0.05)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_is_one_line(real_spec: Run, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + b"\xff" * 100)
     for args, code, said in (
         (["-m", str(bad)], 1, "bad.gguf"),
         (["--chat-template", "none_of_it"], 2, "none_of_it"),
         (["-c", "100000000", "-np", "200"], 2, "smaller -c"),
-        (["--ray", "replicas=2"], 2, "--replicas and --ray exclude each other"),
-        (["--device", "cuda:0,1"], 2, "--replicas and --device cuda:0,1 exclude each other"),
-        (["--device", "cuda:0-3"], 2, "--replicas and --device cuda:0-3 exclude each other"),
-        (["--device", "cuda:0-x"], 2, "several GPUs are called cuda:0,1 or cuda:0-3"),
     ):
         done = real_spec("serve", "--port", "0", "--replicas", "2", *args)
         assert (done.returncode, done.stdout) == (code, ""), (args, done.stderr)
@@ -166,40 +269,110 @@ def test_what_is_wrong_is_said_once(real_spec: Run, tmp_path: Path) -> None:
         assert said in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "plan"),
-    [
-        ("", RayPlan()),
-        ("replicas=3", RayPlan(3)),
-        (" replicas = 4 , cpus=2.5,gpus=1,address=auto", RayPlan(4, 2.5, 1.0, "auto")),
-        ("address=ray://head:10001", RayPlan(address="ray://head:10001")),
-    ],
-)
-def test_what_ray_is_told(text: str, plan: RayPlan) -> None:
-    assert read_ray(text) == plan
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "ray://no.such.host.invalid:1"])
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there(real_spec: Run, address: str) -> None:
+    done = real_spec("serve", "--port", "0", "--ray-address", address)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert f"no Ray cluster at {address}: " in line
 
 
-@pytest.mark.parametrize(
-    "text", ["replicas", "replicas=x", "replicas=0", "cpus=-1", "cpus=nan", "nodes=3", "=3"]
-)
-def test_bad_plans_for_ray(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="--ray"):
-        read_ray(text)
-
-
-def test_ray_is_asked_for_by_name(real_spec: Run, tmp_path: Path) -> None:
+def test_ray_is_not_installed(real_spec: Run, tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('not installed')\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    done = real_spec("serve", "--ray", "replicas=2", PYTHONPATH=path)
+    done = real_spec("serve", "--replicas", "2", PYTHONPATH=path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "spec: error: --ray needs Ray Serve: pip install 'nextn[ray]'\n"
+    assert done.stderr == "spec: error: --replicas needs Ray Serve: pip install 'nextn[ray]'\n"
 
 
-def test_where_replicas_compute() -> None:
-    assert place_of(PlaceOptions(threads=3), 1, 2).threads == 3
-    assert (place_of(PlaceOptions(), 1, 1000).threads or 0) == 1
-    assert place_of(PlaceOptions(device="torch:cuda"), 1, 2).device == "torch:cuda:1"
-    assert place_of(PlaceOptions(device="cuda"), 1, 2).device == "cuda:1"
-    assert place_of(PlaceOptions(device="torch:cuda:0"), 1, 2).device == "torch:cuda:0"
-    assert place_on_ray(PlaceOptions(), 2.5).threads == 3
-    assert place_on_ray(PlaceOptions(device="torch:cuda"), 1).device == "torch:cuda"
+def test_flags_that_are_wrong(real_spec_here: Run) -> None:
+    for args, said in (
+        (["--replicas", "0"], "--replicas"),
+        (["--replicas", "2", "--replica-cpus", "nan"], "--replica-cpus"),
+        (["--replicas", "2", "--replica-gpus", "-1"], "--replica-gpus"),
+        (["--replicas", "2", "--device", "cuda:0-x"], "several GPUs are called cuda:0,1"),
+    ):
+        done = real_spec_here("serve", *args)
+        assert (done.returncode, done.stdout) == (2, ""), (args, done.stderr)
+        (line,) = done.stderr.splitlines()
+        assert said in line
+
+
+def test_what_each_replica_gets() -> None:
+    many = ScaleOptions(replicas=MAX_REPLICAS)
+    assert not ScaleOptions().uses_ray
+    assert many.uses_ray
+    assert ScaleOptions(ray_address="auto").uses_ray
+    assert cpus_of(many) >= 1
+    assert cpus_of(ScaleOptions(replicas=2, ray_address="auto")) == 1
+    assert cpus_of(ScaleOptions(replicas=2, replica_cpus=2.5)) == 2.5
+    assert [gpus_of(many, name) for name in ("cpu", "cuda", "torch:cuda")] == [0, 1, 1]
+    assert gpus_of(many, "cuda:0-3") == 4
+    assert gpus_of(ScaleOptions(replicas=2, replica_gpus=0.5), "cuda") == 0.5
+
+
+def test_the_threads_of_a_replica() -> None:
+    assert place_in_replica(PlaceOptions(), 2.5).threads == 3
+    assert place_in_replica(PlaceOptions(), 0).threads == 1
+    assert place_in_replica(PlaceOptions(threads=7), 2).threads == 7
+    assert place_in_replica(PlaceOptions(device="cuda"), 2) == PlaceOptions(device="cuda")
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """The address of a Ray cluster of two nodes on this machine."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    common = ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", "--block"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    head = ["--head", f"--port={address.rpartition(':')[2]}", "--node-ip-address=127.0.0.1"]
+    folder = tempfile.mkdtemp(prefix="two-nodes-")  # a short path: Ray makes sockets in it
+    starts = [
+        [*head, "--include-dashboard=false", f"--temp-dir={folder}"],
+        [f"--address={address}", "--node-ip-address=127.0.0.1"],
+    ]
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for args in starts:
+            command = [*ray, "start", *args, *common]
+            log = (tmp_path / f"node{len(nodes)}").open("wb")
+            nodes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
+            wait_for_line(tmp_path / f"node{len(nodes) - 1}", b"Ray runtime started")
+        yield address, [psutil.Process(node.pid) for node in nodes]
+    finally:
+        for node in reversed(nodes):
+            for each in [*psutil.Process(node.pid).children(recursive=True), node]:
+                with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    each.kill()
+            node.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for_line(log: Path, line: bytes, seconds: float = 60) -> None:
+    end = time.perf_counter() + seconds
+    while line not in log.read_bytes():
+        assert time.perf_counter() < end, log.read_text()
+        time.sleep(0.1)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes(two_nodes: tuple[str, list[psutil.Process]]) -> None:
+    """One CPU a node, so that each has a replica; the server process has none of them."""
+    address, nodes = two_nodes
+    env = {"RAY_AUTH_MODE": "disabled"}
+    with serving("-c", "8000", "--ray-address", address, env=env) as (process, port):
+        replicas = [each for node in nodes for each in replicas_of(node)]
+        assert [len(replicas_of(node)) for node in nodes] == [1, 1]
+        check_one_killed_under_load(process, port, replicas)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.communicate() == ("", "")
+    assert not psutil.wait_procs([each for node in nodes for each in replicas_of(node)], 20)[1]
+    with serving("--ray-address", address, env=env) as (process, port):
+        process.kill()  # its replicas notice it
+        process.wait()
+        assert not psutil.wait_procs([each for node in nodes for each in replicas_of(node)], 30)[1]

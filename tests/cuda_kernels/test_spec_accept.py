@@ -17,7 +17,7 @@ from support.picking_rows import requests_of
 from nextn.core.backend import step as host_step
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.picking import UNSURE
-from nextn.core.engine.scheduler import Part
+from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.sequence import Sequence
 from nextn.core.engine.verify import Match, Synthetic, Verifier
 from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
@@ -85,7 +85,7 @@ class Text:
     ) -> tuple[list[int], int]:
         """Tokens made, and how many of them were drafted. A row without a pick is broken here."""
         verifier = verifier or Match()
-        part = Part(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
+        part = SequenceRows(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
         part.max_draft = len(draft)
         part.add_draft(Draft(draft, ["x"] * len(draft)))
         nan = np.full((len(picked), 4), np.nan, np.float32)

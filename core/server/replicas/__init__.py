@@ -1,1 +1,1 @@
-"""Several replicas of a server behind one address."""
+"""Several model replicas behind one address, run by Ray Serve."""

@@ -17,7 +17,7 @@ from ...sampling.draft_sampler import make_draft_sampler
 from ...state.fingerprint import model_fingerprint
 from ...state.prefix_export import Origin, PrefixExport, export_prefix, import_prefix
 from ...state.snapshot import SequenceSnapshot
-from ..interface import Draft, DraftRequest, SequenceStart, Speculator
+from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator
 from ..options import DRAFT
 from .draft_model_round import DraftedSequence, DraftInProgress, DraftModelRound
 from .draft_model_state import DraftState, ReadSequence, draft_sizes, load_reading, save_reading
@@ -42,9 +42,9 @@ def make(setting: Setting) -> DraftModel:
     return DraftModel(setting, draft, language, model_fingerprint(draft.file))
 
 
-class DraftModel(Speculator):
+class DraftModel(Speculator, SavesState):
     name = DRAFT
-    is_model = True
+    is_network = True
 
     def __init__(
         self, setting: Setting, draft: LoadedModel, language: VocabularyBridge, model_id: str = ""
@@ -139,7 +139,7 @@ class DraftModel(Speculator):
         except (FileFormatError, ConfigError):
             return
 
-    def forget_text(self, tokens: Sequence[int]) -> None:
+    def forget_prefix(self, tokens: Sequence[int]) -> None:
         self._recover()
         self._state.store.prefixes.forget(self._ids_of(tokens))
 

@@ -19,7 +19,7 @@ from ...backend.step import Ints, Step, StepArrays
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
-from ..interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
+from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
 from ..per_text import BY_DEFAULT
 from .chained_heads import ChainedHeadsLoop
 from .draft_vocab import choose_tokens
@@ -39,8 +39,9 @@ class _Settings(DraftSettings):
     picker: DraftSampler
 
 
-class HiddenStateDrafter(Speculator):
-    is_model = True
+class HiddenStateDrafter(Speculator, SavesState):
+    is_network = True
+    reruns_last = True
     n_trial = RECENT
 
     def __init__(self, name: str, networks: Sequence[DraftNetwork], setting: Setting) -> None:
@@ -63,7 +64,6 @@ class HiddenStateDrafter(Speculator):
 
     def attach(self, store: StateStore) -> None:
         self._store = store
-        store.reruns_last = True
         self._steps = _Steps(self._network, store, self._max_rows)
         self._run = self._compile(store)
 
@@ -182,7 +182,7 @@ class HiddenStateDrafter(Speculator):
         is_plain = len(self._networks) == 1 and self._network.encode is None
         return is_plain and not BY_DEFAULT.is_by_ratio(self._options) and self._n_min <= 1
 
-    def round_drafter(self) -> DeviceDrafter:
+    def device_drafter(self) -> DeviceDrafter:
         network = self._network
         return DeviceDrafter(
             network.forward, network.tap, max(self.longest, 1), network.vocab_subset

@@ -16,8 +16,8 @@ from support.hub import COMMIT, Hub, serve_hub
 
 from nextn.convert.checkpoint import RemoteError, open_checkpoint, open_place
 from nextn.convert.checkpoint.folder import read_checkpoint
-from nextn.convert.checkpoint.http import Client
-from nextn.convert.checkpoint.remote import Repository, RepositoryName, parse_repository
+from nextn.convert.checkpoint.http import HttpClient
+from nextn.convert.checkpoint.repository import Repository, RepositoryName, parse_repository
 from nextn.core.errors import FileFormatError
 
 NAME = RepositoryName("owner/name")
@@ -51,7 +51,9 @@ def hub(files: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 
 def quick(hub: Hub, **settings: Any) -> Repository:
-    client = Client(hub.endpoint, **({"pause_s": 0.001, "timeout_s": 5, "retries": 3} | settings))
+    client = HttpClient(
+        hub.endpoint, **({"pause_s": 0.001, "timeout_s": 5, "retries": 3} | settings)
+    )
     return Repository(NAME, client)
 
 
@@ -80,7 +82,7 @@ def test_through_a_proxy(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is told the whole address; what is on this machine is asked without it."""
     monkeypatch.setenv("http_proxy", hub.endpoint)
     monkeypatch.delenv("no_proxy", raising=False)
-    place = Repository(NAME, Client("http://hub.example:8000", "secret"))
+    place = Repository(NAME, HttpClient("http://hub.example:8000", "secret"))
     assert read_checkpoint(place).config == {"model_type": "qwen3"}
     asked = [(path, headers) for path, headers in hub.requests if not path.startswith("/store/")]
     assert all(path.startswith("http://hub.example:8000/") for path, _ in asked)
@@ -263,7 +265,7 @@ def test_a_failure_is_one_line(
 
 
 def test_https_is_never_left(hub: Hub) -> None:
-    client = Client(hub.endpoint)
+    client = HttpClient(hub.endpoint)
     with pytest.raises(RemoteError, match="redirects from https to 'http://b/c', which is not"):
         client._next("https://a/b", "http://b/c", "owner/name")
     assert client._next("https://a/b", "/c?d", "x") == "https://a/c?d"
@@ -278,9 +280,9 @@ def test_a_silent_server_and_none_at_all(hub: Hub) -> None:
         closed.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
         with pytest.raises(RemoteError, match=r"owner/name: 127\.0\.0\.1 cannot be reached: "):
-            Repository(NAME, Client(nowhere, pause_s=30))  # and nobody waits for it
+            Repository(NAME, HttpClient(nowhere, pause_s=30))  # and nobody waits for it
     with pytest.raises(RemoteError, match="no address of a server"):
-        Client("huggingface.co")
+        HttpClient("huggingface.co")
 
 
 def test_a_changed_file_is_noticed(hub: Hub) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from nextn.convert.checkpoint.byte_source import LocalSource
 from nextn.convert.checkpoint.safetensors import MAX_HEADER_BYTES, StoredTensor, read_tensors
-from nextn.convert.checkpoint.source import LocalSource
 from nextn.core.errors import FileFormatError
 
 

@@ -14,10 +14,9 @@ from support.llama_cpp import LlamaCpp
 from support.tiny_heads import TinyHead, build_head
 from support.tiny_models import TinyModel, build_tiny
 
-from nextn.convert.files.attach import default_type
-from nextn.convert.files.output import Output, write
-from nextn.convert.files.separate import detach, extract
-from nextn.convert.files.sharding import merge, open_shards, split
+from nextn.convert.files.attach_head import default_type
+from nextn.convert.files.output_file import OutputFile, write
+from nextn.convert.files.recombine import detach, extract, merge, open_shards, split
 from nextn.core import nano
 from nextn.core.errors import ConfigError, ModelError, NextnError
 from nextn.core.gguf.quants import find_format
@@ -37,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def apart(path: Path, how: Any, out: Path) -> Path:
     with open_gguf(path) as file:
-        how(file, Output(out, True))
+        how(file, OutputFile(out, True))
     return out
 
 
@@ -95,20 +94,20 @@ def test_shards_come_out_as_one_file_or_as_shards(made: Made, tmp_path: Path) ->
     head = made("deepseek2")
     attach_to(head.trunk, head.checkpoint, tmp_path / "whole.gguf")
     with open_gguf(head.trunk) as file:
-        parts = split(file, Output(tmp_path / "part.gguf", max_bytes=80_000))
+        parts = split(file, OutputFile(tmp_path / "part.gguf", max_bytes=80_000))
     assert len(parts) > 2
     attach_to(parts[1], head.checkpoint, tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     with open_gguf(tmp_path / "whole.gguf") as file:
-        more = split(file, Output(tmp_path / "more.gguf", max_bytes=80_000))
+        more = split(file, OutputFile(tmp_path / "more.gguf", max_bytes=80_000))
     with open_gguf(more[0]) as file, pytest.raises(ConfigError, match="its own shards"):
-        split(file, Output(tmp_path / "more.gguf", True, 90_000))
+        split(file, OutputFile(tmp_path / "more.gguf", True, 90_000))
     with pytest.raises(ConfigError, match="is no part of the set of"):
         open_shards([more[0], parts[0]])
     with pytest.raises(ConfigError, match="is a whole file: there is nothing to merge"):
         open_shards([tmp_path / "whole.gguf"])
     with open_shards([more[2], more[0]]) as file:
-        assert merge(file, Output(tmp_path / "merged.gguf")) == [tmp_path / "merged.gguf"]
+        assert merge(file, OutputFile(tmp_path / "merged.gguf")) == [tmp_path / "merged.gguf"]
     assert (tmp_path / "merged.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
 
@@ -339,7 +338,7 @@ def test_an_interrupted_replacement_keeps_the_old_file_alone(tiny: Tiny, tmp_pat
         raise KeyboardInterrupt
 
     with open_gguf(path) as file, pytest.raises(KeyboardInterrupt):
-        detach(file, Output.in_place(file), stop)
+        detach(file, OutputFile.in_place(file), stop)
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_bytes() == tiny("qwen35", mtp=True).path.read_bytes()
 
@@ -353,11 +352,11 @@ def test_in_place_leaves_the_old_file_as_a_backup(
     whole, path = tiny("qwen35", mtp=True).path, tmp_path / "m.gguf"
     path.write_bytes(whole.read_bytes())
     with open_gguf(path) as file:
-        detach(file, Output.in_place(file))
+        detach(file, OutputFile.in_place(file))
     assert (tmp_path / "m.gguf.bak").read_bytes() == whole.read_bytes()
     assert len(contents(path)) < len(contents(whole))
     with open_gguf(path) as file, pytest.raises(ConfigError, match=r"m.gguf.bak exists"):
-        Output.in_place(file)
+        OutputFile.in_place(file)
 
 
 def refuse(*_: object) -> None:
@@ -375,13 +374,13 @@ def test_a_full_disk_is_seen_before_anything_is_written(
         open_gguf(tiny("qwen35", mtp=True).path) as file,
         pytest.raises(NextnError, match=r"has 0 MB free, \d MB are needed"),
     ):
-        detach(file, Output(tmp_path / "o.gguf"))
+        detach(file, OutputFile(tmp_path / "o.gguf"))
     assert not list(tmp_path.iterdir())
 
 
 def written(file: GgufFile, path: Path, **more: Any) -> None:
     key = "general.architecture"
-    write(Output(path, **more), {key: file.metadata.typed(key)}, [], [file])
+    write(OutputFile(path, **more), {key: file.metadata.typed(key)}, [], [file])
 
 
 def test_places_that_cannot_be_written_to(tiny: Tiny, tmp_path: Path) -> None:
@@ -406,5 +405,5 @@ def test_places_that_cannot_be_written_to(tiny: Tiny, tmp_path: Path) -> None:
                 written(file, path, overwrite=True)
         written(file, other, overwrite=True)
     with open_gguf(link) as file, pytest.raises(ConfigError, match="is a symbolic link to"):
-        Output.in_place(file)
+        OutputFile.in_place(file)
     assert model.read_bytes() == tiny("qwen35").path.read_bytes()

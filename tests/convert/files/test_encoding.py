@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nextn.convert.files.encoding import check_type
-from nextn.convert.files.sharding import parse_size
+from nextn.convert.files.head_types import check_type
+from nextn.convert.files.recombine import parse_size
 from nextn.convert.quantize.native_quantizer import ENCODED, encode
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.quants import find_format

@@ -15,7 +15,7 @@ from support.running import PAGES, load, random_tokens
 from support.tiny_heads import KINDS, TinyHead, build_head, write_qwen_checkpoint
 from support.tiny_models import WITH_MTP, TinyModel
 
-from nextn.convert.heads.table import FAMILIES
+from nextn.convert.heads.family_table import FAMILIES
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.reader import open_gguf

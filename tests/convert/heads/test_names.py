@@ -18,9 +18,9 @@ from support.tiny_models import write
 from support.vocab import N_VOCAB, tokenizer_metadata
 
 from nextn.convert.checkpoint import open_checkpoint
+from nextn.convert.heads.family_table import find_mtp_family
 from nextn.convert.heads.from_checkpoint import read_checkpoint_head
-from nextn.convert.inspect.families import find_family
-from nextn.convert.inspect.hf_names import missing_of, sort_layers
+from nextn.convert.verify import examine, open_anything
 from nextn.core.errors import ModelError
 from nextn.core.gguf.reader import open_gguf
 
@@ -202,16 +202,17 @@ def test_no_name_is_passed_over(architecture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", HEADS)
-def test_the_doctor_finds_the_head(architecture: str, tmp_path: Path) -> None:
+def test_inspect_finds_the_head(architecture: str, tmp_path: Path) -> None:
     """In the checkpoint, and in the file that got it."""
     source = checkpoint(tmp_path / "hub", architecture, tensors_of(architecture))
-    layers = sort_layers(tensors_of(architecture), 2)
-    assert list(layers.heads) == [0]
-    assert missing_of(layers.heads[0], layers) == []
+    report = examine(open_anything(str(source)))
+    assert report.layers is not None
+    assert report.layers.heads == 1
+    assert report.drafters[0].works, report.findings
     attach_to(trunk(tmp_path / "trunk.gguf", architecture), source, tmp_path / "out.gguf")
     found = contents(tmp_path / "out.gguf")
     stems = {name.split(".", 2)[2].rpartition(".")[0] for name in found if "blk.2." in name}
-    assert find_family(architecture).missing(stems) == []
+    assert find_mtp_family(architecture).missing(stems) == []
 
 
 def test_arrays_of_layers_go_on(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from support.running import random_tokens
 from support.tiny_heads import TinyHead, build_head
 
 from nextn.convert.checkpoint import open_checkpoint
-from nextn.convert.heads.blocks import Manners, read_block
-from nextn.convert.heads.table import FAMILIES
-from nextn.convert.heads.weights import CheckpointWeights
+from nextn.convert.heads.checkpoint_weights import CheckpointWeights
+from nextn.convert.heads.family_table import FAMILIES
+from nextn.convert.heads.head_block import TargetStyle, read_block
 from nextn.core.errors import ModelError
 
 Edit = Callable[[dict[str, torch.Tensor]], None]
@@ -193,7 +193,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(
 # Conventions of the target -----------------------------------------------------------------------
 
 
-def blocks_with(head: TinyHead, manners: Manners) -> dict[str, Any]:
+def blocks_with(head: TinyHead, manners: TargetStyle) -> dict[str, Any]:
     family = FAMILIES[head.kind.architecture]
     with open_checkpoint(head.checkpoint) as checkpoint:
         weights = CheckpointWeights(checkpoint)
@@ -204,25 +204,25 @@ def blocks_with(head: TinyHead, manners: Manners) -> dict[str, Any]:
 
 def test_manners_follow_the_target() -> None:
     old = ["blk.0.attn_kv_b.weight", "blk.0.attn_q.weight"]
-    assert not Manners.of(old).splits_kv_b
-    assert Manners.of([*old, "blk.0.attn_k_b.weight"]).splits_kv_b
-    assert Manners.of(["blk.1.ffn_gate_up_exps.weight"]).fuses_gate_up
-    assert Manners.of(["blk.0.attn_qkv.weight"]).fuses_qkv
+    assert not TargetStyle.of(old).splits_kv_b
+    assert TargetStyle.of([*old, "blk.0.attn_k_b.weight"]).splits_kv_b
+    assert TargetStyle.of(["blk.1.ffn_gate_up_exps.weight"]).fuses_gate_up
+    assert TargetStyle.of(["blk.0.attn_qkv.weight"]).fuses_qkv
     hybrid = ["blk.0.attn_qkv.weight", "blk.3.attn_q.weight"]
-    assert not Manners.of(hybrid).fuses_qkv
+    assert not TargetStyle.of(hybrid).fuses_qkv
 
 
 def test_old_files_keep_the_key_value_matrix_in_one(deepseek: TinyHead) -> None:
-    old = blocks_with(deepseek, Manners(splits_kv_b=False))
-    new = blocks_with(deepseek, Manners())
+    old = blocks_with(deepseek, TargetStyle(splits_kv_b=False))
+    new = blocks_with(deepseek, TargetStyle())
     whole = old["attn_kv_b.weight"].reshape(4, 32, 32)
     assert np.array_equal(new["attn_v_b.weight"].reshape(4, 16, 32), whole[:, 16:])
     assert np.array_equal(new["attn_k_b.weight"].reshape(4, 32, 16).swapaxes(1, 2), whole[:, :16])
 
 
 def test_fused_experts_have_the_gate_first(deepseek: TinyHead) -> None:
-    fused = blocks_with(deepseek, Manners(fuses_gate_up=True))["ffn_gate_up_exps.weight"]
-    split = blocks_with(deepseek, Manners())
+    fused = blocks_with(deepseek, TargetStyle(fuses_gate_up=True))["ffn_gate_up_exps.weight"]
+    split = blocks_with(deepseek, TargetStyle())
     parts = [split[f"ffn_{part}_exps.weight"].reshape(8, 32, 64) for part in ("gate", "up")]
     assert np.array_equal(fused.reshape(8, 64, 64), np.concatenate(parts, 1))
 
@@ -256,7 +256,7 @@ def test_ranks_of_a_parallel_run_are_put_in_order(tmp_path: Path, n_ranks: int) 
     with open_checkpoint(tmp_path) as checkpoint:
         weights = CheckpointWeights(checkpoint)
         (names,) = FAMILIES["mimo2"].layout(weights, 1)
-        (tensor,) = read_block(weights, FAMILIES["mimo2"], names, Manners())
+        (tensor,) = read_block(weights, FAMILIES["mimo2"], names, TargetStyle())
         got = np.concatenate([piece.reshape(-1) for piece in tensor.pieces()])
     assert tensor.stem == "attn_qkv.weight"
     assert np.allclose(got.reshape(-1, width), torch.cat(want).numpy(), rtol=0, atol=1e-7)

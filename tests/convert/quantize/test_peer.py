@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from support.ggml_quantize import ggml_quantize
 from support.llama_cpp import LlamaCpp
 
-from nextn.convert.files.output import Output
+from nextn.convert.files.output_file import OutputFile
 from nextn.convert.quantize.block_writers import WRITERS
 from nextn.convert.quantize.native_quantizer import NativeQuantizer
 from nextn.convert.quantize.quantize_file import quantize_file
@@ -77,7 +77,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def convert(source: Path, target: Path, recipe: str) -> Path:
     with open_gguf(source) as file:
         plan = make_plan(file, QuantizeOptions(find_recipe(recipe), allows_requantising=True))
-        quantize_file(file, plan, Output(target), n_threads=2)
+        quantize_file(file, plan, OutputFile(target), n_threads=2)
     return target
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from support.quantize_families import FAMILIES, write_importance
 
 import nextn.convert.quantize.quantize_file as file_conversion
-from nextn.convert.files.output import Output
+from nextn.convert.files.output_file import OutputFile
 from nextn.convert.quantize.imatrix import Importance, read_importance
 from nextn.convert.quantize.native_quantizer import NativeQuantizer
 from nextn.convert.quantize.quantize_file import QuantizeResult, quantize_file, slabs_of
@@ -85,7 +85,9 @@ def convert(source: Path, target: Path, recipe: str = "Q4_K_M", **more: Any) -> 
     with open_gguf(source) as file:
         plan = make_plan(file, QuantizeOptions(find_recipe(recipe), **given))
         shard_bytes = more.pop("max_shard_bytes", None)
-        return quantize_file(file, plan, Output(target, max_bytes=shard_bytes), n_threads=2, **more)
+        return quantize_file(
+            file, plan, OutputFile(target, max_bytes=shard_bytes), n_threads=2, **more
+        )
 
 
 def types_of(path: Path) -> dict[str, str]:
@@ -153,7 +155,7 @@ def test_the_number_of_threads_and_slabs_changes_nothing(
     with open_gguf(source) as file:
         assert len(slabs_of(file.tensors["blk.0.ffn_down_exps.weight"])) == 3 * 6
         plan = make_plan(file, QuantizeOptions(find_recipe("Q4_K_M")))
-        quantize_file(file, plan, Output(tmp_path / "c.gguf"), n_threads=1)
+        quantize_file(file, plan, OutputFile(tmp_path / "c.gguf"), n_threads=1)
     whole = (tmp_path / "a.gguf").read_bytes()
     assert whole == (tmp_path / "b.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()
 

@@ -8,15 +8,15 @@ import pytest
 from support.bench_reports import report
 
 from nextn.core.bench.comparing import Comparison, compare_reports
-from nextn.core.bench.comparison_text import as_markdown
-from nextn.core.bench.record import Report
+from nextn.core.bench.record import BenchReport
+from nextn.core.bench.report_tables import comparison_markdown
 from nextn.core.errors import ConfigError
 
 
-def compared(a: Report, b: Report, *, force: bool = False) -> Comparison:
+def compared(a: BenchReport, b: BenchReport, *, force: bool = False) -> Comparison:
     found = compare_reports(a, b, force=force)
     json.dumps(found.to_json(), allow_nan=False)
-    as_markdown(found)
+    comparison_markdown(found)
     return found
 
 
@@ -47,7 +47,7 @@ def test_speeds_of_other_machines_are_not_compared() -> None:
     found = compared(report(), other)
     assert not found.has_speeds
     assert all(row.change is None for row in found.rows)
-    assert "processor: A a processor, B another" in as_markdown(found)
+    assert "processor: A a processor, B another" in comparison_markdown(found)
     assert found.rows[1].b.counts.mean_len == 2.0
     forced = compared(report(), other, force=True)
     assert forced.rows[0].change is not None
@@ -113,5 +113,9 @@ def test_what_only_one_has() -> None:
 
 
 def test_the_table_is_aligned() -> None:
-    lines = [line for line in as_markdown(compared(report(), report())).splitlines() if "|" in line]
+    lines = [
+        line
+        for line in comparison_markdown(compared(report(), report())).splitlines()
+        if "|" in line
+    ]
     assert len({len(line) for line in lines}) == 1

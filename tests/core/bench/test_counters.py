@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.bench.counters import Counters, TypeCounters, read_counters
-from nextn.core.bench.exposition import parse_exposition
+from nextn.core.bench.counters import Counters, TypeCounters, parse_exposition, read_counters
 
 LLAMA = """
 # HELP llamacpp:prompt_tokens_total Number of prompt tokens processed.

@@ -10,10 +10,10 @@ from nextn.core.bench.counts import compare_texts, count, first_texts
 from nextn.core.bench.record import Chunk, Counts, Sample, SourceCount
 
 # Rounds of a text: (drafted, accepted) of each.
-DeviceLoop = list[tuple[int, int]]
+DraftRounds = list[tuple[int, int]]
 
 
-def written(rounds: DeviceLoop, **others: object) -> Sample:
+def written(rounds: DraftRounds, **others: object) -> Sample:
     longest = max((drafted for drafted, _ in rounds), default=0)
     sample = Sample(
         "x",
@@ -48,7 +48,7 @@ def test_by_hand() -> None:
 
 
 @given(st.lists(st.integers(0, 6).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))))
-def test_identities(rounds: DeviceLoop) -> None:
+def test_identities(rounds: DraftRounds) -> None:
     counts = count([written(rounds)])
     if not any(drafted for drafted, _ in rounds):
         assert counts.mean_len_drafted is None

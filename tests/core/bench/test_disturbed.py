@@ -8,15 +8,15 @@ from collections import Counter
 from support.benching import FakeTarget, Noise, busy, calm, prompts, quiet
 
 from nextn.core.bench.disturbed import disturbed_pairs, undisturbed
+from nextn.core.bench.paired_run import PairedRun, Schedule
 from nextn.core.bench.record import RunSettings, Sample
-from nextn.core.bench.running import Runner, Schedule
 from nextn.core.bench.times import compare, decoding
 
 
 def run(noise: Noise, speed: float = 1.0, seed: int = 0, repeat: int = 10) -> list[Sample]:
     targets = [FakeTarget("none", 1.0, noise, seed), FakeTarget("mtp", 1 / speed, noise, seed)]
     plan = Schedule(repeat, warm_up=0, seed=seed)
-    return Runner(targets, prompts(8), RunSettings(), plan).run()
+    return PairedRun(targets, prompts(8), RunSettings(), plan).run()
 
 
 def test_a_quiet_run_is_left_alone() -> None:
@@ -42,7 +42,7 @@ def test_slower_at_all_times_is_not_disturbed() -> None:
         return rng.lognormvariate(0, 0.2)
 
     targets = [FakeTarget("none", 1.0, calm), FakeTarget("slow", 5.0, wide)]
-    samples = Runner(targets, prompts(8), RunSettings(), Schedule(10, warm_up=0)).run()
+    samples = PairedRun(targets, prompts(8), RunSettings(), Schedule(10, warm_up=0)).run()
     for sample in samples:
         if sample.prompt == "p3":
             sample.total_ms *= 20

@@ -10,10 +10,9 @@ import sqlite3
 
 from support.bench_reports import report
 
-from nextn.core.bench.exports import TABLE, as_csv, as_jsonl, as_sql
-from nextn.core.bench.gha import as_gha
+from nextn.core.bench.exports import TABLE, as_csv, as_gha, as_jsonl, as_sql
 from nextn.core.bench.record import CurvePoint, Interval
-from nextn.core.bench.terminal import spark, terminal_plots
+from nextn.core.bench.text_charts import spark, text_charts
 
 HOSTILE = 'it\'s; DROP TABLE "x"\n<b>&|,'
 
@@ -50,9 +49,12 @@ def test_runs_collect_in_one_table() -> None:
 
 def test_llama_bench_names() -> None:
     first = json.loads(as_jsonl(report()).splitlines()[0])
-    names = {"build_commit", "cpu_info", "backends", "model_filename", "model_type", "model_size",
-             "n_threads", "n_prompt", "n_gen", "test_time", "avg_ns", "avg_ts", "stddev_ts",
-             "samples_ns", "samples_ts"}  # fmt: skip
+    names = {
+        "build_commit", "build_number", "cpu_info", "gpu_info", "backends", "model_filename",
+        "model_type", "model_size", "model_n_params", "n_threads", "type_k", "type_v", "n_prompt",
+        "n_gen", "n_depth", "test_time", "avg_ns", "avg_ts", "stddev_ts", "samples_ns",
+        "samples_ts",
+    }  # fmt: skip
     assert names <= first.keys()
     assert len(first["samples_ts"]) == 5
 
@@ -92,7 +94,7 @@ def test_github_action_benchmark() -> None:
 
 
 def test_plots_of_characters() -> None:
-    lines = terminal_plots(report(), 80)
+    lines = text_charts(report(), 80)
     text = "\n".join(lines)
     assert max(map(len, lines)) <= 80
     assert "1.50x [" in text
@@ -104,7 +106,7 @@ def test_plots_of_characters() -> None:
 def test_one_far_interval_does_not_hide_the_others() -> None:
     made = report()
     made.summaries[1].times.speedup = made.summaries[1].times.speedup._replace(high=500.0)  # type: ignore[union-attr]
-    bars = [line for line in terminal_plots(made, 80) if "●" in line]
+    bars = [line for line in text_charts(made, 80) if "●" in line]
     assert all(line.index("●") > line.index("┊") + 3 for line in bars)
 
 
@@ -115,7 +117,7 @@ def test_sparks() -> None:
 def test_the_curve_is_drawn() -> None:
     made = report()
     made.curve = [CurvePoint(n, n, n + 0.5, Interval(0.9, 1.0 + n / 10, 1.5), 3.0) for n in (1, 2)]
-    lines = terminal_plots(made, 80)
+    lines = text_charts(made, 80)
     assert len(lines) == 3
     assert "drafts of 2, 2.50 per round" in lines[2]
     assert "1.20x" in lines[2]

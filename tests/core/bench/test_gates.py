@@ -8,23 +8,23 @@ from collections.abc import Sequence
 import pytest
 from support.benching import FakeTarget, Noise, busy, calm, prompts, quiet
 
-from nextn.core.bench.baseline import check_comparable
 from nextn.core.bench.gates import Gates
+from nextn.core.bench.paired_run import PairedRun, Schedule
 from nextn.core.bench.record import (
+    BenchReport,
     Configuration,
     GateResult,
     PromptSet,
-    Report,
     RunSettings,
 )
 from nextn.core.bench.reporting import fill, judge_report, new_report
-from nextn.core.bench.running import Runner, Schedule
+from nextn.core.bench.run_differences import check_comparable
 from nextn.core.errors import ConfigError
 
 HOST = {"cpu_info": "x", "n_threads": 2, "model_sha256": "m"}
 
 
-def make(*targets: FakeTarget, repeats: bool = True, n_repetitions: int = 5) -> Report:
+def make(*targets: FakeTarget, repeats: bool = True, n_repetitions: int = 5) -> BenchReport:
     configurations = [
         Configuration(each.name, repeats, lossless=True, details=each.describe())
         for each in targets
@@ -32,12 +32,12 @@ def make(*targets: FakeTarget, repeats: bool = True, n_repetitions: int = 5) -> 
     prompt_set = PromptSet("set", tuple(prompts(6)))
     report = new_report(dict(HOST), prompt_set, RunSettings(), configurations)
     plan = Schedule(repeat=n_repetitions, warm_up=0)
-    runner = Runner(targets, prompt_set.prompts, RunSettings(), plan)
+    runner = PairedRun(targets, prompt_set.prompts, RunSettings(), plan)
     fill(report, runner.run(), {}, 0)
     return report
 
 
-def judged(report: Report, gates: Gates) -> Sequence[GateResult]:
+def judged(report: BenchReport, gates: Gates) -> Sequence[GateResult]:
     judge_report(report, gates, 0)
     return report.gates
 
@@ -127,7 +127,7 @@ def test_gates_that_nothing_could_pass_are_refused() -> None:
 
 def test_an_earlier_report() -> None:
     before = make(*pair(1.5, calm))
-    before = Report.from_json(json.loads(json.dumps(before.to_json())))
+    before = BenchReport.from_json(json.loads(json.dumps(before.to_json())))
     gates = Gates(identical=False, baseline=before, max_regression=0.1)
     same = judged(make(*pair(1.5, calm, seed=1)), gates)
     assert [result.ok for result in same] == [True] * len(same)
@@ -150,7 +150,7 @@ def test_shorter_rounds_are_a_regression() -> None:
     [
         (lambda r: r.provenance.update(cpu_info="y"), "the processor is x, was y"),
         (lambda r: r.provenance.update(n_threads=4), "the number of threads is 2, was 4"),
-        (lambda r: r.provenance.pop("model_sha256"), "the model's contents is m, was None"),
+        (lambda r: r.provenance.pop("model_sha256"), "the model is m, was unknown"),
         (lambda r: setattr(r, "prompt_set_sha256", "f" * 64), "the prompts differ"),
         (lambda r: setattr(r, "settings", RunSettings(0.5)), "temperature is 0.0, was 0.5"),
         (lambda r: r.configurations.pop(), "configuration mtp is not in the baseline"),

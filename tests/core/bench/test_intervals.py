@@ -9,20 +9,20 @@ from itertools import pairwise
 import pytest
 from support.benching import Noise, busy, calm, quiet
 
-from nextn.core.bench.intervals import GATE_TAIL, Block, Resampled, _stretch, resample
+from nextn.core.bench.intervals import GATE_TAIL, PairBlock, Resampled, _stretch, resample
 
 RUNS = 300
 
 
 def blocks(
     rng: random.Random, speed: float, noise: Noise, n_prompts: int, n_repetitions: int
-) -> dict[str, list[Block]]:
+) -> dict[str, list[PairBlock]]:
     """Prompts of different lengths and gains, by repetition."""
     found = {}
     for i in range(n_prompts):
         n = 20 + 10 * i
         found[f"p{i}"] = [
-            Block(n, n / speed * noise(rng), n, n * noise(rng)) for _ in range(n_repetitions)
+            PairBlock(n, n / speed * noise(rng), n, n * noise(rng)) for _ in range(n_repetitions)
         ]
     return found
 
@@ -59,7 +59,10 @@ def test_without_noise_the_ratio_of_totals_is_exact() -> None:
 
 def test_totals_not_means_of_ratios() -> None:
     """A long text counts for more than a short one."""
-    table = {"long": [Block(1000, 1000, 1000, 2000)] * 3, "short": [Block(10, 20, 10, 10)] * 3}
+    table = {
+        "long": [PairBlock(1000, 1000, 1000, 2000)] * 3,
+        "short": [PairBlock(10, 20, 10, 10)] * 3,
+    }
     found = resample(table)
     assert found is not None
     assert math.exp(found.value) == pytest.approx(2010 / 1020)
@@ -67,7 +70,7 @@ def test_totals_not_means_of_ratios() -> None:
 
 def test_prompts_are_not_noise() -> None:
     """They gain differently, each of them always the same: the figure for them is certain."""
-    table = {f"p{i}": [Block(10, 10 / (1 + i), 10, 10)] * 3 for i in range(5)}
+    table = {f"p{i}": [PairBlock(10, 10 / (1 + i), 10, 10)] * 3 for i in range(5)}
     found = resample(table)
     assert found is not None
     low, _, high = found.interval()
@@ -86,8 +89,8 @@ def test_more_repetitions_make_it_narrower() -> None:
 
 def test_too_little_says_nothing() -> None:
     assert resample({}) is None
-    assert resample({"p": [Block(1, 1, 1, 1)] * 2}) is None
-    assert resample({"p": [Block(1, 0, 1, 1)] * 5}) is None
+    assert resample({"p": [PairBlock(1, 1, 1, 1)] * 2}) is None
+    assert resample({"p": [PairBlock(1, 0, 1, 1)] * 5}) is None
 
 
 def test_bounds_are_in_order() -> None:

@@ -10,11 +10,11 @@ from support.benching import SlowTarget
 
 from nextn.core import nano
 from nextn.core.bench.local import LocalTarget
+from nextn.core.bench.paired_run import PairedRun, Schedule, paired
+from nextn.core.bench.prompt_tokens import fitting
 from nextn.core.bench.record import Prompt, PromptSet, RunSettings, Sample
-from nextn.core.bench.rendering import fitting
-from nextn.core.bench.running import Runner, Schedule, paired
 from nextn.core.bench.sweep import grid, point_variant, sweep
-from nextn.core.bench.variants import Variant, common_options, parse_variant
+from nextn.core.bench.variants import SpecVariant, common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
 from nextn.core.runtime import Runtime, load_runtime
 
@@ -39,6 +39,7 @@ def write(target: LocalTarget, prompts: tuple[Prompt, ...], concurrency: int = 1
     return sorted(found, key=lambda sample: (sample.prompt, sample.turn))
 
 
+@pytest.mark.slow
 def test_all_write_the_same_alone_and_together(runtime: Runtime) -> None:
     prompts = some("code", "edit", "maths", "chat", "extract")
     wanted = None
@@ -139,11 +140,12 @@ def test_prompts_that_do_not_fit_are_left_out(runtime: Runtime) -> None:
     assert min(left_out.values()) > 2048
 
 
+@pytest.mark.slow
 def test_sweep(runtime: Runtime) -> None:
     assert grid([2]) == [(2, 1.0), (2, 1.5), (2, 2.0), (2, 2.5), (2, 3.0)]
     assert point_variant(MTP.options, 4, 2.5).options.synth_len == 2.5
 
-    def make(variant: Variant) -> LocalTarget:
+    def make(variant: SpecVariant) -> LocalTarget:
         return LocalTarget(runtime, variant)
 
     prompts, settings = some("code", "edit", n=3), RunSettings(max_tokens=60)
@@ -167,9 +169,12 @@ def test_a_planted_slow_down_is_found(runtime: Runtime) -> None:
     class Handicapped(SlowTarget):
         handicap = 0.3
 
-    targets = [LocalTarget(runtime, PLAIN), Handicapped(runtime, Variant("slow", PLAIN.options))]
+    targets = [
+        LocalTarget(runtime, PLAIN),
+        Handicapped(runtime, SpecVariant("slow", PLAIN.options)),
+    ]
     plan = Schedule(repeat=20, seconds=60, precision=0.03)
-    runner = Runner(targets, some("code", "edit", "maths"), SETTINGS, plan)
+    runner = PairedRun(targets, some("code", "edit", "maths"), SETTINGS, plan)
     samples = paired(runner.run(), [target.name for target in targets])
     mine, base = ([s for s in samples if s.configuration == t.name] for t in reversed(targets))
     found = compare(mine, base, decoding)

@@ -14,8 +14,8 @@ import pytest
 from nextn.core import nano
 from nextn.core.bench import peer as peer_module
 from nextn.core.bench.peer import Peer, PeerSettings, peer_types
-from nextn.core.bench.probing import probe
 from nextn.core.bench.record import Prompt, RunSettings
+from nextn.core.bench.server_probe import probe
 from nextn.core.bench.servers import PeerTarget
 from nextn.core.bench.wire import ServerError, Timeouts
 from nextn.core.errors import ConfigError, MissingDependencyError

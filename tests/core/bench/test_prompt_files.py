@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nextn.core.bench.prompt_files import read_prompt_file
+from nextn.core.bench.prompt_files import parse_prompts, read_prompt_file
 from nextn.core.errors import ConfigError
 
 SPEC_BENCH: list[dict[str, Any]] = [
@@ -52,15 +52,52 @@ def test_jsonl_of_another_kind_in_a_text_file(tmp_path: Path) -> None:
     assert (one.text, one.max_tokens, two.turns) == ("def g():", 9, ("a",))
 
 
-def test_plain_text(tmp_path: Path) -> None:
-    found = read_prompt_file(written(tmp_path, "p.txt", "one", "---", "two\nlines"))
-    assert [prompt.text for prompt in found.prompts] == ["one", "two\nlines"]
+def test_a_text_file() -> None:
+    found = parse_prompts("one\n\nstill one\n---\n\n---\ntwo\n--- \nthree", "f", is_jsonl=False)
+    assert [prompt.text for prompt in found.prompts] == ["one\n\nstill one", "two", "three"]
+    assert [prompt.id for prompt in found.prompts] == ["prompt-1", "prompt-2", "prompt-3"]
+
+
+def test_a_jsonl_file(tmp_path: Path) -> None:
+    lines = [
+        {"text": "t", "max_tokens": 5, "category": "c", "id": 7},
+        {"prompt": "p", "n_predict": 6},
+        "plain",
+        {"turns": ["a", "b"], "system": "s"},
+        {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "u"},
+                      {"role": "assistant", "content": "old"}]},
+    ]  # fmt: skip
+    path = tmp_path / "f.jsonl"
+    path.write_text("\n\n".join(map(json.dumps, lines)), encoding="utf-8")
+    one, two, three, four, five = read_prompt_file(path).prompts
+    assert (one.id, one.category, one.text, one.max_tokens) == ("7", "c", "t", 5)
+    assert (two.text, two.max_tokens, two.category) == ("p", 6, "prompts")
+    assert three.text == "plain"
+    assert (four.turns, four.system) == (("a", "b"), "s")
+    assert (five.turns, five.system) == (("u",), "S")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "f.jsonl, line 1: not JSON"),
+        ('{"text": "a"}\n[1]', "line 2: an object is expected"),
+        ('{"text": 3}', "line 1: text and system must be text"),
+        ('{"turns": "a"}', "turns must be a list"),
+        ('{"turns": [{"role": "tool", "content": "x"}]}', "turns must be a list"),
+        ('{"id": "x"}', "line 1: prompt 'x' needs either a text or turns"),
+        ('{"text": "a", "max_tokens": "9"}', "max_tokens must be a whole number"),
+        ('{"text": "a", "max_tokens": 0}', "max_tokens must be at least 1"),
+        ('{"text": "a", "id": 1}\n{"text": "b", "id": 1}', "line 2: id '1' is that of line 1, too"),
+    ],
+)
+def test_what_is_wrong_in_a_file(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_prompts(text, "f.jsonl", is_jsonl=True)
 
 
 GOOD = SPEC_BENCH[0]
 ODD: list[tuple[object, str]] = [
-    ("{nope", "not JSON"),
-    ([1], "an object is expected"),
     (GOOD, "question_id '81' is that of line 1, too"),
     ({**GOOD, "question_id": None}, "question_id must be a number or a text"),
     ({**GOOD, "question_id": 2, "category": 3}, "category must be a text"),
@@ -74,17 +111,17 @@ ODD: list[tuple[object, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("line", "said"), ODD)
-def test_every_odd_line_is_named(line: object, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "expected"), ODD)
+def test_every_odd_line_is_named(line: object, expected: str, tmp_path: Path) -> None:
     path = written(tmp_path, "q.jsonl", GOOD, "", line)
     with pytest.raises(ConfigError, match=r"q\.jsonl, line 3: ") as caught:
         read_prompt_file(path)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "expected"),
     [
         ("a.parquet", b"PAR1....", "Parquet"),
         ("a.json", b'[{"text": "x"}]', "one JSON array"),
@@ -93,10 +130,10 @@ def test_every_odd_line_is_named(line: object, said: str, tmp_path: Path) -> Non
         ("a.txt", b"", "holds no prompt"),
     ],
 )
-def test_files_of_another_kind(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+def test_files_of_another_kind(name: str, data: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         read_prompt_file(path)
 
 
@@ -111,5 +148,11 @@ JSON = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(records=st.lists(st.dictionaries(KEYS, JSON), min_size=1, max_size=4))
 def test_nothing_else_is_raised(records: list[dict[str, Any]], tmp_path: Path) -> None:
-    with contextlib.suppress(ConfigError):
+    with suppress(ConfigError):
         read_prompt_file(written(tmp_path, "q.jsonl", *records))
+
+
+@given(st.text(), st.booleans())
+def test_no_text_raises_anything_else(text: str, is_jsonl: bool) -> None:
+    with suppress(ConfigError):
+        parse_prompts(text, "f", is_jsonl=is_jsonl)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.bench.dialects import EOS, Piece
+from nextn.core.bench.dialects import EOS, ServerEvent
 from nextn.core.bench.receiving import Receiver
 from nextn.core.bench.record import Sample
 
 ROUND = st.integers(0, 5).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n)))
-Round = tuple[int, int]
+StreamRound = tuple[int, int]
 
 
-def pieces_of(rounds: Sequence[Round], ending: str = "limit") -> list[list[Piece]]:
+def pieces_of(rounds: Sequence[StreamRound], ending: str = "limit") -> list[list[ServerEvent]]:
     """By the pass that they came from; the last is the event without a token."""
     n, drafted, accepted, found = 1, 0, 0, [[timed(1, 0.0, 0, 0)]]
     for i, (some, held) in enumerate(rounds, 1):
@@ -26,14 +26,14 @@ def pieces_of(rounds: Sequence[Round], ending: str = "limit") -> list[list[Piece
     return [*found, [last._replace(text="", tokens=(), ending=ending)]]
 
 
-def timed(n: int, ms: float, drafted: int, accepted: int) -> Piece:
+def timed(n: int, ms: float, drafted: int, accepted: int) -> ServerEvent:
     timings = {"prompt_n": 7, "prompt_ms": 4.0, "predicted_n": n, "predicted_ms": ms}
     if drafted:
         timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
-    return Piece(f"t{n}", (n,), timings)
+    return ServerEvent(f"t{n}", (n,), timings)
 
 
-def received(reads: Sequence[Sequence[Piece]]) -> Sample:
+def received(reads: Sequence[Sequence[ServerEvent]]) -> Sample:
     receiver, sample = Receiver(), Sample("x", "p", "c")
     for i, pieces in enumerate(reads):
         receiver.take(float(10 * i), list(pieces))
@@ -42,7 +42,7 @@ def received(reads: Sequence[Sequence[Piece]]) -> Sample:
 
 
 @given(st.lists(ROUND, max_size=12), st.booleans())
-def test_rounds_are_found_again(rounds: list[Round], one_by_one: bool) -> None:
+def test_rounds_are_found_again(rounds: list[StreamRound], one_by_one: bool) -> None:
     passes = pieces_of(rounds)
     reads = [[piece] for each in passes for piece in each] if one_by_one else passes
     sample = received(reads)
@@ -60,7 +60,7 @@ def test_rounds_are_found_again(rounds: list[Round], one_by_one: bool) -> None:
 
 
 def test_a_token_within_a_character_has_no_event() -> None:
-    """Its pass seems to be one with the next: then nothing is said of places."""
+    """Its pass seems to be one with the next: then places are unknown."""
     passes = pieces_of([(3, 2), (3, 0), (2, 2)])
     del passes[2]
     sample = received(passes)
@@ -80,8 +80,9 @@ def test_an_end_within_a_draft_hides_what_was_accepted_behind_it() -> None:
 
 def test_without_timings_a_read_is_a_chunk() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 4}
-    sample = received([[Piece("a", (1,))], [Piece("b", (2,)), Piece("c", (3,))], [Piece("d", (4,))],
-                       [Piece(usage=usage, ending="limit")]])  # fmt: skip
+    sample = received([[ServerEvent("a", (1,))], [ServerEvent("b", (2,)), ServerEvent("c", (3,))],
+                       [ServerEvent("d", (4,))],
+                       [ServerEvent(usage=usage, ending="limit")]])  # fmt: skip
     assert [chunk.n for chunk in sample.chunks] == [1, 2, 1]
     assert (sample.predicted_n, sample.prompt_n, sample.tokens) == (4, 5, [1, 2, 3, 4])
     assert sample.draft_n is None
@@ -90,20 +91,24 @@ def test_without_timings_a_read_is_a_chunk() -> None:
 
 def test_text_alone_and_a_count_that_fits() -> None:
     usage = {"completion_tokens": 2, "prompt_tokens": 3}
-    sample = received([[Piece("a")], [Piece("b")], [Piece(usage=usage)]])
+    sample = received([[ServerEvent("a")], [ServerEvent("b")], [ServerEvent(usage=usage)]])
     assert [chunk.n for chunk in sample.chunks] == [1, 1]
 
 
 def test_text_alone_and_a_count_that_does_not() -> None:
-    """Several tokens per event, and nobody says where: a rate would be made up."""
+    """Several tokens per event, of unknown numbers: a rate would be made up."""
     usage = {"completion_tokens": 9, "prompt_tokens": 3}
-    sample = received([[Piece("a")], [Piece("b")], [Piece("c", usage=usage, ending="limit")]])
+    sample = received(
+        [[ServerEvent("a")], [ServerEvent("b")], [ServerEvent("c", usage=usage, ending="limit")]]
+    )
     assert [chunk.n for chunk in sample.chunks] == [0, 0, 0]
     assert sample.predicted_n == 9
 
 
 def test_usage_that_grows_with_each_event() -> None:
-    reads = [[Piece("x", usage={"completion_tokens": n, "prompt_tokens": 3})] for n in (1, 4, 5)]
+    reads = [
+        [ServerEvent("x", usage={"completion_tokens": n, "prompt_tokens": 3})] for n in (1, 4, 5)
+    ]
     sample = received(reads)
     assert [chunk.n for chunk in sample.chunks] == [1, 3, 1]
 
@@ -112,7 +117,7 @@ def test_predictions_of_openai() -> None:
     details = {"accepted_prediction_tokens": 3, "rejected_prediction_tokens": 4}
     usage = {"completion_tokens": 9, "prompt_tokens": 3, "completion_tokens_details": details,
              "prompt_tokens_details": {"cached_tokens": 2}}  # fmt: skip
-    sample = received([[Piece("a")], [Piece(usage=usage, ending="limit")]])
+    sample = received([[ServerEvent("a")], [ServerEvent(usage=usage, ending="limit")]])
     assert (sample.draft_n, sample.draft_n_accepted, sample.rounds) == (7, 3, 5)
     assert sample.cached_n == 2
 
@@ -126,27 +131,28 @@ NAMES = st.sampled_from(["predicted_n", "predicted_ms", "draft_n", "draft_n_acce
                          "completion_tokens", "cache_n", "prompt_tokens_details"])  # fmt: skip
 
 
-@given(st.lists(st.builds(Piece, st.text(max_size=3), st.just(()), st.dictionaries(NAMES, JSON),
-                          st.dictionaries(NAMES, JSON)), max_size=5))  # fmt: skip
-def test_nonsense_in_the_figures_is_survived(pieces: list[Piece]) -> None:
+@given(st.lists(st.builds(ServerEvent, st.text(max_size=3), st.just(()),
+                          st.dictionaries(NAMES, JSON), st.dictionaries(NAMES, JSON)),
+                max_size=5))  # fmt: skip
+def test_nonsense_in_the_figures_is_survived(pieces: list[ServerEvent]) -> None:
     received([[piece] for piece in pieces])
 
 
 @given(st.lists(ROUND, max_size=12), st.booleans())
 def test_what_tokens_say_of_themselves_is_believed_before_the_clock(
-    rounds: list[Round], one_by_one: bool
+    rounds: list[StreamRound], one_by_one: bool
 ) -> None:
     """Our server writes events when it gets round to it, with what it has counted until then."""
-    told = [[("target", 0)]]
+    sources = [[("target", 0)]]
     for drafted, held in rounds:
-        told.append([*[("mtp", 0)] * held, ("target", drafted - held)])
+        sources.append([*[("mtp", 0)] * held, ("target", drafted - held)])
     passes = pieces_of(rounds)
     late = passes[-1][0].timings
-    said = [
-        [piece._replace(timings=late, told=(pair,)) for piece, pair in zip(*both, strict=True)]
-        for both in zip(passes[:-1], told, strict=True)
+    events = [
+        [piece._replace(timings=late, sources=(pair,)) for piece, pair in zip(*both, strict=True)]
+        for both in zip(passes[:-1], sources, strict=True)
     ]
-    reads = [[piece] for each in said for piece in each] if one_by_one else said
+    reads = [[piece] for each in events for piece in each] if one_by_one else events
     sample = received([*reads, passes[-1]])
     assert (sample.rounds, sample.drafts) == (len(rounds), sum(n > 0 for n, _ in rounds))
     assert sum(sample.drafted_per_pos or []) == sample.draft_n == sum(n for n, _ in rounds)

@@ -1,4 +1,4 @@
-"""What is written can be read again, and what is wrong in a file is said with its place."""
+"""What is written can be read again, and an error in a file names its place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nextn.core.bench.record import (
     SCHEMA,
+    BenchReport,
     Chunk,
     Configuration,
     GateResult,
@@ -20,12 +21,11 @@ from nextn.core.bench.record import (
     Phases,
     Prompt,
     PromptSet,
-    Report,
     RunSettings,
     Sample,
     SourceCount,
-    Spread,
     Summary,
+    TimeSpread,
 )
 from nextn.core.errors import ConfigError
 
@@ -51,11 +51,11 @@ def sample(**others: Any) -> Sample:
     )
 
 
-def report() -> Report:
+def report() -> BenchReport:
     summary = Summary("none", "", 1)
     summary.times.speedup = Interval(0.9, 1.0, 1.1)
-    summary.times.ttft = Spread(1.0, 1.0, 2.0)
-    return Report(
+    summary.times.ttft = TimeSpread(1.0, 1.0, 2.0)
+    return BenchReport(
         {"cpu_info": "x", "argv": ["a"]},
         "code",
         "abc",
@@ -70,13 +70,13 @@ def report() -> Report:
 
 def test_a_report_comes_back() -> None:
     made = report()
-    assert Report.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert BenchReport.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_what_a_newer_version_adds_is_passed_over() -> None:
     value = report().to_json() | {"results": [], "weather": "fine"}
     value["samples"][0]["mood"] = 3
-    assert Report.from_json(value) == report()
+    assert BenchReport.from_json(value) == report()
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,27 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     [
         (lambda v: v.update(schema=SCHEMA + 1), "schema"),
         (lambda v: v.update(format="x"), "no report of bench-spec"),
-        (lambda v: v.pop("baseline"), "baseline is missing"),
-        (lambda v: v["samples"][1].update(prompt_n="3"), r"samples\[1\].prompt_n must be a whole"),
+        (lambda v: v.pop("baseline"), "missing required field `baseline`"),
+        (
+            lambda v: v["samples"][1].update(prompt_n="3"),
+            r"Expected `int`, got `str` - at `\$.samples\[1\].prompt_n`",
+        ),
         (
             lambda v: v["samples"][0].update(chunks=[[1]]),
-            r"samples\[0\].chunks\[0\] must be a list",
+            r"Expected `array` of length 2.*chunks\[0\]|at `\$.samples\[0\].chunks\[0\]",
         ),
-        (lambda v: v["samples"][0].update(chunks=[[1, True]]), r"chunks\[0\]\[1\] must be a whole"),
-        (lambda v: v["configurations"][0].update(repeats=1), "repeats must be true or false"),
-        (lambda v: v["settings"].update(temperature=None), "settings.temperature must be a number"),
+        (
+            lambda v: v["samples"][0].update(chunks=[[1, True]]),
+            r"Expected `int`, got `bool` - at `\$.samples\[0\].chunks\[0\]\[1\]",
+        ),
+        (
+            lambda v: v["configurations"][0].update(repeats=1),
+            r"Expected `bool`, got `int` - at `\$.configurations\[0\].repeats`",
+        ),
+        (
+            lambda v: v["settings"].update(temperature=None),
+            r"Expected `float`, got `null` - at `\$.settings.temperature`",
+        ),
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(change: Any, message: str) -> None:
@@ -100,14 +112,14 @@ def test_what_is_wrong_in_a_file_is_said(change: Any, message: str) -> None:
     change(value)
     value = json.loads(json.dumps(value))
     with pytest.raises(ConfigError, match=message):
-        Report.from_json(value)
+        BenchReport.from_json(value)
 
 
 @given(JSON, st.sampled_from(sorted(report().to_json())))
 def test_nothing_else_is_raised(junk: Any, key: str) -> None:
     for value in (junk, json.loads(json.dumps(report().to_json())) | {key: junk}):
         with suppress(ConfigError):
-            Report.from_json(value)
+            BenchReport.from_json(value)
 
 
 def test_times_of_a_sample() -> None:

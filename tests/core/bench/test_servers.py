@@ -6,16 +6,16 @@ import pytest
 from support.fake_server import PROMPT_N, FakeServer, Script
 
 from nextn.core.bench.record import (
+    BenchReport,
     Configuration,
     Prompt,
     PromptSet,
-    Report,
     RunSettings,
     Sample,
 )
 from nextn.core.bench.reporting import plains_of
 from nextn.core.bench.servers import (
-    Wishes,
+    ServerRequests,
     configuration_of_server,
     finish_servers,
     open_servers,
@@ -58,7 +58,7 @@ def test_asks(text: str, name: str, extra: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ('{"a": 1}', "give it a name"),
         ('x={"a"', "ask x: no JSON"),
@@ -66,8 +66,8 @@ def test_asks(text: str, name: str, extra: dict[str, object]) -> None:
         ("nonsense", "nonsense"),
     ],
 )
-def test_asks_that_are_none(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_wrong_asks(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         parse_ask(text)
 
 
@@ -84,10 +84,10 @@ def test_peers() -> None:
 def test_asks_reach_the_server() -> None:
     with FakeServer() as server:
         places = parse_places([server.url], [])
-        targets = open_servers(Wishes(places, (parse_ask("none"), parse_ask("mtp:n=2"))))
+        targets = open_servers(ServerRequests(places, (parse_ask("none"), parse_ask("mtp:n=2"))))
         assert [target.name for target in targets] == ["none", "mtp:n=2"]
-        # llama.cpp does not hear it, which a reader of the report should know.
-        assert all("may pass over" in target.warnings[0] for target in targets)
+        # llama.cpp ignores it, which a reader of the report should know.
+        assert all("may ignore" in target.warnings[0] for target in targets)
         for target in targets:
             manner = target.service.manner
             assert "speculative" in manner.extra
@@ -96,23 +96,23 @@ def test_asks_reach_the_server() -> None:
 
 def test_two_of_one_name() -> None:
     with FakeServer() as server:
-        targets = open_servers(Wishes(parse_places([server.url, server.url], [])))
+        targets = open_servers(ServerRequests(parse_places([server.url, server.url], [])))
         unique_names(targets)
         assert targets[1].name == f"{targets[0].name}#2"
 
 
 def test_texts_of_other_engines_may_differ() -> None:
     with FakeServer() as server:
-        one, other = open_servers(Wishes(parse_places([server.url, server.url], [])))
+        one, other = open_servers(ServerRequests(parse_places([server.url, server.url], [])))
         assert not configuration_of_server(other, one).lossless
         assert not configuration_of_server(other, object()).repeats
 
 
 def test_what_a_server_says_of_itself_gets_into_the_report() -> None:
     with FakeServer(Script(lie=1)) as server:
-        (target,) = open_servers(Wishes(parse_places([server.url], [])))
+        (target,) = open_servers(ServerRequests(parse_places([server.url], [])))
         configuration = configuration_of_server(target, target)
-        report = Report({}, "p", PromptSet("p", (TEXT,)).sha256, RunSettings(), target.name,
+        report = BenchReport({}, "p", PromptSet("p", (TEXT,)).sha256, RunSettings(), target.name,
                         [configuration])  # fmt: skip
         list(target.run([TEXT], RunSettings()))
         finish_servers(report, [target])
@@ -140,7 +140,7 @@ def test_break_even_is_against_plain_steps_of_the_same_engine() -> None:
         "url": {"server": "vLLM"},
     }
     configurations = [Configuration(name, True, True, of) for name, of in details.items()]
-    made = Report({}, "p", "f", RunSettings(), "mtp", configurations)
+    made = BenchReport({}, "p", "f", RunSettings(), "mtp", configurations)
     assert plains_of(made) == {"peer": "peer", "peer mtp": "peer"}
     made.configurations.append(Configuration("none", True, True, {"spec_types": []}))
     assert plains_of(made)["mtp"] == "none"
@@ -148,8 +148,8 @@ def test_break_even_is_against_plain_steps_of_the_same_engine() -> None:
 
 def learning_warnings(mean_lens: list[int]) -> list[str]:
     with FakeServer() as server:
-        (target,) = open_servers(Wishes(parse_places([server.url], [])))
-    made = Report({}, "p", "f", RunSettings(), target.name, [])
+        (target,) = open_servers(ServerRequests(parse_places([server.url], [])))
+    made = BenchReport({}, "p", "f", RunSettings(), target.name, [])
     made.samples = [
         Sample(target.name, "a", "c", repetition=i, predicted_n=1 + 12 * n, rounds=12)
         for i, n in enumerate(mean_lens)

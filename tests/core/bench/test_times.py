@@ -48,7 +48,7 @@ def test_rounds() -> None:
     times = times_of([one, one])
     assert times.round_ms == 10
     assert times.phases == (1, 2, 3, 4, 0)
-    assert times_of([one, sample([(5, 1), (9, 1)])]).round_ms is None  # not told by all
+    assert times_of([one, sample([(5, 1), (9, 1)])]).round_ms is None  # unknown of one
 
 
 def test_repetitions_and_drift() -> None:
@@ -65,6 +65,12 @@ def test_pairs() -> None:
     base = [sample([(0, 1), (8, 2)], turn=i, repetition=r) for i in range(2) for r in range(2)]
     found = blocks(mine, base, decoding)
     assert found == {"p": [(4, 8, 4, 16)] * 2}
+
+
+def test_blocks_are_in_the_order_of_the_run() -> None:
+    """Not in that of a set, which differs between processes: one seed has to draw one interval."""
+    made = [sample([(0, 1), (4 + r, 2)], repetition=r) for r in range(9)]
+    assert [block.ms for block in blocks(made, made, decoding)["p"]] == [4 + r for r in range(9)]
 
 
 def test_whole_texts_at_once_have_no_decoding_rate() -> None:

@@ -44,7 +44,7 @@ def test_what_it_comes_to(text: str, wanted: dict[str, Any]) -> None:
         ("", "unknown"),
         ("mtp:n=x", "n= wants a whole number, got 'x'"),
         ("mtp:mim=1", "did you mean min="),
-        ("mtp:n=1,n=2", "says n twice"),
+        ("mtp:n=1,n=2", "has n twice"),
         ("mtp:n", "'n' is not a setting"),
         ("mtp:", "'' is not a setting"),
         ("none:n=1", "nothing to set"),

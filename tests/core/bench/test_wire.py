@@ -19,7 +19,7 @@ QUICK = Timeouts(connect=2.0, silence=0.3)
 
 @contextmanager
 def answering(data: bytes, *, then_close: bool = True) -> Iterator[str]:
-    """Whatever is asked, these bytes."""
+    """These bytes for every request."""
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
 
@@ -57,12 +57,12 @@ def closed_port() -> int:
     return port
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port() -> None:
     assert "connection refused" in failure(f"http://127.0.0.1:{closed_port()}")
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "expected"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak HTTP"),
         (b"", "broke before the answer was complete"),
@@ -70,9 +70,9 @@ def test_nobody_listens() -> None:
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "broke before"),
     ],
 )
-def test_something_else_answers(data: bytes, said: str) -> None:
+def test_something_else_answers(data: bytes, expected: str) -> None:
     with answering(data) as url:
-        assert said in failure(url)
+        assert expected in failure(url)
 
 
 def test_nothing_comes() -> None:
@@ -87,18 +87,18 @@ def test_no_tls_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "expected"),
     [
         ("301 Moved\r\nLocation: http://other/", "give that URL instead: http://other/"),
         ("429 Too Many", "answered 429: slow down"),
         ("403 Forbidden", "give its --api-key"),
     ],
 )
-def test_refusals_of_streams(head: str, said: str) -> None:
+def test_refusals_of_streams(head: str, expected: str) -> None:
     body = b'{"error":{"message":"slow\\ndown"}}'
     data = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
     with answering(data) as url:
-        assert said in failure(url, streams=True)
+        assert expected in failure(url, streams=True)
 
 
 def test_a_page_instead_of_a_stream() -> None:
@@ -139,7 +139,7 @@ def test_addresses(url: str, shown: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected"),
     [
         ("localhost:8080", "begins with http://"),
         ("ftp://a", "only http and https"),
@@ -152,6 +152,6 @@ def test_addresses(url: str, shown: str, prefix: str) -> None:
         ("http://a\n/x", "control characters"),
     ],
 )
-def test_addresses_that_are_none(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_addresses_that_are_none(url: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         parse_address(url)

@@ -31,7 +31,7 @@ from support.verifying import (
 )
 
 from nextn.core.backend.interface import HostOutput
-from nextn.core.engine.scheduler import Part
+from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import Match
 from nextn.core.errors import NonFiniteError
 from nextn.core.generation import EOS, ERROR, TARGET, Event
@@ -155,7 +155,9 @@ def broken(
 ) -> Any:
     """The accept of `Match`, with one fault."""
 
-    def accept(self: Match, part: Part, output: HostOutput, first: int, events: list[Event]) -> int:
+    def accept(
+        self: Match, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+    ) -> int:
         sequence, draft, n_made = part.sequence, part.draft, 0
         drafted, is_hit = draft.tokens, True
         try:

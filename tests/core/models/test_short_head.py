@@ -46,6 +46,7 @@ def compare(backend: Backend, short: Floats, whole: Floats, vocab_subset: Any) -
 
 
 @pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.slow
 def test_rows_of_every_type(kind: str, device: str) -> None:
     backend = create_backend(device)
     data = random_blocks(kind, N_OUT, N_IN, seed=3).reshape(-1)

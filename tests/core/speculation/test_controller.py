@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 
 import pytest
 from support.simulated import (
@@ -33,10 +32,11 @@ from support.simulated import (
     with_chances,
 )
 
-from nextn.core.speculation.controller import Controller
-from nextn.core.speculation.costs import CostModel
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.plans import FixedPolicy, ModelOffer, Plan, PlanRequest
+from nextn.core.speculation.policy.controller import Controller
+from nextn.core.speculation.policy.costs import CostModel
+from nextn.core.speculation.policy.fixed import FixedPolicy
+from nextn.core.speculation.rounds import NetworkOffer, PlanRequest, Round
 
 # Tokens of a text: 300 rounds and more where it goes fast.
 WORKLOADS: dict[str, tuple[Process, int]] = {
@@ -96,63 +96,6 @@ def test_probes_stay_within_their_budget(machine: Machine) -> None:
     first = Simulation(machine, [text]).run(Controller(), 1000)
     whole = Simulation(machine, [text]).run(Controller(), 5000)
     assert (whole.ms - 5000) - (first.ms - 1000) < 0.02 * 4000
-
-
-def test_a_model_that_disappoints_naps_until_it_is_tried_again() -> None:
-    controller, text = Controller(), SimText([False] * 400)
-    simulation, tried, passed = Simulation(CPU, [text]), [], []
-    plan, rested = controller.plan, controller.rested
-
-    def watched(asks: Sequence[PlanRequest]) -> Sequence[Plan]:
-        plans = plan(asks)
-        if plans[0].is_trial:
-            tried.append(len(asks[0].tokens))
-        return plans
-
-    def noting(sequence: int, n_rounds: int) -> None:
-        passed.append(n_rounds)
-        rested(sequence, n_rounds)
-
-    controller.plan, controller.rested = watched, noting  # type: ignore[method-assign]
-    simulation.run(controller, 300)
-    assert sum(passed) > 150
-    waits = [b - a for a, b in pairwise(tried)]
-    assert len(waits) >= 4  # it is tried all the same
-    assert waits == sorted(waits)
-    assert waits[-1] < 100  # what is kept of a plan does not keep it from being tried
-
-
-def test_what_was_reached_is_forgotten_in_rounds_without_a_question() -> None:
-    """Beside the eight tokens a step of a run that is long over, a modest draft looks worthless."""
-    costs = CostModel()
-    for n in range(1, 20):
-        for _ in range(3):
-            costs.observe_step(n, 0, 10.0 + 0.3 * n)
-    vocab_subset = []
-    for n_rounds in (0, 100):
-        controller = Controller(costs)
-        controller.begin(0)
-        controller._tokens, controller._time = 160.0, 20.0
-        if n_rounds:
-            controller.rested(0, n_rounds)
-        draft = Draft([1, 2, 3], [NGRAM] * 3, chances=[0.12] * 3)
-        (plan,) = controller.plan([PlanRequest(0, range(9), 8, [draft])])
-        vocab_subset.append(plan.n_cheap > 0)
-    assert vocab_subset == [False, True]
-
-
-@pytest.mark.parametrize("n_texts", [1, 4])
-def test_it_is_forgotten_once_however_many_texts_tell_of_the_rounds(n_texts: int) -> None:
-    controller = Controller()
-    for i in range(n_texts):
-        controller.begin(i)
-    controller._tokens, controller._time = 160.0 * n_texts, 20.0 * n_texts
-    for i in range(n_texts):
-        controller.rested(i, 20)
-    want = 0.95**20
-    plain = (1 - want) / 0.05
-    reached = controller._tokens / controller._time
-    assert reached == pytest.approx((160 * want + plain) / (20 * want + plain))
 
 
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
@@ -234,12 +177,12 @@ def test_frozen_costs_make_decisions_that_repeat() -> None:
         controller, found = Controller(tmp), []
         plan = controller.plan
 
-        def noted(asks: Sequence[PlanRequest]) -> object:
-            plans = plan(asks)
-            found.append((plans[0].model, plans[0].n_model))
-            return plans
+        def noted(requests: Sequence[PlanRequest]) -> Round:
+            decided = plan(requests)
+            found.append((decided.plans[0].network, decided.plans[0].n_network))
+            return decided
 
-        controller.plan = noted  # type: ignore[method-assign, assignment]
+        controller.plan = noted  # type: ignore[method-assign]
         Simulation(CPU, [text], outliers=0.3, jitter=0.5, seed=seed).run(controller, 600)
         return found
 
@@ -266,25 +209,26 @@ def test_limits_of_an_ask_are_kept() -> None:
         for n_asks in (1, 3):
             room = 1 + at % 5
             asks = [
-                PlanRequest(i, range(at * 41), room, [cheap], [ModelOffer(MODEL, 4)])
+                PlanRequest(i, range(at * 41), room, [cheap], [NetworkOffer(MODEL, 4)])
                 for i in range(n_asks)
             ]
-            for plan in controller.plan(asks):
-                assert plan.n_model <= min(4, room)
+            decided = controller.plan(asks)
+            for plan in decided.plans:
+                assert plan.n_network <= min(4, room)
                 assert plan.n_cheap <= room
-                assert bool(plan.model) == bool(plan.n_model)
-            controller.cut([Draft() for _ in asks])
+                assert bool(plan.network) == bool(plan.n_network)
+            controller.cut(decided, [Draft() for _ in asks])
     controller.end(0)
-    controller.end(0)  # nobody minds
+    controller.end(0)  # unknown by then
 
 
 def test_no_asks_and_no_sources() -> None:
     controller = Controller()
-    assert list(controller.plan([])) == []
+    assert list(controller.plan([]).plans) == []
     controller.begin(7)
     for at in range(100):
-        (plan,) = controller.plan([PlanRequest(7, range(at), 5)])
-        assert not plan.model
+        (plan,) = controller.plan([PlanRequest(7, range(at), 5)]).plans
+        assert not plan.network
         assert not plan.n_cheap
 
 
@@ -293,15 +237,16 @@ def test_a_fixed_policy_has_no_opinion() -> None:
     policy.begin(0)
     cheap = Draft([1, 2, 3], ["a"] * 3)
     asks = [
-        PlanRequest(0, (), 2, [Draft(), cheap], [ModelOffer("mtp", 5)]),
-        PlanRequest(1, (), 9, [], [ModelOffer("mtp", 5)]),
+        PlanRequest(0, (), 2, [Draft(), cheap], [NetworkOffer("mtp", 5)]),
+        PlanRequest(1, (), 9, [], [NetworkOffer("mtp", 5)]),
         PlanRequest(2, (), 9, [cheap]),
         PlanRequest(3, (), 9),
     ]
-    found = [(p.cheap, p.n_cheap, p.model, p.n_model) for p in policy.plan(asks)]
+    decided = policy.plan(asks)
+    found = [(p.cheap, p.n_cheap, p.network, p.n_network) for p in decided.plans]
     assert found == [(1, 2, "mtp", 2), (-1, 0, "mtp", 5), (0, 3, "", 0), (-1, 0, "", 0)]
-    assert policy.cut([cheap, Draft()]) == [3, 0]
-    policy.settle(0, cheap, 1)
+    assert policy.cut(decided, [cheap, Draft()]) == [3, 0]
+    policy.settle(decided, 0, cheap, 1)
     policy.end(0)
     policy.close()
 
@@ -333,101 +278,21 @@ def test_a_plain_step_that_was_disturbed_when_it_was_measured(n_texts: int) -> N
     for sequence in range(n_texts):
         controller.begin(sequence)
     for n_round in range(300):
-        offers = [ModelOffer("mtp", 3)]
-        plans = controller.plan([PlanRequest(b, text, 3, (), offers) for b in range(n_texts)])
-        drafts = [Draft([1] * plan.n_model, ["mtp"] * plan.n_model) for plan in plans]
-        n_rows = n_texts + sum(plan.n_model for plan in plans)
+        offers = [NetworkOffer("mtp", 3)]
+        decided = controller.plan([PlanRequest(b, text, 3, (), offers) for b in range(n_texts)])
+        lengths = [plan.n_network for plan in decided.plans]
+        drafts = [Draft([1] * length, ["mtp"] * length) for length in lengths]
+        n_rows = n_texts + sum(lengths)
         if n_rows > n_texts:
-            n = sum(plan.n_model > 0 for plan in plans)
-            controller.observe_draft("mtp", max(plan.n_model for plan in plans), n, 0.1)
-        controller.cut(drafts)
+            n = sum(length > 0 for length in lengths)
+            controller.observe_draft(decided, "mtp", max(lengths), n, 0.1)
+        controller.cut(decided, drafts)
         plain = 14.0 if n_round < 60 else 10.0
-        controller.observe_step(n_rows, 50 * n_texts, plain if n_rows == n_texts else 14.6)
+        ms = plain if n_rows == n_texts else 14.6
+        controller.observe_step(decided, n_rows, 50 * n_texts, ms)
         for b, draft in enumerate(drafts):
             if draft.tokens:
-                controller.settle(b, draft, int((n_round + b) % 4 == 0))
+                controller.settle(decided, b, draft, int((n_round + b) % 4 == 0))
         drafted.append(n_rows > n_texts)
     assert sum(drafted[20:60]) > 30
     assert sum(drafted[-60:]) < 20
-
-
-def test_what_another_text_has_reached_does_not_keep_a_sure_draft_away() -> None:
-    """Where steps are quick: three tokens that are nearly sure, after a text of long runs."""
-    controller, costs = Controller(), {1: 0.105, 2: 0.181, 4: 0.245, 8: 0.397, 16: 0.69, 32: 1.35}
-    for n_rows, ms in costs.items():
-        for _ in range(3):
-            controller.observe_step(n_rows, 100, ms)
-    text, lengths = list(range(100)), dict[int, list[int]]()
-    for sequence, n in ((0, 63), (1, 3)):
-        controller.begin(sequence)
-        for _ in range(8):
-            draft = Draft([7] * n, ["ngram"] * n, chances=[0.95] * n)
-            (plan,) = controller.plan([PlanRequest(sequence, text, 63, [draft])])
-            controller.settle(sequence, draft, plan.n_cheap)
-            text = text + [7] * (plan.n_cheap + 1)
-            lengths.setdefault(sequence, []).append(plan.n_cheap)
-        controller.end(sequence)
-    assert max(lengths[0]) >= 15
-    assert lengths[1] == [3] * 8
-
-
-def test_an_unlikely_draft_is_left_where_steps_are_quick() -> None:
-    controller, text = Controller(), list(range(100))
-    for n_rows, ms in {1: 0.085, 4: 0.14, 8: 0.24}.items():
-        for _ in range(3):
-            controller.observe_step(n_rows, 100, ms)
-    controller.begin(0)
-    for _ in range(12):
-        draft = Draft([7] * 8, ["ngram"] * 8, chances=[0.3] * 8)
-        (plan,) = controller.plan([PlanRequest(0, text, 8, [draft])])
-        text = [*text, 0]  # never what was proposed
-    assert not plan.n_cheap
-
-
-@pytest.mark.parametrize(("drafted_ms", "is_tried_soon"), [(0.002, True), (0.03, False)])
-def test_where_steps_are_quick_a_head_that_could_hardly_pay_is_tried_late(
-    drafted_ms: float, is_tried_soon: bool
-) -> None:
-    controller = Controller()
-    for n_rows, ms in {1: 0.08, 4: 0.145, 8: 0.265}.items():
-        for _ in range(3):
-            controller.observe_step(n_rows, 100, ms)
-    for n in range(1, 5):
-        for _ in range(4):
-            controller.observe_draft("mtp", n, 1, drafted_ms * (n + 1))
-    controller.begin(0)
-    wanted = []
-    for _ in range(60):
-        controller.plan([PlanRequest(0, list(range(100)), 8)])
-        controller.rested(0, 100)
-        wanted.append(controller.wants(0, "mtp"))
-    assert not wanted[0]
-    assert wanted[4] == is_tried_soon
-    assert wanted[-1]
-
-
-def test_where_steps_are_quick_a_head_that_does_not_pay_sleeps_through_batches_too() -> None:
-    controller, n = Controller(), 4
-    for n_rows, ms in {1: 0.08, 4: 0.15, 8: 0.27, 16: 0.54}.items():
-        for _ in range(3):
-            controller.observe_step(n_rows, 400, ms)
-    for sequence in range(n):
-        controller.begin(sequence)
-        controller.rested(sequence, 200)
-    awake, tokens = 0, list(range(100))
-    for _ in range(100):
-        is_awake = controller.wants(0, MODEL)
-        awake += is_awake
-        offers = [ModelOffer(MODEL, 8, 0, 0)] if is_awake else []
-        plans = controller.plan([PlanRequest(i, tokens, 8, models=offers) for i in range(n)])
-        longest = max(plan.n_model for plan in plans)
-        if longest:
-            controller.observe_draft(MODEL, longest, n, 0.1 * longest)
-        drafts = [Draft([1] * plan.n_model, [MODEL] * plan.n_model) for plan in plans]
-        kept = [draft.tokens[:k] for draft, k in zip(drafts, controller.cut(drafts), strict=True)]
-        controller.observe_step(n + sum(map(len, kept)), 400, 0.15 + 0.03 * sum(map(len, kept)))
-        for sequence, draft in enumerate(drafts):
-            if draft.tokens:
-                controller.settle(sequence, draft, 0)
-    assert 0 < awake < 50
-    assert not controller.wants(0, MODEL)

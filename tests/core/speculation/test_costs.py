@@ -12,7 +12,8 @@ import pytest
 from support.simulated import CPU, GPU, MACHINES, MOE, Machine
 
 from nextn.core.errors import ConfigError, NextnError
-from nextn.core.speculation.costs import CostModel
+from nextn.core.speculation.cost_file import load_costs, save_costs
+from nextn.core.speculation.policy.costs import CostModel
 
 
 def measured(machine: Machine, outliers: float = 0.0, context: int = 0) -> CostModel:
@@ -25,18 +26,22 @@ def measured(machine: Machine, outliers: float = 0.0, context: int = 0) -> CostM
     return costs
 
 
+def steps(costs: CostModel, n_rows: int, context: int) -> tuple[list[float], list[float]]:
+    return costs.curve.tables(n_rows, float(context))
+
+
 def test_the_prior_is_sane() -> None:
-    believed, _ = CostModel().steps(16, 0)
+    believed, _ = steps(CostModel(), 16, 0)
     assert believed[1] == 1.0
     assert believed == sorted(believed)
     assert believed[4] < 1.5
-    assert 0 < CostModel().drafts("mtp", 1, 4)[4] < 1
+    assert 0 < CostModel().drafts("mtp", 1)[4] < 1
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
 def test_times_are_learned_whatever_disturbs_them(machine: Machine, outliers: float) -> None:
-    believed, hoped = measured(machine, outliers).steps(16, 0)
+    believed, hoped = steps(measured(machine, outliers), 16, 0)
     for n in (1, 2, 4, 8, 16):
         assert believed[n] == pytest.approx(machine.step(n), rel=0.05)
         assert hoped[n] == believed[n]
@@ -49,18 +54,18 @@ def test_a_first_timing_that_nobody_expected_is_doubtful() -> None:
     for _ in range(3):
         costs.observe_step(1, 0, 1.0)
     costs.observe_step(4, 0, 3.6)
-    believed, hoped = costs.steps(4, 0)
+    believed, hoped = steps(costs, 4, 0)
     assert believed[4] == 3.6
     assert hoped[4] < 1.3
     costs.observe_step(4, 0, 1.2)
-    assert costs.steps(4, 0)[0][4] == 1.2
+    assert steps(costs, 4, 0)[0][4] == 1.2
 
 
 def test_the_machine_may_become_slower_for_good() -> None:
     costs = measured(CPU)
     for _ in range(15):
         costs.observe_step(16, 0, 9.0)
-    assert costs.steps(16, 0)[0][16] == pytest.approx(9.0)
+    assert steps(costs, 16, 0)[0][16] == pytest.approx(9.0)
 
 
 def test_longer_contexts_take_longer() -> None:
@@ -69,7 +74,7 @@ def test_longer_contexts_take_longer() -> None:
         costs.observe_step(4, context, machine.step_ms(4, context))
     for context in (500, 4000):
         expected = machine.step_ms(4, context)
-        assert costs.steps(4, context)[0][4] == pytest.approx(expected, rel=0.1)
+        assert steps(costs, 4, context)[0][4] == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(("common", "each"), [(3e-4, 0.0), (0.0, 2e-5), (2e-4, 2e-5)])
@@ -85,40 +90,12 @@ def test_what_a_context_takes_depends_on_the_rows(common: float, each: float) ->
         context = noise.choice((150, 300, 900))
         n = noise.choice((1, 1, 1, 4, 8, 16))
         costs.observe_step(n, context, ms(n, context) * (1 + 0.02 * noise.random()))
-    assert costs.slope.of(1) == pytest.approx(common + each, rel=0.2, abs=1e-5)
-    assert costs.slope.of(16) == pytest.approx(common + 16 * each, rel=0.1)
+    assert costs.curve.slope().of(1) == pytest.approx(common + each, rel=0.2, abs=1e-5)
+    assert costs.curve.slope().of(16) == pytest.approx(common + 16 * each, rel=0.1)
     for context in (100, 600, 2000):
         for n in (1, 16):
-            believed = costs.steps(16, context)[0][n]
+            believed = steps(costs, 16, context)[0][n]
             assert believed == pytest.approx(ms(n, context), rel=0.1)
-
-
-def test_a_machine_that_is_faster_now_is_noticed_at_once_where_nobody_tries_again() -> None:
-    costs = measured(GPU)
-    before = costs.steps(8, 0)[0]
-    for i in range(3):
-        assert costs.pace == 0
-        costs.observe_step(1, 0, 0.6 + 0.001 * i, notices_pace=True)
-    assert costs.pace == 1
-    believed = costs.steps(8, 0)[0]
-    assert believed[1] == pytest.approx(0.6, rel=0.02)
-    # Others were measured in its other state.
-    assert believed[8] == pytest.approx(0.6 * before[8], rel=0.05)
-    costs.observe_step(8, 0, 0.7, notices_pace=True)
-    assert costs.pace == 1
-
-
-def test_what_disturbs_a_while_is_no_news_and_what_stays_is() -> None:
-    costs = measured(GPU)
-    for _ in range(5):
-        costs.observe_step(1, 0, 3.0, notices_pace=True)
-    costs.observe_step(1, 0, 1.0, notices_pace=True)
-    assert costs.pace == 0
-    assert costs.steps(8, 0)[0][1] == pytest.approx(1.0, rel=0.05)
-    for _ in range(8):
-        costs.observe_step(1, 0, 1.5, notices_pace=True)
-    assert costs.pace == 1
-    assert costs.steps(8, 0)[0][1] == pytest.approx(1.5, rel=0.02)
 
 
 def test_drafters_cost_a_line() -> None:
@@ -128,7 +105,7 @@ def test_drafters_cost_a_line() -> None:
         n = 1 + i % 6
         disturbed = 3.0 if noise.random() < 0.2 else 1.0
         costs.observe_draft("mtp", n, 1, (0.1 + 0.05 * n) * disturbed)
-    table = costs.drafts("mtp", 1, 12)
+    table = costs.drafts("mtp", 1)
     assert table[0] == 0
     assert table[2] == pytest.approx(0.2, rel=0.1)
     assert table[12] == pytest.approx(0.7, rel=0.15)
@@ -141,44 +118,45 @@ def test_catching_up_is_told_from_drafting() -> None:
         costs.observe_draft("mtp", 3, 1, 0.3)
     for _ in range(5):
         costs.observe_draft("mtp", 3, 1, 0.3 + 0.02 * 50, n_pending=50)
-    assert costs.catching_up("mtp", 100) == pytest.approx(2.0, rel=0.1)
-    assert costs.drafts("mtp", 1, 3)[3] == pytest.approx(0.3, rel=0.05)
-    assert costs.catching_up("mtp", 0) == 0
+    assert costs.reading("mtp", 100) == pytest.approx(2.0, rel=0.1)
+    assert costs.drafts("mtp", 1)[3] == pytest.approx(0.3, rel=0.05)
+    assert costs.reading("mtp", 0) == 0
 
 
 def test_a_saved_model_is_frozen_and_the_same(tmp_path: Path) -> None:
     costs = measured(MOE)
     costs.observe_draft("mtp", 3, 1, 0.4)
-    costs.save(tmp_path / "costs.json")
-    frozen = CostModel.load(tmp_path / "costs.json")
-    assert frozen.steps(16, 0)[0] == pytest.approx(costs.steps(16, 0)[0], rel=0.01)
-    assert frozen.drafts("mtp", 1, 3)[3] == pytest.approx(costs.drafts("mtp", 1, 3)[3], rel=0.1)
-    before = frozen.steps(16, 0), frozen.drafts("mtp", 1, 8)
+    save_costs(costs, tmp_path / "costs.json")
+    frozen = load_costs(tmp_path / "costs.json")
+    assert steps(frozen, 16, 0)[0] == pytest.approx(steps(costs, 16, 0)[0], rel=0.01)
+    assert frozen.drafts("mtp", 1)[3] == pytest.approx(costs.drafts("mtp", 1)[3], rel=0.1)
+    before = steps(frozen, 16, 0), frozen.drafts("mtp", 1)
     frozen.observe_step(1, 0, 99.0)
     frozen.observe_draft("mtp", 1, 1, 99.0)
-    assert (frozen.steps(16, 0), frozen.drafts("mtp", 1, 8)) == before
+    assert (steps(frozen, 16, 0), frozen.drafts("mtp", 1)) == before
 
 
 GOOD = {"format": "nextn-costs", "step": {"rows": {"1": {"ms": 1.0}}}}
 BAD: list[tuple[object, str]] = [
-    ([], "must be an object"),
-    ({}, "not a file of costs"),
-    (GOOD | {"step": {}}, "step.rows must be an object"),
-    (GOOD | {"step": {"rows": {}}}, "no cost of a step"),
-    (GOOD | {"step": {"rows": {"0": {"ms": 1}}}}, "'0' where a count"),
-    (GOOD | {"step": {"rows": {"x": {"ms": 1}}}}, "'x' where a count"),
-    (GOOD | {"step": {"rows": {"9" * 5000: {"ms": 1}}}}, "where a count"),
-    (GOOD | {"step": {"rows": {"0" * 8 + "9" * 5000: {"ms": 1}}}}, "where a count"),
-    (GOOD | {"step": {"rows": {"1": {"ms": -1}}}}, "step.rows.1.ms must be a number"),
-    (GOOD | {"step": {"rows": {"1": {"ms": 10**400}}}}, "must be a number"),
-    (GOOD | {"step": {"rows": {"1": {"ms": float("nan")}}}}, "must be a number"),
-    (GOOD | {"step": {"rows": {"1": {"ms": 1, "n_ctx": float("inf")}}}}, "must be a number"),
-    (GOOD | {"step": {"rows": {"1": {"ms": 0}}}}, "is 0 ms"),
-    (GOOD | {"step": {"rows": {"1": {"ms": True}}}}, "must be a number"),
-    (GOOD | {"step": {"rows": {"1": {"ms": "1"}}}}, "must be a number"),
-    (GOOD | {"draft": {"mtp": 3}}, "draft.mtp must be an object"),
-    (GOOD | {"draft": {"mtp": {"1": {"2": None}}}}, "draft.mtp.1.2 must be a number"),
-    (GOOD | {"catch_up": {"mtp": "x"}}, "catch_up.mtp must be a number"),
+    ([], "Expected `object`"),
+    ({}, "missing required field `step`"),
+    (GOOD | {"format": "x"}, "at `$.format`"),
+    (GOOD | {"step": {}}, "missing required field `rows`"),
+    (GOOD | {"step": {"rows": {}}}, "$.step.rows"),
+    (GOOD | {"step": {"rows": {"0": {"ms": 1}}}}, "at `key` in `$.step.rows`"),
+    (GOOD | {"step": {"rows": {"x": {"ms": 1}}}}, "at `key` in `$.step.rows`"),
+    (GOOD | {"step": {"rows": {"9" * 5000: {"ms": 1}}}}, "at `key` in `$.step.rows`"),
+    (GOOD | {"step": {"rows": {"0" * 8 + "9" * 5000: {"ms": 1}}}}, "at `key` in `$.step.rows`"),
+    (GOOD | {"step": {"rows": {"1": {"ms": -1}}}}, "at `$.step.rows[...].ms`"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 10**400}}}}, "is not a file of costs"),
+    (GOOD | {"step": {"rows": {"1": {"ms": float("nan")}}}}, "is not a file of costs"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 1, "n_ctx": float("inf")}}}}, "is not a file of costs"),
+    (GOOD | {"step": {"rows": {"1": {"ms": 0}}}}, "Expected `float` > 0.0"),
+    (GOOD | {"step": {"rows": {"1": {"ms": True}}}}, "is not a file of costs"),
+    (GOOD | {"step": {"rows": {"1": {"ms": "1"}}}}, "is not a file of costs"),
+    (GOOD | {"draft": {"mtp": 3}}, "Expected `object`, got `int` - at `$.draft[...]`"),
+    (GOOD | {"draft": {"mtp": {"1": {"2": None}}}}, "at `$.draft[...]"),
+    (GOOD | {"catch_up": {"mtp": "x"}}, "at `$.catch_up[...]`"),
 ]
 
 
@@ -187,7 +165,7 @@ def test_a_bad_file_is_one_line(content: object, complaint: str, tmp_path: Path)
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ConfigError) as caught:
-        CostModel.load(path)
+        load_costs(path)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
@@ -196,19 +174,19 @@ def test_a_bad_file_is_one_line(content: object, complaint: str, tmp_path: Path)
 def test_what_is_no_json_and_what_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     with pytest.raises(ConfigError, match="cannot be read"):
-        CostModel.load(path)
+        load_costs(path)
     for text in ("{", "[" * 100_000, "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="is not JSON"):
-            CostModel.load(path)
+        with pytest.raises(ConfigError, match="is not a file of costs"):
+            load_costs(path)
     with pytest.raises(NextnError, match="cannot be written"):
-        CostModel().save(tmp_path / "no" / "costs.json")
+        save_costs(measured(CPU), tmp_path / "no" / "costs.json")
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no /dev/zero")
 def test_a_file_that_never_ends() -> None:
     with pytest.raises(ConfigError, match="cannot be read: it has more than"):
-        CostModel.load("/dev/zero")
+        load_costs("/dev/zero")
 
 
 def test_costs_that_cannot_be_written_leave_no_file(
@@ -221,5 +199,5 @@ def test_costs_that_cannot_be_written_leave_no_file(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(NextnError, match="cannot be written: No space left"):
-        CostModel().save(tmp_path / "costs.json")
+        save_costs(measured(CPU), tmp_path / "costs.json")
     assert not list(tmp_path.iterdir())

@@ -23,10 +23,11 @@ from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.composite import CompositeSpeculator
-from nextn.core.speculation.controller import Controller
 from nextn.core.speculation.interface import Speculator
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
-from nextn.core.speculation.plans import FixedPolicy
+from nextn.core.speculation.policy.controller import Controller
+from nextn.core.speculation.policy.fixed import FixedPolicy
+from nextn.core.speculation.rounds import Round
 
 NANO_DRAFT = Path(__file__).parents[2] / "data/nano-draft.gguf"
 SPEC = SpecOptions(types=("auto",))
@@ -67,7 +68,7 @@ def oracle_of(text: Sequence[int], **how: Any) -> Oracle:
 class Guess(Oracle):
     """Stands for a model."""
 
-    name, is_model = "oracle", True
+    name, is_network = "oracle", True
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +146,19 @@ def test_c9_a_full_context_leaves_nothing_stale(
 
 
 class Steady(Controller):
-    """Told the times of a machine at rest, whatever else runs on this one."""
+    """With the times of a machine at rest, whatever else runs on this one."""
 
-    def observe_step(self, n_rows: int, n_ctx_total: int, ms: float) -> None:
-        super().observe_step(n_rows, n_ctx_total, 1.0 + 0.15 * (n_rows - 1))
+    def observe_step(self, decided: Round | None, n_rows: int, n_ctx: int, ms: float) -> None:
+        super().observe_step(decided, n_rows, n_ctx, 1.0 + 0.15 * (n_rows - 1))
 
     def observe_draft(
-        self, source: str, n_tokens: int, n_sequences: int, ms: float, n_pending: int = 0
-    ) -> None:
-        super().observe_draft(source, n_tokens, n_sequences, 0.1 * n_tokens, n_pending)
+        self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,
+        n_pending: int = 0,
+    ) -> None:  # fmt: skip
+        super().observe_draft(decided, source, n_tokens, n_sequences, 0.1 * n_tokens, n_pending)
+
+    def pause(self, ms: float, n_sequences: int) -> int:
+        return 0
 
 
 def test_d2_drafting_stops_where_nothing_is_accepted(

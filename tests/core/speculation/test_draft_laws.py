@@ -133,6 +133,7 @@ def test_the_law_of_the_text(pair: tuple[LoadedModel, LoadedModel], way: str, p_
     assert kept > 0.25
 
 
+@pytest.mark.slow
 def test_a_wrong_law_is_noticed(
     pair: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +302,7 @@ def test_the_controller_leaves_what_was_drawn(
     options = SpecOptions(types=("draft",), accept=rule, fixed=True)
     chain = build_speculator(Setting(options, target, backend(), SIZES.n_slots, SIZES.n_ctx, draft))
     assert isinstance(chain, CompositeSpeculator)
-    monkeypatch.setattr(chain.policy, "cut", lambda drafts: [0] * len(drafts))
+    monkeypatch.setattr(chain.policy, "cut", lambda decided, drafts: [0] * len(drafts))
     params = GenerateParams(THREE, max_tokens=24, ignore_eos=True)
     texts = write(engine_of(target, chain, accept=rule), PROMPTS, params)
     assert (drafted(texts)[0] > 0) == (rule == "ratio")

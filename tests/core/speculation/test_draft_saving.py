@@ -171,5 +171,5 @@ def test_what_a_text_left_is_not_read_again(family: str, tiny: Tiny) -> None:
         assert again.tokens == want
         assert drafted([again])[0] > 0
         assert (watched.steps[0] < CHUNK) == is_there
-        engine.forget_text(again.tokens)
+        engine.forget_prefix(again.tokens)
         assert len(watched.inner._state.store.prefixes) == 0

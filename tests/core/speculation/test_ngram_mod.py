@@ -7,10 +7,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ngrams import ANY, EOG, ask, begin
+from support.ngrams import EOG, ask, begin
 from support.scripted import alone, drain, made, make_engine, params
 
-from nextn.core.speculation.interface import DraftRequest
 from nextn.core.speculation.ngram_index import Roller
 from nextn.core.speculation.ngram_mod import NgramMod
 from nextn.core.speculation.options import NgramModSizes
@@ -247,21 +246,6 @@ def test_a_finished_text_goes_on_once() -> None:
         begin(speculator, [*text, sequence], sequence=sequence)
     assert ask(speculator, [*text, 2, *text[:3]], sequence=2).tokens[:7] == text[3:]
     assert ask(speculator, [*text, 3, *text[:3]], sequence=3).tokens[:7] == text[3:]
-
-
-@given(turns, some_sizes)
-def test_who_knows_nothing_has_no_draft(
-    parts: list[tuple[int, list[int]]], sizes: NgramModSizes
-) -> None:
-    speculator = NgramMod(sizes, EOG)
-    texts: list[list[int]] = [[], [], []]
-    for which in range(3):
-        begin(speculator, [], sequence=which)
-    for which, new in parts:
-        texts[which] += new
-        question = DraftRequest(which, texts[which], 8, ANY)
-        known = speculator.knows(question)
-        assert known or not ask(speculator, texts[which], sequence=which).tokens
 
 
 def test_an_interrupt_amid_a_text_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +28,7 @@ from nextn.core.speculation.interface import Draft
 from nextn.core.speculation.ngram_simple import NgramSimple
 from nextn.core.speculation.options import NgramSizes
 from nextn.core.speculation.per_text import PREDICTION, TextSpec
-from nextn.core.speculation.plans import FixedPolicy
+from nextn.core.speculation.policy.fixed import FixedPolicy
 from nextn.core.speculation.prediction import ExpectedText, Prediction
 
 SAMPLED = SamplingParams(temperature=0.9, seed=3)
@@ -191,16 +191,3 @@ def test_what_is_believed_follows_what_happened() -> None:
     for i in range(30):
         wrong.read(([1, 2, 9] * 20)[: i + 1])
     assert right.chance > 0.9 > 0.75 > wrong.chance
-
-
-def test_a_chain_asks_for_predictions_only_if_there_are_any() -> None:
-    prediction = Prediction(frozenset())
-    chain = CompositeSpeculator([prediction, Named("a")], FixedPolicy())
-    engine = make_engine(drafter=chain)
-    assert not prediction.is_wanted
-    sequence = engine.add(PROMPT, ask(TextSpec(prediction=(1, 2))))
-    engine.step()
-    engine.step()
-    assert cast(bool, prediction.is_wanted)
-    engine.cancel(sequence)
-    assert not prediction.is_wanted

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.splice import UNKNOWN, shortened, splice
+from nextn.core.speculation.splice import UNKNOWN, splice
 
 tokens = st.lists(st.integers(0, 3), max_size=6)
 
@@ -40,5 +40,5 @@ def test_time_of_both_is_kept() -> None:
 
 def test_what_is_short_enough_is_not_copied() -> None:
     short = draft([1, 2], "a")
-    assert shortened(short, 2) is short
-    assert shortened(short, 1).tokens == [1]
+    assert short.shortened(2) is short
+    assert short.shortened(1).tokens == [1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nextn.convert.files.attach import Attached, attach
-from nextn.convert.files.encoding import TypeChoice
-from nextn.convert.files.head_of_gguf import read_gguf_head
-from nextn.convert.files.output import Output
-from nextn.convert.files.source import open_source
+from nextn.convert.files.attach_head import Attached, attach_head
+from nextn.convert.files.gguf_head import read_gguf_head
+from nextn.convert.files.head_source import open_source
+from nextn.convert.files.head_types import TypeChoice
+from nextn.convert.files.output_file import OutputFile
 from nextn.convert.heads.from_checkpoint import read_checkpoint_head
 from nextn.convert.quantize.type_rules import parse_rule
 from nextn.core.gguf.reader import GgufFile, open_gguf
@@ -28,10 +28,10 @@ def attach_to(
     with open_gguf(target) as file, open_source(str(source)) as opened:
         if isinstance(opened, GgufFile):
             head = read_gguf_head(opened)
-            return attach(file, head, Output(path, True), choice, source=opened, **more)
+            return attach_head(file, head, OutputFile(path, True), choice, source=opened, **more)
         names, arch = file.tensors, file.metadata.architecture
         head = read_checkpoint_head(opened, arch, names, keep_copies=keep_copies)
-        return attach(file, head, Output(path, True), choice, **more)
+        return attach_head(file, head, OutputFile(path, True), choice, **more)
 
 
 def contents(path: Path) -> dict[str, tuple[Any, ...]]:

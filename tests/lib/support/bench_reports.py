@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 from nextn.core.bench.record import (
+    BenchReport,
     Chunk,
     Configuration,
     Phases,
-    Report,
     RunSettings,
     Sample,
     SourceCount,
@@ -58,7 +58,7 @@ def sample(
 def report(
     *, slower: float = 1.0, names: tuple[str, ...] = ("none", "mtp:n=3"), seed: int = 0,
     users: tuple[int, ...] = (1,), n_prompts: int = 6,
-) -> Report:  # fmt: skip
+) -> BenchReport:  # fmt: skip
     """The second configuration is 1.5 times as fast as the first."""
     rng = random.Random(seed)
     samples = [
@@ -73,7 +73,7 @@ def report(
         Configuration(name, True, True, {"spec_types": ["mtp"] if i else []}, {"weights": 1 << 20})
         for i, name in enumerate(names)
     ]
-    made = Report(dict(PROVENANCE), "set", "f" * 64, RunSettings(), names[0], configurations)
+    made = BenchReport(dict(PROVENANCE), "set", "f" * 64, RunSettings(), names[0], configurations)
     made.samples, made.categories = samples, list(CATEGORIES)
     plains = dict.fromkeys(names, names[0])
     made.summaries = summarise(samples, samples, names, names[0], plains, categories=CATEGORIES)

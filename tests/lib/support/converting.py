@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nextn.convert.checkpoint import open_checkpoint
-from nextn.convert.files.output import Output
+from nextn.convert.files.output_file import OutputFile
 from nextn.convert.hf import Conversion, Options, plan_conversion
 
 
@@ -25,4 +25,4 @@ def plan(folder: Path, **options: Any) -> Conversion:
 def convert(folder: Path, out: Path, *, max_shard_bytes: int | None = None, **options: Any) -> Path:
     with open_checkpoint(folder) as checkpoint:
         made = plan_conversion(checkpoint, folder, Options(**{"kind": "f32"} | options))
-        return made.write(Output(out, max_bytes=max_shard_bytes))[0]
+        return made.write(OutputFile(out, max_bytes=max_shard_bytes))[0]

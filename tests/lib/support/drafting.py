@@ -24,6 +24,7 @@ from nextn.core.speculation.drafters.draft_model import DraftModel, make
 from nextn.core.speculation.interface import (
     Draft,
     DraftRequest,
+    SavesState,
     SequenceStart,
     Speculator,
     StepResult,
@@ -111,7 +112,7 @@ def drafted(texts: Sequence[Text]) -> tuple[int, int]:
     return sum(s.draft_n for s in stats), sum(s.draft_n_accepted for s in stats)
 
 
-class Watched(Speculator):
+class Watched(Speculator, SavesState):
     """A draft model whose rounds and rows can be looked at, and whose drafts can be spoiled."""
 
     def __init__(
@@ -181,8 +182,8 @@ class Watched(Speculator):
     def load_prefix(self, tokens: Sequence[int], blobs: dict[str, bytes]) -> None:
         self.inner.load_prefix(tokens, blobs)
 
-    def forget_text(self, tokens: Sequence[int]) -> None:
-        self.inner.forget_text(tokens)
+    def forget_prefix(self, tokens: Sequence[int]) -> None:
+        self.inner.forget_prefix(tokens)
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         self.inner.load(sequence, blobs)

@@ -1,83 +1,104 @@
-"""Servers of this process behind a front."""
+"""Replicas in this process behind an ingress, without Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from nextn.core.server.guard import FRONT_KEY
-from nextn.core.server.replicas.client import Address
-from nextn.core.server.replicas.fleet import Fleet, Replica
-from nextn.core.server.replicas.serving import FrontServing
-from nextn.core.server.settings import ServerSettings
+from starlette.types import Message
+
+from nextn.core.server.replicas.forwarding import (
+    CollectedResponse,
+    ForwardedRequest,
+    ReplicaLostError,
+    ReplicaSet,
+)
+from nextn.core.server.replicas.ingress_serving import IngressServing
+from nextn.core.server.replicas.model_replica import ModelReplica
+from nextn.core.server.replicas.prefix_policy import PrefixPolicy
 from nextn.core.server.sockets import open_socket
 
-from .serving import SETTINGS, Client, Server, nano_server, wait_until
-
-KEY = "secret of the front"
+from .serving import SETTINGS, Client, load_nano, wait_until
 
 
-class Hosted(Fleet):
-    """Replicas that somebody else runs."""
+class LocalReplicas(ReplicaSet):
+    """As `RayReplicas` with its router. A replica in `lost` breaks off every response after
+    `n_before_lost` messages."""
 
-    def __init__(self, servers: list[Server]) -> None:
-        super().__init__(len(servers), [(FRONT_KEY.encode(), KEY.encode())], probe_s=0.1)
-        self._servers = servers
+    def __init__(self, replicas: list[ModelReplica]) -> None:
+        super().__init__(len(replicas))
+        self.replicas = replicas
+        self.policy = PrefixPolicy()
+        self.lost: set[int] = set()
+        self.n_before_lost = 0
+        self.routed: list[int] = []
 
-    async def _keep(self, replica: Replica) -> None:
-        await self._follow(replica, Address("127.0.0.1", self._servers[replica.index].port))
-        self._lose(replica)
+    async def watch(self, on_change: Callable[[], None]) -> None:
+        self.policy.update({each.index: each.describe() for each in self.replicas})
+        self.set_ready(dict(each.describe() for each in self.replicas))
+        on_change()
 
-    async def _release(self, seconds: float) -> None:
-        for server in self._servers:
-            loop = server.worker.loop
-            if server.thread.is_alive() and loop is not None:
-                loop.call_soon_threadsafe(server.serving.stop)
-        await asyncio.wait(self._tasks, timeout=seconds)
+    async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
+        index: int = self.policy.order(request)[0]  # type: ignore[assignment]
+        load = self.policy.begin(index, request)
+        assert load is not None
+        self.routed.append(index)
+        n_left = self.n_before_lost
+        try:
+            async with aclosing(self.replicas[index].answer(request)) as batches:
+                async for batch in batches:
+                    if index in self.lost and (n_left := n_left - 1) < 0:
+                        raise ReplicaLostError("it is lost")
+                    yield batch
+        finally:
+            load.end(request)
+
+    async def collect(self, path: str) -> list[CollectedResponse]:
+        return [await each.collect(path) for each in self.replicas if each.index in self.ready]
+
+    async def drain(self) -> None:
+        await asyncio.gather(*(each.drain() for each in self.replicas))
 
 
-class FrontServer(Client):
+class ReplicatedServer(Client):
     def __init__(self, n: int = 2, slots: int = 2, **more: Any) -> None:
-        settings: ServerSettings = replace(SETTINGS, **more)
-        inner = replace(settings, api_keys=(), cors_origins=(), front_key=KEY, replicas=n)
-        self.servers = [nano_server(replace(inner, replica=i), slots) for i in range(n)]
-        self.fleet = Hosted(self.servers)
+        settings = replace(SETTINGS, **more)
+        models = [ModelReplica(lambda: load_nano(slots), settings, i, n) for i in range(n)]
+        self.replicas = LocalReplicas(models)
         self.sock = open_socket(settings.host, 0)
         super().__init__(self.sock.getsockname()[1])
-        self.serving = FrontServing(self.fleet, settings, self.sock)
+        self.serving = IngressServing(self.replicas, settings, self.sock)
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        loop = asyncio.new_event_loop()
-        self._loop = loop
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        self.loop = asyncio.new_event_loop()
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             self.code = runner.run(self.serving._run())
 
     def start(self) -> None:
-        for server in self.servers:
-            server.start()
         self.thread.start()
-        wait_until(lambda: self.serving.is_listening and self.fleet.is_complete)
+        wait_until(
+            lambda: self.serving.is_listening and len(self.replicas.ready) == self.replicas.n
+        )
 
     def stop(self) -> None:
         if self.thread.is_alive():
-            self._loop.call_soon_threadsafe(self.serving.stop)
+            self.loop.call_soon_threadsafe(self.serving.stop)
         self.thread.join(20)
         assert not self.thread.is_alive()
-        for server in self.servers:
-            server.stop()
+        assert all(each.worker.join(20) for each in self.replicas.replicas)
 
 
 @contextmanager
-def fronted(n: int = 2, slots: int = 2, **more: Any) -> Iterator[FrontServer]:
-    front = FrontServer(n, slots, **more)
-    front.start()
+def replicated(n: int = 2, slots: int = 2, **more: Any) -> Iterator[ReplicatedServer]:
+    server = ReplicatedServer(n, slots, **more)
+    server.start()
     try:
-        yield front
+        yield server
     finally:
-        front.stop()
+        server.stop()

@@ -28,7 +28,7 @@ from nextn.core.models.base import Model
 from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
-from nextn.core.speculation.interface import Draft, DraftRequest, Speculator
+from nextn.core.speculation.interface import Draft, DraftRequest, SavesState, Speculator
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import StreamDecoder, Tokenizer
 
@@ -272,7 +272,7 @@ def drain(engine: Engine) -> list[Event]:
     return events
 
 
-class Oracle(Speculator):
+class Oracle(Speculator, SavesState):
     """Drafts the text that it was told, with the faults that it was told to make."""
 
     def __init__(self, spoil: Callable[[int, int], int] | None = None, length: int = 64) -> None:

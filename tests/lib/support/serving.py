@@ -121,11 +121,17 @@ def nano_server(
 ) -> Server:
     """Of the bundled model; `how` it is loaded."""
 
-    def make() -> Loaded:
-        runtime = load(nano.path(), "cpu", spec=spec, **(how or {}))
-        return prepare(runtime, n, load_chat_template(runtime.file.metadata), cache_ram)
+    return Server(lambda: load_nano(n, spec, cache_ram, how), settings, **more)
 
-    return Server(make, settings, **more)
+
+def load_nano(
+    n: int,
+    spec: SpecOptions = BY_DEFAULT,
+    cache_ram: int | None = None,
+    how: dict[str, Any] | None = None,
+) -> Loaded:
+    runtime = load(nano.path(), "cpu", spec=spec, **(how or {}))
+    return prepare(runtime, n, load_chat_template(runtime.file.metadata), cache_ram)
 
 
 @contextmanager

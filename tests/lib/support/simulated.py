@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.plans import ModelOffer, Plan, PlanRequest, Policy
-from nextn.core.speculation.splice import shortened, splice
+from nextn.core.speculation.rounds import DraftPlan, NetworkOffer, PlanRequest, Policy, Round
+from nextn.core.speculation.splice import splice
 
 MODEL, NGRAM = "mtp", "ngram-mod"
 N_MAX = 16
 CATCH_UP = 0.05  # of a drafted token: rows without logits, many at once
 N_TRIAL = 16  # rows that are read for a trial
-HEARD_EVERY = 8  # rounds: whether a model naps
 
 
 @dataclass(frozen=True)
@@ -172,90 +171,68 @@ class Simulation:
         for i in range(len(at)):
             policy.begin(i)
         pending = [0] * len(at)
-        active = list(range(len(at)))
-        naps = False
         while run.tokens < n_tokens:
-            if len(active) == 1 and run.rounds % HEARD_EVERY == 0:
-                naps = policy.may_nap(0, MODEL)
-            if naps and not self.texts[0].cheap_draft(at[0]).tokens:
-                self._pass_by(policy, at, pending, run)
-            else:
-                self._round(policy, active, at, pending, run, naps=naps)
+            self._round(policy, at, pending, run)
         return run
 
-    def _pass_by(self, policy: Policy, at: list[int], pending: list[int], run: Run) -> None:
-        """A round without a question, for nobody could answer it."""
-        policy.rested(0, 1)
-        run.ms += self.machine.step_ms(1, at[0])
-        run.tokens, run.rounds = run.tokens + 1, run.rounds + 1
-        at[0] += 1
-        pending[0] = 0
-
-    def _round(
-        self, policy: Policy, active: list[int], at: list[int], pending: list[int], run: Run,
-        *, naps: bool = False,
-    ) -> None:  # fmt: skip
-        models = (N_MAX,) if self._uses_model and not naps else ()
-        asks = [
-            PlanRequest(i, range(at[i]), 64, [self.texts[i].cheap_draft(at[i])],
-                    [ModelOffer(MODEL, n, pending[i], N_TRIAL) for n in models])
-            for i in active
-        ]  # fmt: skip
-        plans = policy.plan(asks)
-        drafts = [
-            self._draft(i, at[i], plan, ask)
-            for i, plan, ask in zip(active, plans, asks, strict=True)
+    def _round(self, policy: Policy, at: list[int], pending: list[int], run: Run) -> None:
+        networks = (N_MAX,) if self._uses_model else ()
+        requests = [
+            PlanRequest(
+                i,
+                range(at[i]),
+                64,
+                [self.texts[i].cheap_draft(at[i])],
+                [NetworkOffer(MODEL, n, pending[i], N_TRIAL) for n in networks],
+            )
+            for i in range(len(at))
         ]
-        drafted = [draft.sources.count(MODEL) for draft in drafts]
-        ms = self._draft_time(policy, active, plans, drafted, pending)
-        lengths = policy.cut(drafts)
-        drafts = [shortened(draft, n) for draft, n in zip(drafts, lengths, strict=True)]
-        n_rows = len(active) + sum(len(draft.tokens) for draft in drafts)
-        n_ctx = sum(at[i] for i in active)
-        step = self.machine.step_ms(n_rows, n_ctx)
-        policy.observe_step(n_rows, n_ctx, self._disturbed(step))
+        decided = policy.plan(requests)
+        drafts = [
+            self._draft(at[request.sequence], plan, request)
+            for plan, request in zip(decided.plans, requests, strict=True)
+        ]
+        ms = self._draft_time(policy, decided, drafts, pending)
+        lengths = policy.cut(decided, drafts)
+        drafts = [draft.shortened(n) for draft, n in zip(drafts, lengths, strict=True)]
+        n_rows = len(at) + sum(len(draft.tokens) for draft in drafts)
+        step = self.machine.step_ms(n_rows, sum(at))
+        policy.observe_step(decided, n_rows, sum(at), self._disturbed(step))
         run.ms += ms + step
         run.rounds += 1
-        for i, draft in zip(active, drafts, strict=True):
+        for i, draft in enumerate(drafts):
             n = 0
             while n < len(draft.tokens) and draft.tokens[n] == at[i] + n:
                 n += 1
-            if draft.tokens:
-                policy.settle(i, draft, n)
+            policy.settle(decided, i, draft, n)
             at[i] += n + 1
             run.tokens += n + 1
             run.drafted += len(draft.tokens)
 
-    def _draft(self, i: int, at: int, plan: Plan, ask: PlanRequest) -> Draft:
-        cheap = shortened(ask.cheap[plan.cheap], plan.n_cheap) if plan.cheap >= 0 else Draft()
-        if not plan.model:
+    def _draft(self, at: int, plan: DraftPlan, request: PlanRequest) -> Draft:
+        cheap = request.cheap[plan.cheap].shortened(plan.n_cheap) if plan.n_cheap else Draft()
+        if not plan.network:
             return cheap
-        return splice(
-            cheap, self.texts[i].model_draft(at, plan.n_model, plan.stop_below), ask.max_draft
-        )
+        made = self.texts[request.sequence].model_draft(at, plan.n_network, plan.stop_below)
+        return splice(cheap, made, request.max_draft)
 
     def _draft_time(
-        self,
-        policy: Policy,
-        active: list[int],
-        plans: Sequence[Plan],
-        drafted: list[int],
-        pending: list[int],
+        self, policy: Policy, decided: Round, drafts: Sequence[Draft], pending: list[int]
     ) -> float:
         # A drafter that stops early has computed the token it stops at.
         lengths = [
-            min(n + 1, plan.n_model) if plan.model else 0
-            for plan, n in zip(plans, drafted, strict=True)
+            min(draft.sources.count(MODEL) + 1, plan.n_network) if plan.network else 0
+            for plan, draft in zip(decided.plans, drafts, strict=True)
         ]
         count, depth = sum(n > 0 for n in lengths), max(lengths)
-        caught_up = 0
-        for i, n, plan in zip(active, lengths, plans, strict=True):
+        n_read = 0
+        for i, (n, plan) in enumerate(zip(lengths, decided.plans, strict=True)):
             if n:
-                caught_up += min(pending[i], N_TRIAL) if plan.is_trial else pending[i]
+                n_read += min(pending[i], N_TRIAL) if plan.is_trial else pending[i]
             pending[i] = 0 if n else pending[i] + 1
-        ms = self.machine.draft_ms(depth, count) + CATCH_UP * self.machine.per_token * caught_up
+        ms = self.machine.draft_ms(depth, count) + CATCH_UP * self.machine.per_token * n_read
         if depth:
-            policy.observe_draft(MODEL, depth, count, self._disturbed(ms), caught_up)
+            policy.observe_draft(decided, MODEL, depth, count, self._disturbed(ms), n_read)
         return ms
 
     def _disturbed(self, ms: float) -> float:
@@ -269,25 +246,19 @@ class FixedLengths(Policy):
     def __init__(self, n_model: int, n_cheap: int = 0) -> None:
         self.n_model, self.n_cheap = n_model, n_cheap
 
-    def begin(self, sequence: int) -> None:
-        pass
-
-    def end(self, sequence: int) -> None:
-        pass
-
-    def plan(self, asks: Sequence[PlanRequest]) -> Sequence[Plan]:
+    def plan(self, requests: Sequence[PlanRequest]) -> Round:
         plans = []
-        for ask in asks:
-            n = min(self.n_cheap, len(ask.cheap[0].tokens)) if ask.cheap else 0
+        for request in requests:
+            n = min(self.n_cheap, len(request.cheap[0].tokens)) if request.cheap else 0
             if n:
-                plans.append(Plan(cheap=0, n_cheap=n))
-            elif self.n_model and ask.models:
-                plans.append(Plan(model=MODEL, n_model=self.n_model))
+                plans.append(DraftPlan(cheap=0, n_cheap=n))
+            elif self.n_model and request.networks:
+                plans.append(DraftPlan(network=MODEL, n_network=self.n_model))
             else:
-                plans.append(Plan())
-        return plans
+                plans.append(DraftPlan())
+        return Round(requests, plans)
 
-    def cut(self, drafts: Sequence[Draft]) -> Sequence[int]:
+    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
         return [len(draft.tokens) for draft in drafts]
 
 

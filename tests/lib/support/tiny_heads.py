@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nextn.convert.checkpoint import open_checkpoint
-from nextn.convert.heads.blocks import Manners, read_block
-from nextn.convert.heads.family import numbered
-from nextn.convert.heads.table import FAMILIES
-from nextn.convert.heads.values import plus_one
-from nextn.convert.heads.weights import CheckpointWeights
+from nextn.convert.heads.checkpoint_weights import CheckpointWeights
+from nextn.convert.heads.family_layouts import numbered
+from nextn.convert.heads.family_table import FAMILIES
+from nextn.convert.heads.head_block import TargetStyle, read_block
+from nextn.convert.heads.lazy_values import plus_one
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.writer import TensorData, write_gguf
 
@@ -316,7 +316,7 @@ def _per_expert(name: str, value: torch.Tensor) -> Iterator[tuple[str, torch.Ten
 def write_trunk(path: Path, checkpoint: Path, kind: HeadKind, quantise: str = "F32") -> None:
     """Layers of these families have the names that their heads have."""
     family = FAMILIES[kind.architecture]
-    edited = Manners(splits_kv_b=True, fuses_qkv=False)
+    edited = TargetStyle(splits_kv_b=True, fuses_qkv=False)
     with open_checkpoint(checkpoint) as opened:
         weights = CheckpointWeights(opened)
         n_layers = weights.number("num_hidden_layers")

@@ -88,6 +88,7 @@ def whole(heads: str, window: int, types: KvTypes) -> Floats:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("types", MIXTURES, ids=str)
+@pytest.mark.slow
 def test_near_the_reference(types: KvTypes, window: int) -> None:
     reference = layer("few", window, KvTypes(), device="torch")
     want = reference.step((0, 0, rows_of(reference)))[0]
@@ -107,6 +108,7 @@ def test_near_the_reference(types: KvTypes, window: int) -> None:
     st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 13, 16, 31, 120, 250]), min_size=1, max_size=12),
     st.integers(0, N_CELLS - 40),
 )
+@pytest.mark.slow
 def test_no_cut_no_company_and_no_thread_changes_a_bit(
     heads: str, window: int, types: KvTypes, threads: int, lengths: list[int], start: int
 ) -> None:

@@ -27,7 +27,6 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.cuda import device_loop, round_launches
 from nextn.core.errors import ModelError
 from nextn.core.generation import CANCELLED
-from nextn.core.speculation.costs import FORMAT
 from nextn.core.speculation.options import NgramSizes, SpecOptions
 from nextn.cuda_kernels.head_pick import head_pick
 
@@ -154,6 +153,7 @@ def test_a_stop_string_is_found_a_round_late(tiny: Tiny, monkeypatch: pytest.Mon
         assert made.of(made.texts[1]) == other.of(other.texts[1])
 
 
+@pytest.mark.slow
 def test_what_an_ngram_knows_is_drafted_in_ordinary_steps(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +177,7 @@ def test_the_controller_hears_of_every_round(path: Path, tmp_path: Path) -> None
     trace, costs = tmp_path / "trace.jsonl", tmp_path / "costs.json"
     rows = {str(n): {"ms": 5.0 + 0.1 * n} for n in (1, 2, 4, 8)}
     drafts = {"mtp": {"2": {str(n): 0.2 * n for n in (1, 2, 4)}}}
-    content = {"format": FORMAT, "step": {"rows": rows}, "draft": drafts}
+    content = {"format": "nextn-costs", "step": {"rows": rows}, "draft": drafts}
     costs.write_text(json.dumps(content), encoding="utf-8")
     spec = SpecOptions(types=("mtp",), trace=str(trace), costs=str(costs), synth_len=3.0)
     with runtime(path, spec) as loaded:
@@ -189,14 +189,14 @@ def test_the_controller_hears_of_every_round(path: Path, tmp_path: Path) -> None
     told = [entry for entry in entries if "step_ms" in entry]
     assert made.n_rounds > 4
     assert [entry["round"] for entry in told] == sorted(entry["round"] for entry in told)
-    n_drafted = sum(n for entry in told for n, _ in entry["taken"].values())
-    n_taken = sum(n for entry in told for _, n in entry["taken"].values())
+    n_drafted = sum(n for entry in told for n, _ in entry["accepted"].values())
+    n_taken = sum(n for entry in told for _, n in entry["accepted"].values())
     assert n_drafted == sum(text.stats.draft_n for text in texts)
     assert n_taken == sum(text.stats.draft_n_accepted for text in texts) > 0
     assert all(entry["step_ms"] > 0 for entry in told)
     for entry in told:
         chosen = {str(c["sequence"]): c["n_model"] for c in entry["chosen"]}
-        assert all(n <= chosen[sequence] for sequence, (n, _) in entry["taken"].items())
+        assert all(n <= chosen[sequence] for sequence, (n, _) in entry["accepted"].items())
 
 
 def test_an_interrupt_amid_a_round_leaves_a_sound_engine(

@@ -25,7 +25,8 @@ from support.tiny_models import TinyModel
 
 from nextn.core.generation import EOS, LIMIT, STOP, Event, GenerateParams
 from nextn.core.runtime import Runtime
-from nextn.core.speculation.plans import FixedPolicy, Plan, PlanRequest
+from nextn.core.speculation.policy import fixed
+from nextn.core.speculation.rounds import DraftPlan, PlanRequest
 
 Tiny = Callable[..., TinyModel]
 
@@ -44,6 +45,7 @@ def no_sources(each: list[list[Event]]) -> list[list[Event]]:
 
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen35moe"])
+@pytest.mark.slow
 def test_texts_are_those_of_ordinary_steps_and_of_no_drafts(
     family: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +160,7 @@ def test_where_nothing_is_drafted_the_head_can_go_on_later(
 ) -> None:
     """It has to read what came out meanwhile, of the text that is left when another one ended."""
     how = [replace(GREEDY, max_tokens=5), replace(DRAWN, max_tokens=26)]
-    monkeypatch.setattr(FixedPolicy, "_plan", lambda *_: Plan())
+    monkeypatch.setattr(fixed, "longest_plan", lambda _: DraftPlan())
     with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path) as loaded:
 
         def begun(n: int | None = None) -> Writing:
@@ -185,15 +187,15 @@ def test_drafts_that_come_and_go(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) ->
     """Rounds with drafts of any length, and none, as they are chosen."""
     lengths = [2, 0, 1, 0, 0, 0, 2, 5, 5, 0, 3]
 
-    def plan(self: FixedPolicy, ask: PlanRequest) -> Plan:
+    def plan(ask: PlanRequest) -> DraftPlan:
         n = min(lengths[len(ask.tokens) % len(lengths)], ask.max_draft)
-        return Plan(model="mtp" if n and ask.models else "", n_model=n)
+        return DraftPlan(network="mtp" if n and ask.networks else "", n_network=n)
 
     how = [replace(GREEDY, max_tokens=22), replace(DRAWN, max_tokens=18)]
     spec = replace(MTP, draft_n_max=5)
     with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path, spec) as loaded:
         plain = without_rounds(monkeypatch, partial(written_by, loaded, how, drafts=False))
-        monkeypatch.setattr(FixedPolicy, "_plan", plan)
+        monkeypatch.setattr(fixed, "longest_plan", plan)
         events, made = written(loaded, how)
     assert no_sources(events) == [plain.of(text, sources=False) for text in plain.texts]
     assert made.n_rounds > 4
@@ -211,6 +213,7 @@ def last_events(
     return [each[-1] for each in events]
 
 
+@pytest.mark.slow
 def test_ends_inside_a_draft(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop string after any of the tokens of a round, an end of the budget, the context's end."""
     with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path, synthetic(4)) as loaded:

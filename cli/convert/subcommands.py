@@ -1,0 +1,35 @@
+"""The list of `spec convert` subcommands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from ..lazy_group import SETTINGS, Subcommand, group_of
+from ..output import print_help
+
+# in the order in which a model meets them
+COMMANDS: Final = {
+    "inspect": Subcommand(
+        ".convert.inspect", "inspect", "What a file is, and whether it speculates.",
+        ".convert.inspect:InspectCommand",
+    ),
+    "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
+    "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
+    "extract": Subcommand(".convert.extract", "extract", "The MTP head into a file of its own."),
+    "detach": Subcommand(".convert.detach", "detach", "A GGUF without its MTP head."),
+    "merge": Subcommand(".convert.merge", "merge", "Shards into one file."),
+    "split": Subcommand(".convert.split", "split", "One file into shards."),
+    "quantize": Subcommand(".convert.quantize", "quantize", "A GGUF in fewer bits."),
+    "check": Subcommand(".convert.check", "check", "Numbers, rules and a trial run of a GGUF."),
+}  # fmt: skip
+app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
+
+
+@app.callback(invoke_without_command=True)
+def convert(context: typer.Context) -> None:
+    """Inspect, attach, extract, convert and quantise model files."""
+    if context.invoked_subcommand is None:
+        print_help(context.get_help())
+        raise typer.Exit(2)

@@ -1,1 +1,0 @@
-"""Is a GGUF file sound: its numbers, llama.cpp's rules for it, and what it does when it runs."""

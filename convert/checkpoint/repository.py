@@ -1,0 +1,263 @@
+"""A repository of the Hugging Face hub as a place of files, read in byte ranges.
+
+Only the wanted bytes are read: headers cost kilobytes, tensors their own bytes. `keep` fetches a
+whole file into the cache folder instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from ...core.errors import FileFormatError
+from ...core.folders import cache_root
+from ...core.gguf.printable import printable, printable_path
+from .byte_source import ByteSource, LocalSource
+from .folder import Checkpoint, FilePlace, Folder, read_checkpoint
+from .http import HttpClient, RemoteError, client_from_environment
+
+_AT_ONCE: Final = 8
+_MANY: Final = 4  # files, from which on it is worth it
+HEAD_BYTES: Final = 1 << 16  # read at once: most headers, and the small files
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_PART: Final = re.compile(r"[^/\\\0]+")
+_COMMIT: Final = re.compile(r"[0-9a-fA-F]{7,64}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    size: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryName:
+    repo: str  # owner/name
+    revision: str = "main"
+    file: str = ""  # of the repository, where one was named
+
+    @property
+    def label(self) -> str:
+        return self.repo if self.revision == "main" else f"{self.repo}@{self.revision}"
+
+
+def parse_repository(text: str, revision: str | None = None) -> RepositoryName | None:
+    """owner/name, owner/name@revision, owner/name/file or owner/name@revision:file; else None."""
+    repo, at, rest = text.partition("@")
+    named, _, file = rest.partition(":") if at else ("", "", "")
+    if at and not named:
+        return None
+    owner, _, name = repo.partition("/")
+    name, _, tail = name.partition("/")
+    if (tail and (at or not _is_safe(tail))) or not _NAME.fullmatch(f"{owner}/{name}"):
+        return None
+    if file and not _is_safe(file):
+        return None
+    return RepositoryName(f"{owner}/{name}", revision or named or "main", tail or file)
+
+
+class Repository:
+    """A `FilePlace`; what is below its subfolders is in `files` only."""
+
+    def __init__(self, name: RepositoryName, client: HttpClient | None = None) -> None:
+        if client is None and os.environ.get("HF_HUB_OFFLINE") in ("1", "true"):
+            raise RemoteError(f"{name.label}: HF_HUB_OFFLINE is set, so nothing is fetched")
+        self.name, self.label = name, name.label
+        self._client = client or client_from_environment()
+        rev = quote(name.revision, safe="")
+        url = f"{self._client.endpoint}/api/models/{name.repo}/revision/{rev}?blobs=true"
+        listing = self._client.json(url, self.label)
+        self.commit, self.files = _read_listing(listing, self.label)
+        self._heads: dict[str, bytes] = {}  # that were fetched ahead
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self.files if "/" not in name)
+
+    def paths(self) -> list[Path]:
+        kept = map(self.kept_path, self.names())
+        return [path for path in kept if path.is_file()]
+
+    def below(self, folder: str) -> list[str]:
+        start = f"{folder}/"
+        inside = [name.removeprefix(start) for name in self.files if name.startswith(start)]
+        return sorted(name for name in inside if "/" not in name)
+
+    def open(self, name: str) -> ByteSource:
+        kept = self.kept_path(name)
+        if kept.is_file():
+            return LocalSource(kept)
+        size, head = self._size(name), self._heads.pop(name, b"")
+        return RemoteSource(self._client, self._url(name), f"{self.label}/{name}", size, head)
+
+    def expect(self, names: list[str]) -> None:
+        """Some at once: a large checkpoint has 160 files, and each costs a few round trips."""
+        if len(names) < _MANY:
+            return
+        wanted = [name for name in names if not self.kept_path(name).is_file()]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            shares = [wanted[i::_AT_ONCE] for i in range(_AT_ONCE)]
+            for heads in pool.map(self._fetch_heads, shares):
+                self._heads |= heads
+
+    def _fetch_heads(self, names: list[str]) -> dict[str, bytes]:
+        client, heads = self._client.twin(), {}
+        try:
+            for name in names:
+                what, size = f"{self.label}/{name}", self._size(name)
+                stop = min(HEAD_BYTES, size)
+                heads[name] = bytes(client.read(self._url(name), 0, stop, size, what))
+        finally:
+            client.close()
+        return heads
+
+    def kept_path(self, name: str) -> Path:
+        """Where `keep` puts a file; names were checked when they were listed."""
+        folder = "--".join(("models", *self.name.repo.split("/")))
+        return cache_root() / "hub" / folder / self.commit / name
+
+    def keep(self, name: str, progress: Progress | None = None) -> Path:
+        """Fetch a whole file into the cache, going on where an earlier try was cut off."""
+        path, size = self.kept_path(name), self._size(name)
+        if path.is_file() and path.stat().st_size == size:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        with part.open("ab") as file:
+            if file.tell() > size:
+                file.truncate(0)
+            at = file.tell()
+            what = f"{self.label}/{name}"
+            for piece in self._client.stream(self._url(name), at, size, size, what):
+                file.write(piece)
+                at += len(piece)
+                if progress is not None:
+                    progress(f"fetching {name}", at / max(size, 1))
+            file.flush()
+            os.fsync(file.fileno())
+        self._verify(part, name)
+        part.replace(path)
+        return path
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _verify(self, path: Path, name: str) -> None:
+        wanted = self.files[name].sha256
+        if wanted is None:
+            return
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != wanted:
+            path.unlink()
+            raise RemoteError(
+                f"{self.label}/{name}: what arrived has another sha256 than the server says; "
+                "it was removed, try again"
+            )
+
+    def _url(self, name: str) -> str:
+        return f"{self._client.endpoint}/{self.name.repo}/resolve/{self.commit}/{quote(name)}"
+
+    def _size(self, name: str) -> int:
+        found = self.files.get(name)
+        if found is None:
+            raise FileFormatError(f"{self.label} has no file {printable(name)}")
+        if found.size is None:
+            size = self._client.size(self._url(name), f"{self.label}/{name}")
+            self.files[name] = found = Listed(size, found.sha256)
+        assert found.size is not None
+        return found.size
+
+
+def open_repository(name: RepositoryName) -> Repository:
+    """For a text that could have been a path with a mistake in it."""
+    try:
+        return Repository(name)
+    except RemoteError as error:
+        raise RemoteError(f"{error} (and there is no such path here)") from None
+
+
+def open_place(where: str | os.PathLike[str], revision: str | None = None) -> FilePlace:
+    """A path that is there wins; nothing is fetched unless a repository is named."""
+    path = Path(where)
+    if path.is_dir():
+        return Folder(path)
+    if path.exists():
+        if path.suffix == ".gguf":
+            raise FileFormatError(f"{printable_path(path)} is a GGUF, not a checkpoint's folder")
+        raise FileFormatError(f"{printable_path(path)} is a file; give the folder that it is in")
+    name = parse_repository(os.fspath(where), revision)
+    if name is None:
+        raise FileFormatError(f"{printable_path(path)}: no such folder")
+    return open_repository(name)
+
+
+def open_checkpoint(where: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
+    return read_checkpoint(open_place(where, revision))
+
+
+class RemoteSource:
+    """A file that is read in byte ranges; its first kilobytes at once, and only once."""
+
+    def __init__(
+        self, client: HttpClient, url: str, label: str, size: int, head: bytes = b""
+    ) -> None:
+        self.label, self.size = label, size
+        self._client, self._url, self._head = client, url, head
+
+    def read(self, start: int, stop: int) -> bytes | memoryview:
+        if not 0 <= start <= stop <= self.size:
+            raise FileFormatError(f"{self.label} ends before byte {stop}")
+        if start < HEAD_BYTES and not self._head and stop > start:
+            self._head = bytes(self._fetch(0, min(self.size, HEAD_BYTES)))
+        head = self._head[start:stop]
+        if len(head) == stop - start:
+            return head
+        rest = self._fetch(start + len(head), stop)
+        return head + rest if head else rest
+
+    def close(self) -> None:
+        self._head = b""
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        return self._client.read(self._url, start, stop, self.size, self.label)
+
+
+def _read_listing(listing: Any, label: str) -> tuple[str, dict[str, Listed]]:
+    match listing:
+        case {"sha": str(commit), "siblings": list(siblings)} if _COMMIT.fullmatch(commit):
+            pass
+        case _:
+            raise RemoteError(f"{label}: the server's answer does not list a repository's files")
+    files: dict[str, Listed] = {}
+    for entry in siblings:
+        match entry:
+            case {"rfilename": str(name)} if _is_safe(name):
+                files[name] = _listed(entry)
+    return commit, files
+
+
+def _listed(entry: dict[str, Any]) -> Listed:
+    lfs = entry.get("lfs")
+    lfs = lfs if isinstance(lfs, dict) else {}
+    size = lfs.get("size", entry.get("size"))
+    sha256 = lfs.get("sha256")
+    return Listed(
+        size if type(size) is int and 0 <= size < 1 << 62 else None,
+        sha256 if isinstance(sha256, str) and _SHA256.fullmatch(sha256) else None,
+    )
+
+
+def _is_safe(name: str) -> bool:
+    """A path that stays below the folder it is put into."""
+    parts = name.split("/")
+    return all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)

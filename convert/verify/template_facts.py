@@ -1,0 +1,99 @@
+"""The tokenizer of a file, and what its chat template can do: found out by using it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...core.errors import NextnError
+from ...core.gguf.metadata import Metadata
+from ...core.tokenizer.chat_template import ChatTemplate
+from .verdict import FileReport, Subject, TemplateFacts, TokenizerFacts
+
+_KEY: Final = "tokenizer.chat_template"
+_TOOL: Final = "probe_of_tools"
+_TOOLS: Final = [
+    {
+        "type": "function",
+        "function": {
+            "name": _TOOL,
+            "description": "Does nothing.",
+            "parameters": {
+                "type": "object",
+                "properties": {"x": {"type": "string", "description": "Anything."}},
+                "required": ["x"],
+            },
+        },
+    }
+]
+_USER: Final = [{"role": "user", "content": "hello"}]
+_SYSTEM: Final = [{"role": "system", "content": "probe-of-system"}, *_USER]
+_SWITCHES: Final[tuple[tuple[str, object, object], ...]] = (
+    ("enable_thinking", False, True),
+    ("thinking", False, True),
+    ("reasoning_effort", "low", "high"),
+)
+_MARKS: Final = ("<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>", "reasoning_content")
+
+
+def tokenizer_facts(metadata: Metadata, report: FileReport) -> TokenizerFacts | None:
+    if "tokenizer.ggml.model" not in metadata:
+        return None
+    from ...core.tokenizer import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(metadata)
+    except NextnError as error:
+        report.problem(Subject.MODEL, f"the tokenizer cannot be used: {error}")
+        return None
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    return TokenizerFacts(
+        model=tokenizer.model,
+        pre=str(metadata.get("tokenizer.ggml.pre", "")),
+        size=tokenizer.n_vocab,
+        bos=tokenizer.tokens[bos] if bos is not None and tokenizer.add_bos else None,
+        eos=None if eos is None else tokenizer.tokens[eos],
+    )
+
+
+def template_facts(metadata: Metadata) -> TemplateFacts | None:
+    names = sorted(key.removeprefix(f"{_KEY}.") for key in metadata if key.startswith(f"{_KEY}."))
+    source = metadata.get(_KEY)
+    if not isinstance(source, str):
+        return TemplateFacts(0, names=tuple(names)) if names else None
+    return describe_template(source, tuple(names))
+
+
+def describe_template(source: str, names: tuple[str, ...] = ()) -> TemplateFacts:
+    template = ChatTemplate(source)
+    size = len(source)
+    try:
+        plain = _render(template, _USER)
+    except NextnError as error:
+        return TemplateFacts(size, names=names, error=str(error))
+    return TemplateFacts(
+        size,
+        tools=_TOOL in _tried(template, _USER, tools=_TOOLS),
+        system="probe-of-system" in _tried(template, _SYSTEM),
+        thinking=_thinking(template, source, plain),
+        names=names,
+    )
+
+
+def _thinking(template: ChatTemplate, source: str, plain: str) -> str:
+    for name, off, on in _SWITCHES:
+        if name in source and _tried(template, _USER, **{name: off}) != _tried(
+            template, _USER, **{name: on}
+        ):
+            return name
+    return "always" if any(mark in plain or mark in source for mark in _MARKS) else ""
+
+
+def _tried(template: ChatTemplate, messages: Any, **values: Any) -> str:
+    try:
+        return _render(template, messages, **values)
+    except NextnError:
+        return ""
+
+
+def _render(template: ChatTemplate, messages: Any, **values: Any) -> str:
+    return template.render(messages, bos_token="<s>", eos_token="</s>", **values)

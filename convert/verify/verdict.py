@@ -1,0 +1,161 @@
+"""The verdict on a file, as data: facts, drafters and findings. `--json` prints it as it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Severity(StrEnum):
+    PROBLEM = "problem"  # something is broken
+    WARNING = "warning"  # it runs, but not as it should, or not everywhere
+    NOTE = "note"
+
+
+class Subject(StrEnum):
+    """The part of a file, or the reader, that a finding is about."""
+
+    MODEL = "model"
+    HEAD = "mtp"
+    LLAMA_CPP = "llama.cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    part: Subject
+    text: str
+    fix: str = ""  # a command, or what to do
+    breaks_llama_cpp: bool = False  # which refuses the file, or aborts with it
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCount:
+    name: str
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCounts:
+    trunk: int
+    attention: int = 0
+    recurrent: int = 0
+    moe: int = 0
+    heads: int = 0  # MTP blocks that are there
+    experts: int = 0
+    experts_used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    model: str
+    pre: str
+    size: int
+    bos: str | None  # the token that is put in front, if one is
+    eos: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateFacts:
+    characters: int
+    tools: bool = False
+    system: bool = False
+    thinking: str = ""  # "": no; "always"; else the switch, enable_thinking for one
+    names: tuple[str, ...] = ()  # of further templates
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Bytes."""
+
+    weights: int
+    kv_per_1k: int  # tokens of context
+    recurrent: int = 0  # state of one sequence
+    factors: int = 0  # what undoing drafts needs beside it
+    n_ctx: int = 0  # tokens of context that `total` is for
+    total: int = 0
+    is_estimate: bool = False  # of an architecture that is not run here
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterVerdict:
+    name: str
+    works: bool
+    text: str
+    command: str = ""
+
+
+@dataclass(slots=True)
+class FileReport:
+    label: str
+    kind: str  # model, mtp-head, checkpoint, adapter, imatrix, mmproj, vocabulary, ...
+    what: str  # the same in words
+    format: str  # gguf or safetensors
+    files: int = 1
+    bytes: int = 0
+    architecture: str = ""
+    name: str = ""
+    quantised: str = ""  # the recipe that the file names
+    parameters: int = 0
+    bits_per_weight: float = 0.0
+    context: int | None = None
+    width: int | None = None
+    source: str = ""  # the repository that it was made from
+    runs_here: bool = False
+    types: list[TypeCount] = field(default_factory=list)
+    layers: LayerCounts | None = None
+    tokenizer: TokenizerFacts | None = None
+    template: TemplateFacts | None = None
+    memory: MemoryFacts | None = None
+    becomes: dict[str, int] = field(default_factory=dict)  # recipe: bytes of the GGUF
+    drafters: list[DrafterVerdict] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_sound(self) -> bool:
+        return all(finding.severity is not Severity.PROBLEM for finding in self.findings)
+
+    @property
+    def broken(self) -> list[str]:
+        """The problems, and the findings that llama.cpp does not load or run the file with."""
+        return [f.text for f in self.findings if _is_broken(f)]
+
+    @property
+    def suspicions(self) -> list[str]:
+        """The other warnings."""
+        return [
+            f.text
+            for f in self.findings
+            if f.severity is Severity.WARNING and not f.breaks_llama_cpp
+        ]
+
+    def problem(self, part: Subject, text: str, fix: str = "") -> None:
+        self.findings.append(Finding(Severity.PROBLEM, part, text, fix))
+
+    def warning(self, part: Subject, text: str, fix: str = "") -> None:
+        self.findings.append(Finding(Severity.WARNING, part, text, fix))
+
+    def refusal(self, text: str) -> None:
+        """What runs here, and not in llama.cpp."""
+        self.findings.append(
+            Finding(Severity.WARNING, Subject.LLAMA_CPP, text, breaks_llama_cpp=True)
+        )
+
+    def note(self, part: Subject, text: str, fix: str = "") -> None:
+        self.findings.append(Finding(Severity.NOTE, part, text, fix))
+
+    def mentions(self, text: str) -> bool:
+        return any(text in finding.text for finding in self.findings)
+
+    def has_problem(self, part: Subject) -> bool:
+        return any(f.severity is Severity.PROBLEM and f.part is part for f in self.findings)
+
+    def json(self) -> dict[str, Any]:
+        return {"sound": self.is_sound} | asdict(self)
+
+
+def _is_broken(finding: Finding) -> bool:
+    return finding.severity is Severity.PROBLEM or finding.breaks_llama_cpp

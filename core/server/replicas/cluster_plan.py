@@ -1,0 +1,44 @@
+"""`ClusterPlan`: what replicas get of a Ray cluster. Nothing here imports Ray, which is slow."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Final
+
+from ...errors import ConfigError
+
+_CONNECT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    replicas: int
+    cpus: float  # of each replica, as Ray counts them
+    gpus: float
+    address: str | None  # of a running cluster; None: a new one on this machine alone
+
+
+def check_ray() -> None:
+    """Raises a `ConfigError` if Ray Serve is not installed."""
+    try:
+        is_there = find_spec("ray") is not None and find_spec("ray.serve") is not None
+    except ImportError:  # an incomplete install
+        is_there = False
+    if not is_there:
+        raise ConfigError("--replicas needs Ray Serve: pip install 'nextn[ray]'")
+
+
+def check_reachable(address: str) -> None:
+    """Ray itself tries for minutes. It resolves names such as `auto` on its own."""
+    found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
+    if found is None:
+        return
+    host, port = found[1].strip("[]"), int(found[2])
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"no Ray cluster at {address}: {reason.lower()}") from None

@@ -1,0 +1,143 @@
+"""`ForwardedResponse`: one request on its way to a replica, and its response on the way back.
+
+If a replica is lost before anything of its response was sent, another replica answers. After that
+the stream ends with an error event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import aclosing
+from time import perf_counter
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from ..errors import ApiError
+from ..formats import event
+from ..generation import send_error
+from ..guard import OWNER
+from ..json_body import aside, read_body
+from ..settings import ServerSettings
+from .forwarding import ForwardedRequest, ReplicaLostError, ReplicaSet
+from .prefix_keys import ANY_SLOT, read_hint
+
+# The guard has checked these, or they are about the connection.
+_NOT_FORWARDED: Final = frozenset(
+    (b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade",
+     b"expect", b"content-length", b"authorization", b"x-api-key", b"origin", b"cookie")
+)  # fmt: skip
+_SLOT_PATH: Final = re.compile(r"/slots/([0-9]{1,9})")
+
+
+class ForwardedResponse:
+    def __init__(
+        self, replicas: ReplicaSet, settings: ServerSettings, scope: Scope, receive: Receive,
+        send: Send,
+    ) -> None:  # fmt: skip
+        self.client = scope.get("client")
+        self.waits_since = 0.0  # for the client to read
+        self._replicas, self._settings = replicas, settings
+        self._scope, self._receive, self._client_send = scope, receive, send
+        self._has_begun = False
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    async def run(self) -> None:
+        """Raises an `ApiError` before anything is sent."""
+        request = await self._read()
+        answer = asyncio.create_task(self._answer(request))
+        self._tasks = (answer, asyncio.create_task(self._wait_for_disconnect()))
+        try:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.give_up()
+            await asyncio.wait(self._tasks)
+        if not answer.cancelled():
+            answer.result()
+
+    def give_up(self) -> None:
+        """Cancels the request at its replica, too."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _read(self) -> ForwardedRequest:
+        scope = self._scope
+        body = await read_body(Request(scope, self._receive), self._settings)
+        hint = await aside(len(body), lambda: read_hint(body))
+        request = ForwardedRequest(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"],
+            headers=tuple(each for each in scope["headers"] if each[0] not in _NOT_FORWARDED),
+            body=body,
+            owner=scope.get(OWNER, ""),
+            hint=hint,
+        )
+        self._place(request)
+        return request
+
+    def _place(self, request: ForwardedRequest) -> None:
+        """Slots are numbered through all replicas; a path names the slot within its replica."""
+        replicas = self._replicas
+        n_slots = replicas.n_slots
+        if request.hint.slot != ANY_SLOT:
+            request.replica = request.hint.slot // n_slots
+        found = _SLOT_PATH.fullmatch(request.path)
+        if found is None:
+            return
+        slot = int(found[1])
+        if slot >= n_slots * replicas.n:
+            raise ApiError(400, f"there is no slot {slot}")
+        request.replica, own_slot = divmod(slot, n_slots)
+        if request.replica not in replicas.ready:
+            raise ApiError(503, f"the replica of slot {slot} is not ready", retry_after=1)
+        request.path = f"/slots/{own_slot}"
+
+    async def _wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+    async def _answer(self, request: ForwardedRequest) -> None:
+        """From one replica after the other, until one has answered."""
+        while True:
+            refusal: list[Message] = []
+            try:
+                async with aclosing(self._replicas.answer(request)) as batches:
+                    async for batch in batches:
+                        is_refused = batch[0].get("status") == 503
+                        if refusal or (is_refused and not self._has_begun):
+                            refusal += batch
+                        else:
+                            await self._send(batch)
+                if not refusal:
+                    return
+            except ReplicaLostError:
+                if self._has_begun:
+                    await self._break_off()
+                    return
+            if request.routed_to is None:
+                break
+            request.excluded |= {request.routed_to}
+            request.routed_to = None
+            if self._replicas.ready <= request.excluded:
+                break
+        if refusal:
+            await self._send(refusal)
+        else:
+            error = ApiError(503, "the replica that had this request has gone away", retry_after=1)
+            await send_error(error, self._client_send)
+
+    async def _send(self, batch: list[Message]) -> None:
+        self._has_begun = True
+        self.waits_since = perf_counter()
+        for message in batch:
+            await self._client_send(message)
+        self.waits_since = 0.0
+
+    async def _break_off(self) -> None:
+        """Replicas send whole events, so that clients read the error as an event."""
+        error = ApiError(500, "the replica that wrote this response has gone away")
+        body = event(error.body)
+        await self._client_send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,124 @@
+"""`Ingress`: the application of the server process. It passes requests on to model replicas, and
+answers itself what is about all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...errors import NextnError
+from .. import page
+from ..errors import ApiError, api_error, not_supported
+from ..formats import encode
+from ..generation import send_body, send_error
+from ..guard import PUBLIC, Guard
+from ..metrics import CONTENT_TYPE, family
+from ..settings import ServerSettings
+from .forwarded_response import ForwardedResponse
+from .forwarding import ReplicaSet
+from .labelled_metrics import label_replicas
+
+_log: Final = logging.getLogger(__name__)
+_decode: Final = msgspec.json.Decoder().decode
+Query = dict[str, list[str]]
+
+
+class Ingress:
+    """ASGI."""
+
+    def __init__(self, replicas: ReplicaSet, settings: ServerSettings) -> None:
+        self.replicas, self.settings = replicas, settings
+        self.open: set[ForwardedResponse] = set()
+        self.is_draining = False
+        self._own: dict[tuple[str, str], Callable[[Query, Send], Awaitable[None]]] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/v1/health"): self._health,
+            ("GET", "/props"): self._props,
+            ("GET", "/slots"): self._slots,
+            ("GET", "/metrics"): self._metrics,
+        }
+
+    def app(self) -> ASGIApp:
+        public = PUBLIC | page.PATHS if self.settings.with_page else PUBLIC
+        return Guard(self, self.settings, public)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            self.check_ready()
+            own = self._own.get((scope["method"], scope["path"]))
+            if own is not None:
+                await own(parse_qs(scope["query_string"].decode("latin-1")), send)
+                return
+            response = ForwardedResponse(self.replicas, self.settings, scope, receive, send)
+            self.open.add(response)
+            try:
+                await response.run()
+            finally:
+                self.open.discard(response)
+        except (ApiError, NextnError) as error:
+            await send_error(api_error(error), send)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer in any case
+            _log.error("internal error, %s: %s", type(error).__name__, error)
+            await send_error(ApiError(500, f"internal error: {type(error).__name__}"), send)
+
+    def check_ready(self) -> None:
+        """Raises an `ApiError` if no replica can answer."""
+        if self.is_draining:
+            raise ApiError(503, "the server is shutting down", retry_after=5)
+        if not self.replicas.ready:
+            restarts = "no replica is ready; they are started again"
+            message = restarts if self.replicas.n_slots else "Loading model"
+            raise ApiError(503, message, retry_after=1)
+
+    async def _health(self, _query: Query, send: Send) -> None:
+        ready = self.replicas.ready
+        states = ["ready" if i in ready else "loading" for i in range(self.replicas.n)]
+        await _send_json({"status": "ok", "replicas": states}, send)
+
+    async def _props(self, _query: Query, send: Send) -> None:
+        props: dict[str, Any] = _decode(next(iter((await self._collect("/props")).values())))
+        props["total_slots"] *= self.replicas.n
+        await _send_json(props, send)
+
+    async def _slots(self, query: Query, send: Send) -> None:
+        if not self.settings.with_slots:
+            raise not_supported("/slots, which --no-slots has switched off,")
+        slots: list[dict[str, Any]] = []
+        for replica, body in (await self._collect("/slots")).items():
+            slots += [slot | {"replica": replica} for slot in _decode(body)]
+        if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in slots):
+            raise ApiError(503, "no slot is free", retry_after=1)
+        await _send_json(slots, send)
+
+    async def _metrics(self, _query: Query, send: Send) -> None:
+        if not self.settings.with_metrics:
+            raise not_supported("/metrics, which needs --metrics,")
+        found = {i: body.decode() for i, body in (await self._collect("/metrics")).items()}
+        up = {str(i): i in found for i in range(self.replicas.n)}
+        lines = [
+            *label_replicas(found),
+            *family("nextn:replica_up", "gauge", "Whether the replica answers.", up, "replica"),
+            *family(
+                "nextn:replica_restarts_total", "counter", "Replicas that were started again.",
+                self.replicas.n_restarts,
+            ),
+        ]  # fmt: skip
+        body = "\n".join(lines) + "\n"
+        await send_body(body.encode(), 200, {"content-type": CONTENT_TYPE}, send)
+
+    async def _collect(self, path: str) -> dict[int, bytes]:
+        """The bodies by replica."""
+        responses = sorted(await self.replicas.collect(path))
+        found = {each.replica: each.body for each in responses if each.status == 200}
+        if not found:
+            raise ApiError(503, "no replica answers", retry_after=1)
+        return found
+
+
+async def _send_json(value: Any, send: Send) -> None:
+    await send_body(encode(value), 200, {}, send)

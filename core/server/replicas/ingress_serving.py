@@ -1,0 +1,60 @@
+"""`IngressServing`: the server process of several replicas, from its socket to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import ASGIApp
+
+from ..serving import Listening
+from ..settings import ServerSettings
+from .forwarding import ReplicaSet
+from .ingress import Ingress
+
+_SENDING_S: Final = 0.3  # for the last events to reach clients
+
+
+class IngressServing(Listening):
+    def __init__(
+        self, replicas: ReplicaSet, settings: ServerSettings, sock: socket.socket,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.replicas = replicas
+        self.ingress = Ingress(replicas, settings)
+        self._on_ready, self._was_ready = on_ready, False
+        super().__init__(settings, sock)
+
+    def _app(self) -> ASGIApp:
+        return self.ingress.app()
+
+    def _begin(self) -> None:
+        self._watching = asyncio.create_task(self.replicas.watch(self._on_change))
+
+    def _on_change(self) -> None:
+        if self.replicas.failure is not None:
+            self.stop()
+        elif len(self.replicas.ready) == self.replicas.n and not self._was_ready:
+            self._was_ready = True
+            self._on_ready()
+
+    def _code(self) -> int:
+        return 1 if self.replicas.failure is not None else 0
+
+    async def _finish(self) -> None:
+        self.ingress.is_draining = True
+        self._watching.cancel()
+        await self.replicas.drain()
+        end = time.perf_counter() + _SENDING_S
+        while self.ingress.open and time.perf_counter() < end:
+            await asyncio.sleep(0.02)
+
+    def _look_after(self, now: float) -> None:
+        """Ends the connections of clients that do not read."""
+        for response in list(self.ingress.open):
+            if response.waits_since and now - response.waits_since > self.settings.io_s:
+                response.give_up()
+                self._hang_up(response.client)

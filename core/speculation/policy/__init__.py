@@ -1,0 +1,1 @@
+"""How much to draft, with which drafter, and when to try again."""

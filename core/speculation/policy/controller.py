@@ -1,0 +1,484 @@
+"""`Controller`: which drafters draft and how much, so that the most tokens come out per second.
+
+For each round and sequence: nothing, the beginning of an n-gram draft, a network's draft, or both
+spliced. Pure logic without a clock or random numbers. docs/speculation.md explains the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..cost_file import save_costs
+from ..rounds import NOTHING, DraftPlan, PlanRequest, Policy, Round
+from .acceptance import Counts
+from .allocate import Allocation, Candidate, allocate, best_length, best_rate, gains_of
+from .costs import LONGEST, CostModel
+from .sequence_stats import SequenceStats
+
+if TYPE_CHECKING:
+    from ..interface import Draft
+    from ..trace import Trace
+
+_FORGET: Final = 0.95  # what is left of the rate that was reached, after a round
+_FIRST_ROUNDS: Final = 24  # of a sequence: each is planned anew
+_KEPT_FOR: Final = 8  # rounds that a plan is kept after that
+_IDLE_FOR: Final = 64  # the same of a plan without a draft
+_AGREEMENT: Final = 0.15  # what one draft says of how often sources agree
+_LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
+_QUESTIONS: Final = 0.01  # of a step's time: what questions without a draft may take
+_LONGEST_PAUSE: Final = 16  # rounds
+_INVESTED_FOR: Final = 24  # rounds over which reading waiting rows has to pay
+
+_SHARE: Final = 0.01  # of all time that learning may cost
+_CREDIT: Final = 1.0  # plain steps that it may cost before any time has passed
+_AT_ONCE: Final = 0.8  # plain steps that one probe may cost
+_PLAIN_ROUNDS: Final = (0, 10, 30)  # in which a step without drafts is timed
+_CLOSE: Final = 1.2  # times as fast as plain: then plain steps are timed again
+_OLD: Final = 30  # steps after which such a timing is old
+_HOPEFUL_EVERY: Final = 6  # rounds between looks at lengths that were hardly tried
+_WORTH_A_TRY: Final = 0.02  # tokens that such a length has to promise
+_LIKELY: Final = 1.3  # times the least that an unknown step could take: what it probably takes
+_AGAIN: Final = 32  # rounds after which a probe that was too expensive is considered again
+
+
+class Budget:
+    """Time for learning, in plain steps."""
+
+    def __init__(self) -> None:
+        self.spent = self.total = 0.0
+
+    def spend(self, loss: float, once: float = 0.0, n: int = 1) -> bool:
+        """Whether there is so much. `once`: a part of the loss that would be paid later as well.
+        `n` sequences share the step."""
+        if loss - once > n * _AT_ONCE or self.spent + loss > _CREDIT + _SHARE * self.total:
+            return False
+        self.spent += max(loss, 0.0)
+        return True
+
+
+class Controller(Policy):
+    def __init__(
+        self,
+        costs: CostModel | None = None,
+        trace: Trace | None = None,
+        costs_file: Path | None = None,
+    ) -> None:
+        """`costs_file`: where learned costs are written at the end."""
+        self.costs = costs or CostModel()
+        self.repeats = self.costs.is_frozen
+        self.budget = Budget()
+        self.rate = 1.0  # tokens that a millisecond is worth
+        self.n_rounds = 0
+        self._tokens = self._time = 1.0  # made lately, and the plain steps' worth of time it took
+        self._sequences: dict[int, SequenceStats] = {}
+        self._shared: dict[str, Counts] = {}
+        self._waits: dict[str, int] = {}
+        self._trace, self._costs_file = trace, costs_file
+
+    def begin(self, sequence: int) -> None:
+        self._sequences[sequence] = SequenceStats(self._shared, self._waits)
+
+    def end(self, sequence: int) -> None:
+        self._sequences.pop(sequence, None)
+
+    # before drafting
+
+    def plan(self, requests: Sequence[PlanRequest]) -> Round:
+        if not requests:
+            return Round()
+        self.n_rounds += 1
+        sequences = [self._sequences[request.sequence] for request in requests]
+        plans = self._kept(requests, sequences) or self._plan(requests, sequences)
+        decided = Round(requests, plans)
+        if self._trace is not None:
+            decided.trace = self._trace.entry(self, decided, sequences)
+        return decided
+
+    def _kept(
+        self, requests: Sequence[PlanRequest], sequences: Sequence[SequenceStats]
+    ) -> list[DraftPlan]:
+        """The last plan again, where nothing new could be decided."""
+        sequence, request = sequences[0], requests[0]
+        if len(requests) > 1 or sequence.n_kept <= 0:
+            return []
+        if sequence.plan.n_network > request.max_draft or any(d.tokens for d in request.cheap):
+            return []
+        sequence.n_kept -= 1
+        sequence.meet(request)
+        self._pass(1.0, sequence.cost)
+        return [sequence.plan]
+
+    def _plan(
+        self, requests: Sequence[PlanRequest], sequences: Sequence[SequenceStats]
+    ) -> list[DraftPlan]:
+        costs, n = self.costs, len(requests)
+        costs.prepare(n, sum(len(request.tokens) for request in requests))
+        for request, sequence in zip(requests, sequences, strict=True):
+            sequence.meet(request)
+        plain = costs.steps[n] / n
+        if self._lacks_plain(n):
+            return self._take(sequences, [DraftPlan(is_probe=True) for _ in requests], plain)
+        reached = self._tokens / self._time
+        self.rate = (reached if n == 1 else max(reached, 1.0)) / plain
+        plans, found, values = [], [], []
+        for request, sequence in zip(requests, sequences, strict=True):
+            gains = self._gains(request, sequence, n)
+            plan, value = self._best(request, sequence, gains, n)
+            plans.append(plan)
+            values.append(value)
+            found.append(self._candidate(request, sequence, plan, gains, n))
+        lengths = self._allocate(requests, sequences, plans, found)
+        is_drafting = any(plan.network or (n > 1 and plan.n_cheap) for plan in plans)
+        if is_drafting and self._lacks_news_of_plain(n, self.rate * plain):
+            return self._take(sequences, [DraftPlan(is_probe=True) for _ in requests], plain)
+        n_rows = n + sum(lengths)
+        for i, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
+            n_rows += self._probe(request, sequence, plans[i], values[i], n, n_rows)
+        return self._take(sequences, plans, plain)
+
+    def _lacks_plain(self, n: int) -> bool:
+        timings = self.costs.n_timings(n)
+        return timings < len(_PLAIN_ROUNDS) and self.n_rounds > _PLAIN_ROUNDS[timings]
+
+    def _lacks_news_of_plain(self, n: int, gain: float) -> bool:
+        """Speculation that gains less than the machine's moods may well lose. `gain`: the expected
+        rate with drafts, in parts of the plain rate."""
+        lacks = gain < _CLOSE and self.costs.age(n) > _OLD
+        if lacks:
+            self.costs.expire()
+        return lacks
+
+    def _gains(
+        self, request: PlanRequest, sequence: SequenceStats, n: int
+    ) -> dict[str, list[float]]:
+        found = {}
+        for offer in request.networks:
+            longest = min(offer.max_draft, request.max_draft, sequence.reach_of(offer.source))
+            found[offer.source] = gains_of(sequence.track(offer.source).places(longest))
+            if n == 1:
+                possible = best_rate(
+                    found[offer.source], self.costs.steps, self.costs.drafts(offer.source, 1)
+                )
+                self.rate = max(self.rate, possible)
+        return found
+
+    def _rows(self, n: int) -> Sequence[float]:
+        """What rows cost one of `n` sequences: exactly for one alone; for several what they cost
+        where they are cheapest, since the allocation decides whether drafts pay together."""
+        if n == 1:
+            return self.costs.steps[1:]
+        row = min(self.costs.row(n), self.costs.row(n, hoped=True))
+        return [row * k for k in range(LONGEST + 2)]
+
+    def _drafts(self, source: str, n: int) -> Sequence[float]:
+        return [ms / n for ms in self.costs.drafts(source, n)]
+
+    def _best(
+        self, request: PlanRequest, sequence: SequenceStats, gains: dict[str, list[float]], n: int
+    ) -> tuple[DraftPlan, float]:
+        """The best plan for this sequence alone, and what it is worth in tokens."""
+        rows, rate = self._rows(n), self.rate
+        plan, best = DraftPlan(), 0.0
+        cheap = []
+        for i, draft in enumerate(request.cheap):
+            k = min(len(draft.tokens), request.max_draft, len(rows) - 1)
+            rates = sequence.cheap_track(draft).of_tokens(draft.chances, k) if k else []
+            cheap.append(rates)
+            length, value = best_length(gains_of(rates), rows, (), rate)
+            if value > best:
+                plan, best = DraftPlan(cheap=i, n_cheap=length), value
+        for offer in request.networks:
+            source, drafts = offer.source, self._drafts(offer.source, n)
+            once = self.costs.reading(source, offer.n_pending) * rate / _INVESTED_FOR
+            length, value = best_length(gains[source], rows, drafts, rate)
+            if length and value - once > best:
+                plan, best = DraftPlan(network=source, n_network=length), value - once
+                row = self.costs.row(n)
+                plan.stop_below = sequence.track(source).least_chance(
+                    rate * (row + drafts[2] - drafts[1])
+                )
+            for i, rates in enumerate(cheap):
+                length, value = self._spliced(sequence, rates, gains[source], rows, drafts)
+                if length and value - once > best:
+                    plan = DraftPlan(i, len(rates), source, length)
+                    best = value - once
+        return plan, best
+
+    def _spliced(
+        self,
+        sequence: SequenceStats,
+        cheap: Sequence[float],
+        gains: Sequence[float],
+        rows: Sequence[float],
+        drafts: Sequence[float],
+    ) -> tuple[int, float]:
+        """How much of a network's draft to put before the tail of an n-gram draft: a token or two
+        may be enough to know whether the n-gram is right."""
+        n_best, best, reach, own = 0, 0.0, 1.0, 0.0
+        for n in range(1, min(len(cheap), len(gains), _LONGEST_CHECK + 1)):
+            own += gains[n - 1]
+            reach *= cheap[n - 1]
+            # The tail is verified only if both agree: so often its rows count.
+            tail = [reach * gain for gain in gains_of(cheap[n:])]
+            _, beyond = best_length(tail, rows[n:], (), self.rate)
+            ms = rows[n] - rows[0] + drafts[n]
+            value = own + sequence.agreement * beyond - self.rate * ms
+            if value > best:
+                n_best, best = n, value
+        return n_best, best
+
+    def _candidate(
+        self,
+        request: PlanRequest,
+        sequence: SequenceStats,
+        plan: DraftPlan,
+        gains: dict[str, list[float]],
+        n: int,
+    ) -> Candidate:
+        if plan.network:
+            return Candidate(gains[plan.network], plan.network)
+        if plan.n_cheap:
+            draft = request.cheap[plan.cheap]
+            k = min(len(draft.tokens), request.max_draft)
+            return Candidate(gains_of(sequence.cheap_track(draft).of_tokens(draft.chances, k)))
+        if request.networks and n == 1:
+            return Candidate(gains[request.networks[0].source], request.networks[0].source)
+        return Candidate(())
+
+    def _allocate(
+        self,
+        requests: Sequence[PlanRequest],
+        sequences: Sequence[SequenceStats],
+        plans: Sequence[DraftPlan],
+        found: Sequence[Candidate],
+    ) -> list[int]:
+        """Fit the plans to each other; now and then other lengths, to learn their cost."""
+        n, costs = len(plans), self.costs
+        lengths = [plan.n_network or plan.n_cheap for plan in plans]
+        if n > 1:
+            best, possible = allocate(found, costs.steps, costs.drafts, self.rate)
+            self.rate = max(self.rate, possible)
+        else:
+            plan, k = plans[0], lengths[0]
+            if plan.n_cheap:
+                return lengths
+            drafts = costs.drafts(plan.network, 1)[k] if k else 0.0
+            best = Allocation(lengths, 1.0 + sum(found[0].gains[:k]), costs.steps[1 + k] + drafts)
+        hoped = self._hoped(sequences, found)
+        best = self._explored(requests, found, hoped, best)
+        for plan, candidate, length in zip(plans, found, best.lengths, strict=True):
+            if length and not (plan.network or plan.n_cheap):
+                plan.network, plan.is_probe = candidate.source, True
+            elif plan.network and n == 1 and length != plan.n_network:
+                plan.is_probe = True
+            _shorten(plan, length)
+        return best.lengths
+
+    def _hoped(
+        self, sequences: Sequence[SequenceStats], found: Sequence[Candidate]
+    ) -> Sequence[Candidate]:
+        """Now and then places that were hardly seen may be as good as the ones before."""
+        sequence = sequences[0]
+        if len(sequences) > 1 or sequence.n_rounds < sequence.hopeful_due or not found[0].source:
+            return found
+        sequence.hopeful_due = sequence.n_rounds + _HOPEFUL_EVERY
+        gains, source = found[0]
+        return [Candidate(gains_of(sequence.track(source).hoped(len(gains))), source)]
+
+    def _explored(
+        self,
+        requests: Sequence[PlanRequest],
+        found: Sequence[Candidate],
+        hoped: Sequence[Candidate],
+        best: Allocation,
+    ) -> Allocation:
+        """Another allocation, if it could be better than the best and the budget has room."""
+        steps, least, n, rate = self.costs.steps, self.costs.hoped, len(found), self.rate
+        if hoped is found and steps == least:
+            return best
+        rows = [*steps[: n + 1], *least[n + 1 :]]
+        value = best.tokens - rate * best.ms
+        # The best that is hoped for may be too expensive to try: then something nearer.
+        for most in (len(rows) - 1, 4 * n, 2 * n):
+            other, _ = allocate(hoped, rows[: most + 1], self.costs.drafts, rate)
+            once = sum(
+                self.costs.reading(offer.source, offer.n_pending)
+                for request, k in zip(requests, other.lengths, strict=True)
+                for offer in request.networks[: k > 0]
+            ) / _INVESTED_FOR  # fmt: skip
+            promised = other.tokens - rate * (other.ms + once)
+            if other.lengths == best.lengths or promised < value + _WORTH_A_TRY * n:
+                break
+            n_rows = n + sum(other.lengths)
+            ms = other.ms + min(steps[n_rows], _LIKELY * least[n_rows]) - rows[n_rows]
+            tokens = n + sum(
+                sum(each.gains[:k]) for each, k in zip(found, other.lengths, strict=True)
+            )
+            loss = ((value - tokens) / rate + ms + once) * n / steps[n]
+            if self.budget.spend(loss, n=n):
+                return other
+        return best
+
+    def _probe(
+        self,
+        request: PlanRequest,
+        sequence: SequenceStats,
+        plan: DraftPlan,
+        value: float,
+        n: int,
+        n_rows: int,
+    ) -> bool:
+        """Try one token of a network that is not in use; returns whether a row was added."""
+        costs = self.costs
+        for offer in request.networks:
+            backoff = sequence.backoff(offer.source)
+            if plan.network == offer.source:
+                if not plan.is_probe:
+                    backoff.used(sequence.n_rounds)
+                continue
+            if plan.n_cheap or sequence.n_rounds < backoff.due or (n > 1 and plan.network):
+                continue
+            once = costs.reading(offer.source, min(offer.n_pending, offer.n_trial))
+            row = min(costs.steps[n_rows + 1], _LIKELY * costs.hoped[n_rows + 1])
+            row = max(row - costs.steps[n_rows], costs.row(n) if n > 1 else 0.0)
+            gain = sequence.track(offer.source).places(1)[0]
+            ms = row + costs.drafts(offer.source, n)[1] / n + once
+            scale = n / costs.steps[n]
+            loss = scale * (ms + (value - gain) / self.rate)
+            if self.budget.spend(loss, scale * once, n):
+                backoff.loss = max(loss, 0.0)
+                plan.network, plan.n_network, plan.stop_below = offer.source, 1, 0.0
+                plan.is_probe = plan.is_trial = True
+                return True
+            backoff.due = sequence.n_rounds + _AGAIN
+        return False
+
+    def _take(
+        self, sequences: Sequence[SequenceStats], plans: list[DraftPlan], plain: float
+    ) -> list[DraftPlan]:
+        """Note what the round costs, and how long a lone sequence's plan may be kept."""
+        n, costs = len(plans), self.costs
+        n_rows = n + sum(plan.n_network or plan.n_cheap for plan in plans)
+        depth: dict[str, int] = {}
+        for plan in plans:
+            if plan.network:
+                depth[plan.network] = max(depth.get(plan.network, 0), plan.n_network)
+        ms = costs.steps[min(n_rows, len(costs.steps) - 1)]
+        ms += sum(costs.drafts(source, n)[k] for source, k in depth.items())
+        self._pass(n, ms / plain)
+        for sequence, plan in zip(sequences, plans, strict=True):
+            sequence.plan, sequence.cost, sequence.n_kept = plan, ms / plain, 0
+        sequence, plan = sequences[0], plans[0]
+        if n > 1 or plan.is_probe or plan.n_cheap or sequence.n_rounds < _FIRST_ROUNDS:
+            return plans
+        sequence.n_kept = _KEPT_FOR if plan.network else _IDLE_FOR
+        for source, backoff in sequence.backoffs.items():
+            if source != plan.network:
+                left = backoff.due - sequence.n_rounds - 1
+                sequence.n_kept = max(min(sequence.n_kept, left), 0)
+        return plans
+
+    def _pass(self, tokens: float, time: float) -> None:
+        self._tokens = _FORGET * self._tokens + tokens
+        self._time = _FORGET * self._time + time
+        self.budget.total += time
+
+    # after drafting
+
+    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
+        lengths = [len(draft.tokens) for draft in drafts]
+        known: list[list[float]] = []
+        for request, plan, draft in zip(decided.requests, decided.plans, drafts, strict=True):
+            sequence = self._sequences[request.sequence]
+            is_open = bool(plan.network) and not plan.is_probe
+            known.append(self._token_rates(request, sequence, plan, draft) if is_open else [])
+        if not any(known):
+            return lengths
+        # What cannot be cut counts as certain.
+        candidates = [
+            Candidate(gains_of(rates or [1.0] * n)) for rates, n in zip(known, lengths, strict=True)
+        ]
+        found, _ = allocate(candidates, self.costs.steps, self.costs.drafts, self.rate)
+        for i, (request, plan, rates) in enumerate(
+            zip(decided.requests, decided.plans, known, strict=True)
+        ):
+            n = found.lengths[i]
+            if rates and n < len(rates):
+                lengths[i] = n
+                if n:
+                    decided.cut_rates[request.sequence] = rates[n]
+                else:
+                    self._sequences[request.sequence].track(plan.network).impute(0, rates[0])
+        return lengths
+
+    def _token_rates(
+        self, request: PlanRequest, sequence: SequenceStats, plan: DraftPlan, draft: Draft
+    ) -> list[float]:
+        """Chance of each token, given the ones before it; empty: nothing new is known of them."""
+        n, track = len(draft.tokens), sequence.track(plan.network)
+        n_network = draft.sources.count(plan.network)
+        if plan.cheap == NOTHING:
+            if not draft.chances or not track.may_cut():
+                return []
+            return track.of_tokens(draft.chances, n)
+        if n_network:
+            sequence.agreement += _AGREEMENT * ((n > n_network) - sequence.agreement)
+        if n == n_network:
+            return []
+        other = request.cheap[plan.cheap]
+        cheap = sequence.cheap_track(other).of_tokens(other.chances, n)
+        own = track.of_tokens(draft.chances[:n_network], n_network)
+        return [max(a, b) for a, b in zip(own, cheap, strict=False)] + cheap[n_network:]
+
+    def observe_draft(
+        self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,
+        n_pending: int = 0,
+    ) -> None:  # fmt: skip
+        self.costs.observe_draft(source, n_tokens, n_sequences, ms, n_pending)
+        if decided.trace is not None:
+            decided.trace["draft_ms"][source] = ms
+
+    def observe_step(self, decided: Round | None, n_rows: int, n_ctx: int, ms: float) -> None:
+        self.costs.observe_step(n_rows, n_ctx, ms)
+        if decided is not None and decided.trace is not None:
+            decided.trace |= {"rows": n_rows, "context": n_ctx, "step_ms": ms}
+
+    def settle(self, decided: Round, sequence: int, draft: Draft, n_accepted: int) -> None:
+        self._tokens += n_accepted
+        stats, plan = self._sequences.get(sequence), decided.plan_of(sequence)
+        if stats is None or plan is None:
+            return
+        if decided.trace is not None and draft.tokens:
+            decided.trace["accepted"][str(sequence)] = [len(draft.tokens), n_accepted]
+        if not plan.network:
+            return
+        if draft.tokens and draft.sources[0] == plan.network:
+            n = draft.sources.count(plan.network)
+            cut_rate = decided.cut_rates.get(sequence, 0.0) if n == len(draft.tokens) else 0.0
+            stats.observe(plan, draft, n, n_accepted, cut_rate)
+        elif not draft.tokens and plan.stop_below:
+            track = stats.track(plan.network)
+            track.impute(0, track.of_chance(0.5 * plan.stop_below))
+
+    def pause(self, ms: float, n_sequences: int) -> int:
+        steps = self.costs.steps
+        if self.repeats or len(steps) <= n_sequences:
+            return 0
+        return min(int(ms / (_QUESTIONS * steps[n_sequences])), _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        if self._costs_file is not None and self.costs.n_timings(1):
+            save_costs(self.costs, self._costs_file)
+        if self._trace is not None:
+            self._trace.close()
+
+
+def _shorten(plan: DraftPlan, n: int) -> None:
+    if not n:
+        plan.network, plan.n_network, plan.cheap, plan.n_cheap = "", 0, NOTHING, 0
+    elif plan.network:
+        plan.n_network = n
+    elif plan.n_cheap:
+        plan.n_cheap = n

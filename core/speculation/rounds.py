@@ -1,0 +1,105 @@
+"""What a policy receives and returns: one `Round` for each step that may have drafts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from .interface import Draft
+
+NOTHING: Final = -1
+
+
+class NetworkOffer(NamedTuple):
+    """A drafter whose drafts cost forward passes."""
+
+    source: str
+    max_draft: int
+    n_pending: int = 0  # rows that it has to read before it can draft
+    n_trial: int = 1 << 30  # of these, how many are enough for a probe
+
+
+class PlanRequest(NamedTuple):
+    """One sequence that could use a draft."""
+
+    sequence: int
+    tokens: Sequence[int]  # prompt and text so far; not kept
+    max_draft: int  # at least 1
+    cheap: Sequence[Draft] = ()  # n-gram drafts in the order of precedence; may be empty
+    networks: Sequence[NetworkOffer] = ()
+
+
+@dataclass(slots=True)
+class DraftPlan:
+    """What to draft for one request.
+
+    Without a network: the first `n_cheap` tokens of `request.cheap[cheap]`. With one: it drafts
+    `n_network` tokens, and `splice` joins both. With neither there is no draft.
+    """
+
+    cheap: int = NOTHING  # index into `request.cheap`
+    n_cheap: int = 0
+    network: str = ""  # a source
+    n_network: int = 0
+    stop_below: float = 0.0  # the network stops before a token less probable than this
+    is_probe: bool = False  # to learn, not to gain
+    is_trial: bool = False  # a probe of a network that is not in use
+
+
+@dataclass(slots=True)
+class Round:
+    """The decisions for one step. The same object comes back with what became of them, perhaps
+    after later rounds were planned."""
+
+    requests: Sequence[PlanRequest] = ()
+    plans: Sequence[DraftPlan] = ()
+    cut_rates: dict[int, float] = field(default_factory=dict)  # chance of the first token cut off
+    trace: dict[str, Any] | None = None
+
+    def plan_of(self, sequence: int) -> DraftPlan | None:
+        for request, plan in zip(self.requests, self.plans, strict=True):
+            if request.sequence == sequence:
+                return plan
+        return None
+
+
+class Policy(ABC):
+    """For each step: `plan`, then drafting, `cut`, the step, and then what became of it."""
+
+    repeats: bool = False  # the same text always gets the same decisions: the clock has no say
+
+    def begin(self, sequence: int) -> None:
+        """A new sequence."""
+
+    def end(self, sequence: int) -> None:
+        """The sequence is finished or given up; it may be unknown."""
+
+    @abstractmethod
+    def plan(self, requests: Sequence[PlanRequest]) -> Round:
+        """One plan for each request, in their order."""
+
+    @abstractmethod
+    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
+        """How many tokens of each draft are worth verifying."""
+
+    def observe_draft(
+        self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,
+        n_pending: int = 0,
+    ) -> None:  # fmt: skip
+        """A network's call took `ms`: `n_tokens` of the longest draft, `n_pending` rows read."""
+
+    def observe_step(self, decided: Round | None, n_rows: int, n_ctx: int, ms: float) -> None:
+        """A step of the target without prompts took `ms`; `n_ctx`: cells of all its sequences."""
+
+    def settle(self, decided: Round, sequence: int, draft: Draft, n_accepted: int) -> None:
+        """What became of a sequence's draft, which may be empty."""
+
+    def pause(self, ms: float, n_sequences: int) -> int:
+        """Rounds that may pass without a question, after one that took `ms` and gave no draft."""
+        return 0
+
+    def close(self) -> None:
+        """No more rounds."""
