@@ -17,9 +17,9 @@ from ...core.backend.layers import Floats
 from ...core.generation import GenerateParams
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
+from ...core.speculation.options import SpecOptions
 from . import held_out
 from .corpus import SourceFile, default_libraries
-from .draft_acceptance import DraftAcceptance, measure
 from .one_line_errors import in_one_line
 
 WINDOW, STRIDE = 1024, 512  # tokens; all but a file's first have at least STRIDE before them
@@ -30,6 +30,8 @@ TEMPERATURE = 0.5  # of completed functions; chosen on other headers than those 
 
 _log = logging.getLogger("nextn.convert.nano")
 GREEDY = SamplingParams(temperature=0.0)
+N_DRAFT = 3
+MTP_SPEC = SpecOptions(types=("mtp",), draft_n_max=N_DRAFT, fixed=True)
 
 
 def bits_per_byte(runtime: Runtime, texts: Iterable[str]) -> float:
@@ -73,14 +75,16 @@ def xz_bits_per_byte(texts: Iterable[str]) -> float:
     return 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
 
 
-def acceptance(runtime: Runtime, files: list[SourceFile]) -> DraftAcceptance:
-    total = DraftAcceptance(0, (0, 0, 0))
+def accept_rates(runtime: Runtime, files: list[SourceFile]) -> list[float]:
+    """The share of drafts that are right up to each place, in greedy texts."""
+    accepted, drafted = np.zeros((2, N_DRAFT))
     for site in held_out.sites(files, N_PROMPTS, methods=True):
         prompt = runtime.tokenizer.encode(f"{site.before}{site.header}", parse_special=False)
-        written = write(runtime, prompt, N_WRITTEN)
-        if len(written) > 4:
-            total += measure(runtime.model, runtime.backend, prompt, written)
-    return total
+        write(runtime, prompt, N_WRITTEN)
+        stats = runtime.stats
+        accepted += np.pad(stats.accept_per_pos, (0, N_DRAFT - len(stats.accept_per_pos)))
+        drafted += np.pad(stats.draft_per_pos, (0, N_DRAFT - len(stats.draft_per_pos)))
+    return [float(rate) for rate in accepted / drafted]
 
 
 def write(
@@ -129,10 +133,11 @@ def report(path: Path, library: Path, device: str) -> Iterator[str]:
         yield f"bits per byte | {bits_per_byte(runtime, texts):.3f}"
         yield f"bits per byte of xz -9e, all files as one | {xz_bits_per_byte(texts):.3f}"
         if runtime.model.nextn:
-            found = acceptance(runtime, files)
-            rates = ", ".join(f"{n / found.drafts:.1%}" for n in found.accepted)
-            yield f"MTP, greedy: drafts right up to token 1, 2, 3 | {rates}"
-            yield f"MTP acceptance length, 3 drafted | {found.length:.2f}"
+            with core.load(path, device, spec=MTP_SPEC) as drafting:
+                rates = accept_rates(drafting, files)
+            listed = ", ".join(f"{rate:.1%}" for rate in rates)
+            yield f"MTP, greedy: drafts right up to token 1, 2, 3 | {listed}"
+            yield f"MTP acceptance length, {N_DRAFT} drafted | {1 + sum(rates):.2f}"
         headers = [site.header for site in held_out.sites(files, N_PROMPTS, methods=False)]
         made = [one for seed in range(N_SEEDS) for one in completions(runtime, headers, seed)]
         share = sum(ok for _, ok in made) / len(made)

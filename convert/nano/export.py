@@ -1,16 +1,24 @@
-"""A trained network as a GGUF file: names by `hf_tensors`, matrices as Q8_0, llama.cpp's keys."""
+"""A trained network as a GGUF file, with the names and keys of a converted checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ...core.errors import ConfigError
 from ...core.gguf.quants import find_format
 from ...core.gguf.writer import TensorData, write_gguf
-from ..checkpoint.safetensors import Floats
-from ..hf_tensors import Rules, map_tensors
+from ..checkpoint.safetensors import Floats, StoredTensor
+from ..hf.matrix_rows import StoredMatrix
+from ..hf.metadata_keys import model_keys
+from ..hf.model_config import ModelConfig, find_family
+from ..hf.model_sizes import read_sizes
+from ..hf.rope_setting import read_rope
+from ..hf.stored_names import plain_name
+from ..hf.tensor_map import TensorMap
 from ..quantize.native_quantizer import encode
 from .nano_network import Network
 from .nano_shapes import NanoShape
@@ -26,74 +34,65 @@ DESCRIPTION = (
 _KEPT = ("norm", "ssm_conv1d", "ssm_alpha", "ssm_beta")
 
 
+class _ArraySource:
+    """An array as the bytes of a checkpoint's file."""
+
+    label = "the network"
+
+    def __init__(self, array: Floats) -> None:
+        self._data = np.ascontiguousarray(array, "<f4").tobytes()
+        self.size = len(self._data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._data[start:stop]
+
+    def close(self) -> None:
+        return
+
+
 def write_model(
     path: Path, network: Network, vocabulary: NanoVocabulary, kind: str = "Q8_0"
 ) -> None:
     if kind not in FILE_TYPES:
         raise ConfigError(f"matrices can be {', '.join(FILE_TYPES)}, not {kind}")
     shape = network.shape
-    metadata = general(shape, kind) | keys(shape) | vocabulary.metadata()
-    mapped = map_tensors(_arrays(network), rules(shape))
-    tensors = [tensor_data(name, array, kind) for name, array in mapped.items()]
-    write_gguf(path, metadata, tensors, overwrite=True)
-
-
-def _arrays(network: Network) -> Iterator[tuple[str, Floats]]:
+    config = ModelConfig.of("the network", _config(shape))
+    family = find_family(config)
+    sizes = read_sizes(config, family, shape.num_mtp_layers)
+    rope = read_rope(config, family, sizes.head_dim)
+    mapping = TensorMap(family, sizes, config.label)
     for name, value in network.state_dict().items():
-        if name != "lm_head.weight" or not network.shape.tie_word_embeddings:
-            yield name, value.detach().float().cpu().numpy()
-
-
-def architecture(shape: NanoShape) -> str:
-    return "qwen35" if shape.is_hybrid else "qwen3"
-
-
-def rules(shape: NanoShape) -> Rules:
-    heads = shape.linear_num_key_heads, shape.linear_num_value_heads, shape.linear_head_dim
-    return Rules(architecture(shape), shape.num_hidden_layers, shape.head_dim, *heads)
-
-
-def general(shape: NanoShape, kind: str) -> dict[str, Any]:
-    return {
-        "general.architecture": architecture(shape),
+        if name != "lm_head.weight" or not shape.tie_word_embeddings:
+            source = _ArraySource(value.detach().float().cpu().numpy())
+            stored = StoredTensor(name, "F32", tuple(value.shape), 0, source)
+            mapping.add(plain_name(name), StoredMatrix(stored))
+    tensors = []
+    for name, tensor in mapping.finish().items():
+        rows = np.concatenate([values for _, values in tensor.slabs()])
+        tensors.append(tensor_data(name, rows.reshape(tensor.shape), kind))
+    metadata = {
+        "general.architecture": family.architecture,
         "general.type": "model",
         "general.name": "nextn nano" if shape.is_hybrid else "nextn nano draft",
         "general.description": DESCRIPTION,
         "general.license": LICENSE,
         "general.file_type": FILE_TYPES[kind],
         "general.quantization_version": 2,
+        **model_keys(config, family, sizes, rope),
+        **vocabulary.metadata(),
     }
+    write_gguf(path, metadata, tensors, overwrite=True)
 
 
-def keys(shape: NanoShape) -> dict[str, Any]:
-    s = shape
-    own: dict[str, Any] = {
-        "context_length": s.max_position_embeddings,
-        "embedding_length": s.hidden_size,
-        "block_count": s.num_hidden_layers + s.num_mtp_layers,
-        "feed_forward_length": s.intermediate_size,
-        "attention.head_count": s.num_attention_heads,
-        "attention.head_count_kv": s.num_key_value_heads,
-        "attention.key_length": s.head_dim,
-        "attention.value_length": s.head_dim,
-        "attention.layer_norm_rms_epsilon": s.rms_norm_eps,
-        "rope.freq_base": s.rope_theta,
-        "rope.dimension_count": s.rotary_dim,
+def _config(shape: NanoShape) -> dict[str, Any]:
+    """What config.json would hold."""
+    third = shape.rotary_dim // 6  # sections over time, height, width; all the same for text
+    return asdict(shape) | {
+        "model_type": "qwen3_5_text" if shape.is_hybrid else "qwen3",
+        "linear_key_head_dim": shape.linear_head_dim,
+        "linear_value_head_dim": shape.linear_head_dim,
+        "rope_parameters": {"mrope_section": [shape.rotary_dim // 2 - 2 * third, third, third]},
     }
-    if s.is_hybrid:
-        pairs = s.rotary_dim // 2  # over time, height, width; all the same for text
-        own |= {
-            "rope.dimension_sections": [pairs - 2 * (pairs // 3), pairs // 3, pairs // 3, 0],
-            "ssm.conv_kernel": s.linear_conv_kernel_dim,
-            "ssm.state_size": s.linear_head_dim,
-            "ssm.group_count": s.linear_num_key_heads,
-            "ssm.time_step_rank": s.linear_num_value_heads,
-            "ssm.inner_size": s.linear_width,
-            "full_attention_interval": s.full_attention_interval,
-        }
-    if s.num_mtp_layers:
-        own["nextn_predict_layers"] = s.num_mtp_layers
-    return {f"{architecture(shape)}.{key}": value for key, value in own.items()}
 
 
 def tensor_data(name: str, array: Floats, kind: str) -> TensorData:

@@ -10,10 +10,10 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from support.mtp_acceptance import HeadRuns
 from support.running import PAGES, Machine, Running, load
 
 from nextn import core
-from nextn.convert.nano.draft_acceptance import HeadRuns
 from nextn.convert.nano.export import tensor_data, write_model
 from nextn.convert.nano.nano_network import Network, Past
 from nextn.convert.nano.nano_shapes import NanoShape

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.llama_cpp import LlamaCpp
+from support.mtp_acceptance import DraftAcceptance, measure
 
 from nextn import core
 from nextn.convert.nano import evaluate
-from nextn.convert.nano.draft_acceptance import DraftAcceptance, measure
 from nextn.core import nano
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.runtime import Runtime

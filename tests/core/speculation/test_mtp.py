@@ -11,9 +11,9 @@ from typing import cast
 
 import numpy as np
 import pytest
+from support.mtp_acceptance import measure
 from support.scripted import drain
 
-from nextn.convert.nano.draft_acceptance import measure
 from nextn.core import nano
 from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.engine.config import EngineConfig

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from nextn.convert.hf.rope_setting import llama3_factors
-from nextn.convert.hf_tensors import Rules, Tensors, map_tensors
 
+from .hf_tensors import Rules, Tensors, map_tensors
 from .vocab import N_VOCAB, tokenizer_metadata
 
 COMMON: dict[str, Any] = {

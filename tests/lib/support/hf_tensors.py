@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.errors import ModelError
-from .checkpoint.safetensors import Floats
-from .hf.tensor_map import IN_BLOCK
+from nextn.convert.checkpoint.safetensors import Floats
+from nextn.convert.hf.tensor_map import IN_BLOCK
+from nextn.core.errors import ModelError
 
 Tensors = dict[str, Floats]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core.backend.interface import Backend
-from ...core.backend.layers import Floats
-from ...core.backend.step import Piece, build_step
-from ...core.models.base import Model
-from ...core.models.drafters.mtp import H_NEXTN
-from ...core.state.sizes import PAGE_LEN
+from nextn.core.backend.interface import Backend
+from nextn.core.backend.layers import Floats
+from nextn.core.backend.step import Piece, build_step
+from nextn.core.models.base import Model
+from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.state.sizes import PAGE_LEN
 
 MAX_ROWS = 512
 
