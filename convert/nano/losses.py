@@ -45,8 +45,8 @@ def chained(network: Network, rows: Tensor) -> Tensor:
     total = torch.zeros((), device=rows.device)
     for i, weight in enumerate(STEP_WEIGHTS):
         drafted = network.draft_rows(rows[:, i + 1 : i + 1 + n], drafted, past)
-        said = torch.log_softmax(network.lm_head(drafted).float(), -1)
-        total = total - weight * (wanted[:, i + 1 : i + 1 + n] * said).sum(-1).mean()
+        log_probs = torch.log_softmax(network.lm_head(drafted).float(), -1)
+        total = total - weight * (wanted[:, i + 1 : i + 1 + n] * log_probs).sum(-1).mean()
     return total / sum(STEP_WEIGHTS)
 
 

@@ -73,7 +73,7 @@ def _refuse_underscore(name: object) -> None:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said, for training; here it is its content."""
+    """`{% generation %}` marks the assistant's text, for training; here it renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's way of declaring it
 

@@ -228,7 +228,7 @@ def test_same_tensors_and_keys_as_written_by_others(name: str, tmp_path: Path) -
         mine = ours.tensors[tensor_name]
         assert [n for n in mine.shape if n > 1] == [n for n in tensor.shape if n > 1]
         assert np.array_equal(mine.data, tensor.data), tensor_name
-    # What readers take where nothing is said, and what only the file's name decides.
+    # Defaults of readers, and what only the file's name decides.
     left_out = ("rope.dimension_count", "attention.key_length", "attention.value_length")
     for key in theirs.metadata:
         if key == "general.name" or (key.endswith(left_out) and key not in ours.metadata):

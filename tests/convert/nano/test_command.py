@@ -1,4 +1,4 @@
-"""The recipe as a command: what is wrong with it is one line, said before an hour of training."""
+"""The recipe as a command: faults end in one line, before an hour of training."""
 
 from __future__ import annotations
 

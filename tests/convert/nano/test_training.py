@@ -105,16 +105,16 @@ def test_a_foreign_checkpoint_is_refused(prepared: TrainingData, tmp_path: Path)
         trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=1), SMALL_DRAFT)
 
 
-def test_chained_loss_asks_for_what_the_trunk_says(prepared: TrainingData, tmp_path: Path) -> None:
-    """A head that says what the trunk says pays the trunk's own entropy and no more."""
+def test_chained_loss_has_the_trunk_as_target(prepared: TrainingData, tmp_path: Path) -> None:
+    """The loss of a head that equals the trunk is the trunk's own entropy."""
     network = trainer(prepared, tmp_path / "a.pt", TrainingBudget(tokens=1)).network
     rows = prepared.held_out_rows(LENGTH + losses.AHEAD)[:2]
     hidden = network.model(rows).detach()
     # A head without weights of its own that is handed the trunk's later rows.
     handed = iter([hidden[:, 1 + i : 1 + i + LENGTH] for i in range(losses.CHAIN)])
     network.draft_rows = lambda *_: next(handed)  # type: ignore[method-assign]
-    said = torch.log_softmax(network.lm_head(hidden), -1).detach()
-    entropy = float(-(said.exp() * said).sum(-1).mean())
+    log_probs = torch.log_softmax(network.lm_head(hidden), -1).detach()
+    entropy = float(-(log_probs.exp() * log_probs).sum(-1).mean())
     assert float(losses.chained(network, rows).detach()) == pytest.approx(entropy, rel=0.05)
 
 

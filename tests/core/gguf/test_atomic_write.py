@@ -81,7 +81,7 @@ def test_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_open_mapping_survives_overwriting_its_file(tmp_path: Path) -> None:
-    """A new file takes the name; the old one stays until nobody looks at it."""
+    """A new file takes the name; the old one stays as long as it is open."""
     path = tmp_path / "m.gguf"
     write_gguf(path, {}, [TensorData("a", (2,), F32, b"\1" * 8)])
     with open_gguf(path) as file:

@@ -1,4 +1,4 @@
-"""Files of which nobody knows what they are."""
+"""Files of any kind and size, read up to a limit."""
 
 from __future__ import annotations
 

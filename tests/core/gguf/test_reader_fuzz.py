@@ -185,8 +185,8 @@ def questions(meta: Metadata, key: str) -> list[Callable[[], object]]:
         meta.floats,
         meta.bools,
     ]
-    asked: list[Callable[[], object]] = [partial(getter, key) for getter in getters]
-    return [*asked, partial(meta.strs, key), partial(meta.per_layer_ints, key, 2)]
+    calls: list[Callable[[], object]] = [partial(getter, key) for getter in getters]
+    return [*calls, partial(meta.strs, key), partial(meta.per_layer_ints, key, 2)]
 
 
 def fuzz_metadata(count: int, folder: Path) -> int:
@@ -204,10 +204,10 @@ def fuzz_metadata(count: int, folder: Path) -> int:
         rng = random.Random(seed)
         keys = rng.sample(KEYS, rng.randrange(len(KEYS)))
         meta = Metadata.of({key: random_entry(rng) for key in keys})
-        asked = [question for key in KEYS for question in questions(meta, key)]
+        calls = [question for key in KEYS for question in questions(meta, key)]
         if seed % 10 == 0:
-            asked.append(write_and_use)
-        refusals = [refusal_of(question, seed) for question in asked]
+            calls.append(write_and_use)
+        refusals = [refusal_of(question, seed) for question in calls]
         n_answered += refusals.count(None)
         assert all(refusal is None or refusal.isprintable() for refusal in refusals), seed
     return n_answered

@@ -43,7 +43,7 @@ def test_wrong_values_never_crash(model: str, key: str) -> None:
 
 
 def refusal(metadata: Metadata) -> str | None:
-    """What is said against it; None when it loads, and then it also works."""
+    """The refusal; None when it loads, and then it also works."""
     try:
         tokenizer = load_tokenizer(metadata)
     except NextnError as error:
