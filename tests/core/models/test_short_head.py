@@ -12,7 +12,7 @@ from support.running import load
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Forward, Output
+from nextn.core.backend.interface import Backend, Forward, Ops, Output
 from nextn.core.backend.layers import Floats, MatrixPart, Norm, StateShape
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.quants import find_format
@@ -60,7 +60,7 @@ def test_rows_of_every_type(kind: str, device: str) -> None:
     def product(parts: Sequence[MatrixPart]) -> Floats:
         matrix = backend.matrix(parts)
 
-        def forward(ops: Backend, step: Any, state: Any, taps: Any) -> Output:
+        def forward(ops: Ops, step: Any, state: Any, taps: Any) -> Output:
             rows = ops.out_rows(ops.given_rows(step, N_IN), step)
             return Output(ops.head(ops.norm(rows, norm), matrix))
 

@@ -13,7 +13,7 @@ from support.blocks import identity
 from nextn.core.backend import create_backend
 from nextn.core.backend.cpu.kernels.spans import SPAN
 from nextn.core.backend.cpu.state import count_state_bytes
-from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, Taps
 from nextn.core.backend.layers import (
     Attention,
     Floats,
@@ -56,7 +56,7 @@ class Layer:
         self.run = self.backend.compile(self.forward, self.state, max_rows=N_CELLS + 40)
         self.pages = np.random.default_rng(1).permutation(2 * N_PAGES).reshape(2, -1).tolist()
 
-    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         heads = ops.attend(ops.given_rows(step, self.width), self.attention, state, step)
         return Output(ops.matmul(heads, self.identity))
 

@@ -12,7 +12,7 @@ from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.device_loop import (
+from nextn.core.backend.interface.device_loop import (
     DeviceDrafter,
     DeviceLoop,
     DeviceLoopPlan,
