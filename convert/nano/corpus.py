@@ -72,7 +72,7 @@ def newest(libraries: Sequence[Path]) -> Path:
 def _divide(
     libraries: Sequence[Path], is_held_out: Callable[[str], bool]
 ) -> tuple[list[SourceFile], list[SourceFile], list[SourceFile]]:
-    """To train on, to measure with, and everything that must not be trained on."""
+    """Files to train on, files to measure with, and all files that must not be trained on."""
     train: list[SourceFile] = []
     barred: list[SourceFile] = []
     seen: dict[str, set[str]] = {}  # lines that were taken, by family

@@ -43,7 +43,8 @@ def bits_per_byte(runtime: Runtime, texts: Iterable[str]) -> float:
 
 
 def _bits(runtime: Runtime, tokens: Sequence[int]) -> float:
-    """Of all tokens behind BOS, which is free; a first token without it is one of equals."""
+    """The bits of all tokens behind BOS, which is free; without BOS all first tokens are equally
+    likely."""
     has_bos = runtime.tokenizer.add_bos
     total, scored = 0.0 if has_bos else float(np.log2(runtime.n_vocab)), 1
     for end in _window_ends(len(tokens)):

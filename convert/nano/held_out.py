@@ -1,5 +1,4 @@
-"""The files that the bundled model was not trained on, and the functions in them that it "
-"continues."""
+"""Files that the bundled model was not trained on, and functions in them that it continues."""
 
 from __future__ import annotations
 

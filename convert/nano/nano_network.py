@@ -48,7 +48,7 @@ class Mlp(nn.Module):
 
 
 class NanoAttention(nn.Module):
-    """With norms of q and k; in hybrids with an output gate that comes out of `q_proj` as well."""
+    """With norms of q and k; in hybrids `q_proj` also makes an output gate."""
 
     def __init__(self, shape: NanoShape) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class ShortConv(nn.Module):
-    """Depthwise and causal; index K-1 of the kernel meets the newest row."""
+    """Depthwise and causal; index K-1 of the kernel belongs to the newest row."""
 
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ class NanoVocabulary:
         return int(self.engine.token_to_id(special))
 
     def encode(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """Spelled-out special tokens count as such: for texts that `samples.py` has made."""
+        """Token ids of texts from `samples.py`, in which spelled-out special tokens are special."""
         for encoding in self.engine.encode_batch(list(texts)):
             yield encoding.ids
 

@@ -104,7 +104,7 @@ class Trainer:
         return self.budget.progress(self.progress.tokens, self.progress.clock.seconds)
 
     def run(self, max_steps: int | None = None) -> None:
-        """To the end of the budget, or so many steps."""
+        """Trains to the end of the budget, or for `max_steps` steps."""
         last_saved = time.monotonic()
         has_head = self.network.shape.num_mtp_layers > 0
         for n_done, rows in enumerate(self.batches):
@@ -152,7 +152,7 @@ class Trainer:
 
     @torch.no_grad()
     def measure(self) -> float:
-        """Of the held-out rows."""
+        """The trunk's loss on the held-out rows, in nats per token."""
         assert self.held_out is not None
         self.network.eval()
         rows = self.held_out.to(self.device)

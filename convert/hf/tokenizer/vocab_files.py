@@ -118,8 +118,7 @@ class CheckpointVocab:
         n_rows: int,
         source: str,
     ) -> CheckpointVocab:
-        """Pieces and added tokens by id, holes and padded rows filled: a GGUF has a text per "
-        "row."""
+        """Pieces and added tokens by id; holes and padded rows get a text, as in every GGUF."""
         if not pieces:
             raise files.error(source, "the vocabulary is empty")
         last = max(pieces)
