@@ -7,48 +7,42 @@ from __future__ import annotations
 
 import os
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from .bench_compare import bench_compare
-from .bench_spec import bench_spec
-from .convert.subcommands import app as convert
-from .flags import SectionedCommand
-from .generate import generate
-from .output import (
-    StdoutClosedError,
-    print_error,
-    print_help,
-    print_version,
-)
-from .serve import serve
-from .speculative_simple import speculative_simple
+from .lazy_group import SETTINGS, Subcommand, group_of
+from .output import StdoutClosedError, print_error, print_help, print_version
 from .usage import UsageError, describe, failure_line
-from .warmup import warmup
 
-COMPARE = "bench-spec compare"  # two words that are one command; see `one_name`
-app = typer.Typer(
-    name="spec",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("generate", cls=SectionedCommand)(generate)
-app.command("serve", cls=SectionedCommand)(serve)
-app.command("speculative-simple", cls=SectionedCommand)(speculative_simple)
-app.add_typer(convert)
-app.command("bench-spec", cls=SectionedCommand)(bench_spec)
-app.command(COMPARE, cls=SectionedCommand)(bench_compare)
-app.command("warmup", cls=SectionedCommand)(warmup)
+COMPARE: Final = "bench-spec compare"  # two words that are one command; see `one_name`
+COMMANDS: Final = {
+    "generate": Subcommand(".generate", "generate", "Continue a prompt, or chat."),
+    "serve": Subcommand(
+        ".serve", "serve", "Answer requests over HTTP, as llama-server and OpenAI do."
+    ),
+    "speculative-simple": Subcommand(
+        ".speculative_simple",
+        "speculative_simple",
+        "The plain loop of speculative decoding, on one page of code.",
+    ),
+    "convert": Subcommand(
+        ".convert.subcommands", "app", "Inspect, attach, extract, convert and quantise model files."
+    ),
+    "bench-spec": Subcommand(
+        ".bench_spec", "bench_spec", "Measure what speculation gains, in pairs, with intervals."
+    ),
+    COMPARE: Subcommand(".bench_compare", "bench_compare", "Compare two reports of bench-spec."),
+    "warmup": Subcommand(
+        ".warmup", "warmup", "Compile the kernels that a file needs, for the CPU."
+    ),
+}
+app = typer.Typer(name="spec", cls=group_of(COMMANDS), **SETTINGS)
 
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        print_version(version("nextn"))
+        print_version()
         raise typer.Exit
 
 

@@ -23,11 +23,12 @@ def help_page() -> str:
 
 
 def sections(group: Any, context: Any, path: str) -> Iterator[str]:
-    for name, command in group.commands.items():
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         below = command.make_context(name, [], parent=context, resilient_parsing=True)
         yield f"## {path} {name}"
         yield fenced(below.get_help())
-        if hasattr(command, "commands"):
+        if hasattr(command, "list_commands"):
             yield from sections(command, below, f"{path} {name}")
 
 

@@ -144,8 +144,10 @@ def print_page(text: str) -> None:
     _write_stdout(text)
 
 
-def print_version(version: str) -> None:
-    _write_stdout(f"spec {version}\n")
+def print_version() -> None:
+    from importlib.metadata import version  # takes as long as the rest of `spec --version`
+
+    _write_stdout(f"spec {version('nextn')}\n")
 
 
 def one_line(text: str) -> str:

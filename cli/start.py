@@ -11,9 +11,13 @@ from . import interrupts
 def main() -> NoReturn:
     interrupts.arm()
     try:
+        from .output import print_version, replace_closed_streams
+
+        replace_closed_streams()
+        if sys.argv[1:] == ["--version"]:  # the rest of the program is not needed
+            print_version()
+            sys.exit(0)
         from .app import run
-        from .output import replace_closed_streams
     except KeyboardInterrupt:
         sys.exit(130)
-    replace_closed_streams()
     sys.exit(run(sys.argv[1:]))

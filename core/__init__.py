@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import nano
+
 if TYPE_CHECKING:
     from .runtime import Runtime
     from .speculation.options import SpecOptions
 
 
 def load(  # noqa: PLR0913 - options by name
-    path: str | Path,
+    path: str | Path | None = None,
     device: str = "auto",
     *,
     n_ctx: int | None = None,
@@ -29,7 +31,7 @@ def load(  # noqa: PLR0913 - options by name
     draft: str | Path | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Runtime:
-    """A model from a GGUF file, on `auto`, `cpu`, `torch` or `torch:<torch device>`.
+    """A model from a GGUF file, or the bundled one; on `auto`, `cpu`, `torch` or `cuda`.
 
     On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
     the weights is kept on disk and mapped the next time. `spec` says who drafts (without it, every
@@ -39,7 +41,7 @@ def load(  # noqa: PLR0913 - options by name
     from .speculation.options import BY_DEFAULT
 
     return load_runtime(
-        path,
+        nano.path() if path is None else path,
         device,
         n_ctx=n_ctx,
         threads=threads,

@@ -27,14 +27,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Parts of core, highest first. Parts of one line do not import each other, except the top's own:
 # `core/__init__.py` ("") and the files beside it are the engine's face.
 LEVELS = [
-    {"server", "bench", "nano"},
+    {"server", "bench"},
     {"", "library", "runtime", "generation", "engine", "audit", "simple", "fitting"},
     {"speculation", "ranks"},
     {"models", "sampling"},
     {"state"},
     {"backend"},
     {"gguf", "tokenizer"},
-    {"errors", "folders"},
+    {"errors", "folders", "nano"},
 ]
 TOP = LEVELS[1]
 LIBRARY = "core/library"  # the folder that is installed as `nextn` itself
@@ -367,11 +367,31 @@ def test_a_part_of_core_without_a_level_is_found(clean: Path) -> None:
 HEAVY = ("torch", "cupy", "starlette", "numba", "transformers")
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules in a fresh interpreter after `statement`."""
-    command = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def loaded_by(statement: str, packages: str = "") -> set[str]:
+    """Top-level modules in a fresh interpreter after `statement`, or all of some packages."""
+    name = "name" if packages else "name.partition('.')[0]"
+    names = f"{{{name} for name in sys.modules if name.startswith({packages!r})}}"
+    command = f"{statement}\nimport sys\nprint(*{names})"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True)
     return set(done.stdout.decode().split())
+
+
+@pytest.mark.parametrize(
+    "statement", ["import nextn", "import nextn.cli.start", "import nextn.cli.app"]
+)
+def test_a_start_imports_no_command(statement: str) -> None:
+    loaded = loaded_by(statement, packages="nextn.")
+    assert {"nextn.cli.generate", "nextn.cli.serve", "nextn.core.runtime"}.isdisjoint(loaded)
+
+
+def test_the_library_loads_the_bundled_model() -> None:
+    statement = (
+        "import nextn\n"
+        "with nextn.load(n_ctx=64) as model:\n"
+        "    events = list(model.generate('def ', nextn.GenerateParams(max_tokens=3)))\n"
+        "assert len(events) == 3"
+    )
+    assert "nextn" in loaded_by(statement)
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import typer
 
-from ..flags import SectionedCommand
+from ..lazy_group import SETTINGS, Subcommand, group_of
 from ..output import print_help
-from .attach import attach
-from .check import check
-from .detach import detach
-from .extract import extract
-from .hf import hf
-from .inspect import InspectCommand, inspect
-from .merge import merge
-from .quantize import quantize
-from .split import split
 
-app = typer.Typer(
-    name="convert",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+# in the order in which a model meets them
+COMMANDS: Final = {
+    "inspect": Subcommand(
+        ".convert.inspect", "inspect", "What a file is, and whether it speculates.",
+        ".convert.inspect:InspectCommand",
+    ),
+    "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
+    "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
+    "extract": Subcommand(".convert.extract", "extract", "The MTP head into a file of its own."),
+    "detach": Subcommand(".convert.detach", "detach", "A GGUF without its MTP head."),
+    "merge": Subcommand(".convert.merge", "merge", "Shards into one file."),
+    "split": Subcommand(".convert.split", "split", "One file into shards."),
+    "quantize": Subcommand(".convert.quantize", "quantize", "A GGUF in fewer bits."),
+    "check": Subcommand(".convert.check", "check", "Numbers, rules and a trial run of a GGUF."),
+}  # fmt: skip
+app = typer.Typer(name="convert", cls=group_of(COMMANDS), **SETTINGS)
 
 
 @app.callback(invoke_without_command=True)
@@ -30,18 +33,3 @@ def convert(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         print_help(context.get_help())
         raise typer.Exit(2)
-
-
-# one line per subcommand, in the order in which a model meets them
-for name, command, kind, about in (
-    ("inspect", inspect, InspectCommand, "What a file is, and whether it speculates."),
-    ("hf", hf, SectionedCommand, "A checkpoint of safetensors to GGUF."),
-    ("attach", attach, SectionedCommand, "An MTP head into a GGUF that lost it."),
-    ("extract", extract, SectionedCommand, "The MTP head into a file of its own."),
-    ("detach", detach, SectionedCommand, "A GGUF without its MTP head."),
-    ("merge", merge, SectionedCommand, "Shards into one file."),
-    ("split", split, SectionedCommand, "One file into shards."),
-    ("quantize", quantize, SectionedCommand, "A GGUF in fewer bits."),
-    ("check", check, SectionedCommand, "Numbers, rules and a trial run of a GGUF."),
-):
-    app.command(name, cls=kind, short_help=about)(command)

@@ -17,7 +17,8 @@ from .picking import UNSURE
 from .step import Ints, Step, pending_accepted_after
 
 if TYPE_CHECKING:
-    from .interface import Run, Taps
+    from .interface import Forward, Run, State, Taps
+    from .interface.runner import StepRunner
     from .layers import Floats
 
 NO_REQUEST: Final = 0
@@ -220,3 +221,21 @@ def chance_of(logits: Floats, token: int, inverse_temperature: float = 1.0) -> f
     """Softmax; `inverse_temperature` is one by the temperature."""
     weights = np.exp((logits - logits.max()) * inverse_temperature)
     return float(weights[token] / weights.sum())
+
+
+def compile_on_host(  # noqa: PLR0913 - as in the contract
+    runner: StepRunner,
+    forward: Forward,
+    state: State,
+    *,
+    max_rows: int,
+    max_draft: int,
+    n_vocab: int,
+    tap: str | None = None,
+    vocab_subset: Ints | None = None,
+    stops: Collection[int] = (),
+) -> HostDraftLoop:
+    """`StepRunner.compile_draft_loop` over what its `compile` returns."""
+    plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
+    run = runner.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+    return HostDraftLoop(run, plan, state.window)

@@ -19,8 +19,8 @@ from weakref import WeakMethod
 
 import numpy as np
 
-from ..backend.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, SequenceResult
 from ..backend.interface import HostOutput
+from ..backend.interface.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, SequenceResult
 from ..generation import TARGET, Event
 from ..speculation.device_speculation import NO_LIMIT, DeviceSpeculation, RoundOutcome, RoundPlan
 from ..speculation.interface import Draft

@@ -8,8 +8,8 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 from weakref import WeakMethod
 
-from ..backend.device_loop import DeviceLoopPlan
 from ..backend.interface import Backend, HostOutput
+from ..backend.interface.device_loop import DeviceLoopPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
 from ..models.base import Model

@@ -8,7 +8,7 @@ from ..backend.layers import Attention, KvShape, Rope
 from ..errors import ModelError
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Packed, Rows, State
+    from ..backend.interface import Ops, Packed, Rows, State
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
@@ -54,7 +54,7 @@ class SelfAttention:
         self.attn_qkv = weights.matrix(h.n_embd, parts, needs_bias=needs_bias)
         self.attn_output = weights.matrix(n_heads * h.value_dim, {"attn_output": h.n_embd})
 
-    def __call__(self, ops: Backend, a: Packed, x: Rows, step: Step, state: State) -> Rows:
+    def __call__(self, ops: Ops, a: Packed, x: Rows, step: Step, state: State) -> Rows:
         """x + attention of the normed rows a."""
         heads = ops.attend(ops.matmul(a, self.attn_qkv), self.attention, state, step)
         return ops.matmul(heads, self.attn_output, add_to=x)

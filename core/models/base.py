@@ -12,7 +12,7 @@ from .drafters.mtp import H_NEXTN, MtpHead
 from .layout import Layout
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Forward, Packed, Rows, State
+    from ..backend.interface import Forward, Ops, Packed, Rows, State
     from ..backend.layers import Matrix, Norm
     from ..backend.step import Step
     from ..gguf.reader import GgufFile
@@ -33,11 +33,11 @@ def check_taps(wanted: Taps, known: Iterable[str]) -> None:
 
 
 class Block(Protocol):
-    def __call__(self, ops: Backend, x: Rows, step: Step, state: State) -> Rows: ...
+    def __call__(self, ops: Ops, x: Rows, step: Step, state: State) -> Rows: ...
 
 
 class Ffn(Protocol):
-    def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows: ...
+    def __call__(self, ops: Ops, a: Packed, x: Rows) -> Rows: ...
 
 
 MTP = "mtp"  # the drafter whose networks are the heads of a file's `nextn` tensors
@@ -118,24 +118,24 @@ class Model(ABC):
             return self._forward
         return Relayed(self._before, self._after)
 
-    def _forward(self, ops: Backend, step: Step, state: State, wanted: Taps = _NONE) -> Output:
+    def _forward(self, ops: Ops, step: Step, state: State, wanted: Taps = _NONE) -> Output:
         check_taps(wanted, self.taps)
         return self._end(ops, self._before(ops, step, state, wanted), step, wanted)
 
-    def _before(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+    def _before(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         """Up to the rows (T, D) that the last block leaves, or that leave for another rank."""
         return self._through(ops, ops.embed(self.token_embd, step), step, state, wanted)
 
-    def pass_on(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+    def pass_on(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         """The blocks of another rank: `step.received` comes in, rows go out."""
         x = ops.given_rows(step, self.hparams.n_embd)
         return self._through(ops, x, step, state, wanted)
 
-    def _after(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+    def _after(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         rows = ops.given_rows(step, self.hparams.n_embd)
         return self._end(ops, Output(rows), step, wanted)
 
-    def _through(self, ops: Backend, x: Rows, step: Step, state: State, wanted: Taps) -> Output:
+    def _through(self, ops: Ops, x: Rows, step: Step, state: State, wanted: Taps) -> Output:
         taps: dict[str, Rows] = {}
         for i, block in zip(self.share.blocks, self.blk, strict=True):
             if block_input(i) in wanted:
@@ -146,7 +146,7 @@ class Model(ABC):
             taps[after_last] = ops.keep(x)
         return Output(x, taps)
 
-    def _end(self, ops: Backend, passed: Output, step: Step, wanted: Taps) -> Output:
+    def _end(self, ops: Ops, passed: Output, step: Step, wanted: Taps) -> Output:
         x, taps = passed.logits, passed.taps
         if H_NEXTN in wanted:
             taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)

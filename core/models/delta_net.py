@@ -14,7 +14,7 @@ from ..backend.layers import DeltaRule, DeltaShape, HeadOrder, Matrix
 from ..errors import ModelError
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Packed, Rows, State
+    from ..backend.interface import Ops, Packed, Rows, State
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
@@ -63,7 +63,7 @@ class DeltaNet:
         )
         self.ssm_out = weights.matrix(s.value_width, {"ssm_out": hparams.n_embd})
 
-    def __call__(self, ops: Backend, a: Packed, x: Rows, step: Step, state: State) -> Rows:
+    def __call__(self, ops: Ops, a: Packed, x: Rows, step: Step, state: State) -> Rows:
         """x + the mixer's output for the normed rows a."""
         heads = ops.delta_rule(ops.matmul(a, self.ssm_in), self.delta, state, step)
         return ops.matmul(heads, self.ssm_out, add_to=x)

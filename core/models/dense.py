@@ -8,7 +8,7 @@ from .attention import SelfAttention
 from .ffn import build_ffn
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Rows, State
+    from ..backend.interface import Ops, Rows, State
     from ..backend.layers import Rope
     from ..backend.step import Step
     from .hparams import Hparams
@@ -34,6 +34,6 @@ class PreNormBlock:
         self.ffn_norm = weights.norm("ffn_norm", hparams.n_embd, hparams.eps)
         self.ffn = build_ffn(hparams, weights, layout.block)
 
-    def __call__(self, ops: Backend, x: Rows, step: Step, state: State) -> Rows:
+    def __call__(self, ops: Ops, x: Rows, step: Step, state: State) -> Rows:
         x = self.attention(ops, ops.norm(x, self.attn_norm), x, step, state)
         return self.ffn(ops, ops.norm(x, self.ffn_norm), x)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..backend.layers import Activation, Gating, Moe, SharedExpert
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Packed, Rows
+    from ..backend.interface import Ops, Packed, Rows
     from .hparams import Hparams
     from .weights import Weights
 
@@ -25,7 +25,7 @@ class DenseFfn:
         self.ffn_gate_up = weights.matrix(hparams.n_embd, {"ffn_gate": width, "ffn_up": width})
         self.ffn_down = weights.matrix(width, {"ffn_down": hparams.n_embd})
 
-    def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows:
+    def __call__(self, ops: Ops, a: Packed, x: Rows) -> Rows:
         inner = ops.gated_ffn(a, self.ffn_gate_up, Activation.SILU)
         return ops.matmul(inner, self.ffn_down, add_to=x)
 
@@ -49,7 +49,7 @@ class MoeFfn:
             shared=_shared_expert(n_embd, weights) if shared else None,
         )
 
-    def __call__(self, ops: Backend, a: Packed, x: Rows) -> Rows:
+    def __call__(self, ops: Ops, a: Packed, x: Rows) -> Rows:
         return ops.moe(a, self.ffn_exps, x)
 
 

@@ -15,7 +15,7 @@ from .ffn import build_ffn
 from .rope import build_rope
 
 if TYPE_CHECKING:
-    from ..backend.interface import Backend, Rows, State
+    from ..backend.interface import Ops, Rows, State
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
@@ -36,7 +36,7 @@ class HybridBlock:
         self.post_attention_norm = weights.norm("post_attention_norm", h.n_embd, h.eps)
         self.ffn = build_ffn(h, weights, layout.block, shared=True)
 
-    def __call__(self, ops: Backend, x: Rows, step: Step, state: State) -> Rows:
+    def __call__(self, ops: Ops, x: Rows, step: Step, state: State) -> Rows:
         x = self.mixer(ops, ops.norm(x, self.attn_norm), x, step, state)
         return self.ffn(ops, ops.norm(x, self.post_attention_norm), x)
 

@@ -5,7 +5,7 @@ What rank 0 holds runs on its own backend; so does every other model, such as a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -39,16 +39,10 @@ class RankedState:
     shape: SplitShape
 
 
-def _of_rank_0(name: str) -> Callable[..., Any]:
-    def op(self: RankedBackend, *arguments: Any, **named: Any) -> Any:
-        return getattr(self.inner, name)(*arguments, **named)
-
-    return op
-
-
 class RankedBackend(Backend):
     def __init__(self, backends: Sequence[Backend], devices: Sequence[str], name: str) -> None:
         self.ranks, self.inner = backends, backends[0]
+        self.ops = self.inner.ops
         self.devices, self.name = devices, name
         self.details = ", ".join(dict.fromkeys(filter(None, (each.details for each in backends))))
         self.n_ranks = len(backends)
@@ -154,24 +148,6 @@ class RankedBackend(Backend):
             with self.on(rank) as backend:
                 backend.close()
 
-    # rows and operations
-
-    take_rows = _of_rank_0("take_rows")
-    embed = _of_rank_0("embed")
-    given_rows = _of_rank_0("given_rows")
-    keep = _of_rank_0("keep")
-    out_rows = _of_rank_0("out_rows")
-    to_host = _of_rank_0("to_host")
-    norm = _of_rank_0("norm")
-    norm_rows = _of_rank_0("norm_rows")
-    norm_pair = _of_rank_0("norm_pair")
-    matmul = _of_rank_0("matmul")
-    gated_ffn = _of_rank_0("gated_ffn")
-    attend = _of_rank_0("attend")
-    delta_rule = _of_rank_0("delta_rule")
-    moe = _of_rank_0("moe")
-    head = _of_rank_0("head")
-
     # state
 
     def new_state(
@@ -240,11 +216,11 @@ class _Relaying:
         for rank, run in enumerate(self._runs):
             with self._backend.on(rank) as backend:
                 if rank:
-                    passing = replace(passing, received=backend.take_rows(rows))
+                    passing = replace(passing, received=backend.ops.take_rows(rows))
                 left = run(passing)
                 rows = left.logits
-                taps |= {name: backend.to_host(tapped) for name, tapped in left.taps.items()}
-        output = self._after(replace(step, received=self._backend.inner.take_rows(rows)))
+                taps |= {name: backend.ops.to_host(tapped) for name, tapped in left.taps.items()}
+        output = self._after(replace(step, received=self._backend.ops.take_rows(rows)))
         if not taps:
             return output
         return HostOutput(

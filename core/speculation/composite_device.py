@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..backend.device_loop import DraftLimit
+from ..backend.interface.device_loop import DraftLimit
 from ..backend.layers import Floats
 from .device_speculation import DeviceSpeculation, DrafterHandover, RoundOutcome, RoundPlan
 from .drafters.hidden_state import HiddenStateDrafter

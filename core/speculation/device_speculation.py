@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ..backend.device_loop import DeviceDrafter, DraftLimit
+from ..backend.interface.device_loop import DeviceDrafter, DraftLimit
 from ..backend.layers import Floats
 from .interface import Draft, DraftRequest
 from .rounds import Round

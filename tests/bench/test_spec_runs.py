@@ -35,6 +35,7 @@ def runtime() -> Iterator[Runtime]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.slow
 def test_all_settings_write_the_same(runtime: Runtime, temperature: float) -> None:
     work = [Task(encode(runtime, text), 40) for text in held_out()[:2]]
     settings = (PLAIN, AUTO, fixed_mtp(3), SpecOptions(types=(NGRAM_MOD,), fixed=True))

@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from nextn.cli import app
+from nextn.cli.convert import subcommands
 from nextn.cli.help_page import help_page
+from nextn.cli.lazy_group import Subcommand, load
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,3 +34,11 @@ def test_help_loads_nothing_heavy() -> None:
     heavy = {"numpy", "torch", "tokenizers", "numba", "jinja2", "gguf", "rich", "cupy", "starlette"}
     assert "typer" in loaded
     assert not heavy & loaded
+
+
+@pytest.mark.parametrize("table", [app.COMMANDS, subcommands.COMMANDS])
+def test_every_row_of_the_tables_is_a_command(table: dict[str, Subcommand]) -> None:
+    for name, row in table.items():
+        command = load(name, row)
+        assert command.name == name
+        assert command.help

@@ -72,6 +72,7 @@ def test_the_ready_line_and_a_quiet_end() -> None:
         assert (out, err) == ("", "")
 
 
+@pytest.mark.slow
 def test_the_end_of_a_busy_server() -> None:
     """What is short is drained, what is long ends with an error event."""
     with serving("--spec-type", "none") as (process, port):
@@ -140,6 +141,7 @@ def test_what_is_wrong_is_said_before_the_model_loads(real_spec: Run, tmp_path: 
             assert time.perf_counter() - began < 5
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_the_model(real_spec: Run, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + b"\xff" * 100)

@@ -93,6 +93,7 @@ def test_a_restart_between_two_questions(tmp_path: Path) -> None:
         assert again["tokens"] == want["tokens"]
 
 
+@pytest.mark.slow
 def test_the_cache_switched_off() -> None:
     with serving("--no-cache-prompt") as (port, _):
         for _ in range(2):
@@ -102,6 +103,7 @@ def test_the_cache_switched_off() -> None:
         assert ask(port, "GET", "/props")["cache"]["limit_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_asleep() -> None:
     body = {"prompt": "def f(x):", "n_predict": 20, "temperature": 0}
     with serving("--sleep-idle-seconds", "1") as (port, _):

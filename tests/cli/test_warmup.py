@@ -148,6 +148,7 @@ def test_all_that_is_compiled_is_removed(
     assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == sorted(others)
 
 
+@pytest.mark.slow
 def test_weights_that_cannot_be_kept_are_a_failure_of_warmup_alone(
     tiny: Callable[..., Any], tmp_path: Path, real_spec: Run
 ) -> None:

@@ -56,6 +56,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[4]}")
+@pytest.mark.slow
 def test_a_race_is_found(case: Any, seed: int) -> None:
     name, threads, grid, arguments, plant, message = case
     launch(name, threads, grid, arguments, 0, seed)

@@ -118,6 +118,7 @@ def one_by_one(machine: Machine, case: Case, b: int) -> Numpy:
     ],
     ids=["sinks", "window", "int8"],
 )
+@pytest.mark.slow
 def test_a_row_has_the_same_bits_whatever_runs_with_it(machine: Machine, layer: Layer) -> None:
     case = random_case(layer, [119, 30], [12, 3])
     together = run(machine, case)
@@ -253,6 +254,7 @@ def test_a_tile_takes_few_instructions(
 
 
 @pytest.mark.parametrize("is_int8", [False, True])
+@pytest.mark.slow
 def test_what_a_27b_runs_on_an_h200_fits(compiler: Compiler, is_int8: bool) -> None:
     """Six heads of 256 elements share keys and values; the common kernels are smaller ones."""
     heads = AttentionHeads(24, KvHeads(4, 256, 256, is_int8, is_int8), gated=True)

@@ -66,6 +66,7 @@ def floats(words: Numpy) -> Numpy:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_rows_are_those_of_the_reference(machine: Machine, name: str) -> None:
     case = random_case(*CASES[name])
     found, after = run(machine, case)
@@ -76,6 +77,7 @@ def test_rows_are_those_of_the_reference(machine: Machine, name: str) -> None:
 
 
 @pytest.mark.parametrize("layer", [SMALL, replace(SMALL, int8_keys=True, window=70)])
+@pytest.mark.slow
 def test_cuts_company_and_variants_change_no_bit(machine: Machine, layer: Layer) -> None:
     case = random_case(layer, [64, 0], [70, 17])
     whole, after = run(machine, case)
@@ -111,6 +113,7 @@ def test_a_long_context_is_found_page_by_page(machine: Machine) -> None:
 
 @pytest.mark.parametrize("is_int8", [False, True])
 @pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.slow
 def test_what_an_h200_runs_has_no_spills(compiler: Compiler, dim: int, is_int8: bool) -> None:
     variant = best_variant(KvHeads(1, dim, dim, is_int8, is_int8), 227 << 10)
     assert (variant.warps, variant.slots) == (8, 4)

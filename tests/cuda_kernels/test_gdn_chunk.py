@@ -49,6 +49,7 @@ def normed(made: Floats, of: KernelRun, part: Part) -> NDArray[np.float64]:
     ("heads", "head_dim", "tiled", "n_parts"),
     [((1, 1), 128, False, 2), ((1, 2), 64, False, 1), ((2, 4), 16, True, 4)],
 )
+@pytest.mark.slow
 def test_chunks_are_near_the_reference(
     machine: Machine, heads: tuple[int, int], head_dim: int, tiled: bool, n_parts: int
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_folded_state_goes_on_alike(machine: Machine, n_steps: int, to_slot: b
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [((1, 2), 32), ((2, 2), 64), ((1, 2), 128)])
+@pytest.mark.slow
 def test_folding_does_what_a_step_does(heads: tuple[int, int], head_dim: int) -> None:
     """More factors than a block has room for; the stored state has the bits of the next step's."""
     layer = GdnLayer(gdn_shape(heads, head_dim, window=18))

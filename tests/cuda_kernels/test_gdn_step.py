@@ -96,6 +96,7 @@ def test_numbers_are_the_references(
 
 
 @pytest.mark.parametrize("kernel", [2, 8])
+@pytest.mark.slow
 def test_other_widths_of_the_convolution(kernel: int) -> None:
     layer = small(kernel=kernel)
     run, reference = KernelRun(HostMachine(3), layer, 1), ReferenceRun(layer, 1)

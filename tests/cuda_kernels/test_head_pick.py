@@ -146,6 +146,7 @@ SIZES = st.one_of(st.integers(1, 300), st.integers(300, 9_000), st.sampled_from(
     deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(size=SIZES, seed=st.integers(0, 2**32))
+@pytest.mark.slow
 def test_any_chain_on_any_row(machine: Machine, size: int, seed: int) -> None:
     rng, n = np.random.default_rng(seed), 12
     rows = np.stack([any_row(rng, size) for _ in range(n)])
@@ -177,6 +178,7 @@ def test_usual_rows_are_decided(machine: Machine, size: int) -> None:
         assert picks(machine, rows, params) == wants(rows, params)
 
 
+@pytest.mark.slow
 def test_it_is_rarely_unsure(machine: Machine) -> None:
     n_unsure = n = 0
     is_permuted = isinstance(machine, HostMachine) and machine.launcher.seed

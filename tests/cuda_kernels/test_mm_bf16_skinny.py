@@ -112,8 +112,8 @@ def test_equals_the_reference(
     reference = judge.matrix([MatrixPart(tensor, bias=bias)])
     rounded = torch.from_numpy(as_given(given, n_k))
     limit = 3e-7 if kind is Plain.F32 else ERRORS[form]
-    assert distance(found, judge.matmul(rounded, reference).numpy()) < limit
-    exact = judge.matmul(torch.from_numpy(x.astype(np.float64)), reference).numpy()
+    assert distance(found, judge.ops.matmul(rounded, reference).numpy()) < limit
+    exact = judge.ops.matmul(torch.from_numpy(x.astype(np.float64)), reference).numpy()
     assert distance(found, exact) < 1e-4
 
 
@@ -185,7 +185,7 @@ def test_gated_columns_equal_the_reference(
     judge = ReferenceBackend("cpu", torch.float64)
     reference = judge.matrix([MatrixPart(tensor, bias=bias)])
     given = torch.from_numpy(unpack(pack(x))[:, :n_k])
-    exact = judge.gated_ffn(given, reference, activation).numpy()
+    exact = judge.ops.gated_ffn(given, reference, activation).numpy()
     found = unpack(made)
     steps = np.repeat(made.d, 256, axis=1)[:, :inner]
     assert (np.abs(found[:, :inner] - exact) < 0.55 * steps + 1e-5 * np.abs(exact)).all()

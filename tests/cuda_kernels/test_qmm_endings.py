@@ -70,7 +70,7 @@ def test_product_with_bias_and_scale(processors: Machine, rows: int) -> None:
     bias = normal_rows(1, rows, 1)[0]
     scale = np.full(rows, 0.75, np.float32)
     backend, matrix = reference(weights, scale[:1], bias)
-    expected = backend.matmul(rounded(x), matrix).numpy()
+    expected = backend.ops.matmul(rounded(x), matrix).numpy()
     y, space = machine.garbage((5, rows)), workspace(machine, 5, rows)
     ours = weights.matrix(machine, scale=scale, bias=bias)
     product(machine.launcher, put_packed(machine, x), ours, y, space)
@@ -93,7 +93,7 @@ def test_added_to_the_residual(processors: Machine) -> None:
     machine, weights, x = processors, stored("Q6_K", 136, WIDTH), normal_rows(6, WIDTH)
     residual = normal_rows(6, 136, 2)
     backend, matrix = reference(weights)
-    expected = backend.matmul(rounded(x), matrix, torch.from_numpy(residual)).numpy()
+    expected = backend.ops.matmul(rounded(x), matrix, torch.from_numpy(residual)).numpy()
     y, space = machine.put(residual), workspace(machine, 6, 136)
     product(machine.launcher, put_packed(machine, x), weights.matrix(machine), y, space, add=True)
     assert relative_error(machine.get(y), expected) < 1e-6
@@ -143,7 +143,7 @@ def test_head_and_its_maxima(processors: Machine, vocabulary: int, tokens: int) 
     packed, ours = put_packed(machine, x), weights.matrix(machine)
     head(machine.launcher, packed, ours, logits, space, maxima=maxima)
     made = machine.get(logits)
-    assert relative_error(made, backend.head(rounded(x), matrix).numpy()) < 1e-6
+    assert relative_error(made, backend.ops.head(rounded(x), matrix).numpy()) < 1e-6
     padded = np.full((tokens, blocks * MAXIMA_BLOCK), -np.inf, np.float32)
     padded[:, :vocabulary] = made
     best = padded.reshape(tokens, blocks, MAXIMA_BLOCK).max(-1)
@@ -191,7 +191,7 @@ def test_gated_products(processors: Machine, width: int, activation: Activation)
     weights, x = stored("Q4_K", 2 * width, WIDTH), normal_rows(3, WIDTH)
     backend, matrix = reference(weights)
     theirs = ReferenceActivation[activation.name]
-    expected = backend.gated_ffn(rounded(x), matrix, theirs).numpy()
+    expected = backend.ops.gated_ffn(rounded(x), matrix, theirs).numpy()
     made = unpack(run_gated(processors, weights, x, activation))
     assert relative_error(made[:, :width], expected) < 1e-4
     assert not made[:, width:].any()

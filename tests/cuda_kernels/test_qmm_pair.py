@@ -77,6 +77,7 @@ PAIRS = [("Q4_K", "Q6_K"), ("Q6_K", "Q4_K"), ("Q5_K", "Q6_K"), ("Q8_0", "NVFP4")
 
 @pytest.mark.parametrize("forms", PAIRS)
 @pytest.mark.parametrize("rows", [(40, 24), (33, 272), (300, 16)])
+@pytest.mark.slow
 def test_the_bits_of_two_launches(
     processors: Machine, forms: tuple[str, str], rows: tuple[int, int]
 ) -> None:

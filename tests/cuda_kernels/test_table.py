@@ -15,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 Cubins = Mapping[tuple[Source, int], Cubin]
 
 
+@pytest.mark.slow
 def test_the_page_is_true(cubins: Cubins) -> None:
     page = PAGE.read_text(encoding="utf-8")
     written = f"compiled by NVRTC {'.'.join(map(str, nvrtc_version()))} "

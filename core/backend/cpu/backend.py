@@ -14,17 +14,12 @@ from ..draft_loop import DraftLoop, DraftLoopPlan
 from ..interface import Backend, Forward, Output, Run, SlotImage, Taps
 from ..layers import (
     HALF_FLOATS,
-    Activation,
-    Attention,
-    DeltaRule,
     Floats,
     KvTypes,
     MatrixPart,
-    Moe,
-    Norm,
     StateShape,
 )
-from ..step import Ints, Step
+from ..step import Ints
 from . import ops
 from .compile import Kernels
 from .draft_loop import NativeChain, record_chain
@@ -32,9 +27,9 @@ from .formats import FORMATS
 from .inputs import Filler, StepInputs
 from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
 from .memory import Arena, aligned
-from .ops_moe import moe
 from .picker import Picker, add_picks
-from .program import FloatRows, PackedRows, Recording
+from .program import Recording
+from .recorded_ops import CpuOps
 from .repacked import RepackCache
 from .runner import Runner
 from .simd import SETS, Simd
@@ -69,8 +64,6 @@ class CpuBackend(Backend):
         self.kernels = Kernels(simd)
         self.team = Team(self.kernels, self.n_threads)
         self._expanded: set[str] = set()  # types that were spoken of
-        self._recording: Recording | None = None
-        self._state: CpuState | None = None
         self._repacker = Repacker(self.kernels, self.n_threads)
         self._cache = RepackCache(self.n_threads, simd) if repack_cache else None
         self._store: Store | None = None  # while weights are prepared
@@ -159,70 +152,10 @@ class CpuBackend(Backend):
         recording = Recording(inputs)
         Filler.add_to(recording.writers, recording.kinds)
         recording.held += [state, forward]  # the program reads and writes their arrays
-        self._recording, self._state = recording, state
-        try:
-            return recording, forward(self, PLAN, state, taps)
-        finally:
-            self._recording = self._state = None
+        return recording, forward(CpuOps(recording), PLAN, state, taps)
 
     def _report_compiling(self, done: int, total: int) -> None:
         self.report(f"compiling {total} kernels", done / total)
-
-    @property
-    def _r(self) -> Recording:
-        assert self._recording is not None, "ops are recorded by `compile`, not called"
-        return self._recording
-
-    # operations, while recording
-
-    def embed(self, table: CpuMatrix, step: Step) -> FloatRows:
-        return ops.embed(self._r, table.parts[0])
-
-    def given_rows(self, step: Step, width: int) -> FloatRows:
-        return ops.given_rows(self._r, width)
-
-    def keep(self, x: FloatRows) -> FloatRows:
-        return ops.copy(self._r, x)
-
-    def out_rows(self, x: FloatRows, step: Step) -> FloatRows:
-        return ops.gather_out_rows(self._r, x)
-
-    def to_host(self, x: FloatRows) -> Floats:
-        raise AssertionError("rows exist while a program runs; `compile` returns what is asked for")
-
-    def norm(self, x: FloatRows, norm: Norm) -> PackedRows:
-        return ops.norm(self._r, x, norm)
-
-    def norm_rows(self, x: FloatRows, norm: Norm) -> FloatRows:
-        packed = ops.norm(self._r, x, norm)
-        packed.float_address()  # asks for floats
-        assert packed.rows is not None
-        return packed.rows
-
-    def norm_pair(self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm) -> PackedRows:
-        return ops.norms(self._r, [(x, x_norm), (y, y_norm)])
-
-    def matmul(self, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
-        return ops.matmul(self._r, a, w, add_to)
-
-    def gated_ffn(self, a: PackedRows, gate_up: CpuMatrix, activation: Activation) -> PackedRows:
-        return ops.gated_ffn(self._r, a, gate_up, activation)
-
-    def attend(
-        self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step
-    ) -> PackedRows:
-        return ops.attend(self._r, qkv, attention, state)
-
-    def delta_rule(
-        self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
-    ) -> PackedRows:
-        return ops.delta_rule(self._r, rows, delta, state)
-
-    def moe(self, a: PackedRows, layer: Moe, add_to: FloatRows) -> FloatRows:
-        return moe(self._r, a, layer, add_to)
-
-    def head(self, a: PackedRows, w: CpuMatrix) -> FloatRows:
-        return ops.matmul(self._r, a, w)
 
     # state
 

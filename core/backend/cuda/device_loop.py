@@ -24,7 +24,7 @@ from ....cuda_kernels.spec_accept import (
     read_record,
 )
 from ...errors import ModelError
-from ..device_loop import (
+from ..interface.device_loop import (
     DeviceLoop,
     DeviceLoopPlan,
     DeviceSequence,

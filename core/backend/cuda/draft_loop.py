@@ -29,7 +29,8 @@ from .rooms import MOST_REPEATED, Outputs
 from .step import DeviceStep, StepKey, contents_of, context_bucket
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend, Scored
+    from .backend import CudaBackend
+    from .cuda_ops import Scored
     from .state import CudaState
 
 
@@ -81,8 +82,8 @@ class CudaChain:
     def _work(self, there: _There) -> None:
         step, ran = there.first, there.first_rows
         for number in range(max(there.most, 1)):
-            with self._backend.leaving_in(self._outputs):
-                output = self._forward(self._backend, step, self._state, self._plan.taps)
+            with self._backend.ops.leaving_in(self._outputs):
+                output = self._forward(self._backend.ops, step, self._state, self._plan.taps)
             if not there.most:
                 return  # rows were caught up on, and that is all
             head = DraftHead(

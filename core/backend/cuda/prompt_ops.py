@@ -8,20 +8,21 @@ from ....cuda_kernels.packed import PackedRows
 from ..interface import Packed, Rows
 from ..layers import Activation, Attention, DeltaRule, Moe, Norm
 from ..step import Step
-from .backend import ACTIVATIONS, Chosen, CudaBackend, Summing, shape_of, there_of
+from .cuda_ops import ACTIVATIONS, Chosen, CudaOps, OpParts, Summing, shape_of, there_of
 from .products import Product
 from .state import CudaState
 from .weights import CudaMatrix
 from .wide import WideRows
 
 
-class PromptOps(CudaBackend):
-    """Another view of a backend, with all that it has. Packed is `WideRows`, or `PackedRows` of the
-    few rows with logits, whose products are those of any other step."""
+class PromptOps(CudaOps):
+    """Packed is `WideRows`, or `PackedRows` of the few rows with logits, whose products are those
+    of any other step."""
 
-    def __init__(self, backend: CudaBackend, call: int) -> None:
-        vars(self).update(vars(backend))
-        self._call = call
+    def __init__(self, parts: OpParts, call: int, few: int) -> None:
+        """Products have `call` rows. `few`: rows that the delta rule runs one by one at the end."""
+        super().__init__(parts)
+        self._call, self._few = call, few
 
     def norm(self, x: Rows, norm: Norm) -> Packed:
         if isinstance(x, Chosen):
@@ -62,7 +63,7 @@ class PromptOps(CudaBackend):
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> Packed:
         there = there_of(step)
         halves = self._halves(delta.shape.value_width)
-        out, behind = halves[: there.n_rows], self.prompts.few
+        out, behind = halves[: there.n_rows], self._few
         self._delta.run_prompt(self._made(rows), delta, state, there, out, behind=behind)
         return WideRows(halves, there.n_rows)
 

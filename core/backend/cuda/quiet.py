@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ..device_loop import SequenceResult
+from ..interface.device_loop import SequenceResult
 from ..layers import Floats
 from .device import Device
 from .round_room import RoundRoom

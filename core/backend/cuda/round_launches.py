@@ -12,14 +12,15 @@ from ....cuda_kernels.head_pick import Logits, RowPlaces, head_pick, head_summit
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.round_times import note_time
 from ....cuda_kernels.spec_accept import Coins, Field, draft_begin, spec_accept, verify_begin
-from ..device_loop import DeviceLoopPlan
 from ..interface import Taps
+from ..interface.device_loop import DeviceLoopPlan
 from .device import Device
 from .rooms import Outputs
 from .round_room import RoundRoom
 
 if TYPE_CHECKING:
-    from .backend import CudaBackend, Scored
+    from .backend import CudaBackend
+    from .cuda_ops import Scored
 
 _DRAFTS, _VERIFIES, _ENDS = range(3)  # marks of the clock
 
@@ -65,7 +66,7 @@ class RoundLaunches:
         for step in range(max(most, 1)):
             # With nothing to draft, the head still reads what has come out.
             there = room.draft_step(rows, hidden, cells, n_out=min(most, 1))
-            output = drafter.forward(self._backend, there, self._plan.state, self._taps)
+            output = drafter.forward(self._backend.ops, there, self._plan.state, self._taps)
             if not most:
                 return
             head = DraftHead(
@@ -89,8 +90,8 @@ class RoundLaunches:
         verify_begin(launcher, lines, most, rows)
         there = room.verify_step(most, cells)
         taps = self._taps if room.size.width else frozenset()  # for the drafter, now or later
-        with self._backend.leaving_in(TapsOnly(self._device, room.taps)):
-            output = self._plan.forward(self._backend, there, self._plan.state, taps)
+        with self._backend.ops.leaving_in(TapsOnly(self._device, room.taps)):
+            output = self._plan.forward(self._backend.ops, there, self._plan.state, taps)
         picked = room.picked[: there.n_rows]
         places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
         head_pick(launcher, Logits(*output.logits), room.requests, places, picked)

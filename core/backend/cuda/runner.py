@@ -15,6 +15,7 @@ from .step import DeviceStep, StepKey
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
+    from .cuda_ops import CudaOps
     from .state import CudaState
 
 
@@ -59,15 +60,15 @@ class Launches:
         is_short = step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
-    def _work(self, step: DeviceStep, ops: CudaBackend | None = None) -> Made:
+    def _work(self, step: DeviceStep, ops: CudaOps | None = None) -> Made:
         """`ops`: others than the backend's own."""
-        ops = ops or self._backend
+        own = ops or self._backend.ops
         step.made.clear()
-        with ops.leaving_in(self._outputs):
-            output = self._forward(ops, step, self._state, self._taps)
-            return self._left(ops, step, output)
+        with own.leaving_in(self._outputs):
+            output = self._forward(own, step, self._state, self._taps)
+            return self._left(own, step, output)
 
-    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+    def _left(self, ops: CudaOps, step: DeviceStep, output: Output) -> Made:
         raise NotImplementedError
 
 
@@ -88,7 +89,7 @@ class Runner(Launches):
         self._latest = DeviceOutput(self._device, made)
         return self._latest
 
-    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+    def _left(self, ops: CudaOps, step: DeviceStep, output: Output) -> Made:
         rows, maxima = output.logits
         picked = None
         if step.shape.has_requests:
@@ -106,5 +107,5 @@ class RowsRunner(Launches):
     def _shown(self, made: Made) -> Output:
         return Output(made.logits, dict(made.taps))
 
-    def _left(self, ops: CudaBackend, step: DeviceStep, output: Output) -> Made:
+    def _left(self, ops: CudaOps, step: DeviceStep, output: Output) -> Made:
         return Made(ops.leave(output.logits), None, output.taps, None)

@@ -1,31 +1,21 @@
-"""Every op of the interface in a few lines of torch. Slow, and the judge of all other backends."""
+"""`ReferenceBackend`: plain torch. Slow, and the judge of all other backends."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError
 from ...gguf.shown import shown_path
-from ..interface import Backend, SlotImage
-from ..layers import (
-    Activation,
-    Attention,
-    DeltaRule,
-    Floats,
-    MatrixPart,
-    Moe,
-    Norm,
-    StateShape,
-)
+from ..draft_loop import HostDraftLoop, compile_on_host
+from ..interface import Backend, Forward, HostOutput, Run, RunRows, SlotImage, Taps
+from ..layers import Floats, MatrixPart, StateShape
 from ..step import Step
-from .attention import attend, rms_norm
-from .delta_rule import delta_rule
 from .matrix import ReferenceMatrix
-from .moe import gated, moe
+from .reference_ops import ReferenceOps
 from .state import ReferenceState, count_bytes
 
 
@@ -36,6 +26,7 @@ class ReferenceBackend(Backend):
         self.device = find_device(device)
         self.dtype = dtype
         self.name = f"torch:{self.device}"
+        self.ops = ReferenceOps(self.device, dtype)
 
     def matrix_bytes(self, parts: Sequence[MatrixPart]) -> int:
         return sum(part.tensor.n_elements for part in parts) * self.dtype.itemsize
@@ -50,58 +41,25 @@ class ReferenceBackend(Backend):
         self.prepared_bytes += made.nbytes
         return made
 
-    def given_rows(self, step: Step, width: int) -> Tensor:
-        if step.received is not None:
-            received: Tensor = step.received
-            return received
-        return torch.tensor(step.hidden, device=self.device, dtype=self.dtype)
+    def compile(
+        self, forward: Forward, state: ReferenceState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        def run(step: Step) -> HostOutput:
+            output = forward(self.ops, step, state, taps)
+            rows = {name: self.ops.to_host(tapped) for name, tapped in output.taps.items()}
+            return HostOutput(self.ops.to_host(output.logits), rows)
 
-    def take_rows(self, rows: Tensor) -> Tensor:
-        return rows.to(self.device, copy=True)
+        return run
 
-    def embed(self, table: ReferenceMatrix, step: Step) -> Tensor:
-        return table.weight[torch.from_numpy(step.tokens).to(self.device)]
+    def compile_rows(
+        self, forward: Forward, state: ReferenceState, *, max_rows: int, taps: Taps = frozenset()
+    ) -> RunRows:
+        return lambda step: forward(self.ops, step, state, taps)
 
-    def keep(self, x: Tensor) -> Tensor:
-        return x.clone()
-
-    def out_rows(self, x: Tensor, step: Step) -> Tensor:
-        return x[torch.from_numpy(step.out_rows).to(self.device)]
-
-    def to_host(self, x: Tensor) -> Floats:
-        return np.asarray(x.to("cpu", torch.float32).numpy())
-
-    def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        return rms_norm(x, norm)
-
-    def norm_rows(self, x: Tensor, norm: Norm) -> Tensor:
-        return rms_norm(x, norm)
-
-    def norm_pair(self, x: Tensor, x_norm: Norm, y: Tensor, y_norm: Norm) -> Tensor:
-        return torch.cat([rms_norm(x, x_norm), rms_norm(y, y_norm)], dim=1)
-
-    def matmul(self, a: Tensor, w: ReferenceMatrix, add_to: Tensor | None = None) -> Tensor:
-        y = w.product(a)
-        return y if add_to is None else add_to + y
-
-    def gated_ffn(self, a: Tensor, gate_up: ReferenceMatrix, activation: Activation) -> Tensor:
-        return gated(gate_up.product(a), activation)
-
-    def attend(
-        self, qkv: Tensor, attention: Attention, state: ReferenceState, step: Step
-    ) -> Tensor:
-        return attend(qkv, attention, state, step)
-
-    def delta_rule(
-        self, rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
-    ) -> Tensor:
-        return delta_rule(rows, delta, state, step)
-
-    def moe(self, a: Tensor, layer: Moe, add_to: Tensor) -> Tensor:
-        return moe(a, layer, add_to)
-
-    def head(self, a: Tensor, w: ReferenceMatrix) -> Tensor:
-        return w.product(a)
+    def compile_draft_loop(
+        self, forward: Forward, state: ReferenceState, **limits: Any
+    ) -> HostDraftLoop:
+        return compile_on_host(self, forward, state, **limits)
 
     def new_state(
         self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int

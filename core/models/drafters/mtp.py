@@ -13,7 +13,7 @@ from ..weights import Weights, choose_rows
 from .network import DraftNetwork
 
 if TYPE_CHECKING:
-    from ...backend.interface import Backend, State
+    from ...backend.interface import Backend, Ops, State
     from ...backend.step import Ints, Step
     from ..base import Block, Model
 
@@ -62,7 +62,7 @@ class MtpHead(DraftNetwork):
         twin.shared_head_head = backend.matrix([choose_rows(part, vocab_subset)])
         return twin
 
-    def forward(self, ops: Backend, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
         """`step.hidden` (T, D) belongs to the position before each token of the step."""
         hidden = ops.given_rows(step, self.n_embd)
         e = ops.embed(self.embed_tokens, step)

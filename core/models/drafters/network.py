@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ...backend.interface import Backend, Forward, Output, State, Taps
+    from ...backend.interface import Backend, Forward, Ops, Output, State, Taps
     from ...backend.step import Ints, Step
 
 
@@ -25,7 +25,7 @@ class DraftNetwork(Protocol):
     # A head over part of the vocabulary: logit i is that of token vocab_subset[i], ascending.
     vocab_subset: Ints | None
 
-    def forward(self, ops: Backend, step: Step, state: State, wanted: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         """Logits of the tokens behind `step.tokens`; `step.hidden` (T, n_embd) is as above."""
 
     def shortened(self, backend: Backend, vocab_subset: Ints) -> DraftNetwork:

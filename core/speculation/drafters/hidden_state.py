@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ...backend.device_loop import DeviceDrafter
 from ...backend.draft_loop import DraftLoop, DraftLoopPlan, DraftSettings, TokenPicker
+from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.store import SequenceState, StateStore

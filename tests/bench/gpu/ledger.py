@@ -16,7 +16,7 @@ from support.sparse_file import write_sparse
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.state import CudaState
-from nextn.core.backend.interface import Backend, Forward, Rows, State
+from nextn.core.backend.interface import Forward, Ops, Rows, State
 from nextn.core.backend.layers import KvTypes
 from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
@@ -172,7 +172,7 @@ class Ledger:
         blocks = self.model.blk
 
         def apart(block: Block) -> Block:
-            def call(ops: Backend, x: Rows, step: Step, state: State) -> Rows:
+            def call(ops: Ops, x: Rows, step: Step, state: State) -> Rows:
                 before = self._account
                 made.append(self.counted(lambda: found.append(block(ops, x, step, state))))
                 self._account = before
@@ -188,9 +188,9 @@ class Ledger:
 
     def tell_scratch(self) -> None:
         """What only one launch writes and reads."""
-        for array in self.backend._rooms._kept.values():
+        for array in self.backend.ops._rooms._kept.values():
             array.holds = SCRATCH
-        for space in self.backend._experts._spaces.values():
+        for space in self.backend.ops._experts._spaces.values():
             space.sums.holds = space.arrivals.holds = SCRATCH
 
     def _note_product(self, a: Shadow, w: Shadow, out: Shadow) -> None:

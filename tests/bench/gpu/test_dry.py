@@ -39,6 +39,7 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_every_section_runs(part: Part, tmp_path: Path) -> None:
     main, out = part("__main__"), tmp_path / "record.json"
     place = part("place").Place.dry()
@@ -57,6 +58,7 @@ def test_every_section_runs(part: Part, tmp_path: Path) -> None:
     assert lengths["ngram-simple of 6"]["tokens_of_a_round"] > 1, "nothing was drafted"
 
 
+@pytest.mark.slow
 def test_what_fails_is_a_line(
     part: Part, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def part(monkeypatch: pytest.MonkeyPatch) -> Iterator[Part]:
 
 
 @pytest.mark.parametrize("i", [0, 1], ids=["27B", "35B-A3B"])
+@pytest.mark.slow
 def test_a_step_moves_what_was_planned(i: int, part: Part) -> None:
     plan = part("plan").PLANS[i]
     ledger = part("ledger").Ledger(plan.sizes)
@@ -88,6 +89,7 @@ def test_what_is_counted_is_what_runs(sizes: Sizes, part: Part, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("i", [0, 1], ids=["27B", "35B-A3B"])
+@pytest.mark.slow
 def test_a_round_is_a_step_and_its_drafts(i: int, part: Part) -> None:
     plan = part("plan").PLANS[i]
     ledger, account = part("ledger").Ledger(plan.sizes), part("round_ledger").round_account
@@ -101,6 +103,7 @@ def test_a_round_is_a_step_and_its_drafts(i: int, part: Part) -> None:
     assert account(ledger, 0).total.weights == pytest.approx(ledger.step(1).total.weights)
 
 
+@pytest.mark.slow
 def test_a_prompt_multiplies_what_was_planned(part: Part) -> None:
     ledger = part("ledger").Ledger(QWEN36_27B)
     account = ledger.prompt(2048, past=2048)

@@ -30,6 +30,7 @@ def main(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_every_case_runs_and_is_right(main: Any) -> None:
     place = main.DryPlace()
     assert main.measure(place, list(main.SECTIONS)) == []
@@ -68,6 +69,7 @@ def test_figures_of_a_case(main: Any) -> None:
     assert len(unchecked.figures(4e12)) == 2
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_so_in_one_line() -> None:
     if unavailable_reason() is None:
         pytest.skip("there is a GPU")

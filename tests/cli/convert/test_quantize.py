@@ -27,6 +27,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_and_a_line_about_it(halves: str, tmp_path: Path, capsys: Capture) -> None:
     target = tmp_path / "out.gguf"
     assert run([*COMMAND, halves, "-o", str(target), "--type", "Q4_K_M", "--measure"]) == 0

@@ -9,7 +9,7 @@ import pytest
 from support.blocks import identity
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, Taps
 from nextn.core.backend.layers import (
     Attention,
     Floats,
@@ -89,7 +89,7 @@ class AttentionAlone:
         )  # fmt: skip
         self.run = self.backend.compile(self.forward, self.state, max_rows=N_ROWS)
 
-    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         heads = ops.attend(ops.given_rows(step, self.width), self.attention, state, step)
         return Output(ops.matmul(heads, self.identity))
 

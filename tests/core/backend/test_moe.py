@@ -9,7 +9,7 @@ import pytest
 from support.blocks import random_blocks
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, Taps
 from nextn.core.backend.layers import (
     Activation,
     Floats,
@@ -98,7 +98,7 @@ class MoeAlone:
         data = np.ascontiguousarray(rows).reshape(-1)
         return self.backend.matrix([MatrixPart(Tensor("t", shape, find_format(type_name), data))])
 
-    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         x = ops.given_rows(step, WIDTH)
         x = ops.moe(ops.norm(x, self.norm), self.moe, x)
         return Output(ops.norm_rows(x, self.norm))

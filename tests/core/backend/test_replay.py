@@ -15,7 +15,7 @@ from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Output, SlotImage, State, Taps
+from nextn.core.backend.interface import Ops, Output, SlotImage, State, Taps
 from nextn.core.backend.layers import (
     DeltaRule,
     DeltaShape,
@@ -73,7 +73,7 @@ class DeltaLayerAlone:
     def vector(self, *shape: int) -> Any:
         return self.backend.vector(self.numbers(*shape))
 
-    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         """A model that is nothing but this op; its logits are what the op puts out."""
         rows = ops.given_rows(step, self.delta.shape.width)
         heads = ops.delta_rule(rows, self.delta, state, step)

@@ -39,6 +39,7 @@ def write(target: LocalTarget, prompts: tuple[Prompt, ...], concurrency: int = 1
     return sorted(found, key=lambda sample: (sample.prompt, sample.turn))
 
 
+@pytest.mark.slow
 def test_all_write_the_same_alone_and_together(runtime: Runtime) -> None:
     prompts = some("code", "edit", "maths", "chat", "extract")
     wanted = None
@@ -139,6 +140,7 @@ def test_prompts_that_do_not_fit_are_left_out(runtime: Runtime) -> None:
     assert min(left_out.values()) > 2048
 
 
+@pytest.mark.slow
 def test_sweep(runtime: Runtime) -> None:
     assert grid([2]) == [(2, 1.0), (2, 1.5), (2, 2.0), (2, 2.5), (2, 3.0)]
     assert point_variant(MTP.options, 4, 2.5).options.synth_len == 2.5

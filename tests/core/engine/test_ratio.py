@@ -145,10 +145,12 @@ def test_the_law_of_the_text(name: str) -> None:
         replace(THREE, top_k=5, top_p=0.9, logit_bias=((3, 1.0), (7, -math.inf))),
     ],
 )
+@pytest.mark.slow
 def test_after_all_transforms(sampling: SamplingParams) -> None:
     assert surprise(Drawing(alike), sampling) < 4
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def unscaled(target: Distribution, drafter: Distribution | None, token: int) -> Distribution:
         """Not normalised, and drawn from as if it were: what is missing goes to the last one."""

@@ -12,7 +12,7 @@ from support.running import load
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Forward, Output
+from nextn.core.backend.interface import Backend, Forward, Ops, Output
 from nextn.core.backend.layers import Floats, MatrixPart, Norm, StateShape
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.quants import find_format
@@ -46,6 +46,7 @@ def compare(backend: Backend, short: Floats, whole: Floats, vocab_subset: Any) -
 
 
 @pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.slow
 def test_rows_of_every_type(kind: str, device: str) -> None:
     backend = create_backend(device)
     data = random_blocks(kind, N_OUT, N_IN, seed=3).reshape(-1)
@@ -59,7 +60,7 @@ def test_rows_of_every_type(kind: str, device: str) -> None:
     def product(parts: Sequence[MatrixPart]) -> Floats:
         matrix = backend.matrix(parts)
 
-        def forward(ops: Backend, step: Any, state: Any, taps: Any) -> Output:
+        def forward(ops: Ops, step: Any, state: Any, taps: Any) -> Output:
             rows = ops.out_rows(ops.given_rows(step, N_IN), step)
             return Output(ops.head(ops.norm(rows, norm), matrix))
 

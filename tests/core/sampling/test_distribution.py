@@ -195,6 +195,7 @@ def test_it_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
         SamplingParams(temperature=0.9, samplers=("top_k", "adaptive_p"), adaptive_target=0.2),
     ],
 )
+@pytest.mark.slow
 def test_the_law_of_now_is_what_picks_are_drawn_from(params: SamplingParams) -> None:
     """Steering included, behind tokens that have moved it."""
     picks, distributions = [], []

@@ -120,6 +120,7 @@ def talk(server: Server, first: str, n_turns: int, **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("cache_ram", [None, 4 * MIB])
+@pytest.mark.slow
 def test_chats_of_ten_turns(cache_ram: int | None) -> None:
     """The cache on == off == without speculation, alone == among others, also where hardly
     anything can be kept."""

@@ -99,6 +99,7 @@ def test_requests_in_one_packet(server: Server) -> None:
         assert answer.endswith(b'{"status":"ok"}')
 
 
+@pytest.mark.slow
 def test_who_came_first_is_served_first() -> None:
     with running(nano_server(n=1, max_queue=64)) as server:
         ended: list[int] = []
@@ -145,6 +146,7 @@ def test_texts_that_end_amid_a_character(server: Server) -> None:
 
 
 @pytest.mark.parametrize("spec", [{"speculative": False}, {}])
+@pytest.mark.slow
 def test_prompts_up_to_the_last_cell(eager: Server, spec: dict[str, Any]) -> None:
     n_ctx = eager.get("/props")["default_generation_settings"]["n_ctx"]
     for left in (1, 2, 3, 7, 17):
@@ -158,6 +160,7 @@ def test_prompts_up_to_the_last_cell(eager: Server, spec: dict[str, Any]) -> Non
         assert error["n_ctx"] == n_ctx
 
 
+@pytest.mark.slow
 def test_drafters_that_fail() -> None:
     """The text is the same, metrics count it, and later texts are drafted again."""
     with running(nano_server(n=2, spec=SpecOptions(fixed=True))) as server:

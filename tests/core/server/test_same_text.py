@@ -80,6 +80,7 @@ def test_nor_what_tokens_were_drawn_from(eager: Server, how: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("which", ["server", "eager"])
+@pytest.mark.slow
 def test_others_change_nothing(
     which: str, how: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_law_of_the_text(pair: tuple[LoadedModel, LoadedModel], way: str, p_
     assert kept > 0.25
 
 
+@pytest.mark.slow
 def test_a_wrong_law_is_noticed(
     pair: tuple[LoadedModel, LoadedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,7 @@ def test_c7_no_more_than_there_is_room_for(runtime: Runtime, n_min: int) -> None
     assert lengths - {0} <= set(range(max(n_min, 1), 9))
 
 
+@pytest.mark.slow
 def test_d12_a_draft_ends_before_the_text_does(runtime: Runtime) -> None:
     """The head says where it thinks that the text ends, and says no more."""
     ends, n_ends = runtime.tokenizer.eog_ids, {}

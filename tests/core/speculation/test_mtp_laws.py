@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from support.distributions import law_of_texts, surprise
 
 from nextn.core import nano
@@ -17,6 +18,7 @@ THREE = SamplingParams(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)
 N_RUNS, N_TOKENS = 1500, 3
 
 
+@pytest.mark.slow
 def test_the_law_of_the_text() -> None:
     options = SpecOptions(types=("mtp",), accept="ratio", fixed=True)
     with load_runtime(nano.path(), "cpu", n_ctx=64, spec=options) as runtime:

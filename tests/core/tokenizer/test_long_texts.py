@@ -34,12 +34,14 @@ def check(tokenizer: Tokenizer, text: str, limit_s: float = LIMIT_S) -> None:
 
 
 @pytest.mark.parametrize("name", ["letters", "spaces and a letter"])
+@pytest.mark.slow
 def test_sentencepiece_is_not_quadratic(name: str) -> None:
     check(load_tokenizer(spm(PIECES, add_space_prefix=False)), TEXTS[name])
 
 
 @pytest.mark.parametrize("pre", ["qwen35", "deepseek-llm"])
 @pytest.mark.parametrize("name", ["letters", "spaces and a letter", "lines"])
+@pytest.mark.slow
 def test_cutting_is_not_quadratic(pre: str, name: str) -> None:
     check(load_tokenizer(byte_bpe(pre, MERGES)), TEXTS[name])
 

@@ -193,7 +193,7 @@ class Layer:
     def reference(self, a: Floats, x: Floats) -> Floats:
         """`moe` of the reference backend, in float64."""
         rows = torch.from_numpy(a.astype(np.float64))
-        made = self._judge.moe(rows, self._layer, torch.from_numpy(x.astype(np.float64)))
+        made = self._judge.ops.moe(rows, self._layer, torch.from_numpy(x.astype(np.float64)))
         return np.asarray(made.numpy(), np.float64)
 
     def run(self, machine: Machine, a: Floats, bundle: int = 4, n_live: int | None = None) -> Made:

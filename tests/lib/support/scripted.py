@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nextn.core.backend.device_loop import DeviceLoopPlan
 from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop
 from nextn.core.backend.interface import Backend, HostOutput, SlotImage
+from nextn.core.backend.interface.device_loop import DeviceLoopPlan
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
 from nextn.core.backend.step import Step, n_kept
 from nextn.core.engine.config import EngineConfig

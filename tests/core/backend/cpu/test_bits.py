@@ -45,6 +45,7 @@ def plans(draw: st.DrawFn) -> tuple[str, str, str, list[int], list[int], int]:
 
 @settings(max_examples=30, deadline=None)
 @given(plans())
+@pytest.mark.slow
 def test_any_cut_beside_any_company_on_any_threads(
     tiny: Tiny, plan: tuple[str, str, str, list[int], list[int], int]
 ) -> None:

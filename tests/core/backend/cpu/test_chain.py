@@ -84,6 +84,7 @@ def assert_same_state(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("n_taken", [0, 100])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("set_name", SET_NAMES)
+@pytest.mark.slow
 def test_native_is_host_on_every_set(tiny: Tiny, set_name: str, threads: int, n_taken: int) -> None:
     for seed in range(6):
         compare(drafter(tiny, "mtp", set_name, threads, "Q4_0", n_taken), seed, STOPS)

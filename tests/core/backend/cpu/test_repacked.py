@@ -256,6 +256,7 @@ def test_removing_everything(folder: Path, model: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_instruction_set_does_not_matter(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

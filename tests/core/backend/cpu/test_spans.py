@@ -13,7 +13,7 @@ from support.blocks import identity
 from nextn.core.backend import create_backend
 from nextn.core.backend.cpu.kernels.spans import SPAN
 from nextn.core.backend.cpu.state import count_state_bytes
-from nextn.core.backend.interface import Backend, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, Taps
 from nextn.core.backend.layers import (
     Attention,
     Floats,
@@ -56,7 +56,7 @@ class Layer:
         self.run = self.backend.compile(self.forward, self.state, max_rows=N_CELLS + 40)
         self.pages = np.random.default_rng(1).permutation(2 * N_PAGES).reshape(2, -1).tolist()
 
-    def forward(self, ops: Backend, step: Step, state: State, taps: Taps) -> Output:
+    def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         heads = ops.attend(ops.given_rows(step, self.width), self.attention, state, step)
         return Output(ops.matmul(heads, self.identity))
 
@@ -88,6 +88,7 @@ def whole(heads: str, window: int, types: KvTypes) -> Floats:
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("types", MIXTURES, ids=str)
+@pytest.mark.slow
 def test_near_the_reference(types: KvTypes, window: int) -> None:
     reference = layer("few", window, KvTypes(), device="torch")
     want = reference.step((0, 0, rows_of(reference)))[0]
@@ -107,6 +108,7 @@ def test_near_the_reference(types: KvTypes, window: int) -> None:
     st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 13, 16, 31, 120, 250]), min_size=1, max_size=12),
     st.integers(0, N_CELLS - 40),
 )
+@pytest.mark.slow
 def test_no_cut_no_company_and_no_thread_changes_a_bit(
     heads: str, window: int, types: KvTypes, threads: int, lengths: list[int], start: int
 ) -> None:

@@ -93,6 +93,7 @@ def product(set_name: str, type_name: str, m: int, x: Any, n_valid: int = 16) ->
 
 @pytest.mark.parametrize("set_name", SET_NAMES)
 @pytest.mark.parametrize("type_name", [*FORMATS, *EXPANDED_TYPES])
+@pytest.mark.slow
 def test_product_equals_dequantised_weights_at_every_width(type_name: str, set_name: str) -> None:
     rows = np.random.default_rng(1).standard_normal((max(WIDTHS), N_IN)).astype(np.float32)
     alone = [product(set_name, type_name, 1, rows[i : i + 1])[0][0] for i in range(max(WIDTHS))]

@@ -43,6 +43,7 @@ def device_of(made: Drafter) -> HostDevice:
     ("family", "is_head", "short", "n"),
     [("qwen35", True, False, 3), ("qwen35", True, True, 2), ("qwen3", False, False, 2)],
 )
+@pytest.mark.slow
 def test_drafts_are_those_of_the_host_loop(
     family: str, is_head: bool, short: bool, n: int, tiny: Tiny, shim: None
 ) -> None:
@@ -102,6 +103,7 @@ def test_choosers_without_a_request_are_called(tiny: Tiny, shim: None) -> None:
     assert_alike(alone.draft(3), want)
 
 
+@pytest.mark.slow
 def test_a_recurrent_drafter_goes_step_by_step(tiny: Tiny, shim: None) -> None:
     """Its state may only move on with rows that are drafted."""
     made = drafter(tiny, is_head=False)

@@ -34,6 +34,7 @@ HYBRIDS = [("qwen35", "Q8_0"), ("qwen35moe", "Q8_0")]
 
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.slow
 def test_logits_are_near_the_references(family: str, kind: str, tiny: Tiny, shim: None) -> None:
     path = tiny(family, quantise=kind).path
     made, expected = (start(path, device).append(TOKENS) for device in ("cuda", "torch"))
@@ -43,6 +44,7 @@ def test_logits_are_near_the_references(family: str, kind: str, tiny: Tiny, shim
 
 
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), ("llama", "BF16"), *HYBRIDS])
+@pytest.mark.slow
 def test_cuts_company_and_wrong_drafts_change_no_bit(
     family: str, kind: str, tiny: Tiny, shim: None
 ) -> None:

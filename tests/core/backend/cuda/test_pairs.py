@@ -41,6 +41,7 @@ def run(path: Path) -> tuple[list[np.ndarray], list[str]]:
     return logits, [launch.name for launch in backend.device.launcher.launches]
 
 
+@pytest.mark.slow
 def test_two_types_share_a_launch(path: Path, shim: None, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, joined = run(path)
     monkeypatch.setattr(products, "_launches", alone)

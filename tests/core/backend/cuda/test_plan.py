@@ -80,6 +80,7 @@ def test_what_is_foretold_is_what_is_taken(
         assert device.most - weights == budget.kv + budget.recurrent
 
 
+@pytest.mark.slow
 def test_steps_take_what_was_foretold(tiny: Tiny, device: Counting) -> None:
     path = tiny("qwen35", quantise="Q8_0").path
     with nextn.core.load(path, "cuda", n_ctx=64, spec=NO_SPECULATION) as runtime:

@@ -37,6 +37,7 @@ def write(engine: Engine, prompt: Sequence[int]) -> Written:
 
 
 @pytest.mark.parametrize(("family", "chunk"), [("qwen3", 64), ("qwen35", 128)])
+@pytest.mark.slow
 def test_a_second_turn_is_that_of_a_cold_engine(
     family: str, chunk: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.slow
 def test_a_prompt_is_near_the_reference(
     family: str, kind: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_prompt_is_near_the_reference(
 
 
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), ("qwen35moe", "Q8_0")])
+@pytest.mark.slow
 def test_company_changes_no_bit(family: str, kind: str, tiny: Tiny, shim: None) -> None:
     """Two prompts, one that ends within the step, and a text that is being written."""
     machine = Machine(*load(tiny(family, quantise=kind).path, "cuda"), window=WINDOW)

@@ -12,7 +12,7 @@ from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.device_loop import (
+from nextn.core.backend.interface.device_loop import (
     DeviceDrafter,
     DeviceLoop,
     DeviceLoopPlan,
@@ -88,6 +88,7 @@ def begin(machine: Machine, *, max_draft: int, stops: tuple[int, ...] = ()) -> D
     ("family", "mtp", "most"),
     [("qwen3", False, 0), ("qwen35", True, 2), ("qwen35moe", True, 3), ("qwen35", True, 0)],
 )
+@pytest.mark.slow
 def test_two_texts_are_those_of_plain_decoding(
     family: str, mtp: bool, most: int, tiny: Tiny, shim: None
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_stop_string_is_found_a_round_late(tiny: Tiny, monkeypatch: pytest.Mon
         assert made.of(made.texts[1]) == other.of(other.texts[1])
 
 
+@pytest.mark.slow
 def test_what_an_ngram_knows_is_drafted_in_ordinary_steps(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def no_sources(each: list[list[Event]]) -> list[list[Event]]:
 
 
 @pytest.mark.parametrize("family", ["qwen35", "qwen35moe"])
+@pytest.mark.slow
 def test_texts_are_those_of_ordinary_steps_and_of_no_drafts(
     family: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def last_events(
     return [each[-1] for each in events]
 
 
+@pytest.mark.slow
 def test_ends_inside_a_draft(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop string after any of the tokens of a round, an end of the budget, the context's end."""
     with runtime(tiny("qwen35", mtp=True, quantise="Q8_0").path, synthetic(4)) as loaded:

@@ -19,6 +19,7 @@ def machine(tiny: Tiny, device: str = "cuda") -> Machine:
 
 @pytest.mark.parametrize("device", ["cuda", "cuda q8_0"])
 @pytest.mark.parametrize("n_valid", [1, 3, WINDOW])
+@pytest.mark.slow
 def test_saved_while_pending_goes_on_elsewhere(
     tiny: Tiny, n_valid: int, device: str, shim: None
 ) -> None:

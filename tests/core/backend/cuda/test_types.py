@@ -41,6 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_logits_are_near_the_references(path: Path, shim: None) -> None:
     tokens = random_tokens(5, seed=1)
     made, expected = (start(path, device).append(tokens) for device in ("cuda", "torch"))

@@ -205,6 +205,7 @@ def test_who_leaves_is_not_written_for(replicas: ReplicatedServer, streams: bool
     wait_until(lambda: idle(replicas), 2)
 
 
+@pytest.mark.slow
 def test_who_does_not_read_is_given_up() -> None:
     with replicated(io_s=1.0) as replicas:
         slow = socket.socket()
@@ -244,6 +245,7 @@ def owner_of(replicas: ReplicatedServer, headers: dict[str, str]) -> str:
     return work.params.owner
 
 
+@pytest.mark.slow
 def test_a_full_replica_is_no_reason_to_refuse() -> None:
     with replicated(slots=1, max_queue=0) as replicas:
         streams = []
@@ -262,6 +264,7 @@ def test_a_full_replica_is_no_reason_to_refuse() -> None:
             stream.close()
 
 
+@pytest.mark.slow
 def test_the_end_is_told() -> None:
     with replicated() as replicas:
         connection = http.client.HTTPConnection("127.0.0.1", replicas.port)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .interface import Forward, State
-    from .layers import Floats
-    from .step import Ints
+    from ..layers import Floats
+    from ..step import Ints
+    from .runner import Forward
+    from .states import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,121 @@
+"""`StepRunner`: forward passes, compiled once and run step after step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..layers import StateShape
+from ..step import Ints, Step
+from .ops import Ops
+from .rows import HostOutput, Output, Taps
+from .states import State
+
+if TYPE_CHECKING:
+    from ..draft_loop import DraftLoop
+    from .device_loop import DeviceLoop, DeviceLoopPlan
+
+Forward = Callable[[Ops, Step, State, Taps], Output]
+Run = Callable[[Step], HostOutput]
+RunRows = Callable[[Step], Output]
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A forward pass around layers that other ranks hold. Only a backend that has these compiles
+    it; `after` gets the rows that come back as `Step.received`."""
+
+    before: Forward  # its logits are the rows that leave
+    after: Forward
+
+    def __call__(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
+        raise AssertionError("one device does not hold all layers")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSteps:
+    """The steps that are going to be run, for an estimate of the memory that they take."""
+
+    forward: Forward
+    heads: Sequence[Forward]  # of drafters that continue hidden rows, `n_embd` wide
+    n_embd: int
+    shape: StateShape
+    n_ctx: int
+    n_slots: int
+    page_len: int
+    window: int
+    prompt_rows: int  # of one step, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """Bytes that steps take beside weights and state."""
+
+    scratch: int = 0
+    graphs: int = 0  # an estimate
+    n_graphs: int = 0
+    reserve: int = 0  # what libraries and the driver may take later on
+
+    @property
+    def total(self) -> int:
+        return self.scratch + self.graphs + self.reserve
+
+
+class StepRunner(ABC):
+    name: str
+    # Rows of a prompt that are run at once, at absolute multiples of it; None: any number.
+    prompt_chunk: int | None = None
+    # `compile_draft_loop` is faster than the host loop and needs no memory of its own.
+    drafts_in_one_call: bool = False
+    # A row's numbers are the same whatever rows run with it, those of prompts included.
+    batch_invariant: bool = True
+
+    def working(self, planned: PlannedSteps) -> Working:
+        """Called on a `planner`, with a forward pass over its own matrices."""
+        return Working()
+
+    @abstractmethod
+    def compile(
+        self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
+    ) -> Run:
+        """A function that runs `forward` on steps of up to `max_rows` rows."""
+
+    def compile_rows(
+        self, forward: Forward, state: State, *, max_rows: int, taps: Taps = frozenset()
+    ) -> RunRows:
+        """The same for part of a model: what comes out are rows that stay on the device until the
+        next run, as `logits`, and taps likewise."""
+        raise NotImplementedError(f"{self.name} cannot share a model with other devices")
+
+    @abstractmethod
+    def compile_draft_loop(
+        self,
+        forward: Forward,
+        state: State,
+        *,
+        max_rows: int,
+        max_draft: int,
+        n_vocab: int,
+        tap: str | None = None,
+        vocab_subset: Ints | None = None,
+        stops: Collection[int] = (),
+    ) -> DraftLoop:
+        """Drafts of up to `max_draft` tokens by `forward`, see `DraftLoop`.
+
+        A call reads `max_rows` rows at most. Pickers see `n_vocab` logits; `tap` names the rows
+        that a next row's `step.hidden` is, None for a model without. `vocab_subset`: the head is
+        short, and its logit i is that of token vocab_subset[i]. A draft ends before a token of
+        `stops`.
+        """
+
+    def compile_device_loop(self, plan: DeviceLoopPlan) -> DeviceLoop | None:
+        """Rounds of speculation that this device makes by itself; None: it cannot."""
+        return None
+
+    def activate(self) -> None:
+        """Make this device the current one of the calling thread."""
+
+    def close(self) -> None:
+        """No more of anything."""
