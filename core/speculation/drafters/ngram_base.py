@@ -14,12 +14,12 @@ from .ngram_chances import as_int, n_common
 from .ngram_index import continues
 
 
-class Guess(NamedTuple):
+class NgramGuess(NamedTuple):
     tokens: list[int]
     chances: list[float]
 
 
-NO_GUESS = Guess([], [])
+NO_GUESS = NgramGuess([], [])
 
 
 class NgramSequence(ABC):
@@ -41,7 +41,7 @@ class NgramSequence(ABC):
         """Read the tokens that follow."""
 
     @abstractmethod
-    def guess(self, n_max: int) -> Guess:
+    def guess(self, n_max: int) -> NgramGuess:
         """The tokens that follow, at most `n_max`, and the chance of each."""
 
     @abstractmethod
@@ -54,7 +54,7 @@ class NgramSequence(ABC):
 
     @abstractmethod
     def load_learnt(self, saved: Any) -> None:
-        """Any error means that `save_learnt` cannot have returned that."""
+        """Take over what `save_learnt` returned. Any error means that it is damaged."""
 
     @abstractmethod
     def check_basis(self, basis: Any, n_offered: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...errors import ConfigError
 from ...gguf.shown import shown_path
 from ..options import NGRAM_CACHE, NGRAM_CACHE_MAX
-from .ngram_base import NO_GUESS, Guess, NgramDrafter, NgramSequence
+from .ngram_base import NO_GUESS, NgramDrafter, NgramGuess, NgramSequence
 from .ngram_cache_file import load_counts, save_counts
 from .ngram_chances import EvidenceRates, as_int, expect
 from .ngram_counts import MASKS, MAX_N, Followers, FollowersOrToken, GramCounts, pack
@@ -27,15 +27,7 @@ _STATIC_LIMIT: Final = (2, 50)
 _N_KINDS: Final = 2 * MAX_N + 1  # of evidence: static, own by size, dynamic by size
 
 
-class FileCounts:
-    """The counts that all sequences share."""
-
-    def __init__(self) -> None:
-        self.dynamic = GramCounts()
-        self.static: dict[int, FollowersOrToken] = {}
-
-
-class Evidence(NamedTuple):
+class FollowerEvidence(NamedTuple):
     """`token` came `times` times out of `total`."""
 
     token: int
@@ -49,10 +41,16 @@ class Evidence(NamedTuple):
 
 
 class CountedSequence(NgramSequence):
-    def __init__(self, owner: str, shared: FileCounts, n_draft: int) -> None:
+    def __init__(
+        self,
+        owner: str,
+        dynamic: GramCounts,
+        static: dict[int, FollowersOrToken],
+        n_draft: int,
+    ) -> None:
         super().__init__(owner)
         self.counts = GramCounts()
-        self._shared, self._n_draft = shared, n_draft
+        self._dynamic, self._static, self._n_draft = dynamic, static, n_draft
         self._tokens: list[int] = []
         self._rates = EvidenceRates(_N_KINDS)
         self.basis: list[list[float]] = []  # of each token, the kind and the expected chance
@@ -66,12 +64,12 @@ class CountedSequence(NgramSequence):
         self._tokens += new
         self.counts.learn(self._tokens, first)
 
-    def guess(self, n_max: int) -> Guess:
+    def guess(self, n_max: int) -> NgramGuess:
         self.basis = []
         tokens = self._tokens
         if len(tokens) < 2:
             return NO_GUESS
-        guess = Guess([], [])
+        guess = NgramGuess([], [])
         key, n_known = pack(tokens[-MAX_N:]), min(len(tokens), MAX_N)
         for _ in range(min(n_max, self._n_draft)):
             found = self._find(key, n_known)
@@ -102,12 +100,12 @@ class CountedSequence(NgramSequence):
             if not (0 <= as_int(kind) < _N_KINDS and 0 < expected < 1):
                 raise ValueError
 
-    def _find(self, key: int, n_known: int) -> Evidence | None:
+    def _find(self, key: int, n_known: int) -> FollowerEvidence | None:
         """The first evidence that is enough: own, dynamic, static; longer n-grams first."""
-        static = self._shared.static.get(key & MASKS[STATIC_N])
+        static = self._static.get(key & MASKS[STATIC_N])
         for counts, limits, first_kind in (
             (self.counts, OWN_LIMITS, 0),
-            (self._shared.dynamic, DYNAMIC_LIMITS, MAX_N),
+            (self._dynamic, DYNAMIC_LIMITS, MAX_N),
         ):
             for n in range(n_known, 0, -1):
                 entry = counts.tables[n].get(key & MASKS[n])
@@ -125,12 +123,12 @@ class CountedSequence(NgramSequence):
         return None
 
 
-def _best(entry: FollowersOrToken, static: FollowersOrToken | None, kind: int) -> Evidence:
+def _best(entry: FollowersOrToken, static: FollowersOrToken | None, kind: int) -> FollowerEvidence:
     """The most frequent follower; those that the static file knows weigh 100 times its count."""
     if not isinstance(entry, Followers):
-        return Evidence(entry, 1, 1, kind)
+        return FollowerEvidence(entry, 1, 1, kind)
     if static is None:
-        return Evidence(entry.best, entry.best_count, entry.total, kind)
+        return FollowerEvidence(entry.best, entry.best_count, entry.total, kind)
     known = static.counts if isinstance(static, Followers) else {static: 1}
     both = min(known, entry.counts, key=len)
     # Of equal weights the one that was seen more often, so that it is not refused for its rarity.
@@ -138,7 +136,7 @@ def _best(entry: FollowersOrToken, static: FollowersOrToken | None, kind: int) -
     best = max(both, key=lambda t: (known.get(t, 0) * counts.get(t, 0), counts.get(t, 0), -t))
     if not (known.get(best) and counts.get(best)):
         best = entry.best
-    return Evidence(best, counts[best], entry.total, kind)
+    return FollowerEvidence(best, counts[best], entry.total, kind)
 
 
 class NgramCacheDrafter(NgramDrafter):
@@ -155,14 +153,15 @@ class NgramCacheDrafter(NgramDrafter):
     ) -> None:
         super().__init__(NGRAM_CACHE, eog_ids, n_draft)
         self._path = None if dynamic is None else Path(dynamic)
-        self._shared = FileCounts()
+        self._dynamic = GramCounts()
+        self._static: dict[int, FollowersOrToken] = {}
         self._is_changed = False
         if static is not None:
-            self._shared.static = load_counts(Path(static), n_vocab).tables[STATIC_N]
+            self._static = load_counts(Path(static), n_vocab).tables[STATIC_N]
         if self._path is None:
             return
         if self._path.exists():
-            self._shared.dynamic = load_counts(self._path, n_vocab)
+            self._dynamic = load_counts(self._path, n_vocab)
         elif self._path.parent.is_dir():
             self._is_changed = True
         else:
@@ -172,13 +171,13 @@ class NgramCacheDrafter(NgramDrafter):
             )
 
     def open(self, owner: str, tokens: Sequence[int]) -> CountedSequence:
-        return CountedSequence(owner, self._shared, self.longest)
+        return CountedSequence(owner, self._dynamic, self._static, self.longest)
 
     def put_away(self, known: NgramSequence, *, is_finished: bool) -> None:
         """Tokens of a named owner do not go into the file, nor into other sequences."""
         if is_finished and self._path is not None and not known.owner:
             assert isinstance(known, CountedSequence)
-            self._shared.dynamic.merge(known.counts)
+            self._dynamic.merge(known.counts)
             self._is_changed = True
 
     def close(self) -> None:
@@ -186,7 +185,7 @@ class NgramCacheDrafter(NgramDrafter):
         for sequence in list(self._sequences):
             self.end(sequence)
         if self._path is not None and self._is_changed:
-            save_counts(self._path, self._shared.dynamic)
+            save_counts(self._path, self._dynamic)
             self._is_changed = False
 
 

@@ -16,7 +16,7 @@ from ..options import (
     NgramModSizes,
     NgramSizes,
 )
-from .ngram_base import NO_GUESS, Guess, NgramDrafter, NgramSequence
+from .ngram_base import NO_GUESS, NgramDrafter, NgramGuess, NgramSequence
 from .ngram_chances import (
     LEVELS,
     KeyRecord,
@@ -111,7 +111,7 @@ class MatchSequence(NgramSequence):
     def extend(self, new: Sequence[int]) -> None:
         self._index.extend(self.hashed, new)
 
-    def guess(self, n_max: int) -> Guess:
+    def guess(self, n_max: int) -> NgramGuess:
         rule, tokens = self._rule, self.tokens
         place = self._index.find(self.hashed, len(tokens))
         if place is None or not self._has_hits():
@@ -125,7 +125,7 @@ class MatchSequence(NgramSequence):
             key, place = winner, (self.hashed, winner)
         record = self._records.get(key)
         longest = rule.longest if record is None else record.n_draft
-        # A continuation shorter than `n_min` is not believed, however little of it is wanted now.
+        # What counts is that `n_min` tokens are known, not that so many are wanted now.
         n_wanted = min(longest, max(n_max, rule.n_min))
         draft = self._index.continue_from(place, n_wanted, relinks=rule.relinks)
         source, at = place
@@ -137,7 +137,7 @@ class MatchSequence(NgramSequence):
         chances = self._chances.of(agreed, len(draft))
         if values is not None:
             values.lower(chances, key, tokens)
-        return Guess(draft, chances if record is None else record.mix(chances))
+        return NgramGuess(draft, chances if record is None else record.mix(chances))
 
     def learn(self, n_right: int, *, failed: bool) -> None:
         rule = self._rule

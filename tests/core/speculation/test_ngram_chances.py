@@ -1,4 +1,4 @@
-"""What n-gram drafts are believed to be worth."""
+"""Chances of n-gram drafts, and the length of a key's drafts."""
 
 from __future__ import annotations
 

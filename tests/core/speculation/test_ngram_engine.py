@@ -101,11 +101,11 @@ def test_saved_and_restored_the_text_and_its_drafts_are_the_same(make: Make) -> 
 
 def test_texts_of_one_owner_help_each_other() -> None:
     engine = make_engine(drafter=ngram_mod(NgramModSizes(3, 1, 4), EOG))
-    how = {who: GenerateParams(GREEDY, max_tokens=30, owner=who) for who in ("ann", "bob")}
+    how = {owner: GenerateParams(GREEDY, max_tokens=30, owner=owner) for owner in ("ann", "bob")}
     counts: dict[str, tuple[int, ...]] = {}
-    for who in ("ann", "ann", "bob"):
-        text = engine.add(PROMPTS[2], how[who])
+    for owner in ("ann", "ann", "bob"):
+        text = engine.add(PROMPTS[2], how[owner])
         drain(engine)
-        counts[who] = (*counts.get(who, ()), text.stats.draft_n_accepted)
-    assert counts["ann"][1] > counts["ann"][0]  # it knows the text by now
-    assert counts["bob"] == counts["ann"][:1]  # as if nobody had written before
+        counts[owner] = (*counts.get(owner, ()), text.stats.draft_n_accepted)
+    assert counts["ann"][1] > counts["ann"][0]  # the text is known by now
+    assert counts["bob"] == counts["ann"][:1]  # as for the first sequence

@@ -1,4 +1,4 @@
-"""ngram-map-k: ngram-simple with drafts as long as each key earns."""
+"""ngram-map-k: ngram-simple with a draft length for each key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeMap = Callable[[NgramSizes], MatchDrafter]
 
 
 class Lengths:
-    """How long a key's drafts are, told again plainly."""
+    """The plain definition of the length of a key's drafts."""
 
     def __init__(self, m: int) -> None:
         self.m = m

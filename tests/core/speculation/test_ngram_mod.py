@@ -1,4 +1,4 @@
-"""ngram-mod: one pool of all texts of an owner."""
+"""ngram-mod: one index of all sequences of an owner."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_c5_hits_are_verified(parts: list[tuple[int, list[int]]]) -> None:
             assert tuple(whole[end - 2 : end + 1]) in seen
 
 
-def test_c5_nobody_sees_what_another_owner_wrote() -> None:
+def test_c5_no_owner_sees_what_another_one_wrote() -> None:
     speculator, secret = ngram_mod(SMALL), [1, 2, 3, 4, 5, 6, 7]
     begin(speculator, secret, sequence=1, owner="ann")
     for owner, expected in (("ann", [4, 5, 6, 7]), ("bob", []), ("", [])):
@@ -147,7 +147,7 @@ def test_c5_nobody_sees_what_another_owner_wrote() -> None:
     begin(speculator, secret[:3], owner="bob")
     assert ask(speculator, secret[:3]).tokens == []
     begin(speculator, secret[:3], owner="ann")
-    assert ask(speculator, secret[:3]).tokens == [4, 5, 6, 7]  # still there for her
+    assert ask(speculator, secret[:3]).tokens == [4, 5, 6, 7]  # still there
 
 
 def test_c5_bad_drafts_of_one_text_wipe_nothing() -> None:
@@ -159,7 +159,7 @@ def test_c5_bad_drafts_of_one_text_wipe_nothing() -> None:
         text += [10, 11, 12]
         chance = ask(speculator, text).chances[0]
         text += [60 + len(text)]
-    assert chance < 0.2  # it knows better by now
+    assert chance < 0.2  # learnt from the outcomes
     begin(speculator, block[:3], sequence=2)
     draft = ask(speculator, block[:3], sequence=2)
     assert draft.tokens

@@ -192,7 +192,7 @@ def test_b3_a_text_that_shrinks_is_read_anew(make: Make) -> None:
 def test_c4_nothing_of_an_unrelated_text_is_left(make: Make) -> None:
     speculator = make()
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
-    begin(speculator, text, owner="somebody")
+    begin(speculator, text, owner="ann")
     fresh = ask(speculator, text)
     for i in range(3):  # bad drafts lower the chances of this text
         text += [70 + i, 80 + i, 1, 2, 3]
@@ -200,7 +200,7 @@ def test_c4_nothing_of_an_unrelated_text_is_left(make: Make) -> None:
     assert ask(speculator, text).chances < fresh.chances
     speculator.end(0)
     text = text[:12]
-    begin(speculator, text, owner="somebody else")
+    begin(speculator, text, owner="bob")
     assert ask(speculator, text).tokens == fresh.tokens
     assert ask(speculator, text).chances == fresh.chances
 
@@ -236,8 +236,7 @@ def test_a_sequence_that_was_never_begun(make: Make) -> None:
 
 @every
 def test_learns_from_drafts_of_others(make: Make) -> None:
-    """Its own proposal was right: that somebody else's was used does not matter, nor that nobody
-    said so."""
+    """A drafter learns from its own draft also where another draft was used."""
     speculator, text = make(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3]
     begin(speculator, text)
     first = ask(speculator, text)
