@@ -29,12 +29,8 @@ class NgramSequence(ABC):
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
+        self.tokens: list[int] = []  # all that were read
         self._offered: list[int] | None = None  # the latest draft, until the sequence goes on
-
-    @property
-    @abstractmethod
-    def tokens(self) -> list[int]:
-        """All tokens that were read."""
 
     @abstractmethod
     def extend(self, new: Sequence[int]) -> None:

@@ -51,22 +51,17 @@ class CountedSequence(NgramSequence):
         super().__init__(owner)
         self.counts = GramCounts()
         self._dynamic, self._static, self._n_draft = dynamic, static, n_draft
-        self._tokens: list[int] = []
         self._rates = EvidenceRates(_N_KINDS)
         self.basis: list[list[float]] = []  # of each token, the kind and the expected chance
 
-    @property
-    def tokens(self) -> list[int]:
-        return self._tokens
-
     def extend(self, new: Sequence[int]) -> None:
-        first = len(self._tokens)
-        self._tokens += new
-        self.counts.learn(self._tokens, first)
+        first = len(self.tokens)
+        self.tokens += new
+        self.counts.learn(self.tokens, first)
 
     def guess(self, n_max: int) -> NgramGuess:
         self.basis = []
-        tokens = self._tokens
+        tokens = self.tokens
         if len(tokens) < 2:
             return NO_GUESS
         guess = NgramGuess([], [])

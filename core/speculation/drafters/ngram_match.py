@@ -99,14 +99,11 @@ class MatchSequence(NgramSequence):
     ) -> None:
         super().__init__(owner)
         self._rule, self._index, self.hashed = rule, index, hashed
+        self.tokens = hashed.tokens
         self._chances = MatchChances(rule.n)
         self._records: dict[int, KeyRecord] = {}  # by key, or by the place of a value
         self._values: dict[int, ValueCounts] = {}  # by key
         self.basis = [0, 0] if rule.has_records else 0
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.hashed.tokens
 
     def extend(self, new: Sequence[int]) -> None:
         self._index.extend(self.hashed, new)

@@ -31,7 +31,7 @@ from support.ngrams import (
 from nextn.core.backend.interface import Backend
 from nextn.core.errors import ConfigError, FileFormatError
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter, NgramSequence
-from nextn.core.speculation.drafters.ngram_cache import CountedSequence, NgramCacheDrafter
+from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
 from nextn.core.speculation.drafters.ngram_match import MatchSequence
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
 from nextn.core.speculation.table import LoadedModel, Setting, make_speculator
@@ -153,13 +153,9 @@ def test_a6_each_token_is_looked_at_once(make: Make) -> None:
 
 def watch(known: NgramSequence) -> Counted:
     """Puts a list that counts in place of the known tokens of a sequence."""
-    watched = Counted(known.tokens)
+    watched = known.tokens = Counted(known.tokens)
     if isinstance(known, MatchSequence):
         known.hashed.tokens = watched
-    else:
-        assert isinstance(known, CountedSequence)
-        known._tokens = watched
-    assert known.tokens is watched
     return watched
 
 
