@@ -9,11 +9,11 @@ from ..errors import ConfigError
 from ..gguf.printable import printable_path
 from .composite import CompositeSpeculator
 from .cost_file import load_costs
+from .drafters.prediction import PredictionDrafter
 from .interface import Speculator
 from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
 from .policy.controller import Controller
 from .policy.fixed import FixedPolicy
-from .prediction import Prediction
 from .rounds import Policy
 from .table import Setting, make_speculator, resolve_types
 from .trace import Trace
@@ -24,7 +24,7 @@ def build_speculator(setting: Setting) -> Speculator | None:
     made = make_speculators(setting)
     if not made:
         return None
-    prediction = Prediction(setting.target.tokenizer.eog_ids)
+    prediction = PredictionDrafter(setting.target.tokenizer.eog_ids)
     return CompositeSpeculator([prediction, *made], make_policy(setting.options))
 
 

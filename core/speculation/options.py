@@ -20,14 +20,14 @@ AUTO: Final = "auto"  # every drafter that the file offers, and n-grams
 MTP, DRAFT = "mtp", "draft"
 NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V = "ngram-simple", "ngram-map-k", "ngram-map-k4v"
 NGRAM_MOD, NGRAM_CACHE = "ngram-mod", "ngram-cache"
-# Every drafter in the order of precedence, and its module, which has `make(setting) -> Speculator`.
-# A ConfigError there says why the drafter cannot work with these files.
+# Every drafter in the order of precedence, and its module with a function `make(setting)`, or
+# `module:function`. A ConfigError there says why the drafter cannot work with these files.
 DRAFTERS: Final = {
-    NGRAM_SIMPLE: ".ngram_simple",
-    NGRAM_MAP_K: ".ngram_map",
-    NGRAM_MAP_K4V: ".ngram_map_k4v",
-    NGRAM_MOD: ".ngram_mod",
-    NGRAM_CACHE: ".ngram_cache",
+    NGRAM_SIMPLE: ".drafters.ngram_match:make_simple",
+    NGRAM_MAP_K: ".drafters.ngram_match:make_map_k",
+    NGRAM_MAP_K4V: ".drafters.ngram_match:make_map_k4v",
+    NGRAM_MOD: ".drafters.ngram_match:make_mod",
+    NGRAM_CACHE: ".drafters.ngram_cache",
     DRAFT: ".drafters.draft_model",
     MTP: ".drafters.mtp",
 }

@@ -40,7 +40,9 @@ class Setting:
 
 
 def make_speculator(name: str, setting: Setting) -> Speculator:
-    make: Callable[[Setting], Speculator] = import_module(names.DRAFTERS[name], __package__).make
+    module, _, function = names.DRAFTERS[name].partition(":")
+    make: Callable[[Setting], Speculator]
+    make = getattr(import_module(module, __package__), function or "make")
     return make(setting)
 
 

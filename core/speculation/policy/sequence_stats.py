@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ..ngram_estimates import n_common
+from ..drafters.ngram_chances import n_common
 from ..rounds import DraftPlan, PlanRequest
 from .acceptance import Counts, Track
 

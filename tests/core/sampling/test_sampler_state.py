@@ -230,7 +230,7 @@ def test_broken_logits_raise_and_give_no_token(kind: str, bad: float) -> None:
 def test_misuse_is_a_bug_of_the_caller() -> None:
     with pytest.raises(ValueError, match="expected 60 logits"):
         make("default").pick(np.zeros(59, np.float32))
-    with pytest.raises(ValueError, match="history has 3 tokens, but the sampler was told of 11"):
+    with pytest.raises(ValueError, match="history has 3 tokens, but the sampler has seen 11"):
         make("dry").pick(logits_after([1]), PROMPT[:3], 3)
     with pytest.raises(ValueError, match="use a Sampler"):
         pick(logits_after([1]), SamplingParams(mirostat=2), sequence=0, position=0)

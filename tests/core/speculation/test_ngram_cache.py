@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.ngrams import EOG, N_VOCAB, ask, begin, growing, pieces
 
 from nextn.core.errors import ConfigError
-from nextn.core.speculation.ngram_cache import NgramCache
-from nextn.core.speculation.ngram_cache_file import load_counts, save_counts
-from nextn.core.speculation.ngram_counts import MAX_N, GramCounts, pack, unpack
+from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
+from nextn.core.speculation.drafters.ngram_cache_file import load_counts, save_counts
+from nextn.core.speculation.drafters.ngram_counts import MAX_N, GramCounts, pack, unpack
 
 Grams = dict[tuple[int, ...], Counter[int]]
 LAX = {1: (2, 66), 2: (2, 50), 3: (1, 50), 4: (1, 50)}
@@ -93,7 +93,7 @@ def test_the_definition(
     save_counts(folder / "dynamic", to_counts(dynamic))
     save_counts(folder / "static", to_counts(static))
     files = {"dynamic": str(folder / "dynamic"), "static": str(folder / "static")}
-    speculator = NgramCache(EOG, N_VOCAB, n_draft=n_draft, **files)
+    speculator = NgramCacheDrafter(EOG, N_VOCAB, n_draft=n_draft, **files)
     begin(speculator, parts[0])
     for text in growing(parts):
         context, whole = count_grams(text), text.copy()
@@ -117,7 +117,7 @@ def test_c4_ngrams_across_calls_are_learnt(parts: list[list[int]]) -> None:
 
 
 def test_c4_a_shorter_prompt_is_learnt_as_well() -> None:
-    speculator = NgramCache(EOG, N_VOCAB)
+    speculator = NgramCacheDrafter(EOG, N_VOCAB)
     begin(speculator, list(range(50, 90)))
     text = [1, 2, 3, 4, 5, 6]
     begin(speculator, text)  # of the same slot, and shorter
@@ -130,14 +130,14 @@ def test_c4_a_shorter_prompt_is_learnt_as_well() -> None:
 def test_a7_the_length_is_not_fixed() -> None:
     text = [*range(30), 0, 1, 2]
     for n_draft, max_draft, expected in ((8, 64, 8), (20, 64, 20), (20, 5, 5), (0, 64, 0)):
-        speculator = NgramCache(EOG, N_VOCAB, n_draft=n_draft)
+        speculator = NgramCacheDrafter(EOG, N_VOCAB, n_draft=n_draft)
         begin(speculator, text)
         assert len(ask(speculator, text, max_draft).tokens) == expected
 
 
 @pytest.mark.parametrize("length", range(4))
 def test_texts_shorter_than_an_ngram(length: int) -> None:
-    speculator = NgramCache(EOG, N_VOCAB)
+    speculator = NgramCacheDrafter(EOG, N_VOCAB)
     text = [5] * length
     begin(speculator, text)
     assert ask(speculator, text).tokens == ([5] * 8 if length == 3 else [])
@@ -148,14 +148,14 @@ def test_texts_shorter_than_an_ngram(length: int) -> None:
 
 def test_a7_what_was_written_is_saved_and_used(tmp_path: Path) -> None:
     path, text = tmp_path / "dynamic", [1, 2, 3, 4, 5, 6, 7]
-    speculator = NgramCache(EOG, N_VOCAB, dynamic=str(path))
+    speculator = NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path))
     for sequence in range(2):  # seen once is not enough of another text
         begin(speculator, text, sequence)
     speculator.end(0)
     assert not path.exists()
     speculator.close()
     assert to_grams(load_counts(path, N_VOCAB))[1, 2] == Counter({3: 2})
-    later = NgramCache(EOG, N_VOCAB, dynamic=str(path))
+    later = NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path))
     begin(later, [90, 1, 2, 3])
     assert ask(later, [90, 1, 2, 3]).tokens == [4, 5, 6, 7]
 
@@ -163,7 +163,7 @@ def test_a7_what_was_written_is_saved_and_used(tmp_path: Path) -> None:
 def test_texts_help_each_other_with_a_file_only(tmp_path: Path) -> None:
     text = [1, 2, 3, 4, 5, 6, 7]
     for dynamic, expected in ((str(tmp_path / "dynamic"), [4, 5, 6, 7]), (None, [])):
-        speculator = NgramCache(EOG, N_VOCAB, dynamic=dynamic)
+        speculator = NgramCacheDrafter(EOG, N_VOCAB, dynamic=dynamic)
         for sequence in range(2):
             begin(speculator, text, sequence)
             speculator.end(sequence)
@@ -172,7 +172,7 @@ def test_texts_help_each_other_with_a_file_only(tmp_path: Path) -> None:
 
 def test_what_an_owner_wrote_is_not_for_others(tmp_path: Path) -> None:
     path, text = tmp_path / "dynamic", [1, 2, 3, 4, 5, 6, 7]
-    speculator = NgramCache(EOG, N_VOCAB, dynamic=str(path))
+    speculator = NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path))
     for sequence in range(3):
         begin(speculator, text, sequence, owner="ann")
         speculator.end(sequence)
@@ -190,7 +190,7 @@ def test_what_an_owner_wrote_is_not_for_others(tmp_path: Path) -> None:
 
 def test_a_text_that_is_read_anew_counts_once(tmp_path: Path) -> None:
     path = tmp_path / "dynamic"
-    speculator = NgramCache(EOG, N_VOCAB, dynamic=str(path))
+    speculator = NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path))
     begin(speculator, [1, 2, 3, 4])
     ask(speculator, [1, 2, 3])
     speculator.close()
@@ -199,7 +199,7 @@ def test_a_text_that_is_read_anew_counts_once(tmp_path: Path) -> None:
 
 def test_a_missing_dynamic_file_is_created(tmp_path: Path) -> None:
     path = tmp_path / "dynamic"
-    NgramCache(EOG, N_VOCAB, dynamic=str(path)).close()
+    NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path)).close()
     assert path.read_bytes() == b""
 
 
@@ -207,7 +207,7 @@ def test_an_unchanged_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "dynamic"
     save_counts(path, to_counts(count_grams([1, 2, 3])))
     before = path.stat().st_ino
-    NgramCache(EOG, N_VOCAB, dynamic=str(path)).close()
+    NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path)).close()
     assert path.stat().st_ino == before
 
 
@@ -215,15 +215,15 @@ def test_an_unchanged_file_is_left_alone(tmp_path: Path) -> None:
 def test_b8_a_file_that_cannot_be_read(tmp_path: Path, which: str) -> None:
     files: dict[str, Any] = {which: str(tmp_path)}
     with pytest.raises(ConfigError, match="cannot be read") as caught:
-        NgramCache(EOG, N_VOCAB, **files)
+        NgramCacheDrafter(EOG, N_VOCAB, **files)
     assert str(tmp_path) in str(caught.value)
 
 
 def test_b8_a_missing_static_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing: the n-gram cache cannot be read: No such file"):
-        NgramCache(EOG, N_VOCAB, static=str(tmp_path / "nothing"))
+        NgramCacheDrafter(EOG, N_VOCAB, static=str(tmp_path / "nothing"))
 
 
 def test_b8_a_dynamic_file_in_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the folder does not exist"):
-        NgramCache(EOG, N_VOCAB, dynamic=str(tmp_path / "no" / "file"))
+        NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(tmp_path / "no" / "file"))

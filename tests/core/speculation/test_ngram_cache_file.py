@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.errors import ConfigError, FileFormatError, NextnError
-from nextn.core.speculation import ngram_cache_file
-from nextn.core.speculation.ngram_cache_file import load_counts, save_counts
-from nextn.core.speculation.ngram_counts import MAX_N, GramCounts, pack
+from nextn.core.speculation.drafters import ngram_cache_file
+from nextn.core.speculation.drafters.ngram_cache_file import load_counts, save_counts
+from nextn.core.speculation.drafters.ngram_counts import MAX_N, GramCounts, pack
 
 N_VOCAB = 100
 GOOD = [1, 2, -1, -1, 2, 3, 1, 4, 7]

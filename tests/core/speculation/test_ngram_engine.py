@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.ngrams import ngram_map_k, ngram_map_k4v, ngram_mod, ngram_simple
 from support.scripted import (
     END,
     SMALL,
@@ -18,23 +19,19 @@ from support.scripted import (
 
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.ngram_base import NgramSpeculator
-from nextn.core.speculation.ngram_cache import NgramCache
-from nextn.core.speculation.ngram_map import NgramMap
-from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
-from nextn.core.speculation.ngram_mod import NgramMod
-from nextn.core.speculation.ngram_simple import NgramSimple
+from nextn.core.speculation.drafters.ngram_base import NgramDrafter
+from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
 from nextn.core.speculation.options import NgramModSizes, NgramSizes
 
 EOG = frozenset({END})
 SIZES = NgramSizes(size_n=2, size_m=4)
-Make = Callable[[], NgramSpeculator]
+Make = Callable[[], NgramDrafter]
 EVERY: list[Make] = [
-    lambda: NgramSimple(SIZES, EOG),
-    lambda: NgramMap(SIZES, EOG),
-    lambda: NgramMapK4v(NgramSizes(size_n=2, size_m=1), EOG),
-    lambda: NgramMod(NgramModSizes(2, 1, 4), EOG),
-    lambda: NgramCache(EOG, 61),
+    lambda: ngram_simple(SIZES, EOG),
+    lambda: ngram_map_k(SIZES, EOG),
+    lambda: ngram_map_k4v(NgramSizes(size_n=2, size_m=1), EOG),
+    lambda: ngram_mod(NgramModSizes(2, 1, 4), EOG),
+    lambda: NgramCacheDrafter(EOG, 61),
 ]
 IDS = [make().name for make in EVERY]
 every = pytest.mark.parametrize("make", EVERY, ids=IDS)
@@ -103,12 +100,12 @@ def test_saved_and_restored_the_text_and_its_drafts_are_the_same(make: Make) -> 
 
 
 def test_texts_of_one_owner_help_each_other() -> None:
-    engine = make_engine(drafter=NgramMod(NgramModSizes(3, 1, 4), EOG))
-    how = {who: GenerateParams(GREEDY, max_tokens=30, owner=who) for who in ("ann", "bob")}
+    engine = make_engine(drafter=ngram_mod(NgramModSizes(3, 1, 4), EOG))
+    how = {owner: GenerateParams(GREEDY, max_tokens=30, owner=owner) for owner in ("ann", "bob")}
     counts: dict[str, tuple[int, ...]] = {}
-    for who in ("ann", "ann", "bob"):
-        text = engine.add(PROMPTS[2], how[who])
+    for owner in ("ann", "ann", "bob"):
+        text = engine.add(PROMPTS[2], how[owner])
         drain(engine)
-        counts[who] = (*counts.get(who, ()), text.stats.draft_n_accepted)
-    assert counts["ann"][1] > counts["ann"][0]  # it knows the text by now
-    assert counts["bob"] == counts["ann"][:1]  # as if nobody had written before
+        counts[owner] = (*counts.get(owner, ()), text.stats.draft_n_accepted)
+    assert counts["ann"][1] > counts["ann"][0]  # the text is known by now
+    assert counts["bob"] == counts["ann"][:1]  # as for the first sequence

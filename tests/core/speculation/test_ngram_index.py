@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ngrams import growing, occurrences, pieces
+from support.ngrams import continued, growing, occurrences, pieces
 
-from nextn.core.speculation.ngram_index import (
+from nextn.core.speculation.drafters.ngram_index import (
     BULK,
     MAP_FACTOR,
     MOD_FACTOR,
+    HashedTokens,
     NgramIndex,
-    Roller,
-    goes_on_from,
+    continues,
     hash_of,
-    repeat_from,
     window_hashes,
 )
 
@@ -54,56 +53,62 @@ def test_all_windows_at_once(tokens: list[int], n: int, factor: int) -> None:
 
 @given(st.lists(long_and_short, max_size=6), st.integers(1, 30))
 def test_rolled_hashes_are_the_same_in_any_pieces(parts: list[list[int]], n: int) -> None:
-    roller = Roller(n)
+    hashed = HashedTokens(n)
     for part in parts:
-        roller.extend(part)
+        hashed.extend(part)
     whole = [token for part in parts for token in part]
-    assert roller.tokens == whole
-    assert roller.hashes == window_hashes(whole, n)
+    assert hashed.tokens == whole
+    assert hashed.hashes == window_hashes(whole, n)
 
 
 @given(pieces, st.integers(1, 5))
 def test_the_latest_earlier_occurrence(parts: list[list[int]], n: int) -> None:
-    index, known = NgramIndex(n), 0
+    index = NgramIndex(n)
+    hashed, known = index.open(), 0
     for text in growing(parts):
-        index.extend(text[known:])
+        index.extend(hashed, text[known:])
         known = len(text)
-        found = occurrences(text, n)
-        assert index.find() == (found[-1] if found else -1)
-        assert index.n_hits == len(found)
+        starts = occurrences(text, n) if known >= n else []
+        places = [(hashed, start + n) for start in reversed(starts)]
+        assert list(index.places(hashed, known)) == places
+        assert index.find(hashed, known) == (places[0] if places else None)
 
 
 @given(pieces)
 def test_c5_hits_are_verified(parts: list[list[int]]) -> None:
     """With a factor of 1 all n-grams of the same tokens in any order collide."""
     index = NgramIndex(4, factor=1)
+    hashed = index.open()
     for text in growing(parts):
-        index.extend(text[len(index.text.tokens) :])
-        found = index.find()
-        assert found < 0 or found in occurrences(text, 4)
+        index.extend(hashed, text[len(hashed.tokens) :])
+        found = index.find(hashed, len(text))
+        assert found is None or found[1] - 4 in occurrences(text, 4)
 
 
 def test_c5_a_collision_hides_nothing() -> None:
     index = NgramIndex(2, factor=1)
-    index.extend([1, 2, 0, 2, 1, 0, 0, 1, 2])
-    assert index.previous[-1] == 3  # [2, 1], of the same hash
-    assert index.find() == 0
+    hashed = index.open()
+    index.extend(hashed, [1, 2, 0, 2, 1, 0, 0, 1, 2])
+    assert next(index.places(hashed, 9)) == (hashed, 5)  # after [2, 1], of the same hash
+    assert index.find(hashed, 9) == (hashed, 2)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=20), st.integers(0, 30), st.data())
-def test_repeating_past_the_end(tokens: list[int], count: int, data: st.DataObject) -> None:
-    start = data.draw(st.integers(0, len(tokens) - 1))
-    longer = tokens.copy()
-    for i in range(count):
-        longer.append(longer[start + i])
-    assert repeat_from(tokens, start, count) == longer[start : start + count]
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=20), st.integers(1, 4), st.integers(0, 30))
+def test_repeating_past_the_end(tokens: list[int], n: int, count: int) -> None:
+    index = NgramIndex(n)
+    hashed = index.open()
+    index.extend(hashed, tokens)
+    place = index.find(hashed, len(tokens))
+    if place is not None:
+        draft = index.continue_from(place, count, relinks=False)
+        assert draft == continued(tokens, place[1], count)
 
 
 def test_texts_that_go_on_and_others() -> None:
     known = list(range(40))
-    assert goes_on_from([], known)
-    assert goes_on_from(known, known)
-    assert goes_on_from(known, [*known, 7])
-    assert not goes_on_from(known, known[:-1])
-    assert not goes_on_from(known, [5, *known[1:]])
-    assert not goes_on_from(known, [*known[:-1], 5, 6])
+    assert continues([], known)
+    assert continues(known, known)
+    assert continues(known, [*known, 7])
+    assert not continues(known, known[:-1])
+    assert not continues(known, [5, *known[1:]])
+    assert not continues(known, [*known[:-1], 5, 6])

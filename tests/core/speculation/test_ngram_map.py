@@ -1,22 +1,32 @@
-"""ngram-map-k: ngram-simple with drafts as long as each key earns."""
+"""ngram-map-k: ngram-simple with a draft length for each key."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ngrams import EOG, ask, begin, continued, growing, occurrences, pieces
+from support.ngrams import (
+    ask,
+    begin,
+    continued,
+    growing,
+    ngram_map_k,
+    ngram_map_k4v,
+    occurrences,
+    pieces,
+)
 
-from nextn.core.speculation.ngram_base import NgramSpeculator
-from nextn.core.speculation.ngram_map import NgramMap
-from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
+from nextn.core.speculation.drafters.ngram_match import MatchDrafter
 from nextn.core.speculation.options import NgramSizes
+
+MakeMap = Callable[[NgramSizes], MatchDrafter]
 
 
 class Lengths:
-    """How long a key's drafts are, told again plainly."""
+    """The plain definition of the length of a key's drafts."""
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -37,7 +47,7 @@ class Lengths:
 
 @given(pieces, st.integers(1, 4), st.integers(1, 8), st.integers(1, 3))
 def test_the_definition(parts: list[list[int]], n: int, m: int, min_hits: int) -> None:
-    speculator, lengths = NgramMap(NgramSizes(n, m, min_hits), EOG), Lengths(m)
+    speculator, lengths = ngram_map_k(NgramSizes(n, m, min_hits)), Lengths(m)
     begin(speculator, parts[0])
     draft: list[int] = []
     key: tuple[int, ...] = ()
@@ -58,17 +68,17 @@ def test_c3_no_blind_spot_at_the_end_of_the_prompt() -> None:
     prompt = rng.sample(range(100, 1000), 60)
     text = prompt + rng.sample(range(1000, 2000), 60)
     for start in range(60 - n):
-        speculator = NgramMap(NgramSizes(n, m), EOG)
+        speculator = ngram_map_k(NgramSizes(n, m))
         begin(speculator, prompt)
         ask(speculator, text)
         again = text + text[start : start + n]
         assert ask(speculator, again).tokens == text[start + n : start + n + m], start
 
 
-@pytest.mark.parametrize("make", [NgramMap, NgramMapK4v])
+@pytest.mark.parametrize("make", [ngram_map_k, ngram_map_k4v])
 @pytest.mark.parametrize("min_hits", [1, 2, 4])
-def test_c3_min_hits_is_honoured(make: type[NgramMap | NgramMapK4v], min_hits: int) -> None:
-    speculator: NgramSpeculator = make(NgramSizes(2, 3, min_hits), EOG)
+def test_c3_min_hits_is_honoured(make: MakeMap, min_hits: int) -> None:
+    speculator = make(NgramSizes(2, 3, min_hits))
     text: list[int] = []
     for seen in range(6):
         text += [1, 2]
@@ -76,9 +86,9 @@ def test_c3_min_hits_is_honoured(make: type[NgramMap | NgramMapK4v], min_hits: i
         text += [3, 4, 5]
 
 
-@pytest.mark.parametrize("make", [NgramMap, NgramMapK4v])
-def test_c3_a_key_that_was_wrong_recovers(make: type[NgramMap | NgramMapK4v]) -> None:
-    speculator: NgramSpeculator = make(NgramSizes(2, 8), EOG)
+@pytest.mark.parametrize("make", [ngram_map_k, ngram_map_k4v])
+def test_c3_a_key_that_was_wrong_recovers(make: MakeMap) -> None:
+    speculator = make(NgramSizes(2, 8))
     good, lengths = [1, 2, 11, 12, 13, 14, 15, 16, 17, 18], []
     text = good * 6  # k4v keeps believing in the value that was there most often
     begin(speculator, text)
@@ -99,7 +109,7 @@ def test_c3_a_key_that_was_wrong_recovers(make: type[NgramMap | NgramMapK4v]) ->
 
 
 def test_c6_what_the_target_wrote_instead_is_not_counted_as_right() -> None:
-    speculator = NgramMap(NgramSizes(2, 4), EOG)
+    speculator = ngram_map_k(NgramSizes(2, 4))
     text = [1, 2, 3, 4, 5, 6, 7, 1, 2]
     begin(speculator, text)
     before = ask(speculator, text).chances

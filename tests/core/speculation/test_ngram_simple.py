@@ -1,4 +1,4 @@
-"""ngram-simple, and what all n-gram speculators have in common."""
+"""ngram-simple, and what all n-gram drafters have in common."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from support.ngrams import (
     begin,
     continued,
     growing,
+    ngram_map_k,
+    ngram_map_k4v,
+    ngram_mod,
+    ngram_simple,
     occurrences,
     pieces,
 )
 
 from nextn.core.backend.interface import Backend
 from nextn.core.errors import ConfigError, FileFormatError
-from nextn.core.speculation.ngram_base import NgramSpeculator, NgramText
-from nextn.core.speculation.ngram_cache import CacheText, NgramCache
-from nextn.core.speculation.ngram_map import NgramMap
-from nextn.core.speculation.ngram_map_k4v import NgramMapK4v
-from nextn.core.speculation.ngram_mod import ModText, NgramMod
-from nextn.core.speculation.ngram_simple import NgramSimple, SimpleText
+from nextn.core.speculation.drafters.ngram_base import NgramDrafter, NgramSequence
+from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
+from nextn.core.speculation.drafters.ngram_match import MatchSequence
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
 from nextn.core.speculation.table import LoadedModel, Setting, make_speculator
 
-Make = Callable[[], NgramSpeculator]
+Make = Callable[[], NgramDrafter]
 SIZES = NgramSizes(size_n=3, size_m=6)
 EVERY: list[Make] = [
-    lambda: NgramSimple(SIZES, EOG),
-    lambda: NgramMap(SIZES, EOG),
-    lambda: NgramMapK4v(SIZES, EOG),
-    lambda: NgramMod(NgramModSizes(3, 1, 6), EOG),
-    lambda: NgramCache(EOG, 100_000),
+    lambda: ngram_simple(SIZES),
+    lambda: ngram_map_k(SIZES),
+    lambda: ngram_map_k4v(SIZES),
+    lambda: ngram_mod(NgramModSizes(3, 1, 6)),
+    lambda: NgramCacheDrafter(EOG, 100_000),
 ]
 IDS = [make().name for make in EVERY]
 every = pytest.mark.parametrize("make", EVERY, ids=IDS)
@@ -55,7 +56,7 @@ every = pytest.mark.parametrize("make", EVERY, ids=IDS)
 def test_the_definition(
     parts: list[list[int]], n: int, m: int, min_hits: int, max_draft: int
 ) -> None:
-    speculator = NgramSimple(NgramSizes(n, m, min_hits), EOG)
+    speculator = ngram_simple(NgramSizes(n, m, min_hits))
     begin(speculator, parts[0])
     for text in growing(parts):
         found = occurrences(text, n)
@@ -66,7 +67,7 @@ def test_the_definition(
 
 
 def test_defaults_are_llama_cpps() -> None:
-    speculator = NgramSimple(NgramSizes(), EOG)
+    speculator = ngram_simple(NgramSizes())
     block = list(range(60))
     text = [*block, 90, *block[:12]]
     begin(speculator, text)
@@ -76,7 +77,7 @@ def test_defaults_are_llama_cpps() -> None:
 
 
 def test_a_longer_match_is_believed_more() -> None:
-    speculator = NgramSimple(SIZES, EOG)
+    speculator = ngram_simple(SIZES)
     block = list(range(90))
     chances = []
     for n_matched in (3, 11, 30, 70):
@@ -98,9 +99,9 @@ def setting(**options: Any) -> Setting:
     return Setting(SpecOptions(**options), target, cast(Backend, None), n_slots=1, n_ctx=512)
 
 
-def made(name: str, setting: Setting) -> NgramSpeculator:
+def made(name: str, setting: Setting) -> NgramDrafter:
     speculator = make_speculator(name, setting)
-    assert isinstance(speculator, NgramSpeculator)
+    assert isinstance(speculator, NgramDrafter)
     return speculator
 
 
@@ -150,17 +151,11 @@ def test_a6_each_token_is_looked_at_once(make: Make) -> None:
         assert text.n_read <= 5 + 20  # the new ones, and a few to see that it is the same text
 
 
-def watch(text: NgramText) -> Counted:
-    """Puts a list that counts in place of what is known of a text."""
-    watched = Counted(text.tokens)
-    if isinstance(text, SimpleText):
-        text.index.text.tokens = watched
-    elif isinstance(text, ModText):
-        text._text.tokens = watched
-    else:
-        assert isinstance(text, CacheText)
-        text._tokens = watched
-    assert text.tokens is watched
+def watch(known: NgramSequence) -> Counted:
+    """Puts a list that counts in place of the known tokens of a sequence."""
+    watched = known.tokens = Counted(known.tokens)
+    if isinstance(known, MatchSequence):
+        known.hashed.tokens = watched
     return watched
 
 
@@ -169,7 +164,7 @@ def test_a6_little_of_the_history_is_compared(make: Make) -> None:
     speculator, rng = make(), random.Random(0)
     text = [rng.randrange(100, 90_000) for _ in range(50_000)]
     begin(speculator, text)
-    watched = watch(speculator._texts[0])
+    watched = watch(speculator._sequences[0])
     for i in range(50):
         text += text[1000 + 5 * i : 1000 + 5 * i + 5]
         watched.n_read = 0
@@ -193,7 +188,7 @@ def test_b3_a_text_that_shrinks_is_read_anew(make: Make) -> None:
 def test_c4_nothing_of_an_unrelated_text_is_left(make: Make) -> None:
     speculator = make()
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]
-    begin(speculator, text, owner="somebody")
+    begin(speculator, text, owner="ann")
     fresh = ask(speculator, text)
     for i in range(3):  # bad drafts lower the chances of this text
         text += [70 + i, 80 + i, 1, 2, 3]
@@ -201,7 +196,7 @@ def test_c4_nothing_of_an_unrelated_text_is_left(make: Make) -> None:
     assert ask(speculator, text).chances < fresh.chances
     speculator.end(0)
     text = text[:12]
-    begin(speculator, text, owner="somebody else")
+    begin(speculator, text, owner="bob")
     assert ask(speculator, text).tokens == fresh.tokens
     assert ask(speculator, text).chances == fresh.chances
 
@@ -237,8 +232,7 @@ def test_a_sequence_that_was_never_begun(make: Make) -> None:
 
 @every
 def test_learns_from_drafts_of_others(make: Make) -> None:
-    """Its own proposal was right: that somebody else's was used does not matter, nor that nobody
-    said so."""
+    """A drafter learns from its own draft also where another draft was used."""
     speculator, text = make(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3]
     begin(speculator, text)
     first = ask(speculator, text)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.ngrams import ngram_simple
 from support.scripted import (
     END,
     GREEDY,
@@ -24,12 +25,11 @@ from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.composite import CompositeSpeculator
+from nextn.core.speculation.drafters.prediction import ExpectedText, PredictionDrafter
 from nextn.core.speculation.interface import Draft
-from nextn.core.speculation.ngram_simple import NgramSimple
 from nextn.core.speculation.options import NgramSizes
 from nextn.core.speculation.per_text import PREDICTION, TextSpec
 from nextn.core.speculation.policy.fixed import FixedPolicy
-from nextn.core.speculation.prediction import ExpectedText, Prediction
 
 SAMPLED = SamplingParams(temperature=0.9, seed=3)
 
@@ -54,7 +54,12 @@ def ask(spec: TextSpec, n: int = 24, sampling: SamplingParams = GREEDY) -> Gener
 
 def chained() -> Engine:
     """Everything always drafts as far as it can."""
-    sources = [Prediction(frozenset()), Named("a"), Named("b"), NgramSimple(NgramSizes(2), set())]
+    sources = [
+        PredictionDrafter(frozenset()),
+        Named("a"),
+        Named("b"),
+        ngram_simple(NgramSizes(2), set()),
+    ]
     return make_engine(drafter=CompositeSpeculator(sources, FixedPolicy()))
 
 

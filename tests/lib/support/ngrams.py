@@ -1,16 +1,26 @@
-"""Asking n-gram speculators, and what they have to answer by the plainest definition."""
+"""N-gram drafters, and what they have to draft by the plainest definition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, cast
 
 from hypothesis import strategies as st
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
+from nextn.core.speculation.drafters.ngram_base import NgramDrafter
+from nextn.core.speculation.drafters.ngram_index import MAX_KEPT
+from nextn.core.speculation.drafters.ngram_match import MatchDrafter, match_rule
 from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, Speculator
-from nextn.core.speculation.ngram_base import NgramSpeculator
+from nextn.core.speculation.options import (
+    NGRAM_MAP_K,
+    NGRAM_MAP_K4V,
+    NGRAM_MOD,
+    NGRAM_SIMPLE,
+    NgramModSizes,
+    NgramSizes,
+)
 from nextn.core.state.store import SequenceState
 
 END = 99  # of the texts here: ends a generation
@@ -22,15 +32,31 @@ ANY = Sampler(SamplingParams(temperature=0.0), n_vocab=N_VOCAB)
 pieces = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=14)
 
 
+def ngram_simple(sizes: NgramSizes, eog_ids: Set[int] = EOG) -> MatchDrafter:
+    return MatchDrafter(match_rule(NGRAM_SIMPLE, sizes), eog_ids)
+
+
+def ngram_map_k(sizes: NgramSizes, eog_ids: Set[int] = EOG) -> MatchDrafter:
+    return MatchDrafter(match_rule(NGRAM_MAP_K, sizes), eog_ids)
+
+
+def ngram_map_k4v(sizes: NgramSizes, eog_ids: Set[int] = EOG) -> MatchDrafter:
+    return MatchDrafter(match_rule(NGRAM_MAP_K4V, sizes), eog_ids)
+
+
+def ngram_mod(
+    sizes: NgramModSizes, eog_ids: Set[int] = EOG, max_kept: int = MAX_KEPT
+) -> MatchDrafter:
+    return MatchDrafter(match_rule(NGRAM_MOD, sizes), eog_ids, max_kept)
+
+
 def begin(
     speculator: Speculator, tokens: Sequence[int], sequence: int = 0, owner: str = ""
 ) -> None:
     speculator.begin(SequenceStart(sequence, tokens, cast(SequenceState, None), owner))
 
 
-def ask(
-    speculator: NgramSpeculator, tokens: Sequence[int], max_draft: int = 64, **more: Any
-) -> Draft:
+def ask(speculator: NgramDrafter, tokens: Sequence[int], max_draft: int = 64, **more: Any) -> Draft:
     how: dict[str, Any] = {"sequence": 0, "sampler": ANY} | more
     (draft,) = speculator.propose([DraftRequest(tokens=tokens, max_draft=max_draft, **how)])
     assert set(draft.sources) <= {speculator.name}

@@ -1,4 +1,4 @@
-"""What n-gram drafts are believed to be worth."""
+"""Chances of n-gram drafts, and the length of a key's drafts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextn.core.speculation.ngram_estimates import (
+from nextn.core.speculation.drafters.ngram_chances import (
     LEVELS,
-    Chances,
-    Rates,
-    Trust,
+    EvidenceRates,
+    KeyRecord,
+    MatchChances,
     agreed_beyond,
     expect,
     n_common,
@@ -46,7 +46,7 @@ def test_longer_matches_are_surer() -> None:
 
 @pytest.mark.parametrize("start", LEVELS)
 def test_a_draft_is_as_sure_as_the_match_that_it_makes(start: int) -> None:
-    chances = Chances(6)
+    chances = MatchChances(6)
     assert chances.of(start, 0) == []
     for i, chance in enumerate(chances.of(start, 64)):
         level = max(level for level in LEVELS if level <= start + i)
@@ -55,7 +55,7 @@ def test_a_draft_is_as_sure_as_the_match_that_it_makes(start: int) -> None:
 
 @pytest.mark.parametrize("rate", [0.05, 0.4, 0.9])
 def test_chances_become_what_was_seen(rate: float) -> None:
-    rng, chances = random.Random(1), Chances(12)
+    rng, chances = random.Random(1), MatchChances(12)
     for _ in range(300):
         n_right = 0
         while n_right < 20 and rng.random() < rate:
@@ -65,7 +65,7 @@ def test_chances_become_what_was_seen(rate: float) -> None:
 
 
 def test_what_the_text_has_not_come_to_counts_for_nothing() -> None:
-    chances, fresh = Chances(12), Chances(12)
+    chances, fresh = MatchChances(12), MatchChances(12)
     chances.learn(8, 0, failed=False)
     assert chances.of(0, 60) == fresh.of(0, 60)
     chances.learn(8, 16, failed=False)
@@ -77,7 +77,7 @@ def test_what_the_text_has_not_come_to_counts_for_nothing() -> None:
 
 
 def test_old_times_are_forgotten() -> None:
-    chances, rates = Chances(12), Rates(1)
+    chances, rates = MatchChances(12), EvidenceRates(1)
     for was_right in (False, True):
         for _ in range(200):
             chances.learn(0, int(was_right), failed=not was_right)
@@ -90,7 +90,7 @@ def test_old_times_are_forgotten() -> None:
 
 
 def test_rates_begin_with_what_is_expected() -> None:
-    rates = Rates(2)
+    rates = EvidenceRates(2)
     assert 0.5 < expect(1, 1) < expect(5, 5) < 1
     assert expect(5, 9) < expect(7, 9)
     assert rates.of(0, 0.6) == 0.6
@@ -102,7 +102,7 @@ def test_rates_begin_with_what_is_expected() -> None:
 
 
 def test_trust_falls_and_recovers() -> None:
-    trust, lengths = Trust(32), []
+    trust, lengths = KeyRecord(32), []
     for _ in range(8):
         trust.learn(0, failed=True, longest=32)
         lengths.append(trust.n_draft)
@@ -117,7 +117,7 @@ def test_trust_falls_and_recovers() -> None:
 
 
 def test_trust_keeps_a_length_that_fits() -> None:
-    trust = Trust(10)
+    trust = KeyRecord(10)
     for _ in range(20):
         trust.learn(4, failed=True, longest=32)
     assert trust.n_draft == 4

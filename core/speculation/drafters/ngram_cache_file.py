@@ -13,16 +13,16 @@ from typing import Final
 
 import numpy as np
 
-from ..errors import ConfigError, FileFormatError
-from ..gguf.atomic_write import atomic_write
-from ..gguf.printable import printable_path
-from ..gguf.read_bounded import read_bounded
+from ...errors import ConfigError, FileFormatError
+from ...gguf.atomic_write import atomic_write
+from ...gguf.printable import printable_path
+from ...gguf.read_bounded import read_bounded
 from .ngram_counts import MAX_N, Followers, GramCounts, pack, unpack
 
 _MAX_COUNT: Final = (1 << 31) - 1
-_HEAD: Final = MAX_N + 1  # numbers before the followers
+_HEAD: Final = MAX_N + 1  # numbers of a record before the followers
 _WORD: Final = 4  # bytes
-_MAX_BYTES: Final = 1 << 30  # of what takes ten times as much in memory
+_MAX_BYTES: Final = 1 << 30  # of a file, which takes ten times as much in memory
 
 
 def load_counts(path: Path, n_vocab: int) -> GramCounts:
@@ -39,13 +39,10 @@ def save_counts(path: Path, counts: GramCounts) -> None:
     for n in range(1, MAX_N + 1):
         padding = [-1] * (MAX_N - n)
         for key, entry in counts.tables[n].items():
-            words.extend(unpack(key, n) + padding)
-            if isinstance(entry, Followers):
-                words.append(len(entry.counts))
-                for token, times in entry.counts.items():
-                    words.extend((token, min(times, _MAX_COUNT)))
-            else:
-                words.extend((1, entry, 1))
+            followers = entry.counts if isinstance(entry, Followers) else {entry: 1}
+            words.extend((*unpack(key, n), *padding, len(followers)))
+            for token, times in followers.items():
+                words.extend((token, min(times, _MAX_COUNT)))
     if sys.byteorder == "big":
         words.byteswap()
     with atomic_write([path], overwrite=True) as (file,):
@@ -69,7 +66,7 @@ def _read_words(path: Path) -> list[int]:
 
 
 def _read_record(path: Path, words: list[int], at: int, counts: GramCounts, n_vocab: int) -> int:
-    """The place of the next record."""
+    """Add one record to `counts`; return the index of the next record."""
     head = words[at : at + _HEAD]
     n_left = len(words) - at - _HEAD
     if n_left < 0 or not 0 < 2 * head[MAX_N] <= n_left:

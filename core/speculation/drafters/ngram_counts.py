@@ -1,4 +1,4 @@
-"""How often each token followed each n-gram of 1 to 4 tokens: one level of ngram-cache."""
+"""How often each token followed each n-gram of 1 to 4 tokens: the counts of ngram-cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ MASKS: Final = tuple((1 << _BITS * n) - 1 for n in range(MAX_N + 1))
 
 
 class Followers:
-    """Of one n-gram. The best one is the most frequent, the first to get there among equals."""
+    """Counts of the tokens after one n-gram. The best is the most frequent one, and among equals
+    the first that became so frequent."""
 
     __slots__ = ("best", "best_count", "counts", "total")
 
@@ -29,7 +30,7 @@ class Followers:
 
 
 # Most n-grams of a text are seen once; then the token itself stands for its followers.
-Entry = int | Followers
+FollowersOrToken = int | Followers
 
 
 def pack(gram: Sequence[int]) -> int:
@@ -45,7 +46,7 @@ def unpack(key: int, n: int) -> list[int]:
 
 class GramCounts:
     def __init__(self) -> None:
-        self.tables: tuple[dict[int, Entry], ...] = tuple({} for _ in range(MAX_N + 1))
+        self.tables: tuple[dict[int, FollowersOrToken], ...] = tuple({} for _ in range(MAX_N + 1))
 
     def add(self, n: int, key: int, token: int, times: int = 1) -> None:
         table = self.tables[n]
@@ -61,13 +62,20 @@ class GramCounts:
         entry.add(token, times)
 
     def learn(self, tokens: Sequence[int], first: int) -> None:
-        """What came before each token from index `first` on."""
+        """Count each token from index `first` on after the n-grams before it."""
         lead = max(0, first - MAX_N)
         near = tokens[lead:]
         keys = near  # packed n-grams by their first token
         for n in range(1, MAX_N + 1):
             skipped = max(0, first - lead - n)
-            self._learn(self.tables[n], keys[skipped:], near[skipped + n :])
+            table = self.tables[n]
+            get = table.get
+            for key, token in zip(keys[skipped:], near[skipped + n :], strict=False):
+                entry = get(key)
+                if entry is None:  # as for most: without a call
+                    table[key] = token
+                else:
+                    self.add(n, key, token)
             keys = [key << _BITS | token for key, token in zip(keys, near[n:], strict=False)]
 
     def merge(self, other: GramCounts) -> None:
@@ -78,22 +86,6 @@ class GramCounts:
     def items(self, n: int) -> Iterator[tuple[int, int, int]]:
         """(packed n-gram, token, times)"""
         for key, entry in self.tables[n].items():
-            if isinstance(entry, Followers):
-                for token, times in entry.counts.items():
-                    yield key, token, times
-            else:
-                yield key, entry, 1
-
-    @staticmethod
-    def _learn(table: dict[int, Entry], keys: Sequence[int], tokens: Sequence[int]) -> None:
-        get = table.get
-        for key, token in zip(keys, tokens, strict=False):
-            entry = get(key)
-            if entry is None:
-                table[key] = token
-            elif isinstance(entry, Followers):
-                entry.add(token)
-            else:
-                followers = table[key] = Followers()
-                followers.add(entry)
-                followers.add(token)
+            counts = entry.counts if isinstance(entry, Followers) else {entry: 1}
+            for token, times in counts.items():
+                yield key, token, times
