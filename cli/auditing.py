@@ -1,4 +1,4 @@
-"""`--verify-lossless`: what the auditor found, as lines, as JSON and as an exit code."""
+"""`--verify-lossless`: the verdict as lines, as JSON and as an exit code."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import typer
 from .output import Output, print_error
 
 if TYPE_CHECKING:
-    from ..core.audit import Best, Difference, Row, Verdict
+    from ..core.audit import AuditedRow, BestTokens, Difference, Verdict
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
     from ..core.tokenizer import Tokenizer
 
 
 class Auditor:
-    """Sees an answer being written, and has it written again."""
+    """Records an answer and compares it with a second run without speculation."""
 
     def __init__(self) -> None:
-        from ..core.audit import Witness
+        from ..core.audit import RowRecorder
 
-        self.witness = Witness()
+        self.recorder = RowRecorder()
 
     def check(
         self, runtime: Runtime, prompt: str | Sequence[int], params: GenerateParams
     ) -> Verdict:
         from ..core.audit import audit
 
-        return audit(runtime, prompt, params, self.witness.rows)
+        return audit(runtime, prompt, params, self.recorder.rows)
 
 
 def fail_if_different(verdict: Verdict, tokenizer: Tokenizer, output: Output) -> None:
@@ -59,13 +59,13 @@ def difference_line(difference: Difference, tokenizer: Tokenizer) -> str:
     return f"{at} is {mine}{drafted} instead of {own}, {why}; {margin}"
 
 
-def best_line(best: Best, tokenizer: Tokenizer) -> str:
-    # Nine digits tell any two float32 numbers apart.
+def best_line(best: BestTokens, tokenizer: Tokenizer) -> str:
+    # Nine digits distinguish any two float32 numbers.
     return "  ".join(f"{spelt(token, tokenizer)} {logit:.9g}" for token, logit in best)
 
 
 def verdict_fields(verdict: Verdict | None, tokenizer: Tokenizer) -> dict[str, Any]:
-    """For `--json`; nothing where nobody asked."""
+    """Return the fields for `--json`; none without --verify-lossless."""
     if verdict is None:
         return {}
     found = verdict.difference
@@ -80,7 +80,7 @@ def verdict_fields(verdict: Verdict | None, tokenizer: Tokenizer) -> dict[str, A
     return {"lossless": False, "difference": difference}
 
 
-def row_fields(row: Row | None, tokenizer: Tokenizer) -> dict[str, Any] | None:
+def row_fields(row: AuditedRow | None, tokenizer: Tokenizer) -> dict[str, Any] | None:
     if row is None:
         return None
     best = [{"token": id, "text": text_of(id, tokenizer), "logit": x} for id, x in row.best]

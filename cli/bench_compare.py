@@ -11,8 +11,8 @@ import typer
 
 from .bench_reading import read_report, with_usage_errors
 from .flags import takes_flags
-from .options import VoiceOptions
 from .output import Output
+from .shared_options import VoiceOptions
 
 if TYPE_CHECKING:
     from ..core.bench.comparing import Comparison

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
     from .bench_options import PromptSetOptions
-    from .options import PlaceOptions
     from .output import Output
+    from .shared_options import PlaceOptions
 
 SHOWN: Final = 5  # prompts that are left out, by name
 

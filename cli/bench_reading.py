@@ -19,7 +19,7 @@ from .bench_options import (
     ServerOptions,
     VersusOptions,
 )
-from .prompt import read_file
+from .prompt_source import read_file
 from .spec_options import with_dashes
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from .bench_reading import (
 )
 from .bench_servers import compare_servers, open_remote, start_peers
 from .flags import takes_flags
-from .loading import bundled_model, open_runtime
-from .options import ModelOptions, PlaceOptions, VoiceOptions
+from .open_model import bundled_model, open_runtime
 from .output import Output
+from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
 
 
 @takes_flags

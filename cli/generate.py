@@ -1,4 +1,4 @@
-"""`spec generate`: continue one prompt, answer one message, or talk."""
+"""`spec generate`: continue a prompt, answer a message, or hold a conversation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .answer import make_answer
 from .auditing import Auditor, fail_if_different
-from .chat import read_chat, start_renderer
+from .conversation import read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params
-from .loading import bundled_model, open_runtime, warm_up
-from .options import (
+from .open_model import bundled_model, open_runtime, warm_up
+from .output import READING, Output
+from .print_answer import print_answer
+from .printers import JsonPrinter, TextPrinter
+from .prompt_source import read_prompt
+from .sampling_options import SamplingOptions
+from .shared_options import (
     ChatOptions,
     ModelOptions,
     PlaceOptions,
@@ -22,11 +26,6 @@ from .options import (
     TextOptions,
     VoiceOptions,
 )
-from .output import READING, Output
-from .printers import JsonPrinter, TextPrinter
-from .prompt import read_prompt
-from .report import summary_lines
-from .sampling_options import SamplingOptions
 from .spec_options import (
     AuditFlags,
     ControlFlags,
@@ -36,6 +35,7 @@ from .spec_options import (
     check_mode,
     warning_of,
 )
+from .summary import summary_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
-    from .answer import Printer
+    from .print_answer import Printer
 
 
 @takes_flags
@@ -64,7 +64,7 @@ def generate(  # noqa: PLR0913 - groups of flags
 
     The text goes to stdout, progress and a summary to stderr.
     """
-    # Everything that can be wrong with the command line comes before anything slow.
+    # All checks of the command line come before anything slow.
     model = models.model or bundled_model()
     check_results(results)
     params = build_params(texts, sampling, results)
@@ -72,12 +72,14 @@ def generate(  # noqa: PLR0913 - groups of flags
     check_audit(audit, speculation)
     check_mode(speculation, params)
     setup = read_chat(chats)
-    talks = setup is not None and not prompts.is_given and sys.stdin.isatty()
-    if talks and (results.json or results.jsonl):
+    is_interactive = setup is not None and not prompts.is_given and sys.stdin.isatty()
+    if is_interactive and (results.json or results.jsonl):
         raise typer.BadParameter("--json and --jsonl need a prompt")
-    if talks and audit.verify_lossless:
+    if is_interactive and audit.verify_lossless:
         raise typer.BadParameter("--verify-lossless needs a prompt")
-    text = "" if talks else read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
+    text = ""
+    if not is_interactive:
+        text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
@@ -90,13 +92,13 @@ def generate(  # noqa: PLR0913 - groups of flags
         printer = make_printer(results, output, runtime, model)
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)
-        if talks and conversation is not None:
-            from .talk import talk
+        if is_interactive and conversation is not None:
+            from .chat_loop import run_chat_loop
 
-            raise typer.Exit(talk(runtime, conversation, params, printer, output))
+            raise typer.Exit(run_chat_loop(runtime, conversation, params, printer, output))
         prompt: str | Sequence[int] = text
         if conversation is not None:
-            conversation.ask(text)
+            conversation.add_question(text)
             prompt = conversation.prompt()
         auditor = Auditor() if audit.verify_lossless else None
         answer_once(runtime, prompt, params, printer, output, auditor)
@@ -112,7 +114,7 @@ def answer_once(
 ) -> None:
     output.progress(READING, 0.0)
     try:
-        answer = make_answer(runtime, prompt, params, printer, auditor)
+        answer = print_answer(runtime, prompt, params, printer, auditor)
     finally:
         output.clear_progress()
     output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")

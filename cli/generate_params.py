@@ -1,4 +1,4 @@
-"""From flags to `GenerateParams`; what is wrong with them is a usage error."""
+"""From flags to `GenerateParams`; wrong values are usage errors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 
 from ..core.errors import ConfigError
 from ..core.generation import GenerateParams
-from .options import UNLIMITED, ResultOptions, TextOptions
-from .prompt import one_of, text_of_argument
+from .prompt_source import one_of, text_of_argument
 from .sampling_options import SamplingOptions
+from .shared_options import UNLIMITED, ResultOptions, TextOptions
 
 
 def build_params(
@@ -36,7 +36,7 @@ def build_params(
 
 
 def flag_names(message: str) -> str:
-    """A parameter's name at the start of a message, as the flag that sets it."""
+    """Return the message with a parameter name at its start replaced by its flag."""
     for param, flag in _FLAGS.items():
         if message.startswith(param + " "):
             return flag + message.removeprefix(param)
@@ -55,7 +55,7 @@ _FLAGS: Final = {
 
 
 def read_grammar(texts: TextOptions) -> str | None:
-    """Checked here, because the engine would do it only after the model has been loaded."""
+    """Return the grammar, checked here because the engine checks it only after loading."""
     text = one_of("grammar", texts.grammar, texts.grammar_file)
     if text is not None:
         from ..core.sampling.gbnf import parse_gbnf

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first ends what is going on in order, a second one the process at once."""
+"""Ctrl-C: the first ends the work in order, the second ends the process at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message typed on the terminal: edited with readline, of several lines if pasted so."""
+"""A message typed on the terminal, edited with readline; pasted lines stay together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from .output import print_prompt
 
 PROMPT, MORE = "> ", "  "
-PASTE_GAP_S: Final = 0.03  # what comes sooner was not typed
+PASTE_GAP_S: Final = 0.03  # faster input is pasted, not typed
 
 
 class LineDroppedError(Exception):
-    """Ctrl-C, while there was something on the line: that is what it was meant for."""
+    """Ctrl-C on a line with text, which drops the line."""
 
 
 def read_message() -> str:
-    """EOFError where there is none any more, KeyboardInterrupt for Ctrl-C on an empty line."""
+    """Return a message; EOFError at the end, KeyboardInterrupt for Ctrl-C on an empty line."""
     editor = load_editor()
     lines = [read_line(PROMPT, editor)]
     while True:
-        # Without bracketed paste the rest of what was pasted waits; its backslashes are its own.
+        # Without bracketed paste, further pasted lines wait; their backslashes are text.
         if not input_waits():
             if not lines[-1].endswith("\\"):
                 return "\n".join(lines)
@@ -35,19 +35,19 @@ def read_message() -> str:
 
 
 def load_editor() -> ModuleType | None:
-    """With it, `input` edits and remembers lines. Not on every system."""
+    """Return readline, with which `input` edits and remembers lines; None where it is missing."""
     try:
         import readline
     except ImportError:
         return None
     if "libedit" not in (readline.__doc__ or ""):
-        # Python switches it off for its own prompt.
+        # Python switches bracketed paste off for its own prompt.
         readline.parse_and_bind("set enable-bracketed-paste on")
     return readline
 
 
 def read_line(prompt: str, editor: ModuleType | None) -> str:
-    """`input` writes its prompt to stdout, where it belongs only if that is a terminal too."""
+    """Return a line. The prompt goes to stdout by `input` only where that is a terminal too."""
     edits = sys.stdout.isatty()
     try:
         line = input(prompt) if edits else plain_line(prompt)

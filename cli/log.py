@@ -1,4 +1,4 @@
-"""What the library logs, as lines on stderr: errors for everybody, the rest for all but --quiet."""
+"""Log records of the library as lines on stderr; --quiet leaves the errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _ToOutput(logging.Handler):
         self._output = output
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Both make one line of it, control characters shown: what is logged may quote a request.
+        # Both print one line with control characters escaped: a record may quote a request.
         text = self.format(record)
         if record.levelno >= logging.ERROR:
             print_error(text)
@@ -26,7 +26,7 @@ class _ToOutput(logging.Handler):
 
 
 def show_log(output: Output) -> None:
-    """SPEC_DEBUG=1 adds tracebacks."""
+    """Print the records of the library; SPEC_DEBUG=1 adds tracebacks."""
     logger = logging.getLogger(_ALL)
     logger.handlers = [_ToOutput(output)]
     logger.propagate = False

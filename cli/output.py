@@ -1,6 +1,6 @@
 """All printing. The text goes to stdout and nothing else does; the rest goes to stderr.
 
-Lines that redraw themselves and colours need a terminal there; NO_COLOR and TERM=dumb are heard.
+Lines that redraw themselves and colours need a terminal; NO_COLOR and TERM=dumb turn them off.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DIM, _RED = "2", "1;31"
 
 
 class StdoutClosedError(Exception):
-    """Whoever read our text has gone (`| head -1`), which is no failure of ours."""
+    """The reader of stdout has closed it (`| head -1`), which is not a failure."""
 
 
 class Output:
@@ -49,11 +49,11 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """Columns for lines of prose; None where nobody looks at columns."""
+        """Columns for lines of prose; None where stdout is not a terminal."""
         return min(shutil.get_terminal_size().columns, _WIDEST) if self._cleans else None
 
     def text(self, piece: str, style: str = "") -> None:
-        """A piece of the model's text, at once; `style` is for terminals with colours."""
+        """Print a piece of the model's text at once; `style` is for terminals with colours."""
         self.clear_progress()
         if self._cleans:
             piece = piece.translate(_STRIPPED)
@@ -62,7 +62,7 @@ class Output:
             _write_stdout(_sgr(piece, style) if style and self.has_colours else piece)
 
     def line(self, text: str) -> None:
-        """A result that is a line of its own: JSON, say."""
+        """Print a result that is a line of its own, such as JSON."""
         self.text(text + "\n")
 
     def end_text(self, *, always: bool = False) -> None:
@@ -75,7 +75,7 @@ class Output:
     def progress(self, stage: str, done: float) -> None:
         """`done` goes from 0 to 1. A line that redraws itself, where stderr is a terminal.
 
-        Elsewhere compiling is said once, because it takes long, and the rest to --verbose alone.
+        Elsewhere compiling is reported once, because it takes long, the rest with --verbose.
         """
         if stage.startswith("compiling"):
             stage += ", once for this file"
@@ -90,7 +90,7 @@ class Output:
             _write_stderr(one_line(stage) + "\n")
 
     def legend(self, colours: dict[str, str]) -> None:
-        """Which colour of the text means whom."""
+        """Print which colour stands for which drafter."""
         if not self.quiet:
             names = [_styled(one_line(name), colour) for name, colour in colours.items()]
             _write_stderr(_styled("drafted by", _DIM) + f" {', '.join(names)}\n")
@@ -101,19 +101,19 @@ class Output:
             _write_stderr(_ERASE_LINE)
 
     def note(self, line: str) -> None:
-        """Something that only --verbose wants to know."""
+        """Print a line on stderr with --verbose only."""
         if self.verbose:
             self.remark(line)
 
     def remark(self, line: str) -> None:
-        """Something beside the text, for everybody but --quiet."""
+        """Print a line on stderr, unless --quiet."""
         if not self.quiet:
             self.clear_progress()
             _write_stderr(_styled(one_line(line), _DIM) + "\n")
 
 
 def columns() -> int:
-    """Of the terminal that stderr is: a line that wraps could not be erased."""
+    """Return the columns of stderr's terminal; a line that wraps could not be erased."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
     except (OSError, ValueError):
@@ -121,22 +121,22 @@ def columns() -> int:
 
 
 def print_error(message: str) -> None:
-    """The one line of a failed command; control characters in it are shown, not obeyed."""
+    """The one line of a failed command; control characters in it are escaped."""
     _write_stderr(f"spec: {_styled('error:', _RED)} {one_line(message)}\n")
 
 
 def print_failure(line: str) -> None:
-    """A result that failed, in a form that scripts look for: whatever --quiet says."""
+    """Print a failed result in a form that scripts look for, also with --quiet."""
     _write_stderr(_styled(one_line(line), _RED) + "\n")
 
 
 def print_prompt(text: str) -> None:
-    """What stands in front of a line to be typed, where it must not go to stdout."""
+    """Print an input prompt on stderr, where stdout is not for it."""
     _write_stderr(text)
 
 
 def print_help(text: str) -> None:
-    """Help that nobody asked for: the command line was incomplete."""
+    """Print help on stderr after an incomplete command line."""
     _write_stderr(text + "\n")
 
 
@@ -179,7 +179,7 @@ def _sgr(text: str, code: str) -> str:
 
 
 def _write_stderr(text: str) -> None:
-    with suppress(OSError, ValueError):  # nobody is left to tell
+    with suppress(OSError, ValueError):  # a closed stderr is not reported
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -189,7 +189,7 @@ def _write_stdout(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The failed flush dropped what it held, so Python's last one has nothing to complain of.
+        # The failed flush dropped what it held, so Python's flush at exit does not fail.
         raise StdoutClosedError from None
     except OSError as error:
         error.filename = "standard output"

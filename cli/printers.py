@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.generation import NO_TOKEN, TARGET
-from .answer import Answer
 from .auditing import verdict_fields
 from .output import Output
+from .print_answer import PrintedAnswer
 
 if TYPE_CHECKING:
     from ..core.generation import Event
     from ..core.runtime import Runtime
 
-# Green, cyan, magenta, yellow, blue, and two that are bright: drafters in the order in which they
-# come up. As many as there are kinds.
+# Green, cyan, magenta, yellow, blue, and two that are bright: drafters in the order in which
+# they first appear. One colour per drafter.
 COLOURS: Final = ("32", "36", "35", "33", "34", "92", "95")
 
 
@@ -33,7 +33,7 @@ class TextPrinter:
     def close(self) -> None:
         self._output.end_text()
 
-    def end(self, answer: Answer) -> None:
+    def end(self, answer: PrintedAnswer) -> None:
         if len(self._colours) > 1:
             names = [name for name in self._colours if name != TARGET]
             self._output.legend({name: self._colours[name] for name in names})
@@ -60,10 +60,10 @@ class JsonPrinter:
     def close(self) -> None:
         pass
 
-    def end(self, answer: Answer) -> None:
+    def end(self, answer: PrintedAnswer) -> None:
         self._output.line(dumps(self._result(answer)))
 
-    def _result(self, answer: Answer) -> dict[str, Any]:
+    def _result(self, answer: PrintedAnswer) -> dict[str, Any]:
         result = {"text": answer.text, "tokens": answer.tokens, "stop_reason": answer.stop_reason}
         if answer.params.logprobs is not None:
             events = [event for event in answer.events if event.token != NO_TOKEN]
@@ -83,7 +83,7 @@ class JsonPrinter:
         )
 
     def _logprob(self, event: Event) -> dict[str, Any]:
-        """Nothing, unless it was asked for."""
+        """Return the fields of the log-probability; none without --logprobs."""
         if event.logprob is None:
             return {}
         best = [
@@ -103,5 +103,5 @@ def dumps(value: Any) -> str:
 
 
 def finite(logprob: float) -> float | None:
-    """JSON has no infinity; null stands for a token that cannot come."""
+    """JSON has no infinity; null stands for an impossible token."""
     return logprob if math.isfinite(logprob) else None

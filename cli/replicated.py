@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from .options import PlaceOptions
 from .output import Output, print_error
-from .recipe import Recipe
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
 from .serve_options import ListenOptions
+from .served_model import ServedModel
+from .shared_options import PlaceOptions
 from .usage import UsageError, describe, failure_line
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:
 
 
 def serve_replicas(
-    recipe: Recipe, settings: ServerSettings, listen: ListenOptions, plan: ClusterPlan,
+    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, plan: ClusterPlan,
     output: Output,
 ) -> NoReturn:  # fmt: skip
     from ..core.server.replicas.ingress_serving import IngressServing
@@ -76,7 +76,7 @@ def serve_replicas(
 class ReplicaLoader:
     """Sent to each replica, which loads its model by it."""
 
-    recipe: Recipe
+    recipe: ServedModel
 
     def __call__(self) -> Loaded:
         from ..core.server.replicas.forwarding import LoadFailedError

@@ -1,4 +1,4 @@
-"""The flags of the samplers, and the parameters that they come to."""
+"""The flags of the samplers, and the `SamplingParams` made of them."""
 
 from __future__ import annotations
 
@@ -29,119 +29,174 @@ class SamplingOptions:
     SECTION: ClassVar = "Sampling"
 
     seed: Annotated[
-        int, number("--seed", "-s", metavar="N", help="Random seed; -1 draws one and prints it.")
+        int,
+        number("--seed", "-s", metavar="N", help="Random seed; -1: drawn at random and printed."),
     ] = RANDOM_SEED
     temperature: Annotated[
         float,
         number(
             "--temp", "--temperature", metavar="T",
-            help="Temperature; 0 always takes the best token.",
+            help="Temperature; 0: always the most likely token.",
         ),
     ] = DEFAULT.temperature  # fmt: skip
     top_k: Annotated[
-        int, number("--top-k", metavar="K", help="Keep the K best tokens; 0 keeps all.")
+        int, number("--top-k", metavar="K", help="Number of most likely tokens kept; 0: all.")
     ] = DEFAULT.top_k
     top_p: Annotated[
-        float, number("--top-p", metavar="P", help="Keep the best tokens up to probability P.")
+        float, number("--top-p", metavar="P", help="Total probability of the tokens kept; 1: off.")
     ] = DEFAULT.top_p
     min_p: Annotated[
         float,
-        number("--min-p", metavar="P", help="Keep what is P times as likely as the best; 0 off."),
+        number(
+            "--min-p", metavar="P", help="Minimum probability relative to the best token; 0: off."
+        ),
     ] = DEFAULT.min_p
     typical_p: Annotated[
         float,
-        number("--typical", "--typical-p", metavar="P", help="Locally typical sampling; 1 is off."),
+        number(
+            "--typical",
+            "--typical-p",
+            metavar="P",
+            help="Total probability for locally typical sampling; 1: off.",
+        ),
     ] = DEFAULT.typical_p
     top_n_sigma: Annotated[
         float,
         number(
             "--top-nsigma", "--top-n-sigma", metavar="N",
-            help="Keep what is within N standard deviations of the best; -1 is off.",
+            help="Maximum distance from the best logit, in standard deviations; -1: off.",
         ),
     ] = DEFAULT.top_n_sigma  # fmt: skip
     xtc_probability: Annotated[
         float,
-        number("--xtc-probability", metavar="P", help="Leave out the top choices so often; 0 off."),
+        number(
+            "--xtc-probability",
+            metavar="P",
+            help="Probability of removing the most likely tokens (XTC); 0: off.",
+        ),
     ] = DEFAULT.xtc_probability
     xtc_threshold: Annotated[
         float,
-        number("--xtc-threshold", metavar="P", help="A top choice is this likely; over 0.5 off."),
+        number(
+            "--xtc-threshold",
+            metavar="P",
+            help="Minimum probability of a token that XTC removes; above 0.5: off.",
+        ),
     ] = DEFAULT.xtc_threshold
     dynatemp_range: Annotated[
         float,
-        number("--dynatemp-range", metavar="R", help="Let the temperature move by R; 0 is off."),
+        number("--dynatemp-range", metavar="R", help="Dynamic temperature range, +/- R; 0: off."),
     ] = DEFAULT.dynatemp_range
     dynatemp_exponent: Annotated[
-        float, number("--dynatemp-exp", metavar="X", help="How entropy becomes temperature.")
+        float,
+        number(
+            "--dynatemp-exp",
+            metavar="X",
+            help="Exponent of the entropy in the dynamic temperature.",
+        ),
     ] = DEFAULT.dynatemp_exponent
     repeat_last_n: Annotated[
         int,
-        number("--repeat-last-n", metavar="N", help="Tokens to penalise; -1 is all, 0 is none."),
+        number(
+            "--repeat-last-n",
+            metavar="N",
+            help="Number of last tokens that are penalised; -1: all, 0: none.",
+        ),
     ] = DEFAULT.repeat_last_n
     repeat_penalty: Annotated[
-        float, number("--repeat-penalty", metavar="X", help="For repeated tokens; 1 is off.")
+        float,
+        number("--repeat-penalty", metavar="X", help="Penalty factor for repeated tokens; 1: off."),
     ] = DEFAULT.repeat_penalty
     presence_penalty: Annotated[
-        float, number("--presence-penalty", metavar="X", help="For tokens seen; 0 is off.")
+        float,
+        number("--presence-penalty", metavar="X", help="Penalty for tokens that occurred; 0: off."),
     ] = DEFAULT.presence_penalty
     frequency_penalty: Annotated[
-        float, number("--frequency-penalty", metavar="X", help="For each time seen; 0 is off.")
+        float,
+        number(
+            "--frequency-penalty", metavar="X", help="Penalty per occurrence of a token; 0: off."
+        ),
     ] = DEFAULT.frequency_penalty
     dry_multiplier: Annotated[
-        float, number("--dry-multiplier", metavar="X", help="Penalty for repeating runs; 0 is off.")
+        float,
+        number("--dry-multiplier", metavar="X", help="DRY penalty for repeated runs; 0: off."),
     ] = DEFAULT.dry_multiplier
     dry_base: Annotated[
-        float, number("--dry-base", metavar="X", help="Its growth per token of the run.")
+        float,
+        number("--dry-base", metavar="X", help="Growth of the DRY penalty per token of the run."),
     ] = DEFAULT.dry_base
     dry_allowed_length: Annotated[
-        int, number("--dry-allowed-length", metavar="N", help="Runs up to this are free.")
+        int,
+        number(
+            "--dry-allowed-length",
+            metavar="N",
+            help="Longest run without a DRY penalty, in tokens.",
+        ),
     ] = DEFAULT.dry_allowed_length
     dry_penalty_last_n: Annotated[
-        int, number("--dry-penalty-last-n", metavar="N", help="Tokens it looks at; -1 is all.")
+        int,
+        number(
+            "--dry-penalty-last-n",
+            metavar="N",
+            help="Number of last tokens searched for runs; -1: all.",
+        ),
     ] = DEFAULT.dry_penalty_last_n
     dry_sequence_breaker: Annotated[
         list[str] | None,
         typer.Option(
             "--dry-sequence-breaker", metavar="TEXT",
-            help="A run ends here. May be given several times; replaces newline, colon, quote and "
-            "asterisk. none: no breakers.",
+            help="Text that ends a run; none: no breakers. May be given several times, in place of "
+            "newline, colon, quote and asterisk.",
         ),
     ] = None  # fmt: skip
     adaptive_target: Annotated[
         float,
-        number("--adaptive-target", metavar="P", help="For adaptive_p in --samplers; -1 is off."),
+        number(
+            "--adaptive-target",
+            metavar="P",
+            help="Target probability of adaptive_p in --samplers; -1: off.",
+        ),
     ] = DEFAULT.adaptive_target
     adaptive_decay: Annotated[
-        float, number("--adaptive-decay", metavar="X", help="How slowly adaptive_p forgets.")
+        float,
+        number(
+            "--adaptive-decay", metavar="X", help="Decay per token of the average in adaptive_p."
+        ),
     ] = DEFAULT.adaptive_decay
     mirostat: Annotated[
-        int, number("--mirostat", metavar="N", help="2 replaces the samplers by Mirostat 2.0.")
+        int,
+        number(
+            "--mirostat", metavar="N", help="Mirostat version in place of the samplers: 2; 0: off."
+        ),
     ] = DEFAULT.mirostat
     mirostat_eta: Annotated[
-        float, number("--mirostat-lr", metavar="X", help="Its learning rate, eta.")
+        float, number("--mirostat-lr", metavar="X", help="Mirostat learning rate, eta.")
     ] = DEFAULT.mirostat_eta
     mirostat_tau: Annotated[
-        float, number("--mirostat-ent", metavar="X", help="Its target entropy, tau.")
+        float, number("--mirostat-ent", metavar="X", help="Mirostat target entropy, tau.")
     ] = DEFAULT.mirostat_tau
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(
             "--logit-bias", "-l", metavar="ID(+/-)X",
-            help="Add X to the logit of token ID; 15043-inf bans it. May be given several times.",
+            help="Bias X on the logit of token ID; 15043-inf bans it. May be given several times.",
         ),
     ] = None  # fmt: skip
     samplers: Annotated[
         str | None,
         typer.Option(
             "--samplers", metavar="A;B;C",
-            help="The samplers and their order, by default penalties; dry; top_n_sigma; top_k; "
-            "typ_p; top_p; min_p; xtc; temperature. There is adaptive_p too.",
+            help="Samplers in their order; default: penalties; dry; top_n_sigma; top_k; typ_p; "
+            "top_p; min_p; xtc; temperature. adaptive_p is available too.",
         ),
     ] = None  # fmt: skip
     sampling_seq: Annotated[
         str | None,
-        number("--sampling-seq", "--sampler-seq", metavar="LETTERS", help="So: edskypmxt."),
-    ] = None
+        number(
+            "--sampling-seq", "--sampler-seq", metavar="LETTERS",
+            help="Samplers in their order, one letter each; default: edskypmxt.",
+        ),
+    ] = None  # fmt: skip
 
     def params(self) -> SamplingParams:
         values: dict[str, Any] = {

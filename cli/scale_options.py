@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Final
 import typer
 
 from ..core.errors import ConfigError
-from .options import PlaceOptions
 from .serve_options import flag
+from .shared_options import PlaceOptions
 
 MAX_REPLICAS: Final = 64
 MAX_CPUS: Final = 4096

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from ..core.tokenizer.chatml import CHATML
-from .chat import read_switches
+from .conversation import read_switches
 from .flags import takes_flags
-from .loading import bundled_model
 from .log import show_log
-from .options import ModelOptions, PlaceOptions, VoiceOptions
+from .open_model import bundled_model
 from .output import Output
-from .prompt import one_of
-from .recipe import Recipe
+from .prompt_source import one_of
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
@@ -30,6 +28,8 @@ from .serve_options import (
     TemplateOptions,
     build_settings,
 )
+from .served_model import ServedModel
+from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
 from .spec_options import ControlFlags, SpecFlags, build_spec, warning_of
 from .usage import failure_line
 
@@ -78,7 +78,7 @@ def serve(  # noqa: PLR0913 - groups of flags
         output.remark(warning)
     if cache.warning:
         output.remark(cache.warning)
-    recipe = Recipe(
+    recipe = ServedModel(
         model, place, speculation, spec.draft_model, listen.parallel, cache.room, source,
         templates.chat_template,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def serve(  # noqa: PLR0913 - groups of flags
 
 
 def serve_one(
-    recipe: Recipe, settings: ServerSettings, listen: ListenOptions, output: Output
+    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Output
 ) -> NoReturn:
     from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 import typer
 
 from ..core.errors import ConfigError
-from .options import UNLIMITED
 from .sampling_options import RANDOM_SEED, SamplingOptions
+from .shared_options import UNLIMITED
 
 if TYPE_CHECKING:
     from ..core.server.settings import ServerSettings

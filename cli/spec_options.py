@@ -1,7 +1,7 @@
-"""The flags of speculation, and the options that they come to.
+"""The flags of speculation, and the `SpecOptions` made of them.
 
-`SpecFlags` say what drafts, for every command that speculates; `ControlFlags` how drafts are
-chosen and accepted, where there is an engine; `AuditFlags` ask for proof.
+`SpecFlags` choose the drafters, for every command that speculates; `ControlFlags` set how drafts
+are chosen and accepted, where there is an engine; `AuditFlags` request a check.
 """
 
 from __future__ import annotations
@@ -46,100 +46,104 @@ class SpecFlags:
         list[str] | None,
         flag(
             "--spec-type", metavar="A,B",
-            help="What drafts: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
-            "ngram-cache; auto is all that the files offer and ngram-mod; none. May be given "
+            help="Drafters: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
+            "ngram-cache; auto: all that the files contain, and ngram-mod; none. May be given "
             "several times.  [default: auto]",
         ),
     ] = None  # fmt: skip
     spec_default: Annotated[
-        bool, flag("--spec-default", help="Adds ngram-mod, with its usual sizes.")
+        bool, flag("--spec-default", help="Addition of ngram-mod with its default sizes.")
     ] = False
     draft_model: Annotated[
         Path | None,
         flag(
             "--spec-draft-model", "-md", "--model-draft", metavar="FILE",
-            help="A draft model, or a file with an MTP head for this one.",
+            help="Draft model file, GGUF, or a file with an MTP head for the model.",
         ),
     ] = None  # fmt: skip
     draft_n_max: Annotated[
         int | None,
         flag(
             "--spec-draft-n-max", metavar="N",
-            help="Longest draft of mtp and draft; without it the controller decides, or 3.",
+            help="Maximum draft length of mtp and draft; the controller's choice if not given, 3 "
+            "without a controller.",
         ),
     ] = None  # fmt: skip
     draft_n_min: Annotated[
-        int, flag("--spec-draft-n-min", metavar="N", help="Drop their drafts that are shorter.")
+        int, flag("--spec-draft-n-min", metavar="N", help="Minimum draft length of mtp and draft.")
     ] = DEFAULT.draft_n_min
     draft_p_min: Annotated[
         float,
         flag(
             "--spec-draft-p-min", "--draft-p-min", metavar="P",
-            help="They stop drafting where they are less sure than this.",
+            help="Minimum probability of a token that mtp or draft proposes.",
         ),
     ] = DEFAULT.draft_p_min  # fmt: skip
     draft_vocab: Annotated[
         str,
         flag(
             "--spec-draft-vocab", metavar="auto|full|N|FILE",
-            help="Tokens that mtp may draft: the N most used, or those of a file.",
+            help="Vocabulary subset for mtp: the N most used tokens, or the token ids in a file.",
         ),
     ] = DEFAULT.draft_vocab  # fmt: skip
     mtp_prefill: Annotated[
         int,
         flag(
             "--spec-mtp-prefill", metavar="N",
-            help="mtp reads only the last N tokens of a prompt; -1: all.",
+            help="Number of last prompt tokens that mtp reads; -1: all.",
         ),
     ] = DEFAULT.mtp_prefill  # fmt: skip
     simple_size_n: Annotated[
-        int, flag("--spec-ngram-simple-size-n", metavar="N", help="Tokens that have to match.")
+        int, flag("--spec-ngram-simple-size-n", metavar="N", help="Match length in tokens.")
     ] = DEFAULT.ngram_simple.size_n
     simple_size_m: Annotated[
-        int, flag("--spec-ngram-simple-size-m", metavar="N", help="Tokens that it drafts.")
+        int, flag("--spec-ngram-simple-size-m", metavar="N", help="Draft length in tokens.")
     ] = DEFAULT.ngram_simple.size_m
     simple_min_hits: Annotated[
-        int, flag("--spec-ngram-simple-min-hits", metavar="N", help="Times a match must be seen.")
+        int,
+        flag("--spec-ngram-simple-min-hits", metavar="N", help="Minimum occurrences of a match."),
     ] = DEFAULT.ngram_simple.min_hits
     map_k_size_n: Annotated[
-        int, flag("--spec-ngram-map-k-size-n", metavar="N", help="Tokens that have to match.")
+        int, flag("--spec-ngram-map-k-size-n", metavar="N", help="Match length in tokens.")
     ] = DEFAULT.ngram_map_k.size_n
     map_k_size_m: Annotated[
-        int, flag("--spec-ngram-map-k-size-m", metavar="N", help="Tokens that it drafts.")
+        int, flag("--spec-ngram-map-k-size-m", metavar="N", help="Draft length in tokens.")
     ] = DEFAULT.ngram_map_k.size_m
     map_k_min_hits: Annotated[
-        int, flag("--spec-ngram-map-k-min-hits", metavar="N", help="Times a match must be seen.")
+        int,
+        flag("--spec-ngram-map-k-min-hits", metavar="N", help="Minimum occurrences of a match."),
     ] = DEFAULT.ngram_map_k.min_hits
     map_k4v_size_n: Annotated[
-        int, flag("--spec-ngram-map-k4v-size-n", metavar="N", help="Tokens that have to match.")
+        int, flag("--spec-ngram-map-k4v-size-n", metavar="N", help="Match length in tokens.")
     ] = DEFAULT.ngram_map_k4v.size_n
     map_k4v_size_m: Annotated[
-        int, flag("--spec-ngram-map-k4v-size-m", metavar="N", help="Tokens that it drafts.")
+        int, flag("--spec-ngram-map-k4v-size-m", metavar="N", help="Draft length in tokens.")
     ] = DEFAULT.ngram_map_k4v.size_m
     map_k4v_min_hits: Annotated[
-        int, flag("--spec-ngram-map-k4v-min-hits", metavar="N", help="Times a match must be seen.")
+        int,
+        flag("--spec-ngram-map-k4v-min-hits", metavar="N", help="Minimum occurrences of a match."),
     ] = DEFAULT.ngram_map_k4v.min_hits
     mod_n_match: Annotated[
-        int, flag("--spec-ngram-mod-n-match", metavar="N", help="Tokens that have to match.")
+        int, flag("--spec-ngram-mod-n-match", metavar="N", help="Match length in tokens.")
     ] = DEFAULT.ngram_mod.n_match
     mod_n_min: Annotated[
-        int, flag("--spec-ngram-mod-n-min", metavar="N", help="It drops drafts that are shorter.")
+        int, flag("--spec-ngram-mod-n-min", metavar="N", help="Minimum draft length.")
     ] = DEFAULT.ngram_mod.n_min
     mod_n_max: Annotated[
-        int, flag("--spec-ngram-mod-n-max", metavar="N", help="Its longest draft.")
+        int, flag("--spec-ngram-mod-n-max", metavar="N", help="Maximum draft length.")
     ] = DEFAULT.ngram_mod.n_max
     lookup_cache_static: Annotated[
         Path | None,
         flag(
             "--lookup-cache-static", "-lcs", metavar="FILE",
-            help="What ngram-cache knows of other texts.",
+            help="N-gram file of ngram-cache that is only read.",
         ),
     ] = None  # fmt: skip
     lookup_cache_dynamic: Annotated[
         Path | None,
         flag(
             "--lookup-cache-dynamic", "-lcd", metavar="FILE",
-            help="What it has learnt; read, and written at the end.",
+            help="N-gram file of ngram-cache, read at the start and written at the end.",
         ),
     ] = None  # fmt: skip
 
@@ -177,39 +181,43 @@ class ControlFlags:
 
     fixed: Annotated[
         bool,
-        flag("--spec-fixed", help="Always draft as far as allowed; no controller."),
+        flag("--spec-fixed", help="Drafts of the maximum length, without a controller."),
     ] = False
     costs: Annotated[
         Path | None,
         flag(
             "--spec-costs", metavar="FILE",
-            help="Take costs from this file instead of measuring, so that a run repeats exactly.",
+            help="File of costs in place of measured ones, so that a run repeats exactly.",
         ),
     ] = None  # fmt: skip
     trace: Annotated[
         Path | None,
-        flag("--spec-trace", metavar="FILE", help="Write the controller's decisions, as JSONL."),
+        flag(
+            "--spec-trace",
+            metavar="FILE",
+            help="Output file for the controller's decisions, JSONL.",
+        ),
     ] = None
     accept: Annotated[
         str,
         flag(
             "--spec-accept", metavar="RULE",
-            help="match: never another text. ratio: another text of the same law. "
-            "relaxed[:N[,DELTA]]: lossy.",
+            help="Acceptance rule. match: the text is unchanged; ratio: another text of the same "
+            "distribution; relaxed[:N[,DELTA]]: lossy.",
         ),
     ] = DEFAULT.accept  # fmt: skip
     synth_len: Annotated[
         float | None,
         flag(
             "--spec-synth-len", metavar="L",
-            help="For benchmarks: accept drafts at random, L tokens per step on average.",
+            help="Mean tokens per step of random acceptance, for benchmarks.",
         ),
     ] = None  # fmt: skip
     synth_rates: Annotated[
         str | None,
         flag(
             "--spec-synth-rates", metavar="P,P",
-            help="The same, by the chance that so many are accepted.",
+            help="Probabilities that 1, 2, ... tokens are accepted at random, for benchmarks.",
         ),
     ] = None  # fmt: skip
 
@@ -232,8 +240,8 @@ class AuditFlags:
         bool,
         flag(
             "--verify-lossless",
-            help="Afterwards write the text again without speculation, and compare all tokens and "
-            "logits bit by bit; exit 1 if any differ.",
+            help="Second run without speculation and a bitwise comparison of all tokens and "
+            "logits; exit code 1 if any differ.",
         ),
     ] = False  # fmt: skip
 
@@ -242,7 +250,7 @@ FIXED: Final = ControlFlags(fixed=True)
 
 
 def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
-    """What is wrong with them is a usage error."""
+    """Return the options; wrong values raise a usage error."""
     try:
         options = SpecOptions(**flags.values(), **control.values())
     except ConfigError as error:
@@ -268,7 +276,7 @@ def check_audit(audit: AuditFlags, options: SpecOptions) -> None:
 
 
 def check_mode(options: SpecOptions, params: GenerateParams) -> None:
-    """Rules of acceptance that cannot be kept for such a text."""
+    """Refuse acceptance rules that do not work with these parameters."""
     if options.types == (NONE,):
         return
     if options.is_synthetic and params.is_restricted:
@@ -289,13 +297,13 @@ def is_lossless(options: SpecOptions) -> bool:
 
 
 def warning_of(options: SpecOptions) -> str | None:
-    """If the text is not going to be the model's own."""
+    """Return a warning if the text may differ from plain decoding's."""
     warning = "" if options.types == (NONE,) else _kind_of_acceptance(options).warning
     return f"warning: {warning}" if warning else None
 
 
 def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
-    """Without the numbers, which depend on who drafts."""
+    """Return the rule without its numbers, which depend on the drafters."""
     return Acceptance(SYNTHETIC) if options.is_synthetic else parse_accept(options.accept)
 
 
@@ -314,7 +322,7 @@ def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:
 
 
 def _check_use(options: SpecOptions) -> None:
-    """A file that nobody would read or write is no file that somebody wants to give."""
+    """Refuse a file that the chosen drafters neither read nor write."""
     if options.fixed:
         for name, file in (("costs", options.costs), ("trace", options.trace)):
             if file is not None:

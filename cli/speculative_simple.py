@@ -11,8 +11,11 @@ import typer
 from ..core.errors import ConfigError
 from .flags import takes_flags
 from .generate_params import flag_names
-from .loading import bundled_model, open_runtime
-from .options import (
+from .open_model import bundled_model, open_runtime
+from .output import READING, Output
+from .prompt_source import read_prompt
+from .sampling_options import SamplingOptions
+from .shared_options import (
     UNLIMITED,
     IgnoreEosOption,
     ModelOptions,
@@ -21,16 +24,13 @@ from .options import (
     PromptOptions,
     VoiceOptions,
 )
-from .output import READING, Output
-from .prompt import read_prompt
-from .report import SHOWN_PLACES
-from .sampling_options import SamplingOptions
 from .spec_options import SpecFlags, build_spec, with_dashes
+from .summary import SHOWN_PLACES
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
-    from ..core.simple import Counted, SimpleLoop
+    from ..core.simple import CountedSpeculator, SimpleLoop
 
 ACCEPTED = "32"  # green
 
@@ -41,7 +41,9 @@ class LoopOptions:
 
     predict: PredictOption = UNLIMITED
     ignore_eos: IgnoreEosOption = False
-    color: Annotated[bool, typer.Option("--color", help="Colour the tokens of drafts.")] = False
+    color: Annotated[bool, typer.Option("--color", help="Colour for accepted draft tokens.")] = (
+        False
+    )
 
 
 @takes_flags
@@ -56,8 +58,8 @@ def speculative_simple(
 ) -> None:
     """The loop of speculative decoding, plain: core/simple.py is one page to read.
 
-    One text, no controller: the first speculator with a draft is heard, drafts are as long as
-    they may be. Writes the same text as generate.
+    One sequence, no controller: the first speculator that has a draft is used, and drafts are as
+    long as allowed. The text is the same as that of generate.
     """
     params = build_params(texts, sampling)
     speculation = build_spec(spec)
@@ -93,7 +95,7 @@ def build_params(texts: LoopOptions, sampling: SamplingOptions) -> GenerateParam
 
 
 def make_loop(runtime: Runtime, output: Output) -> SimpleLoop:
-    """With all kernels compiled."""
+    """Return the loop, with all kernels compiled."""
     from ..core.simple import SimpleLoop
     from ..core.speculation.build import make_speculators
 
@@ -162,7 +164,7 @@ def report(
         f"encoded {rate(n_prompt, loop.prompt_s)}",
         f"decoded {rate(n_written, written_s)}",
         f"n_draft   = {runtime.spec.n_max}",
-        f"n_predict = {n_written}",  # as there: not what was asked for
+        f"n_predict = {n_written}",  # as in llama.cpp: the number generated, not the limit
         f"n_drafted = {n_drafted}",
         f"n_accept  = {n_accepted}",
         f"accept    = {share}",
@@ -179,7 +181,7 @@ def rate(n_tokens: int, seconds: float) -> str:
     return f"{n_tokens:4} tokens in {seconds:8.3f} seconds, speed: {speed:8.3f} t/s"
 
 
-def statistics_line(drafter: Counted) -> str:
+def statistics_line(drafter: CountedSpeculator) -> str:
     """Calls of begin, draft and accept; per place, of all drafts; times of the three."""
     n = drafter.n_drafts
     rates = ", ".join(f"{accepted / n:.3f}" for accepted in drafter.by_place[:SHOWN_PLACES])

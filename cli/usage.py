@@ -10,7 +10,7 @@ import typer
 
 from ..core.errors import NextnError
 
-# What every usage error derives from. typer exports `BadParameter` alone; its parent has that
+# The base class of every usage error. typer exports `BadParameter` alone; its parent has that
 # name since typer carries its own parser, and had it when the parser was click's.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
@@ -18,7 +18,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 _N_MAX = "--spec-draft-n-max, or --spec-ngram-mod-n-max for ngram-mod"
 _N_MIN = "--spec-draft-n-min, or --spec-ngram-mod-n-min for ngram-mod"
 _EACH = "of each type its own: --spec-ngram-simple-{0}, --spec-ngram-map-k-{0} and so on"
-# Names that llama.cpp had once, and what took their place.
+# Former names of llama.cpp, and their replacements.
 REMOVED: Final = {
     "--draft": _N_MAX,
     "--draft-n": _N_MAX,
@@ -74,7 +74,7 @@ def whole_word(option: str, argv: list[str]) -> str:
 def long_name_behind_one_dash(opts: list[str], argv: list[str], known: list[str]) -> str | None:
     """`-ngl 99` reads as `-n gl`: blame the option that was meant, not the number 'gl'.
 
-    Only asked about an option that failed to take its value, so `-mfile` and `-n16` are safe.
+    Only called for an option with an invalid value, so `-mfile` and `-n16` are not affected.
     """
     words = (word for word in argv if re.fullmatch(r"-[a-z][a-z-]+", word))
     wrong = (word for word in words if word[:2] in opts and word not in known)
@@ -82,7 +82,7 @@ def long_name_behind_one_dash(opts: list[str], argv: list[str], known: list[str]
 
 
 def failure_line(error: Exception) -> str:
-    """What went wrong, for a person: known failures as they are, bugs with the way to report."""
+    """Return one line for the user: known failures as they are, bugs with a hint to --debug."""
     match error:
         case NextnError():
             return str(error)

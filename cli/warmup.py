@@ -12,16 +12,16 @@ import typer
 
 from ..core.errors import ModelError
 from .flags import takes_flags
-from .loading import open_runtime, warm_up
-from .options import ModelArgument, PlaceOptions, VoiceOptions
+from .open_model import open_runtime, warm_up
 from .output import Output
+from .shared_options import ModelArgument, PlaceOptions, VoiceOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class Compiling(Output):
-    """Counts what it reports, and measures it."""
+    """Counts the kernels that are compiled, and the seconds that this takes."""
 
     n_kernels = 0
     seconds = 0.0
@@ -58,8 +58,8 @@ class ClearOptions:
         bool,
         typer.Option(
             "--clear", callback=clear, is_eager=True,
-            help="Remove all compiled kernels, and what --repack-cache has kept of all files; "
-            "then end.",
+            help="Removal of all compiled kernels and of all weights kept by --repack-cache, "
+            "without a warm-up.",
         ),
     ] = False  # fmt: skip
 
@@ -78,18 +78,18 @@ def warmup(
     with open_runtime(models.model, place, output) as runtime:
         warm_up(runtime, output)
         device, repacked = runtime.device, runtime.backend.repacked_path
-    _say_compiled(device, place, output)
+    _print_compiled(device, place, output)
     if place.repack_cache:
-        _say_kept(repacked, output)
+        _print_kept(repacked, output)
 
 
-def _say_kept(repacked: Path | None, output: Output) -> None:
-    if repacked is None:  # why was said when it was tried
+def _print_kept(repacked: Path | None, output: Output) -> None:
+    if repacked is None:  # the reason was printed before
         raise ModelError(f"the repacked weights could not be kept in {_repack_folder()}")
     output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")
 
 
-def _say_compiled(device: str, place: PlaceOptions, output: Compiling) -> None:
+def _print_compiled(device: str, place: PlaceOptions, output: Compiling) -> None:
     if device.startswith("cuda"):
         output.line(f"not compiled ahead: --device {place.device} compiles at a kernel's first use")
         return

@@ -23,17 +23,17 @@ N_BEST: Final = 5  # tokens of a row that are kept
 CHECKING: Final = "checking against plain decoding"
 _REPORT_EVERY: Final = 16  # tokens
 
-Best = tuple[tuple[int, float], ...]  # tokens and their logits, best first
+BestTokens = tuple[tuple[int, float], ...]  # tokens and their logits, best first
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AuditedRow:
     """A token of the text, and what it was picked from."""
 
     token: int
     source: str
     digest: bytes  # of all logits
-    best: Best
+    best: BestTokens
 
     @property
     def margin(self) -> float:
@@ -41,27 +41,27 @@ class Row:
         return self.best[0][1] - self.best[1][1] if len(self.best) > 1 else 0.0
 
 
-class Witness:
-    """To be told of every row (`RowObserver`)."""
+class RowRecorder:
+    """Records every row that the runtime reports (a `RowObserver`)."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[AuditedRow] = []
 
     def __call__(self, token: int, source: str, output: HostOutput, row: int) -> None:
         logits = output.logits[row]
         maxima = None if output.maxima is None else output.maxima[row]
         ids = best_rows(logits, min(N_BEST, logits.size), maxima)
         best = tuple(zip(ids.tolist(), logits[ids].tolist(), strict=True))
-        self.rows.append(Row(token, source, sha256(logits).digest(), best))
+        self.rows.append(AuditedRow(token, source, sha256(logits).digest(), best))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first one. A text that has ended there has no row."""
+    """The first difference. A text that has ended there has no row."""
 
     place: int  # tokens of the text before it
-    written: Row | None
-    plain: Row | None
+    written: AuditedRow | None
+    plain: AuditedRow | None
 
     @property
     def same_token(self) -> bool:
@@ -91,14 +91,17 @@ class Verdict:
 
 
 def audit(
-    runtime: Runtime, prompt: str | Sequence[int], params: GenerateParams, written: Sequence[Row]
+    runtime: Runtime,
+    prompt: str | Sequence[int],
+    params: GenerateParams,
+    written: Sequence[AuditedRow],
 ) -> Verdict:
-    """Write it again, plainly, as far as the texts agree."""
-    witness, n = Witness(), 0
-    for event in runtime.generate(prompt, params, plainly=True, on_row=witness):
+    """Generate the text again without speculation, as far as both agree."""
+    recorder, n = RowRecorder(), 0
+    for event in runtime.generate(prompt, params, plainly=True, on_row=recorder):
         if event.token == NO_TOKEN:
             break
-        if difference := _compare(n, written, witness.rows):
+        if difference := _compare(n, written, recorder.rows):
             return Verdict(n, difference)
         n += 1
         if n % _REPORT_EVERY == 0:
@@ -107,7 +110,9 @@ def audit(
     return Verdict(n, None if n == len(written) else Difference(n, written[n], None))
 
 
-def _compare(place: int, written: Sequence[Row], plain: Sequence[Row]) -> Difference | None:
+def _compare(
+    place: int, written: Sequence[AuditedRow], plain: Sequence[AuditedRow]
+) -> Difference | None:
     ours, theirs = written[place] if place < len(written) else None, plain[place]
     found = Difference(place, ours, theirs)
     return None if found.same_token and found.same_logits else found

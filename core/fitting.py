@@ -1,4 +1,4 @@
-"""Does it fit: a model, its state and what its steps work with, before any of it is read."""
+"""Whether a model, its state and its workspace fit into memory, before any weight is read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .gguf.reader import GgufFile
     from .models.weights import Demand
 
-CHECKPOINTS: Final = 2  # per sequence: one where prompts part, one where a text ended
-LEAST_CONTEXT: Final = 512  # below which a context that nobody asked for is no help
+CHECKPOINTS: Final = 2  # per sequence: one where prompts diverge, one at the end
+LEAST_CONTEXT: Final = 512  # tokens; a default context is not made shorter
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ def fitting_context(
     *,
     may_shrink: bool,
 ) -> int:
-    """The context that was asked for, or as much of it as fits if it `may_shrink`.
+    """Return the context length in tokens: `length`, or what fits of it if it `may_shrink`.
 
-    What does not fit is refused before the weights are read: a machine that swaps, or kills, says
-    less than one line.
+    Raises before the weights are read, because a machine that swaps or kills the process gives no
+    reason.
     """
     shape = demand.model.state_shape
     if available is None:
@@ -69,7 +69,7 @@ def fitting_context(
 
 
 def _longest(demand: Demand, backend: Backend, length: int, left: int) -> int:
-    """The longest context below this one that fits, in whole pages; 0: none."""
+    """Return the longest shorter context that fits, in tokens of whole pages; 0 if none fits."""
     fitting, too_many = 0, -(-length // PAGE_LEN)
     while too_many - fitting > 1:
         n_pages = (fitting + too_many) // 2
@@ -84,7 +84,7 @@ def _longest(demand: Demand, backend: Backend, length: int, left: int) -> int:
 
 
 def working_of(demands: Sequence[Demand], sizes: StateSizes) -> Working:
-    """Of models that run one after the other, each with memory of its own."""
+    """Return the workspace of models that run in turn, each with memory of its own."""
     each = [demand.working(sizes, PREFILL_CHUNK) for demand in demands]
     return Working(
         sum(one.scratch for one in each),

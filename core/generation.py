@@ -1,4 +1,4 @@
-"""What a generation is asked for, and what comes out of it, token by token."""
+"""The parameters of a generation, its events token by token, and its statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP: Final = "stop"  # a stop string came up
 CANCELLED: Final = "cancelled"
 ERROR: Final = "error"
 
-TARGET: Final = "target"  # the source of tokens that nobody had drafted
+TARGET: Final = "target"  # the source of tokens that were not drafted
 NO_TOKEN: Final = -1
 
 
@@ -26,17 +26,17 @@ class GenerateParams:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None: until the model ends the text or the context is full
     stop: tuple[str, ...] = ()  # the text ends before the first of these
-    logprobs: int | None = None  # so many alternatives per token; 0: only its own; None: none
-    after_sampling: bool = False  # these are of what tokens are drawn from, behind all samplers
+    logprobs: int | None = None  # alternatives per token; 0: only its own; None: none
+    after_sampling: bool = False  # log-probabilities after all samplers, not before
     ignore_eos: bool = False  # go on when the model ends the text
     grammar: str | None = None  # GBNF that the text has to follow
     json_schema: str | None = None  # JSON text of a schema that it has to follow
-    forms: str | None = None  # of which it has to follow one: see `sampling.forms`
-    with_rejected: bool = False  # events tell what was drafted in place of their token
-    owner: str = ""  # whose text it is: what one owner wrote is not drafted for another
-    reuse: bool = True  # begin with what other texts left in the cache
-    spec: TextSpec = BY_DEFAULT  # what it wants of the speculators that there are
-    thinking_spec: TextSpec | None = None  # the same while it thinks; None: no difference
+    forms: str | None = None  # alternatives, one of which it has to follow: see `sampling.forms`
+    with_rejected: bool = False  # events list the draft tokens that were rejected
+    owner: str = ""  # n-grams of one owner are not drafted for another
+    reuse: bool = True  # start from the prefix cache
+    spec: TextSpec = BY_DEFAULT  # the choice among the speculators that are loaded
+    thinking_spec: TextSpec | None = None  # the same during thinking; None: as `spec`
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
@@ -55,7 +55,7 @@ class GenerateParams:
 
     @property
     def is_restricted(self) -> bool:
-        """Some texts are not allowed."""
+        """Whether a grammar, a schema or forms restrict the text."""
         return (self.grammar, self.json_schema, self.forms) != (None, None, None)
 
 
@@ -70,13 +70,13 @@ class Event(NamedTuple):
     # Natural logarithm, under the model's own distribution, or with `after_sampling` under that
     # from which the token was drawn (-inf: it was kept by a rule that is lossy).
     logprob: float | None = None
-    source: str = TARGET  # who proposed the token
+    source: str = TARGET  # the drafter of the token, or TARGET
     stop_reason: str | None = None
     top_logprobs: tuple[tuple[int, float], ...] = ()  # the best tokens and theirs, best first
     stop_string: str | None = None  # the one that came up
     sequence: int = 0  # `Sequence.id`, where several are running
     error: NextnError | None = None  # why it failed
-    rejected: tuple[int, ...] = ()  # what was drafted instead, if that was asked for
+    rejected: tuple[int, ...] = ()  # draft tokens in its place, with `with_rejected`
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Stats:
     prompt_ms: float = 0.0  # from the start of work on it to its last row
     predicted_n: int = 0
     predicted_ms: float = 0.0
-    cached_n: int = 0  # tokens of the prompt that another text had left in the cache
+    cached_n: int = 0  # tokens of the prompt that were in the prefix cache
     steps: int = 0  # passes of the model that made tokens
     drafts: int = 0  # of these, those that had a draft
     accept_mode: str = "match"  # which draft tokens were kept, see `Acceptance`
@@ -158,5 +158,5 @@ _PRINTED: Final = (
 
 
 def rate(n: int, milliseconds: float) -> float:
-    """So many in a second."""
+    """Return the number per second."""
     return 1000 * n / milliseconds if milliseconds > 0 else 0.0

@@ -1,10 +1,11 @@
-"""A loaded model, ready to be asked: `load`, then `logits` or `generate`."""
+"""A loaded model: `load_runtime`, then `logits` or `generate`."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Tokens
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,7 @@ from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import Piece, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
-from .engine.sequence import RowObserver
-from .engine.sequence import Sequence as Text
+from .engine.sequence import RowObserver, Sequence
 from .errors import ConfigError, ModelError
 from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
@@ -29,7 +29,9 @@ from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
 from .models.base import Model
 from .models.weights import Demand
+from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
+from .ranks.load import load_ranked, on_several, open_ranks
 from .speculation.build import build_speculator
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
 from .speculation.drafters.draft_model_state import draft_sizes
@@ -43,14 +45,14 @@ from .state.host_memory import available_memory
 from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
 from .tokenizer import Tokenizer, load_tokenizer
 
-DEFAULT_CONTEXT: Final = 8192  # tokens, if the model allows as many and nothing else is asked for
+DEFAULT_CONTEXT: Final = 8192  # tokens, where neither the model nor the caller sets less
 PROMPT_ROWS = 512  # rows of one step of `logits`
-_HOST_DEVICES: Final = ("cpu", "torch:cpu")  # whose arrays are in this process's memory
+_HOST_DEVICES: Final = ("cpu", "torch:cpu")  # backends with arrays in host memory
 
-Progress = Callable[[str, float], None]  # what is being done, and the fraction that is done
+Progress = Callable[[str, float], None]  # stage, and the fraction of it that is done
 
 
-def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
+def load_runtime(  # noqa: PLR0913 - keyword options of the user
     path: str | Path,
     device: str = "auto",
     *,
@@ -63,8 +65,8 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
     draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Open, check and prepare a GGUF file. `device` as on the command line; `draft`: the file of a
-    draft model, or of an MTP head."""
+    """Return a runtime of a GGUF file, checked and loaded. `device` is as on the command line,
+    `n_ctx` in tokens, `draft` the file of a draft model or of an MTP head."""
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
     devices = each_device(device)
@@ -82,16 +84,12 @@ def load_runtime(  # noqa: PLR0913 - what a user may say, each by its name
         if repack_cache:
             raise ConfigError(f"--repack-cache is for --device cpu, not {device}")
         check_devices(devices)
-        from .ranks.load import open_ranks
-
         runtime = load(open_ranks(devices, kv_types, device))
     else:
         backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
         try:
             runtime = load(backend)
         except OneIsTooSmallError as error:
-            from .ranks.load import on_several
-
             runtime = on_several(error, kv_types, load)
     runtime.stats.load_ms = runtime.load_ms = 1000 * (time.perf_counter() - start)
     return runtime
@@ -128,11 +126,8 @@ def _build(
     with_nextn: bool,
     reserve: int,
 ) -> tuple[Model, int]:
-    """The model and its context length. `reserve`: bytes that a draft model is going to take."""
+    """Return the model and its context length in tokens. `reserve`: bytes for a draft model."""
     if backend.n_ranks > 1:
-        from .ranks.backend import RankedBackend
-        from .ranks.load import load_ranked
-
         assert isinstance(backend, RankedBackend)
 
         def sizes(model: Model) -> StateSizes:
@@ -175,14 +170,14 @@ class Runtime:
         n_ctx: int,
         spec: SpecOptions = NO_SPECULATION,
         draft: LoadedModel | None = None,
-        demands: Sequence[Demand] = (),
+        demands: Iterable[Demand] = (),
     ) -> None:
-        """`demands`: of the model, and of what was loaded beside it.
+        """`demands`: the memory needs of the model and of the draft model.
 
-        Refused with a ConfigError if the state of one sequence does not fit into memory.
+        Raises ConfigError if the state of one sequence does not fit into memory.
         """
         self.file, self.model, self.backend, self.spec = file, model, backend, spec
-        self.draft, self._demands = draft, demands
+        self.draft, self._demands = draft, tuple(demands)
         self.tokenizer, self.n_ctx = tokenizer, n_ctx
         self.load_ms = 0.0
         self.stats = Stats()  # of the latest generation
@@ -200,7 +195,7 @@ class Runtime:
 
     @cached_property
     def token_counts(self) -> TokenCounts:
-        """Of what this model writes; kept between runs when this is closed."""
+        """How often the model generates each token; saved on `close` for later runs."""
         return TokenCounts(self.fingerprint, self.n_vocab)
 
     @property
@@ -217,21 +212,21 @@ class Runtime:
 
     @property
     def spec_types(self) -> tuple[str, ...]:
-        """Who drafts, in the order of precedence."""
+        """The drafters, in the order of precedence."""
         return resolve_types(self.setting(1))
 
     def setting(self, n_slots: int) -> Setting:
-        """What speculators for `n_slots` sequences at once are made from."""
+        """Return what speculators for `n_slots` sequences at once are made from."""
         target = LoadedModel(self.file, self.model, self.tokenizer)
         return Setting(
             self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts
         )
 
     def plan(self, n_slots: int, cache_ram: int | None = None) -> Budget:
-        """What `n_slots` sequences at once take; ConfigError if that is not there.
+        """Return the memory that `n_slots` sequences at once need; ConfigError if it is not free.
 
-        `cache_ram`: bytes beside that for what texts leave to later ones; None: what contexts do
-        not use, and two states for each.
+        `cache_ram`: further bytes for the prefix cache; None: the cells that contexts do not use,
+        and two checkpoints for each sequence.
         """
         budget = self._plan(n_slots)
         if cache_ram is None:
@@ -260,7 +255,7 @@ class Runtime:
         return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
     def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
-        """An engine with its own state, for as many sequences as `plan` was asked for."""
+        """Return an engine with a state of its own, for the sequences that `budget` is for."""
         return Engine(
             self.model,
             self.backend,
@@ -277,17 +272,17 @@ class Runtime:
         )
 
     def warm_up(self) -> Engine:
-        """Make the engine now, with all kernels compiled, instead of at the first generation."""
+        """Make the engine now, with all kernels compiled, not at the first generation."""
         if self._engine is None:
             self._engine = self.ready_engine(self.budget)
         return self._engine
 
     def ready_engine(self, budget: Budget) -> Engine:
-        """An engine that speculates as asked for, with all kernels compiled."""
+        """Return an engine that speculates by `self.spec`, with all kernels compiled."""
         return self.new_engine(budget, build_speculator(self.setting(budget.sizes.n_slots)))
 
-    def logits(self, token_ids: Sequence[int]) -> Floats:
-        """Logits of every row of one fresh sequence, (T, V)."""
+    def logits(self, token_ids: Tokens[int]) -> Floats:
+        """Return the logits of every row of one fresh sequence, (T, V)."""
         check_tokens(token_ids, self.n_vocab)
         n_rows = min(PROMPT_ROWS, len(token_ids))
         pages = range(-(-len(token_ids) // PAGE_LEN))
@@ -298,7 +293,7 @@ class Runtime:
         rows = []
         for first in range(0, len(token_ids), n_rows):
             tokens = token_ids[first : first + n_rows]
-            # After the first piece one row is pending, and it holds.
+            # After the first piece one accepted row is pending.
             piece = Piece(
                 tokens, first, pages, n_pending_accepted=int(first > 0), n_out=len(tokens)
             )
@@ -307,16 +302,16 @@ class Runtime:
 
     def generate(
         self,
-        prompt: str | Sequence[int],
+        prompt: str | Tokens[int],
         params: GenerateParams | None = None,
         *,
         plainly: bool = False,
         on_row: RowObserver | None = None,
     ) -> Iterator[Event]:
-        """Tokens as they are made. Closing the iterator ends the generation.
+        """Yield tokens as they are made. Closing the iterator ends the generation.
 
-        `plainly`: without speculation and with nothing reused; other texts must have ended, for
-        their state is given up. `on_row` is shown the logits of every token.
+        `plainly`: without speculation and without the prefix cache; other generations must have
+        ended, because their state is freed. `on_row` is called with the logits of every token.
         """
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(tokens, self.n_vocab, self.n_ctx)
@@ -348,7 +343,7 @@ class Runtime:
         on_row: RowObserver | None,
     ) -> Iterator[Event]:
         if plainly:
-            self._drop_engine()  # one state at a time is what the memory was planned for
+            self._drop_engine()  # memory was planned for one state at a time
         engine = self.new_engine(self.budget) if plainly else self.warm_up()
         sequence = engine.add(prompt, params)
         sequence.on_row = on_row
@@ -376,7 +371,7 @@ class Runtime:
             self._engine = None
             self.token_counts.save()
 
-    def _report_prompt(self, sequence: Text) -> None:
+    def _report_prompt(self, sequence: Sequence) -> None:
         if sequence.state is not None and sequence.n_prompt > (
             self.backend.prompt_chunk or PREFILL_CHUNK
         ):
@@ -384,7 +379,7 @@ class Runtime:
             self.backend.report("reading the prompt", fraction)
 
     def _step(self, engine: Engine) -> None:
-        # Somebody else's text may be half read: what is made of it meanwhile waits for them.
+        # Events of other generations wait in their inboxes until their iterators are advanced.
         for event in engine.step():
             if event.sequence in self._inboxes:
                 self._inboxes[event.sequence].append(event)
@@ -397,9 +392,9 @@ def _available_for(backend: Backend) -> int | None:
 
 
 def _available_beside(backend: Backend) -> int | None:
-    """The weights that are loaded not counted."""
+    """Return the bytes that are free beside the loaded weights; None if unknown."""
     available = _available_for(backend)
-    if available is not None:  # those in a mapped file are free memory in the system's eyes
+    if available is not None:  # the system counts pages of a mapped file as free
         available = max(0, available - backend.mapped_bytes)
     return available
 
@@ -412,9 +407,9 @@ def _load_draft(
     n_ctx: int,
     demands: list[Demand],
 ) -> LoadedModel | None:
-    """Refused if it does not fit beside the target and the state of one sequence.
+    """Return the draft model; raises if it does not fit beside the target and one sequence's state.
 
-    What it takes comes to the `demands` that there are.
+    Its memory needs are appended to `demands`.
     """
     sizes = sizes_of(n_ctx, 1)
 

@@ -1,21 +1,21 @@
-"""Speculative decoding on one page: one text, no engine, no controller.
+"""Speculative decoding on one page: one sequence, no engine, no controller.
 
 A model that writes token by token reads all of its weights for each of them, and reading is what
-takes the time: a pass over five tokens is hardly slower than a pass over one. So somebody cheap
-guesses how the text goes on, and the model reads the newest token and the whole guess, the
+takes the time: a pass over five tokens is hardly slower than a pass over one. So a cheap drafter
+proposes how the text continues, and the model reads the newest token and the whole proposal, the
 *draft*, in one pass:
 
     rows of the pass     the   quick  brown  cat
     what the model says  quick brown  fox    ...
                          ok    ok     no: "fox" it is
 
-Behind each row the model says what it would write there. Where that is the next token of the
-draft, the draft was right; the first word that differs is the model's own, and it is text too. So
-every pass brings one token more than the draft had right, and not one that the model would not
-have written without a draft: the same seed gives the same text.
+Each row of the pass yields the token that the model would write next. Where that equals the next
+token of the draft, the draft token is accepted; the first token that differs is the model's own,
+and it belongs to the text too. So every pass adds one token more than were accepted, and each is
+the token that the model would have written without a draft: the same seed gives the same text.
 
-`core/engine` does the same for many texts at once, with a controller that chooses how long drafts
-are; the speculators are those of `core/speculation`.
+`core/engine` does the same for many sequences at once, with a controller that chooses the length
+of drafts; the speculators are those of `core/speculation`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from .state.store import SequenceState, StateStore
 
 PROMPT_ROWS: Final = 256  # of one pass over a part of the prompt
 LONGEST_DRAFT: Final = WINDOW - 1  # a recurrent model can take back no more
-THE_TEXT: Final = 0  # speculators know texts by number; here is only one
+SEQUENCE_ID: Final = 0  # speculators know sequences by number; here is only one
 
 
 class SimpleLoop:
     def __init__(
         self, model: Model, backend: Backend, speculators: Sequence[Speculator], n_ctx: int
     ) -> None:
-        """The first of the speculators that has a draft is listened to."""
-        self.drafters = [Counted(speculator) for speculator in speculators]
-        # The model's memory of a text: keys and values of attention, states of recurrent layers.
+        """The draft of the first speculator that has one is verified."""
+        self.drafters = [CountedSpeculator(speculator) for speculator in speculators]
+        # The state of a sequence: keys and values of attention, states of recurrent layers.
         sizes = StateSizes(n_ctx)
         reruns_last = any(speculator.reruns_last for speculator in speculators)
         self.store = StateStore(
@@ -64,11 +64,11 @@ class SimpleLoop:
     def write(
         self, prompt: Sequence[int], sampler: Sampler, n_predict: int, ends: Collection[int]
     ) -> Iterator[tuple[int, str]]:
-        """Tokens and who proposed them: `n_predict`, or fewer if one of `ends` is written."""
+        """Yield tokens and their sources: `n_predict`, or fewer if one of `ends` is written."""
         text = list(prompt)
         full = len(text) + n_predict
         state = self.store.open(prompt, max_cells=full - 1)  # the last token is never read
-        assert state is not None, "there is room for one text"
+        assert state is not None, "there is room for one sequence"
         sampler.begin(prompt)
         try:
             self._read_prompt(text, state)
@@ -78,10 +78,10 @@ class SimpleLoop:
                     yield token, source
         finally:
             for drafter in self.drafters:
-                drafter.speculator.end(THE_TEXT)
+                drafter.speculator.end(SEQUENCE_ID)
 
     def close(self) -> None:
-        """No more texts."""
+        """End all speculators."""
         for drafter in self.drafters:
             drafter.speculator.close()
 
@@ -115,53 +115,55 @@ class SimpleLoop:
             n_picked += 1
         n_right = n_picked - 1  # the last one is the model's own, or the end
 
-        # 4. Take back what was wrong, by counting: cells behind the rows that hold are dead, and
-        #    recurrent states are made again from as many of the updates that were kept.
+        # 4. Drop the rejected rows by counting: cells after the accepted rows are free again, and
+        #    recurrent states are computed again from that many of the stored updates.
         state.advance(len(rows), n_valid=n_picked)
 
-        # 5. Let everybody learn from it.
-        self._tell(StepResult(step, output, [THE_TEXT], [n_picked], 1000 * seconds))
+        # 5. Report the step to every drafter.
+        self._observe(StepResult(step, output, [SEQUENCE_ID], [n_picked], 1000 * seconds))
         if author is not None:
             author.count(len(draft.tokens), n_right)
             for drafter in self.drafters:
                 drafter.settle(n_right, mine=drafter is author)
 
     def _read_prompt(self, text: list[int], state: SequenceState) -> None:
-        """All of it but the last token: that is the first row of the first pass."""
+        """Read all of the prompt but its last token, which is the first row of the first round."""
         began_at = perf_counter()
         for drafter in self.drafters:
-            drafter.begin(SequenceStart(THE_TEXT, text, state))
+            drafter.begin(SequenceStart(SEQUENCE_ID, text, state))
         for first in range(0, len(text) - 1, PROMPT_ROWS):
             rows = text[first : min(first + PROMPT_ROWS, len(text) - 1)]
             step, output = self._pass(state, rows, n_out=0)
             state.advance(len(rows), len(rows))
-            self._tell(StepResult(step, output, [THE_TEXT], [len(rows)]))
+            self._observe(StepResult(step, output, [SEQUENCE_ID], [len(rows)]))
         self.prompt_s = perf_counter() - began_at
 
     def _pass(self, state: SequenceState, rows: list[int], n_out: int) -> tuple[Step, HostOutput]:
-        """The model reads `rows` and says what comes after each of the last `n_out`."""
+        """Run the model over `rows`; the output has logits for the last `n_out` of them."""
         self._rows.begin()
         self._rows.add(state, rows, n_out)
         step = self._rows.step()
         return step, self._run(step)
 
-    def _draft(self, text: list[int], sampler: Sampler, room: int) -> tuple[Draft, Counted | None]:
-        """A draft and who made it; nobody, if there is no room or no idea."""
+    def _draft(
+        self, text: list[int], sampler: Sampler, room: int
+    ) -> tuple[Draft, CountedSpeculator | None]:
+        """Return a draft and its drafter; an empty draft and None where there is none."""
         longest = min(room, LONGEST_DRAFT)
         if longest > 0:
             for drafter in self.drafters:
-                draft = drafter.propose(DraftRequest(THE_TEXT, text, longest, sampler))
+                draft = drafter.propose(DraftRequest(SEQUENCE_ID, text, longest, sampler))
                 if draft.tokens:
                     return Draft(draft.tokens[:longest], draft.sources[:longest]), drafter
         return Draft(), None
 
-    def _tell(self, seen: StepResult) -> None:
+    def _observe(self, result: StepResult) -> None:
         for drafter in self.drafters:
-            drafter.observe(seen)
+            drafter.observe(result)
 
 
-class Counted:
-    """A speculator, and what it did and took."""
+class CountedSpeculator:
+    """A speculator with counts of its drafts and the seconds that it took."""
 
     def __init__(self, speculator: Speculator) -> None:
         self.speculator, self.name = speculator, speculator.name
@@ -171,30 +173,30 @@ class Counted:
         self.by_place: list[int] = []  # accepted tokens, by place in the draft
         self.begin_s = self.draft_s = self.learn_s = 0.0
 
-    def begin(self, opening: SequenceStart) -> None:
+    def begin(self, start: SequenceStart) -> None:
         began_at = perf_counter()
-        self.speculator.begin(opening)
+        self.speculator.begin(start)
         self.begin_s += perf_counter() - began_at
 
-    def propose(self, ask: DraftRequest) -> Draft:
+    def propose(self, request: DraftRequest) -> Draft:
         began_at = perf_counter()
-        (draft,) = self.speculator.propose([ask])
+        (draft,) = self.speculator.propose([request])
         self.draft_s += perf_counter() - began_at
         self.n_calls += 1
         return draft
 
-    def observe(self, seen: StepResult) -> None:
+    def observe(self, result: StepResult) -> None:
         began_at = perf_counter()
-        self.speculator.observe(seen)
+        self.speculator.observe(result)
         self.learn_s += perf_counter() - began_at
 
     def settle(self, n_right: int, *, mine: bool) -> None:
         began_at = perf_counter()
-        self.speculator.settle(THE_TEXT, n_right, mine=mine)
+        self.speculator.settle(SEQUENCE_ID, n_right, mine=mine)
         self.learn_s += perf_counter() - began_at
 
     def count(self, n_drafted: int, n_right: int) -> None:
-        """Of a draft of its own."""
+        """Add one draft of this speculator to the counts."""
         self.n_drafts += 1
         self.n_accepted_drafts += n_right > 0
         self.n_drafted += n_drafted

@@ -10,8 +10,8 @@ import typer
 
 from ...core.errors import ConfigError
 from ..flags import takes_flags
-from ..options import VoiceOptions
 from ..output import Output
+from ..shared_options import VoiceOptions
 from .writing import (
     ForceOption,
     JsonOption,

@@ -13,9 +13,9 @@ import typer
 from ...core.errors import NextnError
 from ..auditing import difference_line
 from ..flags import takes_flags
-from ..loading import open_runtime
-from ..options import PlaceOptions, VoiceOptions
+from ..open_model import open_runtime
 from ..output import Output, one_line, print_error
+from ..shared_options import PlaceOptions, VoiceOptions
 from .writing import cleared, size
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..flags import takes_flags
-from ..options import VoiceOptions
 from ..output import Output
+from ..shared_options import VoiceOptions
 from .writing import HeadedFileOptions, OutOptions, finish, quoted, size, writing
 
 

@@ -11,8 +11,8 @@ import typer
 
 from ...core.errors import ConfigError
 from ..flags import SectionedCommand, takes_flags
-from ..options import VoiceOptions
 from ..output import Output
+from ..shared_options import VoiceOptions
 from .inspect_text import metadata_lines, report_lines, tensor_line
 from .writing import RevisionOption
 

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import typer
 
 from ..flags import takes_flags
-from ..options import VoiceOptions
 from ..output import Output
+from ..shared_options import VoiceOptions
 from .writing import OutOptions, finish, quoted, size, writing
 
 

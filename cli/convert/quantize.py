@@ -12,8 +12,8 @@ import typer
 
 from ...core.errors import ConfigError
 from ..flags import takes_flags
-from ..options import VoiceOptions
 from ..output import Output
+from ..shared_options import VoiceOptions
 from . import quantize_report as reports
 from .writing import ForceOption, SplitOption, ThreadsOption, read_size, writing
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...core.audit import Verdict, Witness, audit
+from ...core.audit import RowRecorder, Verdict, audit
 from ...core.generation import NO_TOKEN, GenerateParams, Stats
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
@@ -76,10 +76,10 @@ def _over(runtime: Runtime, spec: SpecOptions) -> Runtime:
 
 def _try(runtime: Runtime, name: str, prompt: list[int], params: GenerateParams) -> Trial:
     runtime.warm_up()
-    witness = Witness()
-    for event in runtime.generate(prompt, params, on_row=witness):
+    recorder = RowRecorder()
+    for event in runtime.generate(prompt, params, on_row=recorder):
         if event.token == NO_TOKEN:
             break
     stats = runtime.stats
-    verdict = audit(runtime, prompt, params, witness.rows)  # gives up the speculating engine
+    verdict = audit(runtime, prompt, params, recorder.rows)  # gives up the speculating engine
     return Trial(name, verdict, stats, runtime.stats)

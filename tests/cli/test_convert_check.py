@@ -97,13 +97,13 @@ def test_a_broken_rule(tmp_path: Path, capsys: Capture) -> None:
 def test_a_text_that_is_not_the_same(
     tiny: Tiny, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Lying(auditing.Witness):
+    class Lying(auditing.RowRecorder):
         def __call__(self, token: int, source: str, output: Any, row: int) -> None:
             super().__call__(token + (len(self.rows) == 7), source, output, row)
 
     from nextn.convert.verify import trial
 
-    monkeypatch.setattr(trial, "Witness", Lying)
+    monkeypatch.setattr(trial, "RowRecorder", Lying)
     assert check(str(tiny("qwen3").path), "-n", "12") == 1
     shown = capsys.readouterr()
     assert "FAILED: ngram-mod is not lossless: token 7 is " in shown.out

@@ -246,7 +246,7 @@ def test_files_that_cannot_be_a_prompt(spec: Run, tmp_path: Path) -> None:
 def test_a_file_that_never_ends(flag: str, spec: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/dev/zero").exists():
         pytest.skip("there is no /dev/zero")
-    monkeypatch.setattr("nextn.cli.prompt.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("nextn.cli.prompt_source.MAX_BYTES", 1 << 20)
     done = spec(*GENERATE, *(() if flag == "-f" else ("hi",)), flag, "/dev/zero")
     assert done.returncode == 1
     assert done.stderr == "spec: error: /dev/zero: it has more than 1 MiB\n"

@@ -25,7 +25,6 @@ import psutil
 import pytest
 from support.serving import Client
 
-from nextn.cli.options import PlaceOptions
 from nextn.cli.scale_options import (
     MAX_REPLICAS,
     ScaleOptions,
@@ -33,6 +32,7 @@ from nextn.cli.scale_options import (
     gpus_of,
     place_in_replica,
 )
+from nextn.cli.shared_options import PlaceOptions
 
 REAL = [sys.executable, "-c", "from nextn.cli.start import main; main()"]
 Run = Callable[..., subprocess.CompletedProcess[str]]

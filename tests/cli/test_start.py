@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# Whoever imports the named module gets an interrupt, as from a terminal.
+# The import of the named module raises an interrupt, as from a terminal.
 INTERRUPTED = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,14 +17,17 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 from nextn.cli.start import main
-sys.argv = ["spec", "--version"]
+sys.argv = ["spec", {command!r}, "--help"]
 main()
 """
 
 
-@pytest.mark.parametrize("name", ["typer", "nextn.cli.generate", "nextn.cli.warmup"])
-def test_an_interrupted_import_leaves_no_traceback(name: str) -> None:
-    program = INTERRUPTED.format(name=name)
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("typer", "warmup"), ("nextn.cli.generate", "generate"), ("nextn.cli.warmup", "warmup")],
+)
+def test_an_interrupted_import_leaves_no_traceback(name: str, command: str) -> None:
+    program = INTERRUPTED.format(name=name, command=command)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )

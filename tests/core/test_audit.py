@@ -13,7 +13,7 @@ from support.tiny_models import TinyModel
 
 import nextn.core
 from nextn.core import runtime as runtime_module
-from nextn.core.audit import Verdict, Witness, audit
+from nextn.core.audit import RowRecorder, Verdict, audit
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.sequence import Sequence
 from nextn.core.generation import GenerateParams
@@ -37,17 +37,19 @@ def runtime(
         yield loaded
 
 
-def write(runtime: Runtime, params: GenerateParams) -> Witness:
-    witness = Witness()
-    assert list(runtime.generate(PROMPT, params, on_row=witness))
-    return witness
+def write(runtime: Runtime, params: GenerateParams) -> RowRecorder:
+    recorder = RowRecorder()
+    assert list(runtime.generate(PROMPT, params, on_row=recorder))
+    return recorder
 
 
-def check(runtime: Runtime, how: SamplingParams = GREEDY, **more: Any) -> tuple[Witness, Verdict]:
+def check(
+    runtime: Runtime, how: SamplingParams = GREEDY, **more: Any
+) -> tuple[RowRecorder, Verdict]:
     params = GenerateParams(how, max_tokens=N, **more)
-    witness = write(runtime, params)
+    recorder = write(runtime, params)
     assert runtime.stats.draft_n > 0
-    return witness, audit(runtime, PROMPT, params, witness.rows)
+    return recorder, audit(runtime, PROMPT, params, recorder.rows)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,8 @@ def check(runtime: Runtime, how: SamplingParams = GREEDY, **more: Any) -> tuple[
 def test_speculation_changes_nothing(
     runtime: Runtime, how: SamplingParams, more: dict[str, Any]
 ) -> None:
-    witness, verdict = check(runtime, how, **more)
-    assert verdict == Verdict(len(witness.rows), None)
+    recorder, verdict = check(runtime, how, **more)
+    assert verdict == Verdict(len(recorder.rows), None)
     assert verdict.n_tokens > 0
     assert runtime.stats.draft_n == 0  # the second run was a plain one
     assert runtime.stats.cached_n == 0
@@ -74,10 +76,10 @@ def test_speculation_changes_nothing(
 
 
 def test_what_a_witness_keeps(runtime: Runtime) -> None:
-    witness = write(runtime, GenerateParams(GREEDY, max_tokens=N))
-    text = [row.token for row in witness.rows]
+    recorder = write(runtime, GenerateParams(GREEDY, max_tokens=N))
+    text = [row.token for row in recorder.rows]
     logits = runtime.logits([*PROMPT, *text])[len(PROMPT) - 1 : -1]
-    for row, own in zip(witness.rows, logits, strict=True):
+    for row, own in zip(recorder.rows, logits, strict=True):
         order = np.argsort(-own, kind="stable")[:5]
         assert row.best == tuple((int(token), float(own[token])) for token in order)
         assert row.margin == row.best[0][1] - row.best[1][1]
@@ -111,7 +113,7 @@ def test_a_logit_that_differs_in_its_last_bit_is_found(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, token: int
 ) -> None:
     flip = Flip(monkeypatch, runtime, token)
-    witness, verdict = check(runtime)
+    recorder, verdict = check(runtime)
     assert flip.n_flipped == 1
     assert not verdict.is_lossless
     found = verdict.difference
@@ -121,7 +123,7 @@ def test_a_logit_that_differs_in_its_last_bit_is_found(
     assert found.same_token  # the last bit decides nothing here
     assert not found.same_logits
     assert found.place == verdict.n_tokens
-    assert found.written == witness.rows[found.place]
+    assert found.written == recorder.rows[found.place]
     assert found.plain.margin > 0
 
 

@@ -10,8 +10,8 @@ import typer
 
 from ..core.errors import ModelError
 from ..core.tokenizer.chatml import CHATML
-from .options import ChatOptions
-from .prompt import one_of
+from .prompt_source import one_of
+from .shared_options import ChatOptions
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
@@ -22,11 +22,11 @@ _BUILT_IN: Final = {"chatml": CHATML}
 
 @dataclass(frozen=True, slots=True)
 class ChatSetup:
-    """What the command line says about the chat, read and checked before the model loads."""
+    """The chat flags, read and checked before the model loads."""
 
     system: str | None
-    source: str | None  # of a template that is not the file's
-    name: str | None  # of one of the file's
+    source: str | None  # of a template from outside the model file
+    name: str | None  # of a template in the model file
     switches: dict[str, Any]
 
     def start(self, runtime: Runtime) -> Conversation:
@@ -60,7 +60,7 @@ def read_chat(options: ChatOptions) -> ChatSetup | None:
 
 
 def start_renderer() -> None:
-    """The process takes a while to come up: it can do so while the model loads."""
+    """Start the template process early, so that it starts while the model loads."""
     from ..core.tokenizer import ChatTemplate
 
     ChatTemplate("").warm_up()
@@ -86,21 +86,21 @@ def read_switches(text: str | None) -> dict[str, Any]:
 
 @dataclass
 class Conversation:
-    """Messages, the user's and the model's in turn, after the system's if there is one."""
+    """Messages of the user and the model in turn, after the system message if there is one."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     setup: ChatSetup
     messages: list[dict[str, str]] = field(default_factory=list)
 
-    def ask(self, text: str) -> None:
+    def add_question(self, text: str) -> None:
         self.messages.append({"role": "user", "content": text})
 
-    def answer(self, text: str) -> None:
+    def add_answer(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
 
     def take_back(self, role: str) -> bool:
-        """Drop the last message if it is of that role."""
+        """Drop the last message if it has that role, and return whether it had."""
         is_there = bool(self.messages) and self.messages[-1]["role"] == role
         if is_there:
             self.messages.pop()
@@ -110,7 +110,7 @@ class Conversation:
         self.messages.clear()
 
     def prompt(self) -> list[int]:
-        """The whole conversation: the engine knows the beginning from last time."""
+        """Return the tokens of the whole conversation; the prefix cache has its beginning."""
         from ..core.tokenizer.chat_template import prompt_tokens, spelling
 
         tokenizer, messages = self.tokenizer, list(self.messages)

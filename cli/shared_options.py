@@ -1,4 +1,4 @@
-"""Every flag that more than one command has, or will have, defined once.
+"""Every flag that more than one command has, defined once.
 
 Names follow llama.cpp. `sampling_options` has those of the samplers.
 """
@@ -17,11 +17,14 @@ PredictOption = Annotated[
     int,
     typer.Option(
         "--predict", "--n-predict", "-n", metavar="N",
-        help="Tokens to generate; -1 goes on until the model stops or the context is full.",
+        help="Maximum number of tokens; -1: until the model ends the text or the context is full.",
     ),
 ]  # fmt: skip
 IgnoreEosOption = Annotated[
-    bool, typer.Option("--ignore-eos", help="Never let the model end the text.")
+    bool,
+    typer.Option(
+        "--ignore-eos", help="No end by the model: end-of-text tokens are never generated."
+    ),
 ]
 
 
@@ -30,16 +33,19 @@ class PromptOptions:
     SECTION: ClassVar = "Prompt"
 
     prompt_argument: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="The prompt, or - for standard input.")
+        str | None, typer.Argument(metavar="PROMPT", help="Prompt text, or - for standard input.")
     ] = None
     prompt: Annotated[
-        str | None, typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt, or -.")
+        str | None,
+        typer.Option(
+            "--prompt", "-p", metavar="TEXT", help="Prompt text, or - for standard input."
+        ),
     ] = None
     file: Annotated[
         Path | None,
         typer.Option(
             "--file", "-f", metavar="FILE",
-            help="Read the prompt from a file (its last newline goes).",
+            help="File with the prompt; one final newline is removed.",
         ),
     ] = None  # fmt: skip
 
@@ -56,7 +62,7 @@ class ModelOptions:
         Path | None,
         typer.Option(
             "--model", "-m", metavar="FILE",
-            help="The model: a GGUF file. Without it, a small one of Python code that is bundled.",
+            help="Model file, GGUF; the bundled model of Python code if not given.",
         ),
     ] = None  # fmt: skip
 
@@ -65,7 +71,7 @@ class ModelOptions:
 class ModelArgument:
     SECTION: ClassVar = "Model"
 
-    model: Annotated[Path, typer.Argument(metavar="FILE", help="The model: a GGUF file.")]
+    model: Annotated[Path, typer.Argument(metavar="FILE", help="Model file, GGUF.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ class PlaceOptions:
         str,
         typer.Option(
             "--device", metavar="NAME",
-            help="Where to compute: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N]. "
+            help="Device for all computations: cpu, cuda[:N], torch, torch:mps or torch:cuda[:N]. "
             "cuda:0,1 or cuda:0-3 share the layers, as cuda does where one GPU is too small.",
         ),
     ] = "cpu"  # fmt: skip
@@ -84,34 +90,34 @@ class PlaceOptions:
         int,
         typer.Option(
             "--ctx-size", "-c", metavar="N", min=0,
-            help="Context length; 0 takes the model's own, but no more than 8192.",
+            help="Context length in tokens; 0: the model's own, at most 8192.",
         ),
     ] = 0  # fmt: skip
     threads: Annotated[
         int | None,
         typer.Option(
             "--threads", "-t", metavar="N", min=1,
-            help="Threads of --device cpu; as many as there are cores unless given.",
+            help="Number of threads of --device cpu; the number of cores if not given.",
         ),
     ] = None  # fmt: skip
     repack_cache: Annotated[
         bool,
         typer.Option(
             "--repack-cache",
-            help="Keep the weights on disk as --device cpu wants them: later starts map them and "
-            "repack nothing (or set SPEC_REPACK_CACHE=1).",
+            help="Copy of the weights on disk in the layout of --device cpu: later starts map it "
+            "and repack nothing (also SPEC_REPACK_CACHE=1).",
         ),
     ] = False  # fmt: skip
     cache_type_k: Annotated[
         str,
         typer.Option(
             "--cache-type-k", "-ctk", metavar="TYPE",
-            help="How --device cpu keeps keys of the context: f16, or q8_0 in half the memory.",
+            help="Type of the cached keys on --device cpu: f16, or q8_0 in half the memory.",
         ),
     ] = "f16"  # fmt: skip
     cache_type_v: Annotated[
         str,
-        typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="The same for values."),
+        typer.Option("--cache-type-v", "-ctv", metavar="TYPE", help="Type of the cached values."),
     ] = "f16"
 
 
@@ -124,25 +130,32 @@ class TextOptions:
         list[str] | None,
         typer.Option(
             "--stop", "--reverse-prompt", "-r", metavar="TEXT",
-            help="End the text before this one comes up; may be given several times.",
+            help="Stop string: the text ends before it. May be given several times.",
         ),
     ] = None  # fmt: skip
     ignore_eos: IgnoreEosOption = False
     grammar: Annotated[
-        str | None, typer.Option("--grammar", metavar="GBNF", help="Only text that this allows.")
+        str | None,
+        typer.Option("--grammar", metavar="GBNF", help="Grammar that the text has to follow."),
     ] = None
     grammar_file: Annotated[
-        Path | None, typer.Option("--grammar-file", metavar="FILE", help="The same, in a file.")
+        Path | None,
+        typer.Option("--grammar-file", metavar="FILE", help="File with the grammar, GBNF."),
     ] = None
     json_schema: Annotated[
         str | None,
         typer.Option(
-            "--json-schema", "-j", metavar="SCHEMA", help="Only JSON of this form; {} is any."
+            "--json-schema",
+            "-j",
+            metavar="SCHEMA",
+            help="JSON schema that the text has to follow; {}: any JSON.",
         ),
     ] = None
     json_schema_file: Annotated[
         Path | None,
-        typer.Option("--json-schema-file", "-jf", metavar="FILE", help="The same, in a file."),
+        typer.Option(
+            "--json-schema-file", "-jf", metavar="FILE", help="File with the JSON schema."
+        ),
     ] = None
 
 
@@ -154,34 +167,43 @@ class ChatOptions:
         bool,
         typer.Option(
             "--chat", "-cnv", "--conversation",
-            help="Put the prompt into the model's chat template and print the answer; without a "
-            "prompt, talk on the terminal.",
+            help="Chat mode: the prompt is a message in the model's chat template; without a "
+            "prompt, a conversation on the terminal.",
         ),
     ] = False  # fmt: skip
     system_prompt: Annotated[
         str | None,
-        typer.Option("--system-prompt", "-sys", metavar="TEXT", help="How it is to behave."),
+        typer.Option(
+            "--system-prompt",
+            "-sys",
+            metavar="TEXT",
+            help="System message: instructions that precede the conversation.",
+        ),
     ] = None
     system_prompt_file: Annotated[
         Path | None,
-        typer.Option("--system-prompt-file", "-sysf", metavar="FILE", help="The same, in a file."),
+        typer.Option(
+            "--system-prompt-file", "-sysf", metavar="FILE", help="File with the system message."
+        ),
     ] = None
     chat_template: Annotated[
         str | None,
         typer.Option(
             "--chat-template", metavar="NAME",
-            help="chatml, or the name of another template in the model's file.",
+            help="Name of the chat template: chatml, or another one in the model file.",
         ),
     ] = None  # fmt: skip
     chat_template_file: Annotated[
         Path | None,
-        typer.Option("--chat-template-file", metavar="FILE", help="A Jinja template of your own."),
+        typer.Option(
+            "--chat-template-file", metavar="FILE", help="File with a chat template, Jinja."
+        ),
     ] = None
     chat_template_kwargs: Annotated[
         str | None,
         typer.Option(
             "--chat-template-kwargs", metavar="JSON",
-            help="""Switches of the template, such as '{"enable_thinking": false}'.""",
+            help="""Chat template variables, JSON, such as '{"enable_thinking": false}'.""",
         ),
     ] = None  # fmt: skip
 
@@ -192,20 +214,20 @@ class ResultOptions:
 
     json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object at the end: text, tokens, statistics."),
+        typer.Option("--json", help="One JSON object at the end: text, tokens, statistics."),
     ] = False
     jsonl: Annotated[
-        bool, typer.Option("--jsonl", help="Print one JSON object per token, then that one.")
+        bool, typer.Option("--jsonl", help="One JSON object per token, then the one of --json.")
     ] = False
     logprobs: Annotated[
         int | None,
         typer.Option(
             "--logprobs", metavar="N", min=0,
-            help="Log-probability of each token and of the N best; with --json or --jsonl.",
+            help="Log-probability of each token and of the N best, with --json or --jsonl.",
         ),
     ] = None  # fmt: skip
     show_drafts: Annotated[
-        bool, typer.Option("--show-drafts", help="Colour each token by who drafted it.")
+        bool, typer.Option("--show-drafts", help="Colour of each token by its drafter.")
     ] = False
 
 
@@ -214,14 +236,17 @@ class VoiceOptions:
     SECTION: ClassVar = "Output"
 
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no summary; errors still show.")
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="No progress and no summary on stderr; errors are printed."
+        ),
     ] = False
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say more: about the model, memory, the cache.")
+        bool, typer.Option("--verbose", "-v", help="More lines on stderr: model, memory, cache.")
     ] = False
     # Read by `app.run` before parsing, because a command line that fails to parse needs it too.
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error (or set SPEC_DEBUG=1).")
+        bool, typer.Option("--debug", help="Traceback of an error (also SPEC_DEBUG=1).")
     ] = False
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the prompt comes from: an argument, -p, -f, `-`, or a pipe. Exactly one of them."""
+"""The prompt, from exactly one source: an argument, -p, -f, `-`, or a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> st
     """Text is taken exactly as given; files and pipes lose one final newline.
 
     A pipe counts only where nothing else was given: in CI every command has some standard
-    input, and reading it there could wait for ever.
+    input, and reading it could block forever.
     """
     sources = {"PROMPT": argument, "--prompt": flag, "--file": file}
     given = {name: value for name, value in sources.items() if value is not None}
@@ -42,7 +42,7 @@ def read_prompt(argument: str | None, flag: str | None, file: Path | None) -> st
 
 
 def one_of(flag: str, text: str | None, file: Path | None) -> str | None:
-    """The text of `--x TEXT` or `--x-file FILE`, if there is any."""
+    """Return the text of `--x TEXT` or `--x-file FILE`; None if neither is given."""
     if text is not None and file is not None:
         raise typer.BadParameter(f"--{flag} and --{flag}-file exclude each other")
     if file is not None:
@@ -51,7 +51,7 @@ def one_of(flag: str, text: str | None, file: Path | None) -> str | None:
 
 
 def text_of_argument(text: str) -> str:
-    """Python hides bytes that are no UTF-8 in what it hands over."""
+    """Return the argument decoded: Python passes bytes that are not UTF-8 as surrogates."""
     return decode(text.encode("utf-8", "surrogateescape"), "the command line")
 
 
@@ -68,7 +68,7 @@ def read_stdin() -> str:
 
 
 def decode_document(data: bytes, source: str) -> str:
-    """Without what editors and `echo` add around a text."""
+    """Return the text without the byte-order mark and final newline that editors and `echo` add."""
     return re.sub(r"\r?\n\Z", "", decode(data, source).removeprefix("\ufeff"))
 
 

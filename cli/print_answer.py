@@ -1,4 +1,4 @@
-"""One answer of the model: run it, show it as it comes, and say what it took."""
+"""One answer of the model: generated, printed token by token, and measured."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ INTERRUPTED: Final = "interrupted"  # the one stop reason that is not the runtim
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came out so far, and at the end all of it."""
+class PrintedAnswer:
+    """The events so far, and at the end all of them."""
 
     params: GenerateParams
     stats: Stats
     events: list[Event] = field(default_factory=list)
     stop_reason: str = ""
-    verdict: Verdict | None = None  # of the auditor, if one was asked
+    verdict: Verdict | None = None  # with --verify-lossless
 
     @property
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Answer:
 
     @property
     def tokens(self) -> list[int]:
-        """Those that were made, the one that ended the text included."""
+        """The generated tokens, including the end-of-text token."""
         return [event.token for event in self.events if event.token != NO_TOKEN]
 
     @property
@@ -42,30 +42,30 @@ class Answer:
 
 
 class Printer(Protocol):
-    """How an answer is shown on stdout."""
+    """Prints an answer on stdout."""
 
     def event(self, event: Event) -> None: ...
 
     def close(self) -> None:
-        """No more events come, for whatever reason."""
+        """Called after the last event, also after an error."""
 
-    def end(self, answer: Answer) -> None:
-        """It ended in order, or by Ctrl-C."""
+    def end(self, answer: PrintedAnswer) -> None:
+        """Called when the answer has ended, regularly or by Ctrl-C."""
 
 
-def make_answer(
+def print_answer(
     runtime: Runtime,
     prompt: str | Sequence[int],
     params: GenerateParams,
     printer: Printer,
     auditor: Auditor | None = None,
-) -> Answer:
-    """Ctrl-C ends it early, and is no error."""
+) -> PrintedAnswer:
+    """Return the answer. Ctrl-C ends it early and is not an error."""
     before = runtime.stats
-    answer = Answer(params, Stats(load_ms=before.load_ms))
+    answer = PrintedAnswer(params, Stats(load_ms=before.load_ms))
     try:
-        witness = None if auditor is None else auditor.witness
-        for event in runtime.generate(prompt, params, on_row=witness):
+        recorder = None if auditor is None else auditor.recorder
+        for event in runtime.generate(prompt, params, on_row=recorder):
             answer.events.append(event)
             printer.event(event)
             answer.stop_reason = event.stop_reason or answer.stop_reason
@@ -73,7 +73,7 @@ def make_answer(
         answer.stop_reason = INTERRUPTED
     finally:
         printer.close()
-    if runtime.stats is not before:  # it got as far as starting
+    if runtime.stats is not before:  # the generation has started
         answer.stats = runtime.stats
     if auditor is not None and not answer.is_interrupted:
         try:

@@ -1,4 +1,4 @@
-"""`Recipe`: what a server serves, as flags say it. It can be sent to another process."""
+"""`ServedModel`: the model flags of a server. It can be sent to another process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import typer
 
 from ..core.errors import ConfigError
 from ..core.speculation.options import SpecOptions
-from .loading import open_runtime
-from .options import PlaceOptions
+from .open_model import open_runtime
 from .output import Output
+from .shared_options import PlaceOptions
 from .spec_options import with_dashes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ServedModel:
     model: Path
     place: PlaceOptions
     speculation: SpecOptions
@@ -39,7 +39,7 @@ class Recipe:
         try:
             template = self._template(runtime)
             return prepare(runtime, self.n_parallel, template, self.cache_ram)
-        except ConfigError as error:  # memory, or what drafts: flags asked for it
+        except ConfigError as error:  # memory, or a drafter: flags chose it
             raise typer.BadParameter(with_dashes(str(error))) from None
         finally:
             output.clear_progress()

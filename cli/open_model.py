@@ -1,4 +1,4 @@
-"""SequenceStart a model for a command, with progress on stderr."""
+"""Opening a model for a command, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import ConfigError
-from .options import PlaceOptions
 from .output import Output
-from .report import model_lines
+from .shared_options import PlaceOptions
 from .spec_options import with_dashes
+from .summary import model_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Remarks(logging.Handler):
-    """What the core has to warn of, as lines beside the text."""
+    """Prints warnings of the core as lines on stderr."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(logging.WARNING)
@@ -60,14 +60,14 @@ def open_runtime(
             place.device,
             n_ctx=place.ctx_size or None,
             threads=place.threads,
-            repack_cache=place.repack_cache or _asked_for_by_environment(place.device),
+            repack_cache=place.repack_cache or _is_repack_cache_set(place.device),
             cache_type_k=place.cache_type_k,
             cache_type_v=place.cache_type_v,
             spec=spec,
             draft=draft,
             progress=output.progress,
         )
-    except ConfigError as error:  # before there is a model, only a flag can be at fault
+    except ConfigError as error:  # before the model is open, only a flag can be wrong
         raise typer.BadParameter(with_dashes(str(error))) from None
     finally:
         output.clear_progress()
@@ -76,17 +76,17 @@ def open_runtime(
     return runtime
 
 
-def _asked_for_by_environment(device: str) -> bool:
-    """For every model; devices that repack nothing do not mind."""
+def _is_repack_cache_set(device: str) -> bool:
+    """Whether SPEC_REPACK_CACHE=1 applies: only --device cpu repacks weights."""
     return device == "cpu" and os.environ.get("SPEC_REPACK_CACHE") == "1"
 
 
 def warm_up(runtime: Runtime, output: Output) -> None:
-    """Compile what is missing: after this, what is left is the work itself."""
+    """Compile all missing kernels, so that the first token need not wait for them."""
     try:
         runtime.warm_up()
-    except ConfigError as error:  # what drafts was made now, and a flag asked for it
+    except ConfigError as error:  # a drafter is made here, and a flag chose it
         raise typer.BadParameter(with_dashes(str(error))) from None
     finally:
         output.clear_progress()
-    gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
+    gc.freeze()  # loaded objects stay, and scanning them again takes milliseconds

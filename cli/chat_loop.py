@@ -1,4 +1,4 @@
-"""The loop of `spec generate --chat` on a terminal: read a message, show the answer, remember."""
+"""The loop of `spec generate --chat` on a terminal: read a message, print the answer, repeat."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import NextnError
 from ..core.sampling.params import MAX_SEED
-from .answer import make_answer
 from .interrupts import rearm
 from .line_input import LineDroppedError, read_message
 from .output import READING, print_error
-from .report import summary_lines, turn_line
+from .print_answer import print_answer
+from .summary import summary_lines, turn_line
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
-    from .answer import Printer
-    from .chat import Conversation
+    from .conversation import Conversation
     from .output import Output
+    from .print_answer import Printer
 
 WELCOME: Final = "Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands."
 HELP: Final = (
@@ -31,19 +31,19 @@ HELP: Final = (
 INTERRUPTED: Final = 130
 
 
-def talk(
+def run_chat_loop(
     runtime: Runtime,
     conversation: Conversation,
     params: GenerateParams,
     printer: Printer,
     output: Output,
 ) -> int:
-    """Until the user leaves; returns the exit code."""
+    """Run until the user leaves; return the exit code."""
     output.remark(WELCOME)
-    return _Talk(runtime, conversation, params, printer, output).run()
+    return _ChatLoop(runtime, conversation, params, printer, output).run()
 
 
-class _Talk:
+class _ChatLoop:
     def __init__(
         self,
         runtime: Runtime,
@@ -77,7 +77,7 @@ class _Talk:
             was_interrupted = self._take(message)
 
     def _take(self, message: str) -> bool:
-        """Obey or answer; says whether the answer was interrupted."""
+        """Execute a command or answer; return whether the answer was interrupted."""
         word = message.strip()
         if not word:
             return False
@@ -90,7 +90,7 @@ class _Talk:
             for line in HELP:
                 self.output.remark(line)
         else:
-            self.conversation.ask(message)
+            self.conversation.add_question(message)
             return self._answer()
         return False
 
@@ -105,11 +105,11 @@ class _Talk:
         return self._answer()
 
     def _answer(self) -> bool:
-        """What cannot be answered is taken back, and the talk goes on."""
+        """Answer; after a failure the message is removed and the conversation continues."""
         try:
             prompt = self.conversation.prompt()
             self.output.progress(READING, 0.0)
-            answer = make_answer(self.runtime, prompt, self.params, self.printer)
+            answer = print_answer(self.runtime, prompt, self.params, self.printer)
         except KeyboardInterrupt:
             self.conversation.take_back("user")
             return True
@@ -123,7 +123,7 @@ class _Talk:
             self.output.clear_progress()
         self.output.end_text(always=True)
         if answer.events:
-            self.conversation.answer(answer.text)
+            self.conversation.add_answer(answer.text)
         else:  # stopped before the first token
             self.conversation.take_back("user")
         if self.output.verbose:

@@ -1,10 +1,10 @@
-"""The lines beside the text: about the model, and what an answer took."""
+"""The lines on stderr about the model and an answer's times and drafts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .answer import Answer
+from .print_answer import PrintedAnswer
 
 if TYPE_CHECKING:
     from ..core.generation import Stats
@@ -25,7 +25,7 @@ def model_lines(runtime: Runtime) -> list[str]:
     ]
 
 
-def summary_lines(answer: Answer, *, verbose: bool) -> list[str]:
+def summary_lines(answer: PrintedAnswer, *, verbose: bool) -> list[str]:
     stats = answer.stats
     lines = []
     if stats.steps:
@@ -40,8 +40,8 @@ def summary_lines(answer: Answer, *, verbose: bool) -> list[str]:
     return [*lines, f"stopped    {answer.stop_reason}{seed}"]
 
 
-def turn_line(answer: Answer) -> str:
-    """One answer of a conversation."""
+def turn_line(answer: PrintedAnswer) -> str:
+    """Return the summary of one answer of a conversation."""
     stats = answer.stats
     ending = "" if answer.stop_reason == "eos" else f", stopped: {answer.stop_reason}"
     drafted = f", {stats.mean_accept_len:.2f} tokens per step" if stats.draft_n else ""
@@ -77,7 +77,7 @@ def _draft_lines(stats: Stats, *, verbose: bool) -> list[str]:
 
 
 def _by_place(stats: Stats, *, verbose: bool) -> str:
-    """How many of the drafts that were so long held to this place."""
+    """Return the acceptance rates by position in the draft, in percent."""
     rates = [
         f"{100 * accepted / drafted:.0f}"
         for accepted, drafted in zip(stats.accept_per_pos, stats.draft_per_pos, strict=False)
