@@ -45,10 +45,6 @@ _log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def _unwatched(_tell: Callable[[Callable[[], None]], None]) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What the engine's thread serves."""
@@ -56,8 +52,6 @@ class Loaded:
     runtime: Runtime
     engine: Engine
     template: ChatTemplate | None = None
-    # Told what raises it when a device is lost while nobody asks for anything.
-    watch: Callable[[Callable[[Callable[[], None]], None]], None] = _unwatched
 
 
 class Worker:
@@ -243,7 +237,6 @@ class Worker:
             self._texts.lanes = Lanes(loaded.engine.config.sizes.n_slots)
         self.loaded = loaded
         loaded.engine.forgive_drafters(self._note_drafter)
-        loaded.watch(self._commands.put)
         if self.state in (LOADING, SLEEPING):
             self.state = READY
         self._crossing.run_in_loop(self._on_change)
