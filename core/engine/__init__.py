@@ -1,1 +1,1 @@
-"""Several texts written at once by one model: schedule, draft, run, verify, settle, emit."""
+"""Several sequences generated at once by one model: schedule, draft, run, verify, emit."""

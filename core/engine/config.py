@@ -18,7 +18,7 @@ PREFILL_CHUNK: Final = 256
 class EngineConfig:
     sizes: StateSizes
     chunk: int = PREFILL_CHUNK  # rows of prompts in one step; a multiple of the page length
-    reuse: bool = True  # keep what finished texts left, for those that begin alike
+    reuse: bool = True  # keep finished sequences in the prefix cache
     batch_invariant: bool = True  # see `StateStore`
     acceptance: Acceptance = field(default_factory=Acceptance)  # which draft tokens are kept
 

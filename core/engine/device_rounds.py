@@ -1,10 +1,9 @@
-"""Texts that decode in rounds of the device: joined when nothing else is to do, left for the rest.
+"""Sequences that decode in the device loop, while there is nothing that the loop cannot do.
 
-One round is enqueued ahead of the one that is read, so that the device never waits. What is read
-goes the way of every token: events, stop strings, counts, the state's numbers; so that whoever
-leaves goes on as if each token had come out of an ordinary step. Everything that a device cannot
-do is a reason to leave: read all that is under way, take back what the drafter has to read, and let
-the next step be an ordinary one.
+One round is enqueued ahead of the one that is read, so that the device never waits. Tokens that are
+read are handled like those of an ordinary step: events, stop strings, counts, the state's lengths.
+So a sequence can leave the loop at any round: all rounds under way are read, the drafter gets back
+the rows that it has not read, and the next step is an ordinary one.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ ROOMS: Final = (3, 7, 15, 31, 63)  # tokens of a draft: with the one before it, 
 SHRINKS_AFTER: Final = 64  # rounds without a draft that needs the room
 MORE_CELLS: Final = 64  # that are reserved at a time
 
-_NOTHING: Final = HostOutput(np.zeros((0, 0), np.float32), {})  # nobody looks at logits here
+_NOTHING: Final = HostOutput(np.zeros((0, 0), np.float32), {})  # logits are not read here
 
 
 @dataclass(eq=False, slots=True)
-class Line:
-    """A text in the session."""
+class LoopSequence:
+    """A sequence in the session."""
 
     sequence: Sequence
     state: SequenceState
@@ -49,18 +48,18 @@ class Line:
     n_changes: int = -1  # of the page table that the device has
     n_fresh: int = 1  # tokens that the drafter reads in the next round that is read here
     is_over: bool = False  # nothing more comes
-    is_unsure: bool = False  # the definition has to pick its next token
-    is_late: bool = False  # the device went on beyond the text's end
+    is_unsure: bool = False  # the host has to pick its next token
+    is_late: bool = False  # the device went on beyond the sequence's end
 
 
 class Enqueued(NamedTuple):
     choice: RoundPlan
-    n_rows: int  # of a line, at most
+    n_rows: int  # of a sequence, at most
 
 
 @dataclass(eq=False, slots=True)
 class Session:
-    lines: list[Line]
+    members: list[LoopSequence]
     drafts: bool
     room: int
     runs_ahead: bool
@@ -83,9 +82,9 @@ class DeviceRounds:
         times: PhaseTimes,
         keeps_states: bool,
     ) -> None:
-        """`close` is told of texts that have ended; weakly, so that an engine that is dropped goes
-        at once. `keeps_states`: the state at a text's end is of use to others, and may not have
-        been moved beyond it."""
+        """`close` is called with sequences that have ended; the reference is weak, so that an
+        engine that is dropped is freed at once. `keeps_states`: the state at a sequence's end goes
+        into the prefix cache, and must not have been moved beyond it."""
         self._rounds = rounds if speculation is not None else None
         self._speculation, self._drafting, self._scheduler = speculation, drafting, scheduler
         self._store, self._close, self._chances = store, close, chances
@@ -101,18 +100,18 @@ class DeviceRounds:
         if self._owes_step:
             self._owes_step = False
             return None
-        texts, session = self._scheduler.all_writing(), self._session
+        sequences, session = self._scheduler.all_writing(), self._session
         if session is None:
-            session = self._open(texts)
+            session = self._open(sequences)
             if session is None:
                 return None
-        elif not self._goes_on(session, texts):
+        elif not self._goes_on(session, sequences):
             return self.drain() or None
         self._keep_ahead(session)
         if not self._rounds.n_under_way:
             return self.drain() or None
         events = self._read_round(session)
-        if any(line.is_over for line in session.lines):
+        if any(member.is_over for member in session.members):
             events += self.drain()
         return events
 
@@ -125,31 +124,34 @@ class DeviceRounds:
         while rounds.n_under_way:
             events += self._read_round(session)
         self._session = None
-        self._owes_step = any(line.is_unsure for line in session.lines)
-        for line, end in zip(session.lines, rounds.end(), strict=True):
+        self._owes_step = any(member.is_unsure for member in session.members)
+        for member, end in zip(session.members, rounds.end(), strict=True):
             if session.drafts:
-                self._give_back(line, end)
+                self._give_back(member, end)
         close = self._close()
         assert close is not None, "an engine that is dropped asks for nothing"
-        for line in session.lines:
-            if line.sequence.stop_reason is not None:
-                close(line.sequence)
+        for member in session.members:
+            if member.sequence.stop_reason is not None:
+                close(member.sequence)
         return events
 
     def abandon(self) -> None:
-        """An interrupt ended a step anywhere: all texts are given up."""
+        """An interrupt ended a step anywhere: all sequences are given up."""
         self._session = None
         if self._rounds is not None:
             self._rounds.abandon()
 
     def holds(self, sequence: Sequence) -> bool:
         session = self._session
-        return session is not None and any(line.sequence is sequence for line in session.lines)
+        return session is not None and any(
+            member.sequence is sequence for member in session.members
+        )
 
     # joining
 
-    def _goes_on(self, session: Session, texts: Many[Sequence]) -> bool:
-        return [line.sequence for line in session.lines] == texts and all(map(self._can, texts))
+    def _goes_on(self, session: Session, sequences: Many[Sequence]) -> bool:
+        members = [member.sequence for member in session.members]
+        return members == sequences and all(map(self._can, sequences))
 
     def _can(self, sequence: Sequence) -> bool:
         """What it asks for is what a device can do."""
@@ -164,40 +166,40 @@ class DeviceRounds:
             and self._drafting.knows(sequence)
         )
 
-    def _open(self, texts: Many[Sequence]) -> Session | None:
-        if not texts or not all(map(self._can, texts)):
+    def _open(self, sequences: Many[Sequence]) -> Session | None:
+        if not sequences or not all(map(self._can, sequences)):
             return None
-        choice = self._choose(texts)
+        choice = self._choose(sequences)
         if choice is None:
             return None
         self._fit_room(choice.longest)
         room = self._room if choice.drafts else 1
-        lines = []
-        for sequence in texts:
+        members = []
+        for sequence in sequences:
             assert sequence.state is not None, "a running sequence has its state"
-            lines.append(Line(sequence, sequence.state))
-        session = Session(lines, choice.drafts, room, self._may_run_ahead(texts))
-        nobody: list[DeviceSequence] = []
-        joining = self._drafting.attempt(lambda: [self._text(session, x) for x in lines], nobody)
+            members.append(LoopSequence(sequence, sequence.state))
+        session = Session(members, choice.drafts, room, self._may_run_ahead(sequences))
+        none: list[DeviceSequence] = []
+        joining = self._drafting.attempt(lambda: [self._joining(session, x) for x in members], none)
         if not joining:
             return None
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         self._rounds.begin(joining, room, drafts=choice.drafts)
         session.last_read = time.perf_counter()
         self._session = session
         self._enqueue(session, choice)
         return session
 
-    def _text(self, session: Session, line: Line) -> DeviceSequence:
-        sequence, state = line.sequence, line.state
-        self._reserve(line, state.n_cells + 1)
-        line.n_changes = state.table.n_changes
+    def _joining(self, session: Session, member: LoopSequence) -> DeviceSequence:
+        sequence, state = member.sequence, member.state
+        self._reserve(member, state.n_cells + 1)
+        member.n_changes = state.table.n_changes
         fresh, hidden, first = [sequence.tokens[-1]], None, 0
         if session.drafts:
             assert self._speculation is not None, "it said so"
             lent = self._speculation.lend(sequence.id, fresh[0], session.room + 1)
             fresh, hidden, first = lent
-        line.n_fresh = len(fresh)
+        member.n_fresh = len(fresh)
         return DeviceSequence(
             state.slot,
             self._store.tables[state.slot],
@@ -210,41 +212,41 @@ class DeviceRounds:
             first,
         )
 
-    def _may_run_ahead(self, texts: Many[Sequence]) -> bool:
+    def _may_run_ahead(self, sequences: Many[Sequence]) -> bool:
         """Stop strings are found a round late: cells beyond the end do not matter then, but a
         recurrent state has gone on."""
-        return not (self._keeps_states and any(text.params.stop for text in texts))
+        return not (self._keeps_states and any(sequence.params.stop for sequence in sequences))
 
     def _fit_room(self, longest: int) -> None:
         self._room = next((room for room in ROOMS if room >= max(longest, 1)), ROOMS[-1])
 
     # going on
 
-    def _choose(self, texts: Many[Sequence]) -> RoundPlan | None:
+    def _choose(self, sequences: Many[Sequence]) -> RoundPlan | None:
         asks = []
-        for text in texts:
-            room = self._scheduler.room_of(text)
+        for sequence in sequences:
+            room = self._scheduler.room_of(sequence)
             if room > 0:
-                asks.append(request_of(text, room))
+                asks.append(request_of(sequence, room))
         speculation = self._speculation
-        assert speculation is not None, "asked before"
-        ids = [text.id for text in texts]
+        assert speculation is not None, "checked before"
+        ids = [sequence.id for sequence in sequences]
         return self._drafting.attempt(lambda: speculation.choose(ids, asks), None)
 
     def _keep_ahead(self, session: Session) -> None:
         """As many rounds under way as there may be, unless no sequence needs another one."""
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         began = time.perf_counter()
         self._enqueue_ahead(session)
         self._times.draft += time.perf_counter() - began
 
     def _enqueue_ahead(self, session: Session) -> None:
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         while self._rounds.n_under_way < (AHEAD if session.runs_ahead else 1):
             n = self._rounds.n_under_way
-            if not any(line.sequence.n_missing > n for line in session.lines):
+            if not any(member.sequence.n_missing > n for member in session.members):
                 return
-            choice = self._choose([line.sequence for line in session.lines])
+            choice = self._choose([member.sequence for member in session.members])
             if choice is None or choice.drafts != session.drafts or not self._fits(session, choice):
                 return
             self._enqueue(session, choice)
@@ -252,7 +254,7 @@ class DeviceRounds:
     def _fits(self, session: Session, choice: RoundPlan) -> bool:
         """Room for the draft; and not much more than drafts have needed lately, since a drafter's
         first rows are as many."""
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         if not session.drafts:
             return True
         longest, smaller = choice.longest, session.room // 2
@@ -261,53 +263,53 @@ class DeviceRounds:
         return self._rounds.takes(longest) and not may_shrink
 
     def _enqueue(self, session: Session, choice: RoundPlan) -> None:
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         n_rows = 1 + choice.longest
         session.enqueued.append(Enqueued(choice, n_rows))
         n_more = sum(enqueued.n_rows for enqueued in session.enqueued)
         n_cells = 0
-        for i, line in enumerate(session.lines):
-            n_cells = max(n_cells, self._reserve(line, line.state.n_cells + n_more))
-            if line.n_changes != line.state.table.n_changes:
-                line.n_changes = line.state.table.n_changes
-                self._rounds.set_pages(i, self._store.tables[line.state.slot])
+        for i, member in enumerate(session.members):
+            n_cells = max(n_cells, self._reserve(member, member.state.n_cells + n_more))
+            if member.n_changes != member.state.table.n_changes:
+                member.n_changes = member.state.table.n_changes
+                self._rounds.set_pages(i, self._store.tables[member.state.slot])
         limits = []
-        for line in session.lines:
-            limit, spec = choice.limits.get(line.sequence.id, NO_LIMIT), line.sequence.spec
+        for member in session.members:
+            limit, spec = choice.limits.get(member.sequence.id, NO_LIMIT), member.sequence.spec
             limits.append(limit._replace(p_min=max(limit.p_min, spec.p_min)))
         self._rounds.enqueue(limits, n_cells)
 
-    def _reserve(self, line: Line, n_cells: int) -> int:
+    def _reserve(self, member: LoopSequence, n_cells: int) -> int:
         """Cells that rounds may fill, and some more; nothing is ever written behind the end."""
-        most = line.sequence.max_len - 1
+        most = member.sequence.max_len - 1
         n_cells = min(n_cells, most)
-        if n_cells > line.n_held:
-            first = line.n_held or line.state.n_cells
-            line.n_held = min(n_cells + MORE_CELLS, most)
-            line.state.table.reserve(first, line.n_held)
+        if n_cells > member.n_held:
+            first = member.n_held or member.state.n_cells
+            member.n_held = min(n_cells + MORE_CELLS, most)
+            member.state.table.reserve(first, member.n_held)
         return n_cells
 
     # reading
 
     def _read_round(self, session: Session) -> list[Event]:
-        assert self._rounds is not None, "asked before"
+        assert self._rounds is not None, "checked before"
         began = time.perf_counter()
         result = self._rounds.collect()
         enqueued = session.enqueued.popleft()
         events: list[Event] = []
         outcomes, n_ctx = [], 0
         n_asked = max(sum(limit.length > 0 for limit in enqueued.choice.limits.values()), 1)
-        for line, found in zip(session.lines, result.lines, strict=True):
-            if line.is_over:
+        for member, found in zip(session.members, result.lines, strict=True):
+            if member.is_over:
                 continue
-            n_ctx += line.state.n_cells
-            n_fresh = line.n_fresh
+            n_ctx += member.state.n_cells
+            n_fresh = member.n_fresh
             draft = self._draft(found, result.draft_ms / n_asked)
-            n_accepted = self._take(line, found, draft, events)
-            outcomes.append(RoundOutcome(line.sequence.id, draft, n_accepted, n_fresh))
+            n_accepted = self._take(member, found, draft, events)
+            outcomes.append(RoundOutcome(member.sequence.id, draft, n_accepted, n_fresh))
         speculation, choice = self._speculation, enqueued.choice
-        assert speculation is not None, "asked before"
-        ms, n_rows = (result.draft_ms, result.step_ms), enqueued.n_rows * len(session.lines)
+        assert speculation is not None, "checked before"
+        ms, n_rows = (result.draft_ms, result.step_ms), enqueued.n_rows * len(session.members)
         self._drafting.attempt(
             lambda: speculation.settle(choice, outcomes, ms, n_rows, n_ctx), None
         )
@@ -317,14 +319,16 @@ class DeviceRounds:
     def _draft(self, found: SequenceResult, ms: float) -> Draft:
         if not found.drafted:
             return Draft()
-        assert self._speculation is not None, "asked before"
+        assert self._speculation is not None, "checked before"
         source = self._speculation.source
         sources = [source] * len(found.drafted)
         return Draft(found.drafted, sources, {source: ms}, found.chances)
 
-    def _take(self, line: Line, found: SequenceResult, draft: Draft, events: list[Event]) -> int:
-        """Emit what came out, up to the text's end; how many of these tokens were drafted."""
-        sequence, state = line.sequence, line.state
+    def _take(
+        self, member: LoopSequence, found: SequenceResult, draft: Draft, events: list[Event]
+    ) -> int:
+        """Emit the tokens up to the end of the sequence; return how many of them were drafted."""
+        sequence, state = member.sequence, member.state
         part = SequenceRows(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
         n_made, ran_at = 0, time.perf_counter()
         for token in found.tokens:
@@ -340,21 +344,21 @@ class DeviceRounds:
         state.advance(len(part.tokens), n_made)
         if n_made:  # else the same row runs again
             sequence.count(ran_at, n_made, draft, part.n_accepted)
-        line.n_fresh, line.is_unsure = n_made, found.is_unsure
-        line.is_over = found.is_over or sequence.stop_reason is not None
-        assert self._rounds is not None, "asked before"
-        line.is_late = line.is_over and not found.is_over and self._rounds.n_under_way > 0
-        if not line.is_over and sequence.has_thoughts:
+        member.n_fresh, member.is_unsure = n_made, found.is_unsure
+        member.is_over = found.is_over or sequence.stop_reason is not None
+        assert self._rounds is not None, "checked before"
+        member.is_late = member.is_over and not found.is_over and self._rounds.n_under_way > 0
+        if not member.is_over and sequence.has_thoughts:
             sequence.turn()
         return part.n_accepted
 
-    def _give_back(self, line: Line, end: SequenceEnd) -> None:
-        """What the drafter has not read; of a text that ended amid a round, its part of that."""
-        speculation, n_cells = self._speculation, line.state.n_cells
-        assert speculation is not None, "asked before"
-        hidden = None if line.is_late else end.hidden
+    def _give_back(self, member: LoopSequence, end: SequenceEnd) -> None:
+        """Return to the drafter the rows that it has not read, up to the end of the sequence."""
+        speculation, n_cells = self._speculation, member.state.n_cells
+        assert speculation is not None, "checked before"
+        hidden = None if member.is_late else end.hidden
         n = max(len(end.fresh) - max(end.past - n_cells, 0), 0)
         fresh = end.fresh[:n]
         rows = None if hidden is None else hidden[:n]
-        sequence = line.sequence.id
+        sequence = member.sequence.id
         self._drafting.attempt(lambda: speculation.give_back(sequence, n_cells, fresh, rows), None)

@@ -1,4 +1,4 @@
-"""The engine: texts go in, events come out, one step of the model at a time."""
+"""The engine: requests go in, events come out, one step of the model at a time."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Engine:
         index: int = 0,
         sampler: Sampler | None = None,
     ) -> Sequence:
-        """Queue a text. `index` numbers the texts of one request, which share a seed. `sampler`:
+        """Queue a sequence. `index` numbers those of one request, which share a seed. `sampler`:
         what `prepare` made for the same parameters and index."""
         check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
         sequence = self._new_sequence(prompt, params or GenerateParams(), index, sampler)
@@ -103,8 +103,8 @@ class Engine:
         return sequence
 
     def prepare(self, params: GenerateParams, index: int = 0) -> Sampler:
-        """What takes long before a text can begin, such as reading its grammar. The one thing here
-        that other threads may do."""
+        """Make the sampler, which may take long: a grammar is compiled. This is the one method that
+        other threads may call."""
         sampler = self._samplers.make(params, index)
         self._verifier_for(params).check(sampler)
         return sampler
@@ -164,7 +164,7 @@ class Engine:
         return n_valid
 
     def cancel(self, sequence: Sequence, reason: str = CANCELLED) -> None:
-        """End a text now. Its last event comes with the next step."""
+        """End a sequence now. Its last event comes with the next step."""
         self._recover()
         self._read_to_end(sequence)
         if sequence.stop_reason is None:
@@ -173,7 +173,7 @@ class Engine:
             self._close(sequence)
 
     def snapshot(self, sequence: Sequence) -> SequenceSnapshot:
-        """Everything that the rest of this text depends on; the sequence itself goes on."""
+        """Everything that the rest of this sequence depends on; the sequence itself goes on."""
         self._recover()
         self._read_to_end(sequence)
         if sequence.stop_reason is not None:
@@ -185,13 +185,13 @@ class Engine:
         return saving.take(self._origin, sequence, self.store.save(state), blobs)
 
     def restore(self, snapshot: SequenceSnapshot, params: GenerateParams | None = None) -> Sequence:
-        """Queue a saved text, with its own parameters or others."""
+        """Queue a saved sequence, with its own parameters or others."""
         saving.check(self._origin, snapshot, self.store, self._n_vocab)
         request = saving.Request.read(snapshot)
         prompt = snapshot.tokens[: snapshot.n_prompt].tolist()
         check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
         sequence = self._new_sequence(prompt, params or request.params, request.index)
-        sequence.retell(snapshot.tokens[snapshot.n_prompt :].tolist())
+        sequence.replay_tokens(snapshot.tokens[snapshot.n_prompt :].tolist())
         sequence.sampler.load(snapshot.blobs.get(saving.SAMPLER, b""))
         if sequence.n_missing < 1:
             raise ConfigError(
@@ -203,7 +203,7 @@ class Engine:
         return sequence
 
     def save_prefix(self, tokens: Tokens[int]) -> PrefixExport | None:
-        """What a text of these tokens, which has ended, left in the cache; None if nothing."""
+        """What a finished sequence of these tokens left in the prefix cache; None if nothing."""
         self._recover()
         found = export_prefix(self._origin, self.store, tokens)
         if found is not None:
@@ -211,29 +211,30 @@ class Engine:
         return found
 
     def load_prefix(self, given: PrefixExport) -> int:
-        """Put that into the cache, for texts that begin alike: of how many tokens it is there."""
+        """Put that into the prefix cache; return of how many tokens it is there."""
         self._recover()
         n = import_prefix(self._origin, self.store, given, self._n_vocab)
         self._drafting.load_prefix(given.last.tokens[:n].tolist(), drafter_blobs_of(given.last))
         return n
 
     def forget_prefix(self, tokens: Tokens[int]) -> None:
-        """Keep nothing of a text that has ended but what others go on from."""
+        """Drop a finished sequence from the prefix cache, but for what others share with it."""
         self._recover()
         self.store.prefixes.forget(tokens)
         self._drafting.forget_prefix(tokens)
 
     def forget(self) -> None:
-        """Drop what finished texts left for those that begin alike, as if there had been none."""
+        """Empty the prefix cache, as if there had been no sequence."""
         if self.has_work:
             raise ConfigError("texts are still being written: what they share cannot be dropped")
         self.store.reset()
         self._drafting.forget()
 
-    def forgive_drafters(self, told: Callable[[Exception], None]) -> None:
-        """From now on who fails to draft is not asked again for the texts under way, and `told` is
-        called instead of an exception raised. For who serves many: drafts are never needed."""
-        self._drafting.on_failure = told
+    def forgive_drafters(self, on_failure: Callable[[Exception], None]) -> None:
+        """From now on a drafter that fails no longer drafts for the sequences under way, and
+        `on_failure` is called with the exception, which is not raised. For servers: a request does
+        not need drafts."""
+        self._drafting.on_failure = on_failure
 
     def close(self) -> None:
         """No more steps: what drafters keep in files is written."""
@@ -308,7 +309,7 @@ class Engine:
         )
 
     def _read_to_end(self, sequence: Sequence) -> None:
-        """What a device has made of it meanwhile is part of the text."""
+        """Read the tokens that the device has made meanwhile: they are part of the sequence."""
         if self._ahead.holds(sequence):
             self._is_amid_step = True
             self._news += self._ahead.drain()

@@ -1,4 +1,4 @@
-"""One `Sampler` per sequence, from what was asked for."""
+"""One `Sampler` per sequence, from the parameters of its request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BREAKERS: Final = 16  # lists of DRY breakers that are remembered: each tak
 
 
 class SamplerMaker:
-    """Thread-safe: what takes long is done before a text comes to the engine."""
+    """Thread-safe, so that samplers can be made before their sequence is queued."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int) -> None:
         self._tokenizer, self._n_vocab = tokenizer, n_vocab

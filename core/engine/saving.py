@@ -25,7 +25,7 @@ _DRAFTER: Final = "drafter."
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for."""
+    """The parameters of a saved sequence."""
 
     params: GenerateParams
     index: int

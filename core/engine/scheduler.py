@@ -1,9 +1,9 @@
-"""Who takes part in a step, and with which rows.
+"""The rows of each step.
 
-Every text that is being written gets its row in every step. Prompts share one chunk of rows
-beside them, taking turns, so that neither a long prompt nor a long queue stops anybody's text.
-Waiting sequences are let in in order, when a slot and all pages that they may ever need are free:
-so nothing that runs has to be thrown out again.
+Every sequence that is past its prompt has a row in every step. Prompts share one chunk of rows
+beside them in turns, so that neither a long prompt nor a long queue delays the others. Waiting
+sequences are admitted in order, when a slot and all pages that they may ever need are free: so a
+running sequence is never preempted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Scheduler:
         )  # fmt: skip
         self._reuse = config.reuse
         self.waiting: deque[Sequence] = deque()
-        self._prompts: deque[Sequence] = deque()  # whose turn it is comes first
+        self._prompts: deque[Sequence] = deque()  # the next one to get rows is first
         self._writing: list[Sequence] = []
 
     @property
@@ -55,7 +55,7 @@ class Scheduler:
         return [*self._writing, *self._prompts]
 
     def plan(self) -> list[SequenceRows]:
-        """The rows of the next step, drafts not included; empty if nobody has work."""
+        """The rows of the next step, drafts not included; empty if there is no work."""
         if self.waiting:
             self._admit()
         n_rows = self._max_rows - len(self._writing)
@@ -65,13 +65,13 @@ class Scheduler:
         return [self._next_row(sequence, share) for sequence in self._writing] + pieces
 
     def all_writing(self) -> list[Sequence]:
-        """All texts that run, if none of them has a prompt to be read; else nobody."""
+        """All running sequences, or none if a prompt is still being read."""
         if self.waiting:
             self._admit()
         return [] if self._prompts else self._writing
 
     def room_of(self, sequence: Sequence) -> int:
-        """Tokens of a draft that there may be, whoever else runs."""
+        """The longest draft of this sequence alone."""
         # One token comes out of the last row whatever was drafted.
         return min(self._window - 1, sequence.n_missing - 1, sequence.max_draft)
 
@@ -88,8 +88,8 @@ class Scheduler:
                 group.remove(sequence)
 
     def _admit(self) -> None:
-        # The first in line is not overtaken by smaller ones, or it might wait for ever. Only who
-        # soon finds most of its prompt read lets others go first.
+        # The first of the queue is not overtaken by smaller ones, or it might wait for ever. Only a
+        # sequence whose prompt will soon be in the prefix cache is passed over.
         waiting, place = self.waiting, 0
         while place < len(waiting):
             sequence = waiting[place]
@@ -105,7 +105,7 @@ class Scheduler:
             del waiting[place]
 
     def _is_being_read(self, sequence: Sequence) -> bool:
-        """Somebody else's prompt is about to leave the beginning of this one, too."""
+        """Whether a running prompt will put the beginning of this one into the prefix cache."""
         if not (self._reuse and sequence.params.reuse) or sequence.saved is not None:
             return False
         for other in self._prompts:
@@ -119,7 +119,7 @@ class Scheduler:
         return False
 
     def _open(self, sequence: Sequence) -> SequenceState | None:
-        # The last token of a text is never run.
+        # The last token of a sequence is never run.
         max_cells = max(sequence.max_len - 1, 1)
         if sequence.saved is None:
             return self._store.open(sequence.tokens, max_cells, reuse=sequence.params.reuse)

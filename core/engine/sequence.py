@@ -1,4 +1,4 @@
-"""One text being written: what was asked for, what there is of it, and where its state lies."""
+"""One sequence: its parameters, its tokens so far, and its state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .stops import StopFinder
 if TYPE_CHECKING:
     from .verify import Verifier
 
-# Told of each token of the text: its source, and where the row is that it was picked from.
+# Called for each token with its source and the row of logits that it was picked from.
 RowObserver = Callable[[int, str, HostOutput, int], None]
 
 
@@ -57,8 +57,8 @@ class Sequence:
         self.id, self.params, self.sampler, self.verifier = id, params, sampler, verifier
         self.tokens = list(prompt)  # prompt and text
         self.n_prompt = len(prompt)
-        asked = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
-        self.max_len = min(asked, n_ctx)
+        wanted = n_ctx if params.max_tokens is None else self.n_prompt + params.max_tokens
+        self.max_len = min(wanted, n_ctx)
         self._thoughts: Phase | None = None  # if they are drafted for in their own way
         self.has_thoughts = False
         self.spec = params.spec
@@ -71,7 +71,7 @@ class Sequence:
         self.saved: SequenceSnapshot | None = None  # what to begin with, instead of the prompt
         self.on_row: RowObserver | None = None
         self._is_stateless = sampler.is_stateless
-        self._limit = LIMIT if params.max_tokens is not None and asked <= n_ctx else CONTEXT
+        self._limit = LIMIT if params.max_tokens is not None and wanted <= n_ctx else CONTEXT
         self._eog_ids = eog_ids
         self._stream, self._stops = stream, StopFinder(params.stop)
         self._lap = 0.0
@@ -81,7 +81,7 @@ class Sequence:
         self.turn()
 
     def turn(self) -> None:
-        """Use the speculation settings of the phase, thinking or not, that the text is in."""
+        """Use the speculation settings of the phase, thinking or not, that the sequence is in."""
         params = self.params
         if self._thoughts is not None and params.thinking_spec is not None:
             is_thinking = self._thoughts.is_open(self.tokens)
@@ -101,7 +101,7 @@ class Sequence:
         return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
 
     def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
-        """Append a token; the event says what it means for the text."""
+        """Append a token; return its event."""
         own, best = self._weigh(token, output, row)
         self.tokens.append(token)
         if not self._is_stateless:
@@ -115,7 +115,7 @@ class Sequence:
     def _weigh(
         self, token: int, output: HostOutput, row: int
     ) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        """Log-probabilities of a token and of the best ones, before it is part of the text."""
+        """Log-probabilities of a token and of the best ones, before it is appended."""
         count = self.params.logprobs
         if count is None:
             return None, ()
@@ -128,20 +128,20 @@ class Sequence:
         return own, tuple(best)
 
     def end(self, reason: str, error: NextnError | None = None) -> Event:
-        """The last event of a text that does not end with a token."""
+        """The last event of a sequence that does not end with a token."""
         self.stop_reason = reason
         return Event(NO_TOKEN, self._flush(), stop_reason=reason, sequence=self.id, error=error)
 
     def start(self, state: SequenceState) -> None:
-        """Its turn has come."""
+        """The scheduler has admitted it."""
         self.state = state
         self.stats.cached_n = state.n_reused
         self._lap = time.perf_counter()
 
-    def retell(self, tokens: Tokens[int]) -> None:
-        """Bring tokens back that were emitted before the sequence was saved.
+    def replay_tokens(self, tokens: Tokens[int]) -> None:
+        """Append tokens that were emitted before the sequence was saved.
 
-        The sampler is not told: its own state was saved.
+        The sampler does not accept them again: its own state was saved.
         """
         for token in tokens:
             self.tokens.append(token)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_FAILURES: Final = 3  # of speculators that are forgiven: after that none is asked any more
+MAX_FAILURES: Final = 3  # of drafters; after that none drafts any more
 FORGOTTEN_AFTER: Final = 100  # sequences without a failure
 
 

@@ -37,8 +37,8 @@ class Verifier(ABC):
         """Refuse what cannot be verified in this way, with a ConfigError."""
 
     def picks_every_row(self, sampler: Sampler) -> bool:
-        """`Sequence.pick` is asked of every row that follows true ones: so the backend may pick
-        them all beforehand."""
+        """Whether `Sequence.pick` is called for every row behind accepted ones, so that the backend
+        may pick them all beforehand."""
         return True
 
     @abstractmethod
@@ -48,8 +48,8 @@ class Verifier(ABC):
         """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
         1 to the draft's length + 1. Sets `part.n_accepted`.
 
-        Each token is part of the text before the next one is looked at, and rows behind the end
-        of the text, or behind a token that does not hold, are not looked at.
+        Each token is appended before the next row is read. Rows behind the end of the sequence, or
+        behind a rejected token, are not read.
         """
 
 
@@ -65,7 +65,7 @@ def make_verifier(acceptance: Acceptance, tokenizer: Tokenizer) -> Verifier:
 
 
 class Verifiers:
-    """One for each rule that texts ask for, see `parse_accept`."""
+    """One for each acceptance rule of the requests, see `parse_accept`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -123,7 +123,7 @@ class _Choice(NamedTuple):
 
 
 class _OneByOne(Verifier):
-    """A verifier that is asked for one row after the other."""
+    """A verifier that picks one row after the other."""
 
     def accept(
         self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
@@ -152,10 +152,10 @@ class _OneByOne(Verifier):
 
 
 class Ratio(_OneByOne):
-    """Acceptance by p/q: the text has the law of plain decoding, but is not the same text.
+    """Acceptance by p/q: the text has the distribution of plain decoding, but is another text.
 
-    What the target draws here has noise of its own, so that a drafter may look at any other, that
-    of plain picks included, without the law being touched.
+    What the target draws here has noise of its own: a drafter may use any other, that of plain
+    picks included, without changing the distribution.
     """
 
     mode = modes.RATIO
@@ -196,7 +196,7 @@ class Ratio(_OneByOne):
 
 
 class Relaxed(_OneByOne):
-    """Sample and match, and while the text is a thought, also what is nearly as good. Lossy."""
+    """Sample and match, and within a thought also what is nearly as good. Lossy."""
 
     mode = modes.RELAXED
 
