@@ -56,7 +56,7 @@ def serve(  # noqa: PLR0913 - groups of flags
 ) -> None:
     """Answer requests over HTTP, as llama-server and OpenAI do.
 
-    Sampling flags are for requests that say nothing. --ctx-size is of each text.
+    Sampling flags are the defaults of requests. --ctx-size is the context of each sequence.
     """
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()
@@ -119,17 +119,17 @@ def serve_one(
 
 
 def finish(serving: Serving, code: int) -> NoReturn:
-    """Why it ended, and with which exit code."""
+    """Print why the server ended, and exit with the right code."""
     from .output import print_error
 
     worker = serving.worker
     has_ended = worker.join(_JOIN_S)
     if worker.loaded is None and isinstance(worker.failure, Exception):
-        raise worker.failure  # before it ever served: like any command that fails
+        raise worker.failure  # before it was ready: like any command that fails
     if worker.failure is not None:
         error = worker.failure
-        told = failure_line(error) if isinstance(error, Exception) else type(error).__name__
-        print_error(f"the engine has failed: {told}")
+        line = failure_line(error) if isinstance(error, Exception) else type(error).__name__
+        print_error(f"the engine has failed: {line}")
     if serving.n_signals > 1:
         code = 130
     if worker.loaded is not None and has_ended:

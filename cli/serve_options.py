@@ -32,14 +32,14 @@ class ListenOptions:
         "127.0.0.1"
     )
     port: Annotated[
-        int, flag("--port", metavar="N", min=0, max=65535, help="Port; 0 takes a free one.")
+        int, flag("--port", metavar="N", min=0, max=65535, help="Port; 0: any free one.")
     ] = DEFAULT_PORT
     parallel: Annotated[
         int,
         flag(
             "--parallel", "-np", metavar="N", min=-1, max=256,
-            help="Texts that are written at the same time, each with a context of its own; -1 is "
-            "4, or fewer if memory is short.",
+            help="Number of sequences that run at the same time, each with a context of its own; "
+            "-1: 4, or fewer if memory is short.",
         ),
     ] = -1  # fmt: skip
     alias: Annotated[
@@ -50,31 +50,35 @@ class ListenOptions:
         list[str] | None,
         flag(
             "--api-key", metavar="A,B",
-            help="Keys, one of which a request needs (or set SPEC_API_KEY).",
+            help="Keys, one of which every request needs (or SPEC_API_KEY).",
         ),
     ] = None  # fmt: skip
     api_key_file: Annotated[
-        Path | None, flag("--api-key-file", metavar="FILE", help="The same, one on each line.")
+        Path | None, flag("--api-key-file", metavar="FILE", help="File of keys, one on each line.")
     ] = None
     insecure: Annotated[
-        bool, flag("--insecure", help="Listen for other machines without a key.")
+        bool, flag("--insecure", help="Access from other machines without a key.")
     ] = False
     cors_origins: Annotated[
         str | None,
         flag(
             "--cors-origins", metavar="A,B",
-            help="Web pages that may ask, besides those of this machine; * is all of them.",
+            help="Origins of web pages that may send requests, besides this machine's; *: all.",
         ),
     ] = None  # fmt: skip
     allowed_hosts: Annotated[
         str | None,
-        flag("--allowed-hosts", metavar="A,B", help="Names under which a proxy reaches this."),
+        flag(
+            "--allowed-hosts",
+            metavar="A,B",
+            help="Host names under which a proxy reaches this server.",
+        ),
     ] = None
     ssl_key_file: Annotated[
         Path | None, flag("--ssl-key-file", metavar="FILE", help="Private key, for HTTPS.")
     ] = None
     ssl_cert_file: Annotated[
-        Path | None, flag("--ssl-cert-file", metavar="FILE", help="Its certificate.")
+        Path | None, flag("--ssl-cert-file", metavar="FILE", help="Certificate of --ssl-key-file.")
     ] = None
 
 
@@ -82,29 +86,37 @@ class ListenOptions:
 class LimitOptions:
     SECTION: ClassVar = "Server"
 
-    metrics: Annotated[bool, flag("--metrics", help="Offer /metrics, for Prometheus.")] = False
+    metrics: Annotated[bool, flag("--metrics", help="Endpoint /metrics, for Prometheus.")] = False
     slots: Annotated[
-        bool, typer.Option("--slots/--no-slots", help="Offer /slots: what is being written.")
+        bool, typer.Option("--slots/--no-slots", help="Endpoint /slots, with the running requests.")
     ] = True
     ui: Annotated[
-        bool, typer.Option("--ui/--no-ui", "--webui/--no-webui", help="Offer the page at /.")
+        bool, typer.Option("--ui/--no-ui", "--webui/--no-webui", help="Web page at /.")
     ] = True
     predict: Annotated[
         int,
         flag(
             "--predict", "--n-predict", "-n", metavar="N", min=-1,
-            help="No text gets longer than this; -1: the context is the limit.",
+            help="Maximum number of tokens of a response; -1: until the context is full.",
         ),
     ] = UNLIMITED  # fmt: skip
     max_queue: Annotated[
-        int, flag("--max-queue", metavar="N", min=0, help="Texts that may wait; then 503.")
+        int,
+        flag(
+            "--max-queue",
+            metavar="N",
+            min=0,
+            help="Maximum number of waiting requests; beyond it, status 503.",
+        ),
     ] = 512
-    max_body: Annotated[int, flag("--max-body", metavar="MIB", min=1, help="Largest request.")] = 16
+    max_body: Annotated[
+        int, flag("--max-body", metavar="MIB", min=1, help="Maximum size of a request, in MiB.")
+    ] = 16
     timeout: Annotated[
         int,
         flag(
             "--timeout", "-to", metavar="S", min=1,
-            help="Seconds after which a client that neither sends nor reads is given up.",
+            help="Seconds until a client that neither sends nor reads is disconnected.",
         ),
     ] = 60  # fmt: skip
 
@@ -117,15 +129,15 @@ class CacheOptions:
         bool,
         typer.Option(
             "--cache-prompt/--no-cache-prompt",
-            help="Begin with what earlier texts left, where a request says nothing of it.",
+            help="Use of the prefix cache by requests that do not set cache_prompt.",
         ),
     ] = True
     cache_ram: Annotated[
         int,
         flag(
             "--cache-ram", "-cram", metavar="MIB", min=-1,
-            help="Memory beside the contexts for what texts leave to later ones that begin alike; "
-            "0 keeps nothing, -1 what contexts do not use and two states for each.",
+            help="Memory of the prefix cache in MiB, beside the contexts; 0: no cache; -1: what "
+            "contexts do not use, and two recurrent states for each.",
         ),
     ] = -1  # fmt: skip
     slot_save_path: Annotated[
@@ -136,15 +148,15 @@ class CacheOptions:
         bool,
         typer.Option(
             "--context-shift/--no-context-shift",
-            help="Understood, and always off: a text that fills its context ends.",
+            help="Accepted, and always off: a response ends when its context is full.",
         ),
     ] = False
     sleep_idle_seconds: Annotated[
         int,
         flag(
             "--sleep-idle-seconds", metavar="S", min=-1,
-            help="Give the model's memory back after so long without a request; the next one "
-            "loads it again. -1 is never.",
+            help="Seconds without a request until the model's memory is freed; the next request "
+            "loads it again. -1: never.",
         ),
     ] = -1  # fmt: skip
 
@@ -158,7 +170,7 @@ class CacheOptions:
     def warning(self) -> str | None:
         if not self.context_shift:
             return None
-        return "--context-shift is ignored: a text that fills its context ends there (length)"
+        return "--context-shift is ignored: a response ends when its context is full (length)"
 
     @property
     def room(self) -> int | None:
@@ -174,11 +186,11 @@ class TemplateOptions:
         str | None,
         flag(
             "--chat-template", metavar="NAME",
-            help="chatml, or the name of another template in the model's file.",
+            help="Chat template: chatml, or the name of another one in the model's file.",
         ),
     ] = None  # fmt: skip
     chat_template_file: Annotated[
-        Path | None, flag("--chat-template-file", metavar="FILE", help="A Jinja template.")
+        Path | None, flag("--chat-template-file", metavar="FILE", help="File of a Jinja template.")
     ] = None
     chat_template_kwargs: Annotated[
         str | None,
@@ -187,15 +199,13 @@ class TemplateOptions:
             help="""Switches of the template, such as '{"enable_thinking": false}'.""",
         ),
     ] = None  # fmt: skip
-    jinja: Annotated[
-        bool, flag("--jinja", help="Understood, and always on: templates are Jinja's.")
-    ] = False
+    jinja: Annotated[bool, flag("--jinja", help="Accepted, and always on.")] = False
     reasoning_format: Annotated[
         str,
         flag(
             "--reasoning-format", metavar="FORMAT",
-            help="Thoughts: none (in the text), deepseek (apart, as reasoning_content; auto too), "
-            "deepseek-legacy (both).",
+            help="Place of thoughts: none (in the text), deepseek (in reasoning_content; also "
+            "auto), deepseek-legacy (both).",
         ),
     ] = "auto"  # fmt: skip
 

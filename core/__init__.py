@@ -34,8 +34,8 @@ def load(  # noqa: PLR0913 - options by name
     """A model from a GGUF file, or the bundled one; on `auto`, `cpu`, `torch` or `cuda`.
 
     On the CPU, cached keys and values may be of type f16 or q8_0. With `repack_cache`, its form of
-    the weights is kept on disk and mapped the next time. `spec` says who drafts (without it, every
-    drafter that the files offer), `draft` is the file of a draft model: neither changes the text.
+    the weights is kept on disk and mapped the next time. `spec` names the drafters (without it,
+    every one that the files offer), `draft` is the file of a draft model: neither changes the text.
     """
     from .runtime import load_runtime
     from .speculation.options import BY_DEFAULT

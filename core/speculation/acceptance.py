@@ -12,9 +12,9 @@ from typing import Final
 from ..errors import ConfigError
 
 MATCH: Final = "match"  # what the target would have written: the text is that of plain decoding
-RATIO: Final = "ratio"  # by p/q: the law of the text is that of plain decoding
+RATIO: Final = "ratio"  # by p/q: the distribution of the text is that of plain decoding
 RELAXED: Final = "relaxed"  # what the target finds nearly as good: lossy
-SYNTHETIC: Final = "synthetic"  # by a coin, for benchmarks: the text is worthless
+SYNTHETIC: Final = "synthetic"  # at random, for benchmarks: the text is worthless
 
 # TensorRT-LLM's examples for relaxed acceptance.
 TOP_N: Final = 10
@@ -32,7 +32,7 @@ class Acceptance:
 
     @property
     def warning(self) -> str:
-        """What a person has to know who uses this, in one line; "" if the text is sound."""
+        """What a user has to know, in one line; "" if the text is sound."""
         if self.mode == RELAXED:
             where = "everywhere" if self.always else "in the thinking phase"
             return (

@@ -1,4 +1,4 @@
-"""From what the user asked for to the one speculator that an engine talks to."""
+"""The one speculator of an engine, from the options of the user."""
 
 from __future__ import annotations
 

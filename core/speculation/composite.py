@@ -1,6 +1,6 @@
-"""Several drafters as one: they are asked, their drafts are spliced, and the outcome is accounted.
+"""Several drafters as one: they draft, their drafts are spliced, and the outcome is accounted.
 
-N-grams cost next to nothing and are asked first; then the policy decides for which sequences a
+N-gram drafters cost next to nothing and draft first; then the policy decides for which sequences a
 network drafts and how far; then the splice joins the drafts.
 """
 
@@ -57,7 +57,7 @@ class CompositeSpeculator(Speculator, SavesState):
         drafts = []
         for i, plan in enumerate(decided.plans):
             draft = cheap[i][plan.cheap].shortened(plan.n_cheap) if plan.n_cheap else Draft()
-            for other in cheap[i]:  # all were asked
+            for other in cheap[i]:  # all have drafted
                 draft.ms.update(other.ms)
             drafts.append(draft)
         for network in self._networks:

@@ -1,7 +1,7 @@
-"""What the engine and whoever drafts say to each other where a device drafts by itself.
+"""The contract between the engine and a drafter in the device loop, where a GPU drafts by itself.
 
-The device then asks nobody between rounds. It is told how far each draft may go, one round ahead of
-what anybody has read; and everybody is told what came of a round once its record is there.
+The device makes rounds without the host. How long each draft may be is sent to it one round ahead;
+the outcome of a round is passed to the drafter when its record has been read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_LIMIT: Final = DraftLimit()  # nothing is drafted
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan:
-    """What was decided for one round. Every round is told of with its own."""
+    """The decisions for one round; `settle` gets them back with its outcome."""
 
     drafts: bool  # the drafter takes part, and reads on even where it drafts nothing
     limits: dict[int, DraftLimit] = field(default_factory=dict)  # by sequence; others: no draft
@@ -33,38 +33,38 @@ class RoundPlan:
 
 
 class DrafterHandover(NamedTuple):
-    """What a drafter has not read of a text, for the device to go on with."""
+    """The rows of a sequence that a drafter has not read, for the device to go on with."""
 
-    tokens: list[int]  # the last one is the text's
+    tokens: list[int]  # the last one is the newest of the sequence
     hidden: Floats  # (n, D) rows of the positions before each of them
     first: int  # the first cell that it sees
 
 
 class RoundOutcome(NamedTuple):
-    """Of one text, in one round."""
+    """Of one sequence, in one round."""
 
     sequence: int
     draft: Draft
     n_accepted: int
-    n_fresh: int  # tokens that the drafter had to read first, the last one of the text included
+    n_fresh: int  # tokens that the drafter had to read first, the newest one included
 
 
 class DeviceSpeculation(ABC):
-    """A speculator in rounds."""
+    """A speculator in the device loop."""
 
     drafter: DeviceDrafter | None = None  # what the device runs; None: nothing
     source: str = ""  # of the tokens that it drafts
 
     @abstractmethod
     def choose(self, sequences: Sequence[int], asks: Sequence[DraftRequest]) -> RoundPlan | None:
-        """How far to draft in the round that is enqueued next. Texts in `asks` may lack the tokens
-        of rounds under way; not all of `sequences` need be among them. None: drafts might come
-        from elsewhere, so that texts have to be read to their ends first."""
+        """How far to draft in the round that is enqueued next. Sequences in `asks` may lack the
+        tokens of rounds under way; not all of `sequences` need be among them. None: another drafter
+        might draft, which needs all tokens that the device has made."""
 
     @abstractmethod
     def lend(self, sequence: int, last: int, room: int) -> DrafterHandover:
-        """The drafter's part of a text goes to the device, where there is room for so many tokens,
-        the `last` one of the text included."""
+        """Hand the drafter's part of a sequence to the device, which has room for so many tokens,
+        the `last` one included."""
 
     @abstractmethod
     def give_back(
@@ -81,7 +81,7 @@ class DeviceSpeculation(ABC):
 
 
 class NoDrafts(DeviceSpeculation):
-    """Of an engine that does not speculate."""
+    """For an engine that does not speculate."""
 
     def choose(self, sequences: Sequence[int], asks: Sequence[DraftRequest]) -> RoundPlan | None:
         return RoundPlan(drafts=False)

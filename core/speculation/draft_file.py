@@ -67,7 +67,7 @@ def load_draft(
 ) -> LoadedModel | None:
     """The draft model; None if it was a head, which the target has from now on.
 
-    `check` is told what it will take, and may refuse it.
+    `check` is called with the memory that it will take, and may raise.
     """
     file = draft.file
     if not draft.is_head:

@@ -53,11 +53,11 @@ class TextSpec:
 
     @property
     def sources(self) -> frozenset[str]:
-        """Who may draft; empty: everybody."""
+        """The drafters that may draft; empty: all."""
         return frozenset((*self.types, PREDICTION)) if self.types else frozenset()
 
     def is_by_ratio(self, options: SpecOptions) -> bool:
-        """Its drafts are accepted by p/q, so that whoever draws them should tell their laws."""
+        """Whether drafts are accepted by p/q, for which a drafter should give distributions."""
         if self.accept:
             return parse_accept(self.accept).mode == RATIO
         return parse_accept(options.accept).mode == RATIO and not options.is_synthetic
@@ -67,10 +67,10 @@ class TextSpec:
         n = len(draft.tokens)
         if self.p_min:
             for i, chance in enumerate(draft.chances):
-                if 0 <= chance < self.p_min:  # below 0: its source has no belief
+                if 0 <= chance < self.p_min:  # below 0: its source gives none
                     n = i
                     break
-        # How far a drawn draft went depends on what was drawn, by which nobody may choose.
+        # The length of a drawn draft depends on what was drawn, so it must not decide anything.
         return n if n >= self.n_min or draft.distributions else 0
 
 

@@ -1,8 +1,8 @@
-"""Finding what earlier texts left in the KV cache: a tree of pages, keyed by their tokens.
+"""The prefix cache: a tree of pages, keyed by their tokens.
 
 A page hangs below the page before it, under the bytes of its token ids. The dictionary hashes
 those bytes and then compares them, so a found page has exactly these tokens before and in it.
-The last page of a text may be partly filled; it has no children.
+The last page of a sequence may be partly filled; it has no children.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Match:
 
     nodes: list[Node]  # in order; of the last one perhaps not all cells
     n_tokens: int
-    # Of other pages with fewer of the same tokens: texts ended there, and left their states.
+    # Of other pages with fewer of the same tokens: sequences ended there, and left their states.
     beside: tuple[Checkpoint, ...] = ()
 
     def pages(self, n_tokens: int) -> list[int]:
@@ -128,7 +128,7 @@ class PrefixCache:
             parent = node.parent
             assert parent is not None, "the root is not found"
             known = keys[node.start : node.start + self._pool.page_len].tobytes()
-            # Also where texts ended of which this one is the continuation.
+            # Also where sequences ended of which this one is the continuation.
             for child in list(parent.children.values()):
                 if known.startswith(child.tokens) and not child.children:
                     self._pool.forget(child.page)
@@ -180,7 +180,7 @@ def _forget_page(by_page: dict[int, Node], slots: SlotPool, page: int) -> None:
 
 
 def _states_beside(node: Node, known: bytes) -> tuple[Checkpoint, ...]:
-    """Left where other texts ended within the page of which `node` holds more."""
+    """States of sequences that ended within the page of which `node` holds more."""
     if node.parent is None or len(node.parent.children) < 2:
         return ()
     return tuple(

@@ -1,8 +1,8 @@
-"""What a text that has ended left in the cache, as a `SequenceSnapshot`, and back into a cache.
+"""A finished sequence in the prefix cache, as a `SequenceSnapshot`, and back into a cache.
 
-A snapshot of a text that is being written holds its one state. This one holds what later texts go
-on from: pages up to the latest recurrent state, the earlier states on the way, and what drafters
-need to go on from each. It has no request and no sampler: nothing is left to be written.
+A snapshot of a running sequence holds its one state. This one holds what later requests reuse:
+pages up to the latest recurrent state, the earlier states on the way, and what drafters need to
+continue from each. It has no request and no sampler: nothing is left to be generated.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class StateSizes:
 
     @property
     def n_pages(self) -> int:
-        # One more than all contexts take: to copy the page within which two texts part.
+        # One more than all contexts take: to copy the page within which two sequences part.
         every = self.n_slots * self.pages_per_slot + 1
         return every if self.kv_pages is None else self.kv_pages
 
@@ -47,8 +47,8 @@ class StateSizes:
 
 
 def with_cache(sizes: StateSizes, n_bytes: int, page_bytes: int, slot_bytes: int) -> StateSizes:
-    """Room beside the contexts for what texts leave, and no more than that is kept. Half of it is
-    for recurrent states, if there are any (`slot_bytes`)."""
+    """Add room for the prefix cache, beside the contexts. Half of it is for recurrent states, if
+    there are any (`slot_bytes`)."""
     if not n_bytes:
         return replace(sizes, n_checkpoints=0, max_idle=0)
     n_states = n_bytes // 2 // slot_bytes if slot_bytes else 0

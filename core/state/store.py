@@ -55,7 +55,7 @@ class Left(NamedTuple):
 
 
 class CacheUse(NamedTuple):
-    """What texts that have ended left; a page that several share counts once."""
+    """What finished sequences left; a page that several share counts once."""
 
     n_pages: int
     n_states: int
@@ -155,7 +155,7 @@ class StateStore:
         )
 
     def checkpoint(self, sequence: SequenceState, carry: dict[str, bytes]) -> None:
-        """Keep the state as it is now for other texts, if there is a slot to keep it in."""
+        """Keep a copy of the state as it is now, if there is a slot to keep it in."""
         sequence.wanted.discard(sequence.n_cells)
         made = self.slots.take_for_checkpoint(sequence.n_cells, sequence.n_pending_accepted)
         if made is not None:
@@ -197,7 +197,7 @@ class StateStore:
         return self.backend.state_bytes(self._shape, page_len=sizes.page_len, window=sizes.window)
 
     def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
-        """Let other texts use the state of these tokens, the first ones of the sequence."""
+        """Put the state of these tokens, the first ones of the sequence, into the prefix cache."""
         self.prefixes.publish(tokens, sequence.table, sequence.checkpoints)
         sequence.checkpoints.clear()
 
@@ -207,7 +207,7 @@ class StateStore:
         tokens: Sequence[int] = (),
         carry: dict[str, bytes] = _NOTHING,
     ) -> None:
-        """Give everything back; the state of `tokens`, if any, is left for other texts."""
+        """Free the sequence; the state of `tokens`, if any, goes into the prefix cache."""
         slot: int | None = sequence.slot
         if len(tokens):
             if self.is_recurrent and len(tokens) == sequence.n_cells and self.batch_invariant:

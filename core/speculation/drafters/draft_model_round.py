@@ -1,8 +1,8 @@
 """One round of a draft model: it reads new tokens, then drafts token by token.
 
-The host loop goes from step to step for all texts, whatever picks their tokens. Where a backend
-makes all steps in one call, and what picks has a native form, that is taken instead; it drafts the
-same tokens. What it cannot tell goes on in the host loop.
+The host loop makes one step after the other for all sequences, with any sampler. Where a backend
+makes all steps in one call, and the sampler has a native form, that is used instead; it drafts the
+same tokens. A pick that it cannot decide exactly is left to the host loop.
 """
 
 from __future__ import annotations

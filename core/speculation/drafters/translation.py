@@ -82,7 +82,7 @@ class Speller:
 
 
 class Translator:
-    """Between two vocabularies; one for all texts."""
+    """Between two vocabularies; one for all sequences."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self.target, self.draft = target, draft

@@ -111,7 +111,7 @@ class Track:
         return [rates[group] for group in _GROUPS[:n]]
 
     def trusts_chances(self) -> bool:
-        """Whether the drafter's own probabilities, calibrated, have told more than places."""
+        """Whether the drafter's own probabilities, calibrated, predicted better than places."""
         return self._loss_chance <= self._loss_place
 
     def may_cut(self) -> bool:
