@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from support.chains import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_alike
+from support.draft_loops import MAX_DRAFT, PAGE_LEN, WINDOW, Drafter, Texts, assert_alike
 from support.running import load
 from support.tiny_models import TinyModel
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.chains import Drafter, Texts, assert_alike
+from support.draft_loops import Drafter, Texts, assert_alike
 from support.host_device import HostDevice
 from support.running import load, random_tokens
 from support.tiny_models import TinyModel

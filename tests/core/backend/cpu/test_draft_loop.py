@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.chains import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
+from support.draft_loops import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, assert_alike
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend

@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.host_device import use_for_cuda
-from support.rounds import (
+from support.device_loops import (
     DRAWN,
     GREEDY,
     MTP,
@@ -21,6 +20,7 @@ from support.rounds import (
     writing,
     written,
 )
+from support.host_device import use_for_cuda
 from support.tiny_models import TinyModel
 
 from nextn.core.generation import EOS, LIMIT, STOP, Event, GenerateParams

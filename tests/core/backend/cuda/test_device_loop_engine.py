@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.host_device import HostDevice, use_for_cuda
-from support.rounds import (
+from support.device_loops import (
     DRAWN,
     GREEDY,
     MTP,
@@ -22,6 +21,7 @@ from support.rounds import (
     writing,
     written,
 )
+from support.host_device import HostDevice, use_for_cuda
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda import device_loop, round_launches
@@ -161,7 +161,7 @@ def test_what_an_ngram_knows_is_drafted_in_ordinary_steps(
         types=("ngram-simple", "mtp"), ngram_simple=NgramSizes(2, 3), fixed=True, draft_n_max=2
     )
     prompts = [prompt * 2 for prompt in PROMPTS]
-    monkeypatch.setattr("support.rounds.PROMPTS", prompts)
+    monkeypatch.setattr("support.device_loops.PROMPTS", prompts)
     how = [replace(GREEDY, max_tokens=14), replace(DRAWN, max_tokens=14)]
     with runtime(path, spec) as loaded:
         other = without_rounds(monkeypatch, lambda: written(loaded, how)[1])
