@@ -13,6 +13,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def absolute_imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def known_files(root: Path) -> Iterator[Path]:
-    """What git knows, and what it would add."""
+    """Files that git tracks or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     for name in sorted(listed.decode().split("\0")):
@@ -124,8 +125,7 @@ def upward_imports(root: Path) -> list[str]:
 
 
 def part_of_core(parts: tuple[str, ...]) -> str:
-    name = parts[1].removesuffix(".py") if len(parts) > 1 else ""
-    return "" if name == "__init__" else name
+    return parts[1].removesuffix(".py").replace("__init__", "") if len(parts) > 1 else ""
 
 
 def may_import(part: str, target: str) -> bool:
@@ -139,6 +139,28 @@ def level_of(part: str) -> int:
         if part in parts:
             return i
     raise AssertionError(f"core/{part} is not in LEVELS: say where it belongs")
+
+
+def import_circles(root: Path) -> list[str]:
+    """Imports inside functions would only hide a circle; those for type checkers do not count."""
+    graph: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for path in python_files(root, *MAY_IMPORT):
+        parts = path.relative_to(root).with_suffix("").parts
+        module = parts[:-1] if parts[-1] == "__init__" else parts
+        hidden = set(type_checking_lines(path))
+        targets = {to for line, to in relative_imports(root, path) if line not in hidden}
+        graph[module] = targets if path.stem != "__init__" else targets - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [" imports ".join(".".join(module) for module in reversed(error.args[1]))]
+    return []
+
+
+def type_checking_lines(path: Path) -> Iterator[int]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            yield from range(node.lineno, (node.end_lineno or 0) + 1)
 
 
 def foreign_imports(root: Path) -> list[str]:
@@ -235,6 +257,17 @@ def machine_paths(root: Path) -> list[str]:
     ]
 
 
+def broken_links(root: Path) -> list[str]:
+    """Relative links of the documents to files that are not there."""
+    return [
+        f"{path.relative_to(root)}: {link}"
+        for path in known_files(root)
+        if path.suffix == ".md"
+        for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)", path.read_text("utf-8"))
+        if not (path.parent / link).exists()
+    ]
+
+
 def wrong_links(root: Path) -> list[str]:
     links = root / ".types" / "nextn"
     names = {path.name for path in links.iterdir()}
@@ -242,13 +275,14 @@ def wrong_links(root: Path) -> list[str]:
     expected["__init__.py"] = f"../../{LIBRARY}/__init__.py"
     if names != set(expected):
         return [f".types/nextn holds {sorted(names)}"]
-    targets = {name: str((links / name).readlink()) for name in names}
-    return [f"{n} -> {t}" for n, t in sorted(targets.items()) if t != expected[n]]
+    targets = sorted((name, str((links / name).readlink())) for name in names)
+    return [f"{name} -> {target}" for name, target in targets if target != expected[name]]
 
 
 CHECKS: list[Check] = [
     wrong_folders,
     upward_imports,
+    import_circles,
     foreign_imports,
     unlisted_packages,
     long_files,
@@ -256,6 +290,7 @@ CHECKS: list[Check] = [
     reordered_arithmetic,
     missing_docstrings,
     machine_paths,
+    broken_links,
 ]
 
 
@@ -283,6 +318,7 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (upward_imports, "core/errors.py", "from .gguf import x", "errors must not import"),
     (upward_imports, "core/state/a.py", "def f():\n    from ..runtime import x", "state must not"),
     (upward_imports, "core/models/a.py", "from ...cuda_kernels import x", "only backend/cuda"),
+    (import_circles, "core/models/a.py", "if x:\n    from . import a", "a imports core"),
     (foreign_imports, "cli/a.py", "import nextn.core", "imports nextn"),
     (foreign_imports, "core/a.py", "from cupy.cuda import x", "imports cupy"),
     (unlisted_packages, "core/new/__init__.py", "", "nextn.core.new: not listed"),
@@ -297,6 +333,7 @@ FAULTS: list[tuple[Check, str, str, str]] = [
     (reordered_arithmetic, "core/a.py", "b.fadd(x, y, flags=('reassoc',))", "reassoc"),
     (missing_docstrings, "tests/a.py", "import sys", "does not open with a docstring"),
     (machine_paths, "docs/a.md", "see /ro" + "ot/x", "docs/a.md:1"),
+    (broken_links, "docs/a.md", "see [it](b/c.md#d)", "docs/a.md: b/c.md"),
     (wrong_links, ".types/nextn/more", "", "more"),
 ]
 

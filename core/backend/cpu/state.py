@@ -13,7 +13,8 @@ from ...errors import ConfigError
 from ..interface import SlotImage
 from ..layers import DeltaShape, KvShape, KvTypes, StateShape
 from .emit import LANES
-from .kernels.cells import Cells, Keys, Values, make_keys, make_values
+from .kernels.cell_types import make_keys, make_values
+from .kernels.cells import Cells, Keys, Values
 from .memory import aligned
 
 

@@ -23,7 +23,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...layers import KvType
 from ..emit import LANES, Emitter, Value
 
 Array = NDArray[Any]
@@ -119,17 +118,3 @@ class Values(Cells):
 def columns_of(width: int) -> list[int]:
     """First elements of the vectors of a row; the last of an odd width begins further left."""
     return [min(j, width - LANES) for j in range(0, width, LANES)]
-
-
-def make_keys(kind: KvType, page_len: int, dim: int) -> Keys:
-    from .cells_half import HalfKeys
-    from .cells_int8 import Int8Keys
-
-    return {KvType.F16: HalfKeys, KvType.Q8_0: Int8Keys}[kind](page_len, dim)
-
-
-def make_values(kind: KvType, page_len: int, dim: int) -> Values:
-    from .cells_half import HalfValues
-    from .cells_int8 import Int8Values
-
-    return {KvType.F16: HalfValues, KvType.Q8_0: Int8Values}[kind](page_len, dim)

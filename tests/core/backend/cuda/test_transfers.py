@@ -31,7 +31,7 @@ SAMPLED = GenerateParams(SamplingParams(temperature=0.8, seed=3), max_tokens=8)
 
 @pytest.fixture(autouse=True)
 def shim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ordinary steps only: of rounds see test_rounds_engine.py."""
+    """Ordinary steps only: of rounds see test_device_loop_engine.py."""
     use_for_cuda(monkeypatch)
     monkeypatch.setattr(CudaBackend, "compile_device_loop", lambda *_: None)
 
