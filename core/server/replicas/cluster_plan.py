@@ -32,7 +32,7 @@ def check_ray() -> None:
 
 
 def check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. It resolves names such as `auto` on its own."""
+    """Raises a `ConfigError` early: Ray tries for minutes. Ray resolves names such as `auto`."""
     found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
     if found is None:
         return

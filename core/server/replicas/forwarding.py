@@ -1,4 +1,4 @@
-"""What the server process and its model replicas say to each other."""
+"""What the server process and its model replicas exchange."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoadFailedError(NextnError):
 
 
 class ReplicasFailedError(NextnError):
-    """There will be no replicas. `code`: the exit code of the command."""
+    """The replicas cannot run. `code`: the exit code of the command."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)

@@ -8,7 +8,7 @@ from ..metrics import labels
 
 
 def label_replicas(expositions: Mapping[int, str]) -> list[str]:
-    """Prometheus wants `# HELP`, `# TYPE` and all samples of a metric in one group."""
+    """Prometheus requires `# HELP`, `# TYPE` and all samples of a metric in one group."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     name = ""

@@ -56,7 +56,7 @@ class ModelReplica:
 
     async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
         """The messages of the response as they come, several in a list if they come at once.
-        Closing the generator is what the client's going away is to a server."""
+        Closing the generator has the effect of a client that disconnects."""
         self._run()
         has_left = asyncio.Event()
         body: list[Message] = [{"type": "http.request", "body": request.body}]

@@ -1,4 +1,4 @@
-"""Parts of a reply, and the care that marks need which come in several tokens."""
+"""The pieces of a reply, and a helper for marks that come in several tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
 
 def n_open(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`."""
+    """Returns how many characters at the end of `text` may be the beginning of `mark`."""
     for n in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:n]):
             return n
