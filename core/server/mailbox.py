@@ -10,7 +10,7 @@ from ..generation import Event
 
 
 class Progress(NamedTuple):
-    """How far a prompt has been read."""
+    """How much of a prompt has been run, in tokens."""
 
     total: int
     cached: int

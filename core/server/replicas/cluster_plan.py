@@ -1,4 +1,4 @@
-"""`ClusterPlan`: what replicas get of a Ray cluster. Nothing here imports Ray, which is slow."""
+"""`ClusterPlan`: the resources of replicas in a Ray cluster. Does not import Ray, which is slow."""
 
 from __future__ import annotations
 

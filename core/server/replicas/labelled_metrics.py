@@ -1,4 +1,4 @@
-"""The expositions of several replicas as one: every sample has the label `replica`."""
+"""Merges the metrics of several replicas: every sample gets the label `replica`."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
-CALL: Final = "call"  # begins one: `text` is the name of the tool
-ARGUMENTS: Final = "arguments"  # more of its arguments, which are JSON in the end
+CALL: Final = "call"  # the start of a call: `text` is the name of the tool
+ARGUMENTS: Final = "arguments"  # a part of the arguments of a call, which together are JSON
 
 
 class Piece(NamedTuple):
