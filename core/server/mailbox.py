@@ -1,4 +1,4 @@
-"""From the engine's thread to the coroutine that answers a request, with one wake-up per step."""
+"""`Mailbox`: passes events from the engine's thread to the coroutine that answers a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..generation import Event
 
 
 class Progress(NamedTuple):
-    """How far a prompt has been read."""
+    """How much of a prompt has been run, in tokens."""
 
     total: int
     cached: int
@@ -19,21 +19,21 @@ class Progress(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """The stream has been silent for long."""
+    """The stream has had no event for long."""
 
 
 Item = Event | Progress | Ping
 
 
 class Mailbox:
-    """Of one request. `place` says which of its texts an item is about."""
+    """Events of one request. `place` is the number of a sequence within the request."""
 
     def __init__(self) -> None:
         self._items: deque[tuple[int, Item]] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, place: int, item: Item) -> None:
-        """In any thread; somebody has to call `wake` in the loop afterwards."""
+        """May be called in any thread; `wake` has to be called in the loop afterwards."""
         self._items.append((place, item))
 
     def wake(self) -> None:
@@ -41,7 +41,7 @@ class Mailbox:
             self._waiter.set_result(None)
 
     async def take(self) -> list[tuple[int, Item]]:
-        """All that there is; waits until there is something."""
+        """Returns all items; waits for one if there are none."""
         while not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             try:

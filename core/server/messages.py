@@ -1,4 +1,4 @@
-"""Messages of a chat: checked, with parts of text joined, as chat templates want them."""
+"""Messages of a chat: checked, with parts of text joined, as chat templates expect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _read_message(fields: Fields, name: str, i: int, value: Any) -> dict[str, An
 
 
 def text_of_content(fields: Fields, name: str) -> str:
-    """A string, or parts of text, which are joined with newlines between; "" if it is absent."""
+    """Returns a string, or parts of text joined with newlines; "" if the field is absent."""
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return value or ""

@@ -23,7 +23,7 @@ def exposition(worker: Worker, model: str) -> str:
 def family(
     name: str, kind: str, text: str, samples: Mapping[str, float] | float, label: str = ""
 ) -> list[str]:
-    """`samples`: a value, or values by the value of `label`."""
+    """Returns the lines of a metric. `samples`: one value, or values by the value of `label`."""
     head = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     if isinstance(samples, int | float):
         return [*head, f"{name} {_number(samples)}"]

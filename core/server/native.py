@@ -1,4 +1,4 @@
-"""llama.cpp's own `/completion`."""
+"""llama.cpp's `/completion`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NativeFormat(Format):
         return event(self._partial(answer, "") | {"prompt_progress": progress_object(progress)})
 
     def ending(self, answer: Answer) -> bytes:
-        """Tokens that showed no text of their own, the one that ended it for one, come here."""
+        """The last event has the tokens that no earlier event had, such as the end token."""
         fresh = answer.fresh_tokens()
         final = self.final(answer) | {"content": "", "tokens": fresh}
         if self.asked.with_sources:
@@ -109,7 +109,7 @@ class NativeFormat(Format):
 
 
 def select(told: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
-    """`response_fields`: `timings/predicted_n` takes that one out of its object."""
+    """Applies `response_fields`: `timings/predicted_n` takes one field out of its object."""
     if not only:
         return told
     found = {}
@@ -123,7 +123,7 @@ def select(told: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
 
 
 def settings_of(service: Service, asked: Asked) -> dict[str, Any]:
-    """Of a request, under llama.cpp's names."""
+    """Returns the settings of a request under llama.cpp's names."""
     params = asked.params
     sampling = asdict(params.sampling)
     sampling["logit_bias"] = [

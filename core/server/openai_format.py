@@ -29,7 +29,7 @@ class OpenAIFormat(Format):
             "system_fingerprint": FINGERPRINT,
         }
         self.chunk_frame = {**self.frame, "object": self.chunk_kind}
-        # Most events differ in a few bytes only: the rest is made once.
+        # Most events differ in a few bytes; the rest is encoded once.
         self._tail = b"," + encode(self.chunk_frame)[1:] + b"\n\n"
 
     def chunk(self, choice: dict[str, Any], **more: Any) -> bytes:
@@ -63,27 +63,27 @@ class OpenAIFormat(Format):
 
     @abstractmethod
     def choice(self, answer: Answer) -> dict[str, Any]:
-        """The whole of one text."""
+        """Returns a choice of the whole response."""
 
     def more(self, answer: Answer) -> dict[str, Any]:
-        """What an event has besides its choice."""
+        """Returns the fields of an event besides its choice."""
         return {"timings": answer.timings()} if self.asked.timings_each else {}
 
     def last(self, answer: Answer) -> dict[str, Any]:
-        """What the last event of a text has besides its choice: timings, if no event follows that
-        could have them."""
+        """Returns the fields of the last event of a choice: timings, unless an event with the usage
+        follows, which has them."""
         if self.asked.with_usage:
             return self.more(answer)
         return {"timings": answer.timings()}
 
     @property
     def is_plain(self) -> bool:
-        """Its pieces are text and nothing else."""
+        """Whether events hold text only."""
         asked = self.asked
         return asked.params.logprobs is None and not (asked.timings_each or asked.with_sources)
 
     def sources(self, answer: Answer) -> dict[str, Any]:
-        """Who drafted the tokens of a piece."""
+        """Returns the tokens of an event, the drafter of each, and rejected draft tokens."""
         if not self.asked.with_sources:
             return {}
         tokens = answer.fresh_tokens()

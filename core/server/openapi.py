@@ -1,5 +1,4 @@
-"""`/openapi.json`: what this server answers, for people's tools. Written by hand, and tested
-against the server itself."""
+"""`/openapi.json`: the API of this server. Written by hand; tests compare it with the server."""
 
 from __future__ import annotations
 
@@ -160,7 +159,7 @@ def _post(summary: str, fields: Schema, *required: str, told: Schema, streams: b
 
 
 def _slot_action() -> Schema:
-    """A slot's state to a file in the server's folder, back from it, or forgotten."""
+    """Describes the actions that save, restore and erase a slot."""
     told = _post("Save, restore or erase a slot", {"filename": _TEXT}, told={"type": "object"})
     actions = {"enum": ["save", "restore", "erase"]}
     told["post"]["parameters"] = [

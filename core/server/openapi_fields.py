@@ -1,4 +1,4 @@
-"""The fields of requests, as JSON Schema. What is not listed is ignored; null counts as absent."""
+"""JSON Schemas of request fields. Other fields are ignored; null counts as absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Schema = dict[str, Any]
 
 
 def of(kind: str, text: str = "", **more: Any) -> Schema:
-    """A field of this type, or null."""
+    """Returns the schema of a field that has this type or is null."""
     told: Schema = {"type": [kind, "null"], **more}
     return told | {"description": text} if text else told
 

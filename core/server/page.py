@@ -1,4 +1,4 @@
-"""The page at `/`: three kinds of plain files, served as they are; no build, no other host."""
+"""The page at `/`: static HTML, CSS and JavaScript, without a build and without other hosts."""
 
 from __future__ import annotations
 

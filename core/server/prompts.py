@@ -1,4 +1,4 @@
-"""Prompts as requests give them: a text, token ids, or lists of both."""
+"""Reads the prompts of a request: strings, token ids, or lists of both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BY_FAR: Final = 2
 def read_prompts(
     fields: Fields, tokenizer: Tokenizer, n_ctx: int, name: str = "prompt"
 ) -> list[list[int]]:
-    """One or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
+    """Reads one or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
     value = fields.get(name)
     if value is None:
         fields.refuse(name, "is missing")
@@ -33,7 +33,7 @@ def _several(value: Any) -> list[Any]:
         return value
     if value and all(isinstance(each, str) for each in value):
         return value
-    return [value]  # token ids, perhaps with texts between
+    return [value]  # token ids, perhaps with strings between
 
 
 def _tokens_of(
@@ -54,7 +54,7 @@ def _tokens_of(
 
 
 def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) -> list[int]:
-    """Ids as they are. A text counts as the beginning of the prompt if it comes first."""
+    """Returns the tokens. A string is encoded as the beginning of a prompt only if it is first."""
     tokens: list[int] = []
     for i, part in enumerate(parts):
         if isinstance(part, str):
@@ -73,13 +73,13 @@ def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) ->
 
 
 def check_length(tokens: list[int], n_ctx: int) -> None:
-    """A prompt needs room for one token more."""
+    """Raises an `ApiError` if there is no room for a token after the prompt."""
     if len(tokens) >= n_ctx:
         raise _too_long(len(tokens), n_ctx)
 
 
 def refuse_endless(text: str, tokenizer: Tokenizer, n_ctx: int) -> None:
-    """What cannot fit by far is not even cut into tokens."""
+    """Raises an `ApiError` for a text that is much too long, without tokenizing it."""
     least = len(text) // _longest(tokenizer)
     if least > _BY_FAR * n_ctx:
         raise _too_long(least, n_ctx, "at least ")
@@ -87,7 +87,7 @@ def refuse_endless(text: str, tokenizer: Tokenizer, n_ctx: int) -> None:
 
 @lru_cache(2)
 def _longest(tokenizer: Tokenizer) -> int:
-    """Characters of a token."""
+    """Returns the length of the longest token in characters."""
     return max(map(len, tokenizer.tokens), default=1) or 1
 
 

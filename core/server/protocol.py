@@ -1,5 +1,5 @@
-"""uvicorn's HTTP/1.1, with an end to clients that never finish the headers of a request, and with
-crowds let in a few at a time."""
+"""uvicorn's HTTP/1.1, with a time limit for the headers of a request, and a limit on how many
+requests are read in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, ClassVar, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Requests that are read in one turn of the loop: what streams, and who asks for `/health`, comes
-# in between. One takes some 0.5 ms from its bytes to the queue of the engine.
+# Requests that are read in one turn of the loop; streams and `/health` are served in between.
+# One takes some 0.5 ms from its bytes to the queue of the engine.
 _AT_ONCE: Final = 8
 _FIRST: Final = (b"GET /health ", b"GET /v1/health ")
 
 
 class Turnstile:
-    """Of one server, in its loop."""
+    """Limits the requests that one server reads in a turn. All methods run in the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[PatientForSoLong] = deque()
         self._n_left, self._is_due = _AT_ONCE, False
 
     def admits(self) -> bool:
-        """Whether one more may come in now."""
+        """Returns whether one more request may be read now."""
         self._call_soon()
         if self._waiting or not self._n_left:
             return False
@@ -32,7 +32,7 @@ class Turnstile:
         return True
 
     def wait(self, protocol: PatientForSoLong) -> None:
-        """`come_in` will be called."""
+        """Queues a connection; its `come_in` is called later."""
         self._waiting.append(protocol)
 
     def _call_soon(self) -> None:
@@ -53,7 +53,7 @@ class PatientForSoLong(H11Protocol):
     header_s: ClassVar[float] = 60.0
     turnstile: ClassVar[Turnstile]
     _timer: asyncio.TimerHandle | None = None
-    _held: bytes = b""  # came, and waits at the turnstile
+    _held: bytes = b""  # received bytes that wait at the turnstile
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)

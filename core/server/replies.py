@@ -33,7 +33,7 @@ async def on_api_error(_request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """What the router itself refuses."""
+    """Answers requests that the router refuses."""
     assert isinstance(error, HTTPException), "registered for it"
     message = {
         404: f"there is no {request.url.path[:200]} here",

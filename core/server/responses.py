@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses` and its `/input_tokens`, by way of a chat. Nothing is stored."""
+"""OpenAI's `/v1/responses` and its `/input_tokens`, handled as chats. Nothing is stored."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def input_tokens(request: Request) -> Response:
 
 
 def as_chat(fields: Fields) -> dict[str, Any]:
-    """The same request in the words of chat completions."""
+    """Returns the fields of the same request to `/v1/chat/completions`."""
     told: dict[str, Any] = {name: fields.get(name) for name in _SHARED if name in fields}
     told["messages"] = _messages(fields)
     if "max_output_tokens" in fields:

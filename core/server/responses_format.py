@@ -1,4 +1,4 @@
-"""How `/v1/responses` tells an answer: items with parts, each event numbered."""
+"""The response of `/v1/responses`: items that have parts, streamed as numbered events."""
 
 from __future__ import annotations
 

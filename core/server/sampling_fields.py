@@ -1,4 +1,4 @@
-"""From the fields of a request to `GenerateParams`. Names are llama.cpp's, and OpenAI's."""
+"""Reads `GenerateParams` from a request, under the names of llama.cpp and OpenAI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .speculative_fields import read_specs
 MAX_INT: Final = (1 << 31) - 1
 MAX_STOPS: Final = 256
 _MAX_STOP: Final = 4096  # characters
-_RANDOM: Final = (-1, (1 << 32) - 1)  # seeds that mean: draw one
+_RANDOM: Final = (-1, (1 << 32) - 1)  # with these seeds, one is drawn
 _SMALLEST_P: Final = 1e-6  # top_p 0 keeps one token
 _NUMBERS: Final = (
     "temperature", "top_p", "min_p", "typical_p", "top_n_sigma", "dynatemp_range",
@@ -30,7 +30,7 @@ _NUMBERS: Final = (
     "frequency_penalty", "dry_multiplier", "dry_base", "mirostat_tau", "mirostat_eta",
     "adaptive_target", "adaptive_decay",
 )  # fmt: skip
-# What llama.cpp reads from a request too; -1 is everything.
+# llama.cpp reads these from a request too; -1 means all.
 _INTEGERS: Final = {
     "top_k": (-1, MAX_INT), "min_keep": (0, MAX_INT), "repeat_last_n": (-1, MAX_INT),
     "dry_allowed_length": (0, MAX_INT), "dry_penalty_last_n": (-1, MAX_INT), "mirostat": (0, 2),
@@ -47,14 +47,14 @@ def read_params(
     loaded_types: tuple[str, ...],
     owner: str = "",
 ) -> GenerateParams:
-    """All but the prompt. `logprobs` is asked for in different ways, so the caller reads it."""
+    """Reads all but the prompt. The caller reads `logprobs`, whose fields differ between APIs."""
     grammar, schema = read_grammar(fields)
     max_tokens = read_max_tokens(fields, settings)
     spec, thinking_spec = read_specs(fields, tokenizer, loaded_types)
     params: GenerateParams = with_names(
         lambda: GenerateParams(
             sampling=read_sampling(fields, settings, tokenizer),
-            # With 0 the prompt is to be read, which takes a token; the answer leaves it out.
+            # 0 still runs the prompt, which makes one token; the response leaves it out.
             max_tokens=None if max_tokens is None else max(max_tokens, 1),
             stop=read_stops(fields),
             logprobs=logprobs,
@@ -73,7 +73,7 @@ def read_params(
 
 
 def with_names(make: Callable[[], Any]) -> Any:
-    """What the core refuses is the fault of a field."""
+    """Returns `make()`. A `ConfigError` becomes an `ApiError` with the name of the field."""
     try:
         return make()
     except ConfigError as error:
@@ -108,7 +108,7 @@ def read_seed(fields: Fields, settings: ServerSettings) -> int:
 
 
 def read_max_tokens(fields: Fields, settings: ServerSettings) -> int | None:
-    """None: no limit. Fewer of what the request and the operator say."""
+    """Returns the smaller limit of the request and the server; None: no limit."""
     name = fields.first("max_completion_tokens", "max_tokens", "n_predict")
     asked = fields.optional_integer(name, -1, MAX_INT)
     limits = [n for n in (asked, settings.max_tokens) if n is not None and n >= 0]
@@ -125,7 +125,7 @@ def read_stops(fields: Fields) -> tuple[str, ...]:
 
 
 def read_grammar(fields: Fields) -> tuple[str | None, str | None]:
-    """GBNF and JSON schema, at most one of which is there."""
+    """Returns the GBNF and the JSON schema, at most one of which is set."""
     grammar, schema = fields.text("grammar") or None, None
     if "json_schema" in fields:
         schema = _schema_text(fields, "json_schema")
@@ -161,7 +161,7 @@ def _read_samplers(fields: Fields) -> tuple[str, ...]:
 
 
 def read_biases(fields: Fields, tokenizer: Tokenizer) -> Biases:
-    """`{"15043": -1}` or `[[15043, -1], ["text", false]]`; false bans."""
+    """`{"15043": -1}` or `[[15043, -1], ["text", false]]`; false bans the token."""
     given = fields.get("logit_bias")
     pairs = list(given.items()) if isinstance(given, dict) else fields.items("logit_bias")
     if len(pairs) > MAX_BIASES:

@@ -1,4 +1,4 @@
-"""`Service`: what every route needs to know of the server."""
+"""`Service`: the state of the server that all routes share."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Service:
     n_active: int = 0  # requests that need the model
     used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
     slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)
-    remembered: dict[str, Any] = field(default_factory=dict)  # what is told while the model sleeps
-    # Ends the connection of a client that does not read; set by who listens.
+    remembered: dict[str, Any] = field(default_factory=dict)  # for answers while the model sleeps
+    # Closes the connection of a client that does not read; set by `Serving`.
     hang_up: Callable[[object], None] = _nothing
 
     @property
     def loaded(self) -> Loaded:
-        """Refused while there is nothing to ask."""
+        """Raises an `ApiError` while there is no usable model."""
         if self.worker.loaded is None or self.worker.state in ("loading", "dead", "sleeping"):
             raise unavailable(self.worker)
         return self.worker.loaded
@@ -56,12 +56,12 @@ class Service:
 
     @property
     def first_slot(self) -> int:
-        """Its number: those of all replicas are counted through."""
+        """The number of its first slot: slots are numbered through all replicas."""
         return self.settings.replica * self.worker.n_slots
 
     @property
     def model_name(self) -> str:
-        """As responses and the list of models show it."""
+        """The name in responses and in the list of models."""
         if self.settings.alias:
             return self.settings.alias[0]
         if "name" in self.remembered:

@@ -1,4 +1,4 @@
-"""Listening: sockets, signals, and an end in order."""
+"""`Serving`: the event loop of a server, with signals and an orderly end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sleeping import doze_if_idle
 from .sockets import BACKLOG
 from .worker import DEAD, READY, Worker, ping
 
-_LAST_WORDS_S: Final = 0.3  # for clients to be told, after the drain
+_LAST_WORDS_S: Final = 0.3  # to send the last events, after the drain
 _ACCEPTED_AT_ONCE: Final = 64
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,22 +44,22 @@ class Listening(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """In the loop, before anybody is heard."""
+        """Called in the loop, before the first connection."""
 
     @abstractmethod
     async def _finish(self) -> None:
-        """Let what is under way end, then what it runs on."""
+        """Ends open requests, then what they run on."""
 
     @abstractmethod
     def _look_after(self, now: float) -> None:
-        """Every second."""
+        """Called every second."""
 
     @abstractmethod
     def _code(self) -> int:
-        """At the end."""
+        """Returns the exit code."""
 
     def run(self) -> int:
-        """The exit code."""
+        """Serves until the end; returns the exit code."""
         return asyncio.run(self._run())
 
     @property
@@ -67,7 +67,7 @@ class Listening(ABC):
         return self._server.started
 
     def stop(self) -> None:
-        """In the loop: drain, then end."""
+        """Called in the loop: drains, then ends."""
         if self._end is None:
             self._end = asyncio.create_task(self._stop())
 
@@ -92,7 +92,7 @@ class Listening(ABC):
 
     def _on_signal(self) -> None:
         self.n_signals += 1
-        if self.n_signals > 1:  # impatient: no more waiting for anybody
+        if self.n_signals > 1:  # a second signal ends the drain
             self._server.force_exit = True
             self._server.should_exit = True
         self.stop()
@@ -145,12 +145,12 @@ class Serving(Listening):
 
 
 async def end_requests(service: Service) -> None:
-    """At the end of the server: `drain_s` for what is under way, then an error."""
+    """Lets open requests end within `drain_s`, then ends them with an error."""
     worker = service.worker
     if worker.loaded is not None:
         await worker.drain(service.settings.drain_s)
         await _last_words(service)
-        # The engine may be in a long step: it is not waited for.
+        # Not through the engine, which may be in a long step.
         for each in list(service.under_way):
             each.give_up(UnavailableError("the server is shutting down"))
         await _last_words(service)
@@ -164,7 +164,8 @@ async def _last_words(service: Service) -> None:
 
 
 def keep_alive(service: Service, now: float) -> None:
-    """Every second: silent streams send a comment, clients that do not read are given up."""
+    """Called every second: silent streams send a comment, clients that do not read are
+    disconnected, and an idle model is unloaded."""
     doze_if_idle(service, remember)
     for each in list(service.under_way):
         if each.waits_since and now - each.waits_since > service.settings.io_s:
@@ -177,20 +178,20 @@ def keep_alive(service: Service, now: float) -> None:
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """The system's queue is to be longer than what asyncio takes out of it in one turn."""
+        """Sets a backlog that is longer than what asyncio accepts in one turn of the loop."""
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(BACKLOG)
 
     def capture_signals(self) -> Any:
-        """Signals are ours: uvicorn would raise them again at the end."""
+        """`Listening` handles signals: uvicorn would raise them again at the end."""
         from contextlib import nullcontext
 
         return nullcontext()
 
 
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what goes wrong is told to clients
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get the errors
     return uvicorn.Config(
         app,
         http=protocol(settings.io_s),

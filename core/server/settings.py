@@ -1,4 +1,4 @@
-"""`ServerSettings`: how a server is set up, whatever model it serves."""
+"""`ServerSettings`: the settings of a server that do not depend on its model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..sampling.params import SamplingParams
 
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
-# As the model wrote them; apart, as `reasoning_content` (auto does this too); both.
+# Reasoning stays in the content; goes to `reasoning_content` (`auto` too); or is in both.
 REASONING_FORMATS: Final = ("none", "auto", "deepseek", "deepseek-legacy")
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
@@ -23,27 +23,27 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     is_open: bool = False  # may be reached from elsewhere without a key
     allowed_hosts: tuple[str, ...] = ()  # names in Host headers, besides those of this machine
-    cors_origins: tuple[str, ...] = ()  # besides pages of this machine; `*` is everybody
+    cors_origins: tuple[str, ...] = ()  # besides pages of this machine; `*`: any origin
     alias: tuple[str, ...] = ()  # names of the model; the first one is shown
     with_metrics: bool = True
     with_slots: bool = True
     with_page: bool = True
-    writes_text: bool = False  # the model goes on with texts rather than chats: the page says so
+    writes_text: bool = False  # the page offers to continue text instead of a chat
     slot_folder: Path | None = None  # where slots are saved; None: they are not
-    caches_prompts: bool = True  # where requests say nothing: begin with what others left
-    sleep_s: float = 0.0  # without a request, and the model's memory is given back; 0: never
-    sampling: SamplingParams = field(default_factory=SamplingParams)  # where requests say nothing
-    seed: int | None = None  # the same; None: drawn for each request
-    max_tokens: int | None = None  # of a text, where a request says nothing or more
+    caches_prompts: bool = True  # default of `cache_prompt`: reuse the prefix cache
+    sleep_s: float = 0.0  # the model is unloaded after so long without a request; 0: never
+    sampling: SamplingParams = field(default_factory=SamplingParams)  # defaults of requests
+    seed: int | None = None  # default of requests; None: drawn for each
+    max_tokens: int | None = None  # of a sequence; a request may only set fewer
     max_queue: int = 512  # requests that may wait
     max_body: int = 16 << 20  # bytes
     max_header: int = 32 << 10  # bytes of all headers together
-    queue_s: float = 600.0  # a request waits no longer for its turn
-    io_s: float = 60.0  # a client that sends or reads nothing for so long is given up
-    drain_s: float = 2.5  # what is under way at the end may take so long
-    ping_s: float = 30.0  # a stream that is silent for so long says that it is alive
+    queue_s: float = 600.0  # a request that waits longer for a slot is refused
+    io_s: float = 60.0  # a client that sends or reads nothing for so long is disconnected
+    drain_s: float = 2.5  # how long open requests may take at the end of the server
+    ping_s: float = 30.0  # a stream without events for so long sends a comment
     template_kwargs: tuple[tuple[str, object], ...] = ()  # switches of the chat template
-    reasoning_format: str = "auto"  # how thoughts are told: see `REASONING_FORMATS`
+    reasoning_format: str = "auto"  # see `REASONING_FORMATS`
     ssl_key: str | None = None
     ssl_cert: str | None = None
     replica: int = 0  # the number of this one of several
@@ -64,8 +64,8 @@ class ServerSettings:
             raise ConfigError("--ssl-key-file and --ssl-cert-file need each other")
 
     def knows_host(self, host: str) -> bool:
-        """Whether a Host header may be the one of an honest client. A page elsewhere that gives
-        its own name our address (DNS rebinding) sends its own name."""
+        """Returns whether a Host header is allowed. A web page whose name resolves to our address
+        (DNS rebinding) sends its own name."""
         if self.api_keys or not is_loopback(self.host):
             return True
         name = _name_of(host)
@@ -88,7 +88,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(name: str, *, addresses: bool = True) -> bool:
-    """A name of this machine; `addresses`: or any address, which nobody can rebind."""
+    """Returns whether this is a name of this machine. `addresses`: or any IP address, which DNS
+    rebinding cannot use."""
     if name in _LOCAL_NAMES or name.endswith(".localhost"):
         return True
     try:

@@ -1,7 +1,7 @@
-"""`--sleep-idle-seconds`: a server that nobody asks gives the model's memory back.
+"""`--sleep-idle-seconds`: an idle server unloads its model.
 
-What clients probe (`AWAKE_OR_NOT`) is answered from what was known before; every other request
-loads the model again and waits for it.
+The paths in `AWAKE_OR_NOT`, which clients probe, are answered without the model; every other
+request loads it again and waits for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AWAKE_OR_NOT: Final = frozenset(
 
 
 def waking(path: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, for a model that may be asleep."""
+    """Returns the endpoint, wrapped so that it first loads a sleeping model if it needs one."""
     if path in AWAKE_OR_NOT:
         return endpoint
 
@@ -45,7 +45,7 @@ def waking(path: str, endpoint: Endpoint) -> Endpoint:
 
 
 def doze_if_idle(service: Service, remember: Callable[[Service], None]) -> None:
-    """Called every now and then, in the loop."""
+    """Called every second in the loop: unloads a model that has been idle for `sleep_s`."""
     limit, now = service.settings.sleep_s, time.perf_counter()
     if not limit:
         return

@@ -1,7 +1,7 @@
 """`POST /slots/N?action=save|restore|erase`, as llama-server has it.
 
-A slot's last text is what texts that have ended left in the cache; saved, it is put into the cache
-of the same model again, where whichever text begins alike finds it.
+`save` writes what the prefix cache holds of the last sequence in a slot. `restore` puts it back
+into the cache of the same model, where any request with the same beginning reuses it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _BUSY: Final = object()
 _LOOK_EVERY_S: Final = 0.02
-_EXTRA: Final = 64 << 20  # bytes of a file beside the state: the tokens, what drafters keep
+_EXTRA: Final = 64 << 20  # bytes of a file besides the state: tokens, drafters' state
 
 
 async def act(request: Request) -> Response:
@@ -116,7 +116,8 @@ async def _erase(request: Request, service: Service, lane: int) -> Response:
 async def _when_free(
     request: Request, service: Service, lane: int, function: Callable[[Engine], Any]
 ) -> Any:
-    """Between two steps, when nobody is being written there."""
+    """Waits until the slot is free; then returns the result of `function`, which runs between
+    two steps."""
     worker = service.worker
 
     def run(engine: Engine) -> Any:

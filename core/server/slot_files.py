@@ -1,4 +1,4 @@
-"""The folder that slots are saved in. Names come from clients: none of them leads elsewhere."""
+"""Files of saved slots. Names come from clients; none of them leads out of the folder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..state.snapshot import SequenceSnapshot
 from .errors import ApiError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
-# Devices on Windows, whatever ending they have: a folder may be shared with such a machine.
+# Devices on Windows, with any ending: the folder may be shared with a Windows machine.
 _DEVICES: Final = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.ASCII | re.IGNORECASE)
 _FOLDER: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 _HERE: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# Whoever puts a pipe there must not stop us.
+# Non-blocking: opening a pipe would otherwise wait for a writer.
 _READ: Final = os.O_RDONLY | _HERE | getattr(os, "O_NONBLOCK", 0)
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _HERE
 _PRIVATE: Final = 0o600
@@ -41,8 +41,8 @@ def check_name(name: str | None) -> str:
 
 
 def save(folder: Path, name: str, snapshot: SequenceSnapshot) -> int:
-    """How many bytes were written. The file appears whole or not at all, in the place of an older
-    one; a link of that name is replaced, not followed."""
+    """Returns the number of bytes written. The file appears whole or not at all, and replaces an
+    older one; a link of that name is replaced, not followed."""
     temporary = f".{secrets.token_hex(8)}.slot.tmp"
     try:
         at = os.open(folder, _FOLDER)
@@ -66,7 +66,8 @@ def save(folder: Path, name: str, snapshot: SequenceSnapshot) -> int:
 
 
 def load(folder: Path, name: str, max_bytes: int) -> tuple[PrefixExport, int]:
-    """And how many bytes were read. Refused if it is no slot that was saved here."""
+    """Returns the slot and the number of bytes read. Raises an `ApiError` if the file is not a
+    saved slot."""
     try:
         at = os.open(folder, _FOLDER)
         try:

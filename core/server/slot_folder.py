@@ -9,7 +9,7 @@ from ..errors import ConfigError
 
 
 def check_folder(path: Path) -> None:
-    """Refused with a ConfigError."""
+    """Raises a `ConfigError` if slots cannot be saved there."""
     if not path.is_dir():
         raise ConfigError(f"--slot-save-path {path}: there is no such folder")
     if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):

@@ -1,4 +1,4 @@
-"""The socket that a server listens on. Imports nothing heavy, so that it can come first."""
+"""The socket of a server. Imports nothing slow, so that it can be opened first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BACKLOG: Final = 2048
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Bound before anything slow happens, so that what is wrong with it is said at once."""
+    """Called before anything slow, so that errors are reported at once."""
     try:
         found = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -37,7 +37,7 @@ def url_of(host: str, port: int, *, is_secure: bool = False) -> str:
 
 
 def check_certificate(certificate: str, key: str) -> None:
-    """Before the model loads; uvicorn reads them later."""
+    """Raises a `ConfigError` before the model loads; uvicorn reads the files later."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

@@ -1,4 +1,4 @@
-"""What a request says about speculation: `speculative`, and `prediction` as OpenAI has it."""
+"""The fields of a request about speculation: `speculative`, and OpenAI's `prediction`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def read_specs(
     fields: Fields, tokenizer: Tokenizer, loaded: tuple[str, ...]
 ) -> tuple[TextSpec, TextSpec | None]:
     """`{"speculative": {"types": "mtp", "n_max": 4, "n_min": 0, "p_min": 0.5, "accept": "match",
-    "off": true}}`; names with a dot, `speculative.n_max`, are understood as well.
+    "off": true}}`; names with a dot, `speculative.n_max`, are read as well.
 
     `thinking` and `answer` in it are objects of the same kind, which hold for these parts of a
-    text. The second result is for thoughts; None: as for the rest.
+    response. The second result is for `thinking`; None: the same as the first.
     """
     given = _object(fields)
     prediction = _read_prediction(fields, tokenizer)

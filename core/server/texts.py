@@ -1,6 +1,6 @@
-"""`Texts`: those that wait for a slot, and those that are being written.
+"""`Texts`: the sequences that wait for a slot, and those that run.
 
-All of it happens in the engine's thread; others may read how many there are.
+All methods run in the engine's thread; other threads only read the counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class Texts:
     def __init__(self, totals: Totals, crossing: Crossing, queue_s: float) -> None:
-        """`queue_s`: how long a text may wait."""
+        """`queue_s`: how long a sequence may wait."""
         self.lanes = Lanes(0)
         self.waiting: deque[Work] = deque()
         self.running: dict[int, Work] = {}  # by `Sequence.id`
@@ -53,8 +53,8 @@ class Texts:
             self._totals.queued.add(now - work.submitted_at)
 
     def _next(self) -> tuple[Work, int] | None:
-        """The first in line, and its slot. Who wants a certain slot that is busy lets others go
-        first."""
+        """Returns the first waiting sequence that has a free slot, and the slot. A sequence whose
+        `id_slot` is busy is passed over."""
         if len(self.running) >= len(self.lanes.works):
             return None
         for i, work in enumerate(self.waiting):
@@ -65,7 +65,7 @@ class Texts:
         return None
 
     def deliver(self, engine: Engine, events: Sequence[Event]) -> None:
-        """What a step has brought."""
+        """Passes the events of a step to the mailboxes of their requests."""
         now = time.perf_counter()
         running, touch = self.running, self._crossing.touch
         n_tokens: dict[Work, int] = {}
@@ -105,7 +105,7 @@ class Texts:
             self._crossing.touch(work.mailbox)
 
     def _end(self, work: Work, event: Event, now: float) -> Event:
-        """A text has ended; what its request is told."""
+        """Ends a running sequence. Returns its last event: an error if the engine failed."""
         sequence = work.sequence
         assert sequence is not None, "it has been written"
         del self.running[sequence.id]
@@ -120,7 +120,7 @@ class Texts:
         return event
 
     def cancel(self, work: Work, reason: str, engine: Engine | None) -> None:
-        """One that has ended does not mind."""
+        """Does nothing if the sequence has ended."""
         if work.sequence is None:
             if work in self.waiting:
                 self.waiting.remove(work)
@@ -131,14 +131,14 @@ class Texts:
             engine.cancel(work.sequence, reason)
 
     def _refuse(self, work: Work, error: NextnError | None, reason: str = ERROR) -> None:
-        """It ends before it began."""
+        """Ends a sequence without an event of the engine."""
         work.mailbox.put(work.place, Event(NO_TOKEN, "", stop_reason=reason, error=error))
         self._crossing.touch(work.mailbox)
         self.n_ended += 1
         self._totals.ended[reason] = self._totals.ended.get(reason, 0) + 1
 
     def end_all(self, told: NextnError, engine: Engine | None) -> None:
-        """Nobody is left without a last word. `engine`: None where it cannot be asked any more."""
+        """Ends every sequence with an error. `engine`: None if it cannot be used any more."""
         for work in [*self.running.values(), *self.waiting]:
             if work.sequence is not None:
                 work.is_cancelled = True

@@ -1,4 +1,4 @@
-"""Text to token ids and back, and what a chat template makes of messages."""
+"""`/tokenize`, `/detokenize` and `/apply-template`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .service import Service
 
 
 async def tokenize(request: Request) -> Response:
-    """llama.cpp's form has `content`, vLLM's has `prompt` and begins texts as prompts begin."""
+    """llama.cpp's form has `content`; vLLM's has `prompt`, and adds special tokens by default."""
     service: Service = request.app.state.service
     fields = await read_object(request, service.settings)
     tokenizer, name = service.tokenizer, fields.first("content", "prompt")

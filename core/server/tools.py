@@ -1,4 +1,4 @@
-"""Tools of a chat: what a request says of them, and what the model is shown and bound to."""
+"""Tools of a chat: reads them, describes them to the model, and constrains forced calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tools:
 
     @property
     def is_offered(self) -> bool:
-        """The model is to know of them."""
+        """Whether the tools are part of the prompt."""
         return bool(self.given) and self.choice != NONE
 
     @property
@@ -42,12 +42,12 @@ class Tools:
         return self.choice == REQUIRED or bool(self.name)
 
     def forms(self, style: CallStyle) -> list[tuple[str, Any, str]]:
-        """What a reply may be that has to be a call."""
+        """Returns the forms of a forced call: the text before, the schema, and the text after."""
         names = [self.name] if self.name else list(self.schemas)
         return [_form(style, name, self.schemas[name]) for name in names]
 
     def taught(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """For a template that knows no tools: they are told in the system message."""
+        """Returns messages with the tools in the system message, for a template without tools."""
         shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.given)
         lesson = _LESSON.format(tools=shown)
         if messages and messages[0].get("role") == "system":
@@ -109,7 +109,7 @@ def _read_choice(fields: Fields) -> tuple[str, str]:
 
 
 def read_past_calls(message: Fields) -> list[dict[str, Any]] | None:
-    """Calls that the model made earlier, with arguments as objects, which templates expect."""
+    """Returns earlier calls of the model, with arguments as objects, as templates expect."""
     if "tool_calls" not in message:
         return None
     return [_past_call(message, i, call) for i, call in enumerate(message.items("tool_calls"))]

@@ -1,4 +1,5 @@
-"""What a server has done since it started, for /metrics. Written by the engine's thread alone."""
+"""Counters since the start of the server, for /metrics. All but `refused` are written by the
+engine's thread alone."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ class Histogram:
 
 @dataclass(slots=True)
 class Totals:
-    prompt_n: int = 0  # tokens that were read, not counting those in the cache
+    prompt_n: int = 0  # prompt tokens that were run, without `cached_n`
     cached_n: int = 0
     prompt_ms: float = 0.0
     predicted_n: int = 0
     predicted_ms: float = 0.0
-    longest: int = 0  # text, in tokens
+    longest: int = 0  # sequence, in tokens
     steps: int = 0
-    busy: int = 0  # texts that took part in them, added up
+    busy: int = 0  # running sequences, summed over steps
     failed_steps: int = 0
     drafter_failures: int = 0
     drafts: int = 0
@@ -44,7 +45,7 @@ class Totals:
     draft_n_accepted: int = 0
     accept_per_pos: list[int] = field(default_factory=list)
     by_source: dict[str, SourceStats] = field(default_factory=dict)
-    ended: dict[str, int] = field(default_factory=dict)  # texts, by reason
+    ended: dict[str, int] = field(default_factory=dict)  # sequences, by stop reason
     refused: int = 0  # requests, because the queue was full
     first_token: Histogram = field(default_factory=lambda: Histogram(_WIDE))
     between_tokens: Histogram = field(default_factory=lambda: Histogram(_NARROW))
@@ -52,7 +53,7 @@ class Totals:
     queued: Histogram = field(default_factory=lambda: Histogram(_WIDE))
 
     def add(self, stats: Stats, n_tokens: int, reason: str) -> None:
-        """A text has ended."""
+        """Adds a sequence that has ended."""
         self.prompt_n += stats.prompt_n - stats.cached_n if stats.steps else 0
         self.cached_n += stats.cached_n
         self.prompt_ms += stats.prompt_ms
@@ -75,5 +76,5 @@ class Totals:
 
     @property
     def mean_s(self) -> float:
-        """What a request took, on average."""
+        """Mean time from submission to the end of a sequence; 1 if none has ended."""
         return self.whole.total / self.whole.n if self.whole.n else 1.0

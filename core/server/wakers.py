@@ -1,4 +1,4 @@
-"""Requests that wait for a model to be loaded again. All of it happens in the loop."""
+"""Requests that wait until the model is loaded again. All methods run in the loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Wakers:
         await waker
 
     def tell(self, *, is_there: bool) -> None:
-        """Refused if it is not."""
+        """Ends all waits; with an `ApiError` if the model is not loaded."""
         waiting, self._waiting = self._waiting, []
         for waker in waiting:
             if waker.done():

@@ -1,4 +1,4 @@
-"""`Work`: one text of a request, on its way through the engine."""
+"""`Work`: one sequence of a request, from submission to its end."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NO_LANE = -1
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """Made by the loop's thread; from `Worker.submit` on the engine's thread alone writes to it."""
+    """Made in the loop's thread; after `Worker.submit` only the engine's thread writes to it."""
 
     prompt: Tokens[int]
     params: GenerateParams
     mailbox: Mailbox
-    place: int = 0  # among the texts of its request
+    place: int = 0  # among the sequences of its request
     index: int = 0  # among those that share a prompt and a seed
     sampler: Sampler | None = None
-    wanted_lane: int = NO_LANE  # as `id_slot` says
-    max_ms: float = 0.0  # of writing, once there is a new line; 0: no limit
-    reports: bool = False  # on the reading of the prompt
-    is_followed: bool = True  # its request wants to know of every token, and not only of the last
+    wanted_lane: int = NO_LANE  # `id_slot` of the request
+    max_ms: float = 0.0  # of generation, if there is a newline by then; 0: no limit
+    reports: bool = False  # `Progress` while the prompt is read
+    is_followed: bool = True  # wake the request at every event, not only at the last
     submitted_at: float = 0.0
     lane: int = NO_LANE
     sequence: Sequence | None = None
@@ -38,7 +38,7 @@ class Work:
     last_at: float = 0.0
     has_new_line: bool = False
     is_cancelled: bool = False
-    is_late: bool = False  # it ran into `max_ms`
+    is_late: bool = False  # ended by `max_ms`
 
     @property
     def stats(self) -> Stats:

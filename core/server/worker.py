@@ -1,7 +1,7 @@
 """`Worker`: the thread that owns the engine. Requests go in as works, events come out in mailboxes.
 
-The loop's thread never waits for the engine, nor the engine for a client: commands cross in a
-queue, and what a step brings to its `Texts` crosses back through a `Crossing`.
+The event loop never waits for the engine, nor the engine for a client: commands go through a
+queue, and the events of a step return through `Texts` and a `Crossing`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 LOADING, READY, DRAINING, DEAD = "loading", "ready", "draining", "dead"
 SLEEPING = "sleeping"  # the model is not in memory, or is being loaded again
-MAX_FAILURES: Final = 3  # steps in a row: after that the engine counts as dead
-_COMMANDS: Final = 64  # between two steps, so that a burst does not stop those who are writing
+MAX_FAILURES: Final = 3  # failed steps in a row until the engine counts as dead
+_COMMANDS: Final = 64  # between two steps, so that a burst does not delay running sequences
 _LONGEST_RETRY_S: Final = 60
 _log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the engine's thread serves."""
+    """A loaded model: what the engine's thread serves."""
 
     runtime: Runtime
     engine: Engine
@@ -55,7 +55,7 @@ class Loaded:
 
 
 class Worker:
-    """Methods are for the loop's thread; those with an underscore mostly for the engine's."""
+    """Public methods run in the loop's thread, those with an underscore mostly in the engine's."""
 
     def __init__(
         self, load: Callable[[], Loaded], *, max_queue: int = 512, queue_s: float = 600.0
@@ -75,13 +75,13 @@ class Worker:
         self._wakers = Wakers()
 
     def begin(self) -> None:
-        """Load, in any thread; what takes as long can be done meanwhile."""
+        """Starts the thread, which loads the model. May be called in any thread."""
         if self._thread.ident is None:
             self._thread.start()
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """In the loop, where `on_change` is called when `state` has changed by itself; perhaps
-        twice for the same change."""
+        """Called in the loop, where `on_change` is called after the engine's thread has changed
+        `state`; perhaps twice for one change."""
         loop = asyncio.get_running_loop()
         self._crossing.loop, self._on_change = loop, on_change
         self.begin()
@@ -94,7 +94,7 @@ class Worker:
 
     @property
     def n_open(self) -> int:
-        """Texts that wait or are being written."""
+        """Number of sequences that wait or run."""
         return self._n_submitted - self._texts.n_ended
 
     @property
@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def lanes(self) -> list[Work | None]:
-        """Who is being written, by `id_slot`."""
+        """The running sequences by `id_slot`; None: the slot is free."""
         return self._texts.lanes.works
 
     @property
@@ -115,15 +115,15 @@ class Worker:
         return len(self.lanes)
 
     def last_text(self, lane: int) -> Sequence[int]:
-        """Tokens of the text that was written there; empty if there was none."""
+        """Tokens of the last sequence in this slot; empty if there was none."""
         return self._texts.lanes.last[lane]
 
     def set_last_text(self, lane: int, tokens: Sequence[int]) -> None:
-        """In the engine's thread, see `call`."""
+        """Called in the engine's thread, see `call`."""
         self._texts.lanes.last[lane] = tokens
 
     def check_room(self) -> None:
-        """Refused if another request may not even wait."""
+        """Raises an `ApiError` if the server is not ready or its queue is full."""
         if self.state != READY:
             raise unavailable(self)
         if self.n_open - self.n_slots >= self._max_queue:
@@ -143,7 +143,7 @@ class Worker:
         self._commands.put(lambda: self._texts.waiting.extend(works))
 
     def cancel(self, works: Sequence[Work]) -> None:
-        """Those that have ended do not mind."""
+        """Does nothing for sequences that have ended."""
 
         def run() -> None:
             for work in works:
@@ -152,15 +152,15 @@ class Worker:
         self._commands.put(run)
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """The result of `function`, which the engine's thread calls between two steps."""
+        """Returns the result of `function`, which the engine's thread calls between two steps."""
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
             try:
-                if self.loaded is None:  # it has just fallen asleep
+                if self.loaded is None:  # unloaded since the command was queued
                     raise unavailable(self)
                 answer.set_result(function(self.loaded.engine))
-            except Exception as error:  # noqa: BLE001 - handed over to who asked
+            except Exception as error:  # noqa: BLE001 - raised in the caller
                 answer.set_exception(error)
 
         if self.state in (LOADING, DEAD, SLEEPING):
@@ -169,16 +169,16 @@ class Worker:
         return await asyncio.wrap_future(answer)
 
     def doze(self) -> None:
-        """In the loop, when nobody wants anything: give the model's memory back."""
+        """Called in the loop when the server is idle: the engine's thread unloads the model."""
 
         def run() -> None:
             self._is_tired = True
 
-        self.state = SLEEPING  # who comes now waits
+        self.state = SLEEPING  # new requests wait in `wake_up`
         self._commands.put(run)
 
     async def wake_up(self) -> None:
-        """Until the model is there, if it slept; refused if it cannot be loaded again."""
+        """Loads a sleeping model again. Raises an `ApiError` if that fails."""
 
         def run() -> None:
             self._is_wanted = True
@@ -188,7 +188,7 @@ class Worker:
             await self._wakers.wait()
 
     async def drain(self, seconds: float) -> None:
-        """Take nothing new, and let what is under way end; what then remains is ended."""
+        """Refuses new requests, waits up to `seconds` for open ones, and fails what is left."""
         if self.state == READY:
             self.state = DRAINING
         end = time.perf_counter() + seconds
@@ -203,7 +203,7 @@ class Worker:
         self._commands.put(run)
 
     def join(self, seconds: float) -> bool:
-        """Whether the thread has ended in time."""
+        """Waits for the thread; returns whether it has ended within `seconds`."""
         if self._thread.ident is not None:
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -223,7 +223,7 @@ class Worker:
                 if self._is_stopped:
                     return
                 self._sleep()
-        except BaseException as error:  # noqa: BLE001 - a thread's last words
+        except BaseException as error:  # noqa: BLE001 - fails all requests
             self.failure, self.state = error, DEAD
             self._fail_all()
             self._crossing.run_in_loop(self._bury)
@@ -242,7 +242,7 @@ class Worker:
         self._crossing.run_in_loop(self._on_change)
 
     def _sleep(self) -> None:
-        """Until somebody wants something and the model is there again, or the server ends."""
+        """Unloads the model; returns when it is loaded again for a request, or the server ends."""
         if self.loaded is not None:
             self.loaded.runtime.close()
         self.loaded = None
@@ -259,16 +259,16 @@ class Worker:
         self._is_wanted = False
         try:
             self._open(self._load())
-        except Exception as error:  # noqa: BLE001 - its file may come back
+        except Exception as error:  # noqa: BLE001 - the next request tries again
             _log.error("the model cannot be loaded again: %s", error)
             self._fail_all(UnavailableError("the model cannot be loaded again"))
             self._crossing.run_in_loop(lambda: self._wakers.tell(is_there=False))
         else:
-            give_back()  # what was needed for loading only
+            give_back()  # memory that only loading needed
             self._crossing.run_in_loop(lambda: self._wakers.tell(is_there=True))
 
     def _bury(self) -> None:
-        """In the loop, when the thread has ended: who was submitted at the last moment."""
+        """Called in the loop after the thread has failed: fails requests submitted meanwhile."""
         self._fail_all()
         self._wakers.tell(is_there=False)
         self._on_change()
@@ -317,12 +317,12 @@ class Worker:
         _log.warning("a drafter failed: %r", error, exc_info=_log.isEnabledFor(DEBUG))
 
     def _abort(self) -> None:
-        """The end of the server."""
+        """Fails all requests when the server ends."""
         self._fail_all(UnavailableError("the server is shutting down"))
 
     def _fail_all(self, told: NextnError | None = None) -> None:
         told = told or EngineError(f"the engine has failed: {type(self.failure).__name__}")
-        while not self._commands.empty():  # somebody may have been submitted meanwhile
+        while not self._commands.empty():  # a request may have been submitted meanwhile
             self._commands.get()()
         self._texts.end_all(told, None if self.state == DEAD else self._engine)
         self._crossing.wake()

@@ -1,4 +1,4 @@
-"""`ClusterPlan`: what replicas get of a Ray cluster. Nothing here imports Ray, which is slow."""
+"""`ClusterPlan`: the resources of replicas in a Ray cluster. Does not import Ray, which is slow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_ray() -> None:
 
 
 def check_reachable(address: str) -> None:
-    """Ray itself tries for minutes. It resolves names such as `auto` on its own."""
+    """Raises a `ConfigError` early: Ray tries for minutes. Ray resolves names such as `auto`."""
     found = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address)
     if found is None:
         return

@@ -38,7 +38,7 @@ class ForwardedResponse:
         send: Send,
     ) -> None:  # fmt: skip
         self.client = scope.get("client")
-        self.waits_since = 0.0  # for the client to read
+        self.waits_since = 0.0  # when a send began to wait for the client; 0: none does
         self._replicas, self._settings = replicas, settings
         self._scope, self._receive, self._client_send = scope, receive, send
         self._has_begun = False
@@ -100,7 +100,7 @@ class ForwardedResponse:
             continue
 
     async def _answer(self, request: ForwardedRequest) -> None:
-        """From one replica after the other, until one has answered."""
+        """Sends the request to one replica after the other, until one has answered."""
         while True:
             refusal: list[Message] = []
             try:

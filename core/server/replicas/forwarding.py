@@ -1,4 +1,4 @@
-"""What the server process and its model replicas say to each other."""
+"""What the server process and its model replicas exchange."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LoadFailedError(NextnError):
 
 
 class ReplicasFailedError(NextnError):
-    """There will be no replicas. `code`: the exit code of the command."""
+    """The replicas cannot run. `code`: the exit code of the command."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class CollectedResponse(NamedTuple):
 
 
 class ReplicaSet(ABC):
-    """All replicas, as the server process sees them. For the thread of its event loop."""
+    """All replicas, for the server process. All methods run in the thread of its event loop."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -78,12 +78,12 @@ class ReplicaSet(ABC):
 
     @abstractmethod
     def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
-        """The ASGI messages of the response, from the replica that the router prefers. Closing
-        the generator cancels the request. Raises a `ReplicaLostError`."""
+        """Yields the ASGI messages of the response, from the replica that the router prefers.
+        Closing the generator cancels the request. Raises a `ReplicaLostError`."""
 
     @abstractmethod
     async def collect(self, path: str) -> list[CollectedResponse]:
-        """The responses of all ready replicas to a GET, by replica."""
+        """Returns the responses of all ready replicas to a GET."""
 
     @abstractmethod
     async def drain(self) -> None:

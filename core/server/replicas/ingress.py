@@ -1,5 +1,5 @@
-"""`Ingress`: the application of the server process. It passes requests on to model replicas, and
-answers itself what is about all of them."""
+"""`Ingress`: the application of the server process. It forwards requests to model replicas, and
+answers those about all replicas itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Query = dict[str, list[str]]
 
 
 class Ingress:
-    """ASGI."""
+    """An ASGI application."""
 
     def __init__(self, replicas: ReplicaSet, settings: ServerSettings) -> None:
         self.replicas, self.settings = replicas, settings
@@ -112,7 +112,7 @@ class Ingress:
         await send_body(body.encode(), 200, {"content-type": CONTENT_TYPE}, send)
 
     async def _collect(self, path: str) -> dict[int, bytes]:
-        """The bodies by replica."""
+        """Returns the bodies of the responses to a GET, by replica."""
         responses = sorted(await self.replicas.collect(path))
         found = {each.replica: each.body for each in responses if each.status == 200}
         if not found:

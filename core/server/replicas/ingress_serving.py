@@ -53,7 +53,7 @@ class IngressServing(Listening):
             await asyncio.sleep(0.02)
 
     def _look_after(self, now: float) -> None:
-        """Ends the connections of clients that do not read."""
+        """Closes the connections of clients that do not read."""
         for response in list(self.ingress.open):
             if response.waits_since and now - response.waits_since > self.settings.io_s:
                 response.give_up()

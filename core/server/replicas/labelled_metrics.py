@@ -1,4 +1,4 @@
-"""The expositions of several replicas as one: every sample has the label `replica`."""
+"""Merges the metrics of several replicas: every sample gets the label `replica`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..metrics import labels
 
 
 def label_replicas(expositions: Mapping[int, str]) -> list[str]:
-    """Prometheus wants `# HELP`, `# TYPE` and all samples of a metric in one group."""
+    """Prometheus requires `# HELP`, `# TYPE` and all samples of a metric in one group."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     name = ""

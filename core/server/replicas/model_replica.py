@@ -45,7 +45,7 @@ class ModelReplica:
             raise self.worker.failure
 
     def describe(self) -> tuple[int, int]:
-        """The number of the replica, and how many slots it has."""
+        """Returns the number of the replica, and how many slots it has."""
         return self.index, self.worker.n_slots
 
     def check_health(self) -> None:
@@ -56,7 +56,7 @@ class ModelReplica:
 
     async def answer(self, request: ForwardedRequest) -> AsyncGenerator[list[Message], None]:
         """The messages of the response as they come, several in a list if they come at once.
-        Closing the generator is what the client's going away is to a server."""
+        Closing the generator has the effect of a client that disconnects."""
         self._run()
         has_left = asyncio.Event()
         body: list[Message] = [{"type": "http.request", "body": request.body}]
@@ -85,7 +85,7 @@ class ModelReplica:
             has_left.set()
 
     async def collect(self, path: str) -> CollectedResponse:
-        """The response to a GET."""
+        """Returns the response to a GET."""
         status, body = 500, b""
         async for batch in self.answer(ForwardedRequest("GET", path)):
             for message in batch:
@@ -109,7 +109,7 @@ class ModelReplica:
             keep_alive(self._service, time.perf_counter())
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """The loop itself keeps weak references only."""
+        """Holds a reference to a task: the loop itself keeps weak ones only."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -31,7 +31,8 @@ NO_HINT: Final = RoutingHint()
 
 
 def read_hint(body: bytes) -> RoutingHint:
-    """An empty hint if the body is malformed: the replica refuses it."""
+    """Returns the hint of a request; an empty one if the body is malformed, which the replica
+    refuses."""
     try:
         value = _decode(body)
         if not isinstance(value, dict):
@@ -49,7 +50,7 @@ def read_hint(body: bytes) -> RoutingHint:
 
 
 def keys_of(parts: Iterator[bytes]) -> tuple[int, ...]:
-    """Chained hashes: each key depends on all bytes before it."""
+    """Returns chained hashes: each key depends on all bytes before it."""
     keys: list[int] = []
     digest = b""
     for part in parts:
@@ -63,7 +64,7 @@ def keys_of(parts: Iterator[bytes]) -> tuple[int, ...]:
 
 
 def _parts(value: dict[str, Any], prompts: list[Any]) -> Iterator[bytes]:
-    """In the order of the model's prompt, as far as it is known."""
+    """Yields the parts of a request, about in the order in which they stand in the prompt."""
     for name in ("tools", "system", "instructions", "input_extra"):
         if value.get(name):
             yield _encode(value[name])
@@ -81,7 +82,7 @@ def _parts(value: dict[str, Any], prompts: list[Any]) -> Iterator[bytes]:
 
 
 def _prompts(value: Any) -> list[Any]:
-    """One prompt or several, by the rule of `prompts.read_prompts`."""
+    """Returns one prompt or several, by the rule of `prompts.read_prompts`."""
     if value is None:
         return []
     if isinstance(value, list) and (

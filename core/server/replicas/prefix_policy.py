@@ -27,7 +27,8 @@ class ReplicaLoad:
         self.keys: OrderedDict[int, None] = OrderedDict()
 
     def n_cached(self, keys: tuple[int, ...]) -> int:
-        """A key stands for all keys before it, so the first unknown key ends the match."""
+        """Returns how many keys are cached. A key stands for all keys before it, so the first
+        unknown key ends the match."""
         for n, key in enumerate(keys):
             if key not in self.keys:
                 return n
@@ -52,7 +53,7 @@ class PrefixPolicy:
         }
 
     def order(self, request: ForwardedRequest) -> list[Hashable]:
-        """The preferred replica first, replicas that have refused the request last."""
+        """Returns the preferred replica first, and replicas that have refused the request last."""
         keys = request.hint.keys
 
         def cost(name: Hashable) -> tuple[float, ...]:
@@ -69,7 +70,7 @@ class PrefixPolicy:
         return sorted(self.loads, key=cost)
 
     def begin(self, name: Hashable, request: ForwardedRequest) -> ReplicaLoad | None:
-        """The load whose `end` has to be called; None if the replica is gone."""
+        """Returns the load whose `end` has to be called, or None if the replica is gone."""
         load = self.loads.get(name)
         if load is None:
             return None

@@ -26,7 +26,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc] # ray is not type-check
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Single replicas, the preferred one first."""
+        """Returns groups of one replica each, the preferred one first."""
         request = _request_of(pending_request)
         if request is None:
             return [candidate_replicas]

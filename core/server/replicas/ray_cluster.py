@@ -26,7 +26,7 @@ from .forwarding import ReplicasFailedError
 from .model_replica import ModelReplica
 from .prefix_router import PrefixRouter
 
-_OBJECT_STORE_BYTES: Final = 80 << 20  # Ray's least; nothing here uses the store
+_OBJECT_STORE_BYTES: Final = 80 << 20  # Ray's minimum; nothing here uses the store
 _MAX_ONGOING: Final = 1 << 20  # requests wait in the replica, whose --max-queue limits them
 _FAILURE: Final = re.compile(r"LoadFailedError: \[exit (\d+)\] (.*)")
 
@@ -37,7 +37,7 @@ class ApplicationState(NamedTuple):
 
 
 class RayReplica(ModelReplica):
-    """What Ray Serve constructs in an actor."""
+    """The replica that Ray Serve constructs in an actor."""
 
     def __init__(
         self, load: Callable[[], Loaded], settings: ServerSettings, n: int, app: str, lease: Any
@@ -46,7 +46,7 @@ class RayReplica(ModelReplica):
         super().__init__(load, settings, serve.get_replica_context().rank.rank, n)
 
     def record_replica_metadata(self) -> dict[str, int]:
-        """For the `PrefixRouter`."""
+        """Returns what the `PrefixRouter` reads of a replica."""
         index, n_slots = self.describe()
         return {"index": index, "n_slots": n_slots}
 
@@ -87,7 +87,7 @@ class RayCluster:
             raise ConfigError(f"no Ray cluster at {where}: {reason}") from None
 
     def deploy(self, load: Callable[[], Loaded], settings: ServerSettings) -> Any:
-        """The handle of the replicas, which Ray starts meanwhile. `load` runs in each of them."""
+        """Returns the handle of the replicas before Ray has started them. `load` runs in each."""
         plan = self.plan
         serve.start(proxy_location="Disabled")
         self._lease = ray.remote(num_cpus=0)(ServerLease).remote()
@@ -152,7 +152,7 @@ class RayCluster:
 
 
 def _read_failure(message: str) -> ReplicasFailedError:
-    """Ray hands on the traceback of a constructor as text."""
+    """Returns the error in the traceback of a constructor, which Ray passes on as a string."""
     found = _FAILURE.search(message)
     if found is not None:
         return ReplicasFailedError(found[2], int(found[1]))

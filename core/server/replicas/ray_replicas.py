@@ -26,11 +26,11 @@ from .ray_cluster import RayCluster
 
 _POLL_S: Final = 0.5
 _CALL_S: Final = 5.0  # for all replicas to answer a call
-_NO_ROOM_S: Final = 30.0  # until a line says that the cluster has no room
+_NO_ROOM_S: Final = 30.0  # until a line reports that the cluster has no room
 
 
 class RayReplicas(ReplicaSet):
-    """`say` takes a line for the terminal."""
+    """`say` prints a line to the terminal."""
 
     def __init__(
         self, cluster: RayCluster, load: Callable[[], Loaded], settings: ServerSettings,
@@ -61,7 +61,7 @@ class RayReplicas(ReplicaSet):
             await asyncio.sleep(_POLL_S)
 
     async def _look(self) -> dict[int, int] | None:
-        """The slots of each ready replica; None if that is unknown."""
+        """Returns the slots of each ready replica; None if they are unknown."""
         state = await asyncio.to_thread(self._cluster.state)
         self.failure = state.failure
         if state.n_running == 0:
@@ -108,7 +108,7 @@ class RayReplicas(ReplicaSet):
             await self._call_all("drain", seconds=self._drain_s + 1)
 
     async def _call_all(self, method: str, *args: Any, seconds: float = _CALL_S) -> list[Any]:
-        """What the running replicas return; a replica that is lost meanwhile is left out."""
+        """Returns what the running replicas return, without those that are lost meanwhile."""
         try:
             response = self._handle.broadcast(method, *args)
             found = await response.results_async(timeout_s=seconds, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What a model's text says: thoughts, content and calls of tools, told apart while it comes."""
+"""Splits the text of a model into reasoning, content and tool calls while it comes."""
 
 from .parser import ReplyParser
 from .pieces import ARGUMENTS, CALL, CONTENT, REASONING, Piece

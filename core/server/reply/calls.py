@@ -1,8 +1,8 @@
-"""Calls as models write them, read while they come: JSON or XML, with marks or without.
+"""Parsers of tool calls, which read them while they come: JSON or XML, with marks or without.
 
-A parser gets text until it says what is left over: then its call has ended. What turns out not
-to be a call is left over, all of it, for others to read: nothing that a model wrote is ever lost.
-That is decided at the first character that no call could have there, so that it does not depend
+`CallParser.feed` returns None until the call has ended, and then the text behind it. If the text
+is not a call, all of it is returned and becomes content: nothing that a model wrote is lost. This
+is decided at the first character that cannot occur there in a call, so the result does not depend
 on how the text was cut into pieces.
 """
 
@@ -41,26 +41,28 @@ Schemas = Mapping[str, Mapping[str, Any]]  # of the parameters of each tool, by 
 
 
 class CallParser(ABC):
-    """One call. `number` is its place in the reply."""
+    """Parses one call. `number` is its place in the reply."""
 
     def __init__(self, number: int, opening: str) -> None:
         self.number = number
         self.pieces: list[Piece] = []
-        self.is_begun = False  # a name was told
-        self._opening = opening  # what it began with, in case it is no call
-        self._text = ""  # not read yet; until it has begun, all of it
+        self.is_begun = False  # a piece with the name was made
+        self._opening = opening  # the mark before it, which is content if this is no call
+        self._text = ""  # not parsed yet; all of it until `is_begun`
 
     @abstractmethod
     def _read(self) -> bool:
-        """Go on with `_text`; whether the call has ended, and `_text` is what is left."""
+        """Parses `_text`. Returns whether the call has ended; `_text` is then the rest."""
 
     def feed(self, text: str) -> str | None:
-        """What is left when the call has ended, else None; `pieces` are for the caller to take."""
+        """Returns the text behind the call if it has ended, else None. The caller empties
+        `pieces`."""
         self._text += text
         return self._text if self._read() else None
 
     def end(self) -> str:
-        """No more text comes; what is left. A mark that was cut off is not."""
+        """Called after the last text. Returns what is not part of the call; a mark that was cut
+        off is dropped."""
         if self.is_begun:
             return ""
         self._give_up()
@@ -75,7 +77,7 @@ class CallParser(ABC):
             self.pieces.append(Piece(ARGUMENTS, text, self.number))
 
     def _read_closing(self, closing: str) -> bool:
-        """Whether the mark has come, or something else that shows that it is missing."""
+        """Returns whether the mark has been read, or other text shows that it is missing."""
         if not closing:
             return True
         text = self._text = self._text.lstrip()
@@ -92,7 +94,7 @@ class CallParser(ABC):
 class JsonCall(CallParser):
     """`{"name": …, "arguments": …}`, or `name[ARGS]{…}`; then `closing`, which may be "".
 
-    Arguments are told as they come if the name comes before them.
+    If the name comes first, pieces of the arguments are returned as they come.
     """
 
     def __init__(self, number: int, opening: str, closing: str, *, named: bool = False) -> None:
@@ -139,7 +141,7 @@ class JsonCall(CallParser):
         self._text, self._value = self._text[start:], ValueEnd()
 
     def _begin_whole(self, end: int) -> None:
-        """With a complete object, its members in any order."""
+        """Reads the call from a complete object, whose members may have any order."""
         found = _DECODER.decode(self._text[:end])
         inner = found.get("function")
         call = inner if isinstance(inner, dict) else found
@@ -161,7 +163,8 @@ class JsonCall(CallParser):
         return n is not None
 
     def _read_tail(self) -> bool:
-        """Other members, which say nothing of the call, and the brace, unless it is missing."""
+        """Skips other members of the object and its brace, which may be missing. Returns whether
+        they have been skipped."""
         if self._tail is not None:
             try:
                 end = self._tail.find(self._text)
@@ -180,7 +183,7 @@ class JsonCall(CallParser):
 class XmlCall(CallParser):
     """`<function=name><parameter=key>value</parameter>…</function>`, then `closing`.
 
-    Values are anything but `</parameter>`: the other marks may stand in them.
+    A value ends at `</parameter>`; the other marks may occur in it.
     """
 
     def __init__(self, number: int, opening: str, closing: str, schemas: Schemas) -> None:
@@ -201,7 +204,7 @@ class XmlCall(CallParser):
             self._properties = properties if isinstance(properties, dict) else {}
             self._text = self._text[head.end() :]
         while not self._is_past:
-            ends = "</parameter>" in self._text  # quick to see, while a long one comes
+            ends = "</parameter>" in self._text  # cheaper than a match while a long value comes
             if ends and (parameter := _PARAMETER.match(self._text)):
                 self._argue(self._lead(parameter[1]) + self._as_json(parameter[1], parameter[2]))
                 self._text = self._text[parameter.end() :]
@@ -215,7 +218,7 @@ class XmlCall(CallParser):
         return self._read_closing(self._closing)
 
     def _goes_on(self) -> bool:
-        """Whether what is there may still become one of the marks, or lies within a parameter."""
+        """Returns whether the text may still become one of the marks, or is in a parameter."""
         text = self._text.lstrip()
         if _OPEN_PARAMETER.match(text) or _may_become("<parameter=", text):
             return True
@@ -227,7 +230,7 @@ class XmlCall(CallParser):
         return f"{lead}{json.dumps(key.strip())}: "
 
     def _as_json(self, key: str, value: str) -> str:
-        """As the schema types it: XML knows strings only."""
+        """Returns the value as JSON of the type in the schema, as XML has strings only."""
         schema = self._properties.get(key.strip())
         if isinstance(schema, dict) and "string" not in _types(schema):
             try:
@@ -250,7 +253,7 @@ class XmlCall(CallParser):
             if not closing:  # cut off: JSON as unfinished as the call
                 self._argue(json.dumps(value)[:-1])
                 return ""
-            # Only its end mark was forgotten.
+            # Only `</parameter>` is missing.
             value = value.rstrip().removesuffix("</function>").rstrip()
             self._argue(self._as_json(parameter[1], value))
         self._close()
@@ -258,7 +261,7 @@ class XmlCall(CallParser):
 
 
 def _may_become(opening: str, text: str) -> bool:
-    """Whether `<opening…name>` may begin with `text`."""
+    """Returns whether `text` may be the start of `opening`, a name and `>`."""
     text = text.lstrip()
     name = text.removeprefix(opening)
     if name == text:

@@ -1,11 +1,11 @@
-"""JSON that comes in pieces: where a value ends, and whether a text can still become an object."""
+"""JSON in pieces: finds where a value ends, and whether a text can still become an object."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-# Possessive, for speed: strings that are still coming are looked at again with each piece.
+# Possessive, for speed: an unfinished string is matched again with each piece.
 _STRING: Final = r'"(?:[^"\\\x00-\x1f]++|\\.)*+'
 _TOKEN: Final = re.compile(rf'\s*(?:({_STRING}")|([-+.\w]++)(?=[\s,\]}}])|([\[\]{{}},:]))')
 _UNFINISHED: Final = re.compile(rf"\s*(?:{_STRING}\\?|[-+.\w]*)")
@@ -13,13 +13,13 @@ _VALUE: Final = '"w{['  # what may begin one; w: a number or a word
 
 
 class NotJsonError(Exception):
-    """Whatever comes now, it is no object."""
+    """The text cannot become an object any more."""
 
 
 class ObjectEnd:
-    """Finds where one JSON object ends, and sees at its first wrong token that it is none.
+    """Finds where one JSON object ends, and raises at the first token that is wrong in it.
 
-    Numbers, words and escapes are not looked at: that is for who decodes it.
+    Numbers, words and escapes are not checked: the decoder does that.
     """
 
     def __init__(self, *, is_inside: bool = False) -> None:
@@ -30,7 +30,8 @@ class ObjectEnd:
         self._at = 0
 
     def find(self, text: str) -> int | None:
-        """Where it ends in `text`, which begins as it did the last time; None: not yet."""
+        """Returns where the object ends in `text`, or None if it has not ended. `text` begins with
+        the text of the last call."""
         while token := _TOKEN.match(text, self._at):
             self._take("w" if token[2] else token[0].lstrip()[0])
             self._at = token.end()
@@ -62,14 +63,14 @@ class ObjectEnd:
 
 
 class ValueEnd:
-    """Finds where a JSON object or list ends, without asking whether it is right inside."""
+    """Finds where a JSON object or list ends, without checking what is in it."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_string = self._is_escaped = False
 
     def feed(self, text: str) -> int | None:
-        """How many characters of `text` belong to it; None: all, and it goes on."""
+        """Returns how many characters of `text` belong to the value; None: all, and it goes on."""
         for i, character in enumerate(text):
             if self._in_string:
                 if self._is_escaped:

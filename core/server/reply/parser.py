@@ -1,4 +1,4 @@
-"""`ReplyParser`: text in, pieces out."""
+"""`ReplyParser`: splits the text of a reply into pieces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BETWEEN: Final = re.compile(r"[\s\[,]*")  # two calls of a list, and before the
 
 
 class ReplyParser:
-    """Of one reply. Each is made for what its request wants told apart."""
+    """Parses one reply. Reasoning is split off if there are `marks`, calls if there is a style."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class ReplyParser:
         self.n_calls = 0
         self._marks, self._style, self._schemas = marks, calls, schemas or {}
         self._is_thinking = is_thinking and marks is not None
-        self._is_fresh = True  # nothing but blanks was written yet
-        self._trims = False  # blanks that begin here are nobody's
+        self._is_fresh = True  # only whitespace has come yet
+        self._trims = False  # drop whitespace at the start of the next piece
         self._call: CallParser | None = None
-        self._list: str | None = None  # within one: its mark, until it has had a call
-        self._rest = ""  # not told yet
+        self._list: str | None = None  # in a list: its mark, "" after its first call
+        self._rest = ""  # not returned yet
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
@@ -41,7 +41,7 @@ class ReplyParser:
         return self._take()
 
     def end(self) -> list[Piece]:
-        """What was held back."""
+        """Called after the last text. Returns the pieces of what was held back."""
         while self._call is not None:
             self._end_call(self._call.end())
             while self._step():
@@ -65,7 +65,7 @@ class ReplyParser:
             self._pieces.append(Piece(kind, text))
 
     def _step(self) -> bool:
-        """Whether there is more to do with what is there."""
+        """Parses a part of `_rest`. Returns False if parsing goes on only with more text."""
         if self._call is not None:
             return self._go_on_with_call()
         if not self._rest:
@@ -79,7 +79,7 @@ class ReplyParser:
         return self._is_thinking or self._say()
 
     def _look_at_start(self) -> bool:
-        """Whether it is clear how the reply begins."""
+        """Returns whether the text is long enough to see how the reply begins."""
         start = self._rest.lstrip()
         if self._marks is not None and start:
             opening = self._marks[0]
@@ -104,7 +104,7 @@ class ReplyParser:
             self._tell(REASONING, thought.rstrip())
             self._rest, self._is_thinking, self._trims = after, False, True
             self._is_fresh = True
-            self._marks = None  # once is enough: later ones are quoted
+            self._marks = None  # later marks are content
             return True
         self._rest = self._hold(REASONING, closing)
         return False
@@ -131,7 +131,8 @@ class ReplyParser:
         return True
 
     def _hold(self, kind: str, mark: str) -> str:
-        """Tell all but what may be the mark, with the blanks before it."""
+        """Adds a piece with all but the possible start of the mark and the whitespace before it,
+        which it returns."""
         n_safe = len(self._rest) - n_open(self._rest, mark)
         safe = self._rest[:n_safe].rstrip()
         self._tell(kind, safe)
@@ -164,7 +165,7 @@ class ReplyParser:
         return True
 
     def _end_call(self, left: str) -> None:
-        """`left`: to be read as if there had been no call."""
+        """`left` is parsed like text outside a call."""
         assert self._call is not None, "only called within one"
         self._take_call(self._call)
         self._rest = left
@@ -178,7 +179,7 @@ class ReplyParser:
 
     def _take_call(self, call: CallParser) -> None:
         for piece in call.pieces:
-            if piece.kind == CONTENT:  # it was none
+            if piece.kind == CONTENT:  # it is no call
                 self._tell(CONTENT, piece.text)
             else:
                 self._pieces.append(piece)

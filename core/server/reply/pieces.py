@@ -1,4 +1,4 @@
-"""Parts of a reply, and the care that marks need which come in several tokens."""
+"""The pieces of a reply, and a helper for marks that come in several tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 CONTENT: Final = "content"
 REASONING: Final = "reasoning"
-CALL: Final = "call"  # begins one: `text` is the name of the tool
-ARGUMENTS: Final = "arguments"  # more of its arguments, which are JSON in the end
+CALL: Final = "call"  # the start of a call: `text` is the name of the tool
+ARGUMENTS: Final = "arguments"  # a part of the arguments of a call, which together are JSON
 
 
 class Piece(NamedTuple):
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
 
 def n_open(text: str, mark: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `mark`."""
+    """Returns how many characters at the end of `text` may be the beginning of `mark`."""
     for n in range(min(len(text), len(mark) - 1), 0, -1):
         if text.endswith(mark[:n]):
             return n

@@ -1,4 +1,4 @@
-"""How a model marks its calls: told by its chat template, which shows them to it."""
+"""`CallStyle`: how a model marks its calls, derived from its chat template."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .calls import CallParser, JsonCall, Schemas, XmlCall
 @dataclass(frozen=True, slots=True)
 class CallStyle:
     opening: str  # of a call
-    make: Callable[[int, str, Schemas], CallParser]  # number, what it began with, schemas
+    make: Callable[[int, str, Schemas], CallParser]  # number, opening, schemas
     closing: str = ""
-    is_whole: bool = False  # a call is all of the reply, if it is one
+    is_whole: bool = False  # a reply with a call is nothing but the call
     is_listed: bool = False  # several calls in one JSON list
     is_native: bool = True  # the template presents tools by itself
 
 
 class _Either(CallParser):
-    """Between the same marks some models write JSON, some XML, and some both."""
+    """Parses JSON or XML between the same marks: some models write one, some both."""
 
     def __init__(self, number: int, opening: str, closing: str, schemas: Schemas) -> None:
         super().__init__(number, opening)
