@@ -15,7 +15,7 @@ from .state.sizes import PAGE_LEN, StateSizes
 if TYPE_CHECKING:
     from .backend.interface import Backend
     from .gguf.reader import GgufFile
-    from .models.weights import Demand
+    from .models.model_weights import Demand
 
 CHECKPOINTS: Final = 2  # per sequence: one where prompts diverge, one at the end
 LEAST_CONTEXT: Final = 512  # tokens; a default context is not made shorter

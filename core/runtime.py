@@ -27,19 +27,19 @@ from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
-from .models.base import Model
-from .models.weights import Demand
+from .models.model import Model
+from .models.model_weights import Demand
 from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .ranks.load import load_ranked, on_several, open_ranks
-from .speculation.build import build_speculator
+from .speculation.build import build_speculator, resolve_types
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
 from .speculation.drafters.draft_model_state import draft_sizes
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
-from .speculation.table import LoadedModel, Setting, resolve_types
+from .speculation.setting import LoadedModel, Setting
 from .speculation.token_counts import TokenCounts
-from .state.budget import Budget, check_weights, make_budget
+from .state.budget import MemoryBudget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
 from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
@@ -222,7 +222,7 @@ class Runtime:
             self.spec, target, self.backend, n_slots, self.n_ctx, self.draft, self.token_counts
         )
 
-    def plan(self, n_slots: int, cache_ram: int | None = None) -> Budget:
+    def plan(self, n_slots: int, cache_ram: int | None = None) -> MemoryBudget:
         """Return the memory that `n_slots` sequences at once need; ConfigError if it is not free.
 
         `cache_ram`: further bytes for the prefix cache; None: the cells that contexts do not use,
@@ -243,7 +243,7 @@ class Runtime:
             )
         return replace(bare, sizes=with_cache(bare.sizes, cache_ram, page, slot))
 
-    def _plan(self, n_slots: int) -> Budget:
+    def _plan(self, n_slots: int) -> MemoryBudget:
         sizes, shape = sizes_of(self.n_ctx, n_slots), self.model.state_shape
         n_draft = 0
         if self.draft is not None:
@@ -254,7 +254,7 @@ class Runtime:
         working = working_of(self._demands, sizes)
         return make_budget(self.backend, shape, sizes, available, draft=n_draft, working=working)
 
-    def new_engine(self, budget: Budget, drafter: Speculator | None = None) -> Engine:
+    def new_engine(self, budget: MemoryBudget, drafter: Speculator | None = None) -> Engine:
         """Return an engine with a state of its own, for the sequences that `budget` is for."""
         return Engine(
             self.model,
@@ -277,7 +277,7 @@ class Runtime:
             self._engine = self.ready_engine(self.budget)
         return self._engine
 
-    def ready_engine(self, budget: Budget) -> Engine:
+    def ready_engine(self, budget: MemoryBudget) -> Engine:
         """Return an engine that speculates by `self.spec`, with all kernels compiled."""
         return self.new_engine(budget, build_speculator(self.setting(budget.sizes.n_slots)))
 

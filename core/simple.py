@@ -27,11 +27,11 @@ from typing import Final
 from .backend.interface import Backend, HostOutput
 from .backend.step import Step
 from .generation import TARGET
-from .models.base import Model
+from .models.model import Model
 from .sampling.sampler import Sampler
 from .speculation.interface import Draft, DraftRequest, SequenceStart, Speculator, StepResult
-from .state.rows import StateRows
 from .state.sizes import WINDOW, StateSizes
+from .state.state_rows import StateRows
 from .state.store import SequenceState, StateStore
 
 PROMPT_ROWS: Final = 256  # of one pass over a part of the prompt

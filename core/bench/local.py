@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from ..engine.config import EngineConfig
 from ..engine.engine import Engine
-from ..engine.sequence import Sequence as RunningSequence
+from ..engine.sequence import Sequence as EngineSequence
 from ..engine.stopwatch import Stopwatch
 from ..generation import NO_TOKEN, Event, GenerateParams, Stats
 from ..runtime import Runtime
 from ..sampling.params import SamplingParams
-from ..speculation.build import build_speculator
+from ..speculation.build import build_speculator, resolve_types
 from ..speculation.options import SpecOptions
-from ..speculation.table import resolve_types
 from .memory_use import memory_of
 from .prompt_tokens import Message, PromptRenderer
 from .record import Chunk, Phases, Prompt, RunSettings, Sample, SourceCount
@@ -35,7 +34,7 @@ class _Conversation:
     owner: str
     messages: list[Message] = field(default_factory=list)
     turn: int = -1
-    text: RunningSequence | None = None
+    text: EngineSequence | None = None
     began: float = 0.0
     chunks: list[Chunk] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)

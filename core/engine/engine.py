@@ -12,7 +12,7 @@ from ..backend.interface import Backend, HostOutput
 from ..backend.interface.device_loop import DeviceLoopPlan
 from ..errors import ConfigError
 from ..generation import CANCELLED, ERROR, Event, GenerateParams
-from ..models.base import Model
+from ..models.model import Model
 from ..sampling.relaxed import Phase
 from ..sampling.sampler import Sampler
 from ..speculation.interface import Speculator
@@ -24,8 +24,8 @@ from ..state.prefix_export import (
     export_prefix,
     import_prefix,
 )
-from ..state.rows import StateRows
 from ..state.snapshot import SequenceSnapshot
+from ..state.state_rows import StateRows
 from ..state.store import StateStore
 from ..tokenizer import Tokenizer
 from ..tokenizer.thinking import find_thinking_marks
@@ -187,7 +187,7 @@ class Engine:
     def restore(self, snapshot: SequenceSnapshot, params: GenerateParams | None = None) -> Sequence:
         """Queue a saved sequence, with its own parameters or others."""
         saving.check(self._origin, snapshot, self.store, self._n_vocab)
-        request = saving.Request.read(snapshot)
+        request = saving.SavedRequest.read(snapshot)
         prompt = snapshot.tokens[: snapshot.n_prompt].tolist()
         check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
         sequence = self._new_sequence(prompt, params or request.params, request.index)

@@ -24,7 +24,7 @@ _DRAFTER: Final = "drafter."
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SavedRequest:
     """The parameters of a saved sequence."""
 
     params: GenerateParams
@@ -34,7 +34,7 @@ class Request:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def read(cls, snapshot: SequenceSnapshot) -> Request:
+    def read(cls, snapshot: SequenceSnapshot) -> SavedRequest:
         try:
             fields = _with_tuples(json.loads(snapshot.blobs[_REQUEST]))
             params = fields["params"]
@@ -55,7 +55,7 @@ def take(
 ) -> SequenceSnapshot:
     state = sequence.state
     blobs = {f"{_DRAFTER}{name}": blob for name, blob in drafter.items()}
-    blobs[_REQUEST] = Request(sequence.params, sequence.sampler.sequence).write()
+    blobs[_REQUEST] = SavedRequest(sequence.params, sequence.sampler.sequence).write()
     blobs[SAMPLER] = sequence.sampler.save()
     return SequenceSnapshot(
         origin.model,

@@ -56,12 +56,12 @@ class Verifier(ABC):
 def make_verifier(acceptance: Acceptance, tokenizer: Tokenizer) -> Verifier:
     match acceptance.mode:
         case modes.RATIO:
-            return Ratio()
+            return RatioVerifier()
         case modes.RELAXED:
-            return Relaxed(acceptance, tokenizer)
+            return RelaxedVerifier(acceptance, tokenizer)
         case modes.SYNTHETIC:
-            return Synthetic(acceptance, tokenizer)
-    return Match()
+            return SyntheticVerifier(acceptance, tokenizer)
+    return MatchVerifier()
 
 
 class Verifiers:
@@ -80,7 +80,7 @@ class Verifiers:
         return found
 
 
-class Match(Verifier):
+class MatchVerifier(Verifier):
     """Sample and match: the target picks its own token at every row, as it would have without a
     draft, so the text cannot depend on what was drafted."""
 
@@ -151,7 +151,7 @@ class _OneByOne(Verifier):
         """The token after the last one; `place` in the draft, or behind it."""
 
 
-class Ratio(_OneByOne):
+class RatioVerifier(_OneByOne):
     """Acceptance by p/q: the text has the distribution of plain decoding, but is another text.
 
     What the target draws here has noise of its own: a drafter may use any other, that of plain
@@ -161,7 +161,7 @@ class Ratio(_OneByOne):
     mode = modes.RATIO
 
     def __init__(self) -> None:
-        self._match = Match()
+        self._match = MatchVerifier()
 
     def check(self, sampler: Sampler) -> None:
         if not (sampler.has_distribution or sampler.is_certain):
@@ -195,7 +195,7 @@ class Ratio(_OneByOne):
         return _Choice(sampler.draw(distribution, position, RESIDUAL), is_drafted=False)
 
 
-class Relaxed(_OneByOne):
+class RelaxedVerifier(_OneByOne):
     """Sample and match, and within a thought also what is nearly as good. Lossy."""
 
     mode = modes.RELAXED
@@ -237,7 +237,7 @@ class Relaxed(_OneByOne):
         return sequence.phase.is_open(sequence.tokens)
 
 
-class Synthetic(_OneByOne):
+class SyntheticVerifier(_OneByOne):
     """Coins decide which draft tokens hold: for benchmarks. The rows of those that do are not
     sampled, so that the figures do not pay for what a real acceptance does not do twice."""
 

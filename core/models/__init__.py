@@ -12,9 +12,9 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
-    from .base import Model, Share
     from .hparams import Hparams
-    from .weights import Demand, Inventory, Weights
+    from .model import Model, Share
+    from .model_weights import Demand, Inventory, Weights
 
 ARCHITECTURES = {
     "llama": "llama:Llama",
@@ -51,7 +51,7 @@ def prepare_model(
     survey: Survey, file: GgufFile, backend: Backend, *, with_nextn: bool = True
 ) -> Model:
     """What was surveyed, with its weights."""
-    from .weights import Reporting, Weights
+    from .model_weights import Reporting, Weights
 
     empty, matrices = survey.model, survey.inventory.matrices
     backend.look_at(file)
@@ -81,7 +81,7 @@ def survey_model(
     """`share`: of one rank only; what is not in it counts as missing nowhere. `planner`: what it is
     built on instead of nothing."""
     from .hparams import Hparams
-    from .weights import Inventory, Weights
+    from .model_weights import Inventory, Weights
 
     model_class = _find_class(file)
     _refuse_head_only(file)
@@ -110,9 +110,9 @@ def add_heads(
 
     `check` is called with what they will take, and may refuse them.
     """
-    from .base import MTP
     from .hparams import Hparams
-    from .weights import Inventory, Reporting, Weights
+    from .model import MTP
+    from .model_weights import Inventory, Reporting, Weights
 
     model_class = _find_class(file)
     hparams = Hparams.from_gguf(file, model.hparams.n_vocab)

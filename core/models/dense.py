@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .attention import SelfAttention
 from .ffn import build_ffn
+from .self_attention import SelfAttention
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Rows, State
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 class PreNormBlock:

@@ -13,7 +13,7 @@ from ..backend.layers import Activation, Gating, Moe, SharedExpert
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Packed, Rows
     from .hparams import Hparams
-    from .weights import Weights
+    from .model_weights import Weights
 
 MAX_EXPERTS = 1 << 14
 

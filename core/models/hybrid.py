@@ -8,18 +8,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ..backend.layers import HeadOrder, Rope, RopePairs
-from .attention import SelfAttention
-from .base import BlockBuilder, Model
 from .delta_net import DeltaNet
 from .ffn import build_ffn
+from .model import BlockBuilder, Model
 from .rope import build_rope
+from .self_attention import SelfAttention
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Rows, State
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 class HybridBlock:

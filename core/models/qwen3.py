@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..backend.layers import RopePairs
-from .base import BlockBuilder, Model
 from .dense import PreNormBlock
+from .model import BlockBuilder, Model
 from .rope import build_rope
 
 if TYPE_CHECKING:
     from .layout import Layout
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 class Qwen3(Model):

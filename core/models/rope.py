@@ -14,7 +14,7 @@ from ..errors import ModelError
 if TYPE_CHECKING:
     from ..gguf.metadata import Metadata
     from ..gguf.reader import GgufFile
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 def build_rope(weights: Weights, key_dim: int, pairs: RopePairs) -> Rope:

@@ -27,7 +27,7 @@ from ..backend.interface import (
 )
 from ..backend.layers import Floats, Matrix, MatrixPart, SplitShape, StateShape, Vector
 from ..backend.step import Step
-from ..models.base import Model, block_input, check_taps
+from ..models.model import Model, block_input, check_taps
 from .images import join_images, split_image
 
 _NO_ROWS: Final = np.zeros(0, np.int32)

@@ -12,11 +12,11 @@ from ..backend.layers import KvTypes
 from ..errors import ConfigError, ModelError
 from ..gguf.reader import GgufFile
 from ..models import prepare_model, survey_model
-from ..models.base import Model, Share
+from ..models.model import Model, Share
 from ..state.sizes import StateSizes
 from .backend import RankedBackend
 from .devices import OneIsTooSmallError, check_devices, each_device
-from .split import Weighed, divide, fill, split_shape, weigh
+from .layer_split import Weighed, divide, fill, split_shape, weigh
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30

@@ -48,7 +48,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
+class Concatenation:
     parts: tuple[Node, ...]
 
 
@@ -64,7 +64,7 @@ class Repeat:
     high: int | None
 
 
-Node: TypeAlias = Chars | Name | Sequence | Choice | Repeat
+Node: TypeAlias = Chars | Name | Concatenation | Choice | Repeat
 Rules: TypeAlias = dict[str, Node]
 
 
@@ -153,7 +153,7 @@ class _Parser:
                     raise self.error("repeats a repeated repetition")
                 part = self.grown(Repeat(part, *self.bounds()))
             parts.append(part)
-        return parts[0] if len(parts) == 1 else self.grown(Sequence(tuple(parts)))
+        return parts[0] if len(parts) == 1 else self.grown(Concatenation(tuple(parts)))
 
     def single(self, depth: int) -> Node:
         if self.kind == "name":
@@ -183,7 +183,7 @@ class _Parser:
 
     def literal(self, codes: list[tuple[int, bool]]) -> Node:
         parts = tuple(self.grown(Chars(((code, code),))) for code, _ in codes)
-        return parts[0] if len(parts) == 1 else self.grown(Sequence(parts))
+        return parts[0] if len(parts) == 1 else self.grown(Concatenation(parts))
 
     def bounds(self) -> tuple[int, int | None]:
         if self.kind == "mark":

@@ -10,12 +10,12 @@ what may follow a lexeme must not also continue it, or another one that begins t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from ..errors import ConfigError
 from .charsets import Alphabet, Automaton, may_be_cut_short, members
-from .gbnf import Chars, Choice, Name, Node, Ranges, Repeat, Rules, Sequence
+from .gbnf import Chars, Choice, Concatenation, Name, Node, Ranges, Repeat, Rules
 
 _MAX_STATES: Final = 300  # of a lexeme
 _MAX_LEXEME_DEPTH: Final = 40
@@ -188,7 +188,7 @@ _EMPTY: Final = '""'
 
 
 def _children(node: Node) -> tuple[Node, ...]:
-    if isinstance(node, Sequence | Choice):
+    if isinstance(node, Concatenation | Choice):
         return node.parts
     return (node.part,) if isinstance(node, Repeat) else ()
 
@@ -211,7 +211,7 @@ def _combine(node: Node, parts: list[Automaton]) -> Automaton:
         follow += [states << shift for states in part.follow]
         shifted.append((part.first << shift, part.last << shift, part.is_nullable))
     first = last = 0
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         is_nullable = True
         for part_first, part_last, part_nullable in shifted:
             _link(follow, last, part_first)
@@ -265,7 +265,7 @@ def _follow_sets(
     return after
 
 
-def leaves_first(below: Seq[Seq[int]]) -> list[int]:
+def leaves_first(below: Sequence[Sequence[int]]) -> list[int]:
     """Those members of a graph from which no way leads into a circle, each after all below it."""
     users: list[list[int]] = [[] for _ in below]
     missing = [len(parts) for parts in below]
@@ -306,7 +306,7 @@ def _is_empty(node: Node, empty: set[str]) -> bool:
         return node.name in empty
     if isinstance(node, Choice):
         return any(_is_empty(part, empty) for part in node.parts)
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         return all(_is_empty(part, empty) for part in node.parts)
     return isinstance(node, Repeat) and (node.low == 0 or _is_empty(node.part, empty))
 
@@ -318,6 +318,6 @@ def _beginnings(node: Node, empty: set[str]) -> set[str]:
     found: set[str] = set()
     for part in _children(node):
         found |= _beginnings(part, empty)
-        if isinstance(node, Sequence) and not _is_empty(part, empty):
+        if isinstance(node, Concatenation) and not _is_empty(part, empty):
             break
     return found

@@ -25,12 +25,12 @@ from .draw import Place, draw
 from .dry import NO_BREAKERS, Breakers
 from .finite import best_token, check_finite, check_row
 from .logprobs import logprobs, top_logprobs
-from .native import make_request
+from .native_picks import make_pick_request
 from .noise import coin
 from .params import SamplingParams
 from .penalties import Window
 from .sampler_chain import Moment, SamplerChain, build_sampler_chain
-from .snapshot import SamplerState, dump_state, parse_state
+from .sampler_state import SamplerState, dump_state, parse_state
 
 if TYPE_CHECKING:
     from .grammar import Grammar
@@ -73,7 +73,7 @@ class Sampler:
         self._steering = _start_steering(params)
         self._request = None
         if grammar is None and self._steering is None:
-            self._request = make_request(params, sequence, n_vocab)
+            self._request = make_pick_request(params, sequence, n_vocab)
         self._n_seen = 0
         # Token and probability of the latest pick: for `accept`, and nothing else, to read.
         self._picked: tuple[int, float] | None = None

@@ -34,7 +34,7 @@ Filter = Callable[[Candidates, Moment], Candidates]
 Adjuster = Callable[[Moment], Adjustment | None]
 
 
-class Step(NamedTuple):
+class SamplerStep(NamedTuple):
     """One of the two is set."""
 
     name: str
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 class SamplerChain(NamedTuple):
     adjusters: tuple[Adjuster, ...]  # those before any filter
     best: int  # if it is above 0, these many best of the adjusted logits are all that is needed
-    steps: tuple[Step, ...]  # the rest
+    steps: tuple[SamplerStep, ...]  # the rest
     names: tuple[str, ...]  # of everything that does something
 
     @property
@@ -114,21 +114,21 @@ _MAX_SHORTLIST: Final = 1024
 _KEEP_THE_BEST: Final = frozenset({"top_k", "top_p", "min_p", "top_n_sigma"})
 
 
-def _bias(pairs: Biases) -> Step:
+def _bias(pairs: Biases) -> SamplerStep:
     tokens = np.array([token for token, _ in pairs], np.int64)
     biases = np.array([bias for _, bias in pairs])
     fixed = Adjustment(tokens, lambda logits, found: logits + biases[found])
-    return Step("logit_bias", adjuster=lambda moment: fixed)
+    return SamplerStep("logit_bias", adjuster=lambda moment: fixed)
 
 
-def _penalties(params: SamplingParams) -> Step | None:
+def _penalties(params: SamplingParams) -> SamplerStep | None:
     given = (params.repeat_penalty, params.presence_penalty, params.frequency_penalty)
     if params.repeat_last_n == 0 or given == (1, 0, 0):
         return None
-    return Step("penalties", adjuster=lambda moment: penalties(moment.window, *given))
+    return SamplerStep("penalties", adjuster=lambda moment: penalties(moment.window, *given))
 
 
-def _dry(params: SamplingParams) -> Step | None:
+def _dry(params: SamplingParams) -> SamplerStep | None:
     dry = DryParams(
         params.dry_multiplier,
         params.dry_base,
@@ -141,35 +141,35 @@ def _dry(params: SamplingParams) -> Step | None:
     def adjuster(moment: Moment) -> Adjustment | None:
         return penalized_repeats(moment.history, moment.breakers, dry)
 
-    return Step("dry", adjuster=adjuster)
+    return SamplerStep("dry", adjuster=adjuster)
 
 
-def _top_n_sigma(params: SamplingParams) -> Step | None:
+def _top_n_sigma(params: SamplingParams) -> SamplerStep | None:
     n = params.top_n_sigma
     return _filter("top_n_sigma", n > 0, lambda each: transforms.top_n_sigma(each, n))
 
 
-def _top_k(params: SamplingParams) -> Step | None:
+def _top_k(params: SamplingParams) -> SamplerStep | None:
     k = params.top_k
     return _filter("top_k", k > 0, lambda each: transforms.top_k(each, k))
 
 
-def _typical(params: SamplingParams) -> Step | None:
+def _typical(params: SamplingParams) -> SamplerStep | None:
     p, least = params.typical_p, params.min_keep
     return _filter("typ_p", p < 1, lambda each: transforms.typical(each, p, least))
 
 
-def _top_p(params: SamplingParams) -> Step | None:
+def _top_p(params: SamplingParams) -> SamplerStep | None:
     p, least = params.top_p, params.min_keep
     return _filter("top_p", p < 1, lambda each: transforms.top_p(each, p, least))
 
 
-def _min_p(params: SamplingParams) -> Step | None:
+def _min_p(params: SamplingParams) -> SamplerStep | None:
     p, least = params.min_p, params.min_keep
     return _filter("min_p", p > 0, lambda each: transforms.min_p(each, p, least))
 
 
-def _xtc(params: SamplingParams) -> Step | None:
+def _xtc(params: SamplingParams) -> SamplerStep | None:
     probability, threshold, least = params.xtc_probability, params.xtc_threshold, params.min_keep
     if not probability or threshold > 0.5:
         return None
@@ -179,10 +179,10 @@ def _xtc(params: SamplingParams) -> Step | None:
             return candidates
         return transforms.xtc(candidates, threshold, least)
 
-    return Step("xtc", step)
+    return SamplerStep("xtc", step)
 
 
-def _temperature(params: SamplingParams) -> Step | None:
+def _temperature(params: SamplingParams) -> SamplerStep | None:
     value, exponent = params.temperature, params.dynatemp_exponent
     spread = 0.0 if params.mirostat else params.dynatemp_range
     if spread > 0:
@@ -195,11 +195,11 @@ def _temperature(params: SamplingParams) -> Step | None:
     return _filter(name, value != 1, lambda each: transforms.temperature(each, value))
 
 
-def _filter(name: str, is_on: bool, work: Callable[[Candidates], Candidates]) -> Step | None:
-    return Step(name, lambda candidates, moment: work(candidates)) if is_on else None
+def _filter(name: str, is_on: bool, work: Callable[[Candidates], Candidates]) -> SamplerStep | None:
+    return SamplerStep(name, lambda candidates, moment: work(candidates)) if is_on else None
 
 
-_BUILDERS: Final = MappingProxyType[str, Callable[[SamplingParams], Step | None]](
+_BUILDERS: Final = MappingProxyType[str, Callable[[SamplingParams], SamplerStep | None]](
     {
         "penalties": _penalties,
         "dry": _dry,

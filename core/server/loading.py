@@ -10,7 +10,7 @@ from .worker import Loaded
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
-    from ..state.budget import Budget
+    from ..state.budget import MemoryBudget
     from ..tokenizer import ChatTemplate
 
 AUTO: Final = -1
@@ -31,7 +31,7 @@ def prepare(
     return Loaded(runtime, engine, template)
 
 
-def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> Budget:
+def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> MemoryBudget:
     if n_parallel != AUTO:
         return runtime.plan(n_parallel, cache_ram)
     for n in _AUTO_SLOTS[:-1]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import ConfigError
@@ -11,11 +13,11 @@ from .composite import CompositeSpeculator
 from .cost_file import load_costs
 from .drafters.prediction import PredictionDrafter
 from .interface import Speculator
-from .options import AUTO, AUTO_MOD, NgramModSizes, SpecOptions
+from .options import AUTO, AUTO_MOD, DRAFT, DRAFTERS, NGRAM_MOD, NONE, NgramModSizes, SpecOptions
 from .policy.controller import Controller
 from .policy.fixed import FixedPolicy
 from .rounds import Policy
-from .table import Setting, make_speculator, resolve_types
+from .setting import Setting
 from .trace import Trace
 
 
@@ -34,6 +36,26 @@ def make_speculators(setting: Setting) -> list[Speculator]:
     if options.types == (AUTO,) and options.ngram_mod == NgramModSizes():
         setting = replace(setting, options=replace(options, ngram_mod=AUTO_MOD))
     return [make_speculator(name, setting) for name in resolve_types(setting)]
+
+
+def make_speculator(name: str, setting: Setting) -> Speculator:
+    module, _, function = DRAFTERS[name].partition(":")
+    make: Callable[[Setting], Speculator]
+    make = getattr(import_module(module, __package__), function or "make")
+    return make(setting)
+
+
+def resolve_types(setting: Setting) -> tuple[str, ...]:
+    """What `auto` means for these files; other types as they are."""
+    types = setting.options.types
+    if types == (NONE,):
+        return ()
+    if types != (AUTO,):
+        return types
+    found = {NGRAM_MOD, *setting.target.model.drafters}
+    if setting.draft is not None:
+        found.add(DRAFT)
+    return tuple(name for name in DRAFTERS if name in found)
 
 
 def make_policy(options: SpecOptions) -> Policy:

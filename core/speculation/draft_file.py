@@ -12,18 +12,18 @@ from ..errors import ConfigError, ModelError
 from ..gguf.checks import check_vocabulary
 from ..gguf.reader import open_gguf
 from ..models import add_heads, build_model, is_head_only
-from ..state.budget import Budget, make_budget
+from ..state.budget import MemoryBudget, make_budget
 from ..tokenizer import load_tokenizer
 from .drafters.draft_model_state import draft_sizes
 from .drafters.translation import MAX_OPEN
 from .drafters.vocabulary_difference import find_difference
 from .options import AUTO, DRAFT, MTP, SpecOptions
-from .table import LoadedModel
+from .setting import LoadedModel
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
-    from ..models.weights import Demand
+    from ..models.model_weights import Demand
     from ..state.sizes import StateSizes
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def draft_budget(
     backend: Backend,
     options: SpecOptions,
     sizes: StateSizes,
-) -> Budget:
+) -> MemoryBudget:
     """What the state of a draft model takes beside a target's state of these sizes."""
     is_shared = find_difference(target.tokenizer, draft.tokenizer) is None
     n_unsure = options.n_max + (0 if is_shared else MAX_OPEN)

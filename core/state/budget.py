@@ -18,7 +18,7 @@ _NOTHING = Working()
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MemoryBudget:
     sizes: StateSizes
     weights: int  # bytes
     page_bytes: int
@@ -66,7 +66,7 @@ class Budget:
 class TooLargeError(ConfigError):
     """The requested state does not fit; `longest` is the context that would, 0 if none."""
 
-    def __init__(self, budget: Budget, longest: int) -> None:
+    def __init__(self, budget: MemoryBudget, longest: int) -> None:
         super().__init__(_refusal(budget, longest))
         self.budget, self.longest = budget, longest
 
@@ -79,7 +79,7 @@ def make_budget(
     weights: int | None = None,
     draft: int = 0,
     working: Working = _NOTHING,
-) -> Budget:
+) -> MemoryBudget:
     """The budget of these sizes, with fewer checkpoints if need be; refused if it cannot fit.
 
     `available` is beside the weights, which are in memory already unless their size is given.
@@ -92,7 +92,9 @@ def make_budget(
     if weights is None:
         weights = backend.weight_bytes()
     savings = backend.savings
-    budget = Budget(sizes, weights, page_bytes, slot_bytes, available, draft, working, savings)
+    budget = MemoryBudget(
+        sizes, weights, page_bytes, slot_bytes, available, draft, working, savings
+    )
     # Checkpoints only save time, so they are the first to go.
     while not budget.fits and budget.sizes.n_checkpoints:
         sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
@@ -134,7 +136,7 @@ def check_weights(
     )
 
 
-def _refusal(budget: Budget, longest: int) -> str:
+def _refusal(budget: MemoryBudget, longest: int) -> str:
     sizes, available = budget.sizes, budget.available or 0
     least = sizes.n_slots * budget.slot_bytes
     parts = [f"{_gib(budget.kv)} of KV cache for {sizes.n_tokens} tokens"]
@@ -157,7 +159,7 @@ def _refusal(budget: Budget, longest: int) -> str:
     )
 
 
-def _longest_context(budget: Budget) -> int:
+def _longest_context(budget: MemoryBudget) -> int:
     sizes, available = budget.sizes, budget.available or 0
     beside = sizes.n_slots * budget.slot_bytes + budget.draft + budget.working.total
     for_pages = available - beside

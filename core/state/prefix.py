@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class PrefixMatch:
     """The longest cached beginning of a text."""
 
     nodes: list[Node]  # in order; of the last one perhaps not all cells
@@ -78,7 +78,7 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._by_page)
 
-    def find(self, tokens: Sequence[int]) -> Match:
+    def find(self, tokens: Sequence[int]) -> PrefixMatch:
         keys = np.asarray(tokens, np.int32)
         node, nodes = self._root, []
         for key in self._whole_pages(keys):
@@ -91,8 +91,8 @@ class PrefixCache:
         n_tail, tail = _closest_child(node, rest)
         beside = _states_beside(node, node.tokens)
         if tail is None:
-            return Match(nodes, node.end, beside)
-        return Match(
+            return PrefixMatch(nodes, node.end, beside)
+        return PrefixMatch(
             [*nodes, tail], node.end + n_tail, beside + _states_beside(tail, rest.tobytes())
         )
 

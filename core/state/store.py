@@ -19,7 +19,7 @@ from ..backend.layers import StateShape
 from ..backend.step import pending_accepted_after
 from ..errors import ConfigError
 from .pages import PagePool, PageTable
-from .prefix import Match, PrefixCache
+from .prefix import PrefixCache, PrefixMatch
 from .sizes import StateSizes
 from .slots import Checkpoint, SlotPool
 
@@ -141,7 +141,7 @@ class StateStore:
 
     def open_image(self, image: SlotImage, n_cells: int, max_cells: int) -> SequenceState | None:
         """A place for a sequence that was saved. Set its `replay` to what was saved with it."""
-        opened = self._open(Match([], 0), 0, max_cells)
+        opened = self._open(PrefixMatch([], 0), 0, max_cells)
         if opened is not None and n_cells:
             opened.table.reserve(0, n_cells)
             self.backend.load_slot(self.state, opened.slot, opened.table.pages, image)
@@ -237,7 +237,7 @@ class StateStore:
         """One token less, and in the middle of a page, so that the drafter's cell comes along."""
         return max(0, limit - (2 if limit % self.sizes.page_len == 1 else 1))
 
-    def _open(self, match: Match, limit: int, max_cells: int) -> SequenceState | None:
+    def _open(self, match: PrefixMatch, limit: int, max_cells: int) -> SequenceState | None:
         checkpoint = match.checkpoint(limit) if self.is_recurrent else None
         n_reused = limit
         if self.is_recurrent:

@@ -13,7 +13,7 @@ import nextn.core
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.scheduler import SequenceRows
-from nextn.core.engine.verify import Synthetic, Verifier
+from nextn.core.engine.verify import SyntheticVerifier, Verifier
 from nextn.core.generation import Event, GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
@@ -41,7 +41,7 @@ class OwnChances(Verifier):
 
     def __init__(self, tokenizer: Tokenizer, lengths: Sequence[float], n_places: int) -> None:
         self._kinds = [
-            Synthetic(Acceptance(SYNTHETIC, chances=chances_of(rates)), tokenizer)
+            SyntheticVerifier(Acceptance(SYNTHETIC, chances=chances_of(rates)), tokenizer)
             for rates in (rates_for_length(length, n_places) for length in lengths)
         ]
 

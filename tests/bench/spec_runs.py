@@ -17,12 +17,11 @@ from nextn.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import MATCH, Acceptance
-from nextn.core.speculation.build import make_policy, make_speculators
+from nextn.core.speculation.build import make_policy, make_speculators, resolve_types
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from nextn.core.speculation.policy.fixed import FixedPolicy
 from nextn.core.speculation.rounds import Policy, Round
-from nextn.core.speculation.table import resolve_types
 
 from .figures import spread
 

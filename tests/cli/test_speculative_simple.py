@@ -15,7 +15,7 @@ from nextn.cli import output
 from nextn.cli.app import run
 from nextn.core.errors import ConfigError
 from nextn.core.speculation import build
-from nextn.core.speculation.table import Setting
+from nextn.core.speculation.setting import Setting
 
 Capture = pytest.CaptureFixture[str]
 PROMPT = "the cat and the dog and the cat and the "

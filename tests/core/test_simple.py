@@ -15,7 +15,7 @@ from support.tiny_models import TinyModel
 import nextn.core
 from nextn.core.engine.samplers import SamplerMaker
 from nextn.core.generation import TARGET, GenerateParams
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.simple import LONGEST_DRAFT, PROMPT_ROWS, SimpleLoop

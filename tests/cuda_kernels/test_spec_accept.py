@@ -19,7 +19,7 @@ from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.picking import UNSURE
 from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.sequence import Sequence
-from nextn.core.engine.verify import Match, Synthetic, Verifier
+from nextn.core.engine.verify import MatchVerifier, SyntheticVerifier, Verifier
 from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -75,7 +75,7 @@ class Text:
         sampler = Sampler(params.sampling, n_vocab=4)
         sequence = Sequence(
             0, list(range(100, 100 + n_tokens)), params, n_ctx=n_ctx, eog_ids=stops,
-            stream=cast(Any, Silent()), sampler=sampler, verifier=Match(),
+            stream=cast(Any, Silent()), sampler=sampler, verifier=MatchVerifier(),
         )  # fmt: skip
         state = SequenceState(0, None, WINDOW, n_tokens - 1, replay)  # type: ignore[arg-type]
         return cls(sequence, state)
@@ -84,7 +84,7 @@ class Text:
         self, draft: list[int], picked: list[int], verifier: Verifier | None = None
     ) -> tuple[list[int], int]:
         """Tokens made, and how many of them were drafted. A row without a pick is broken here."""
-        verifier = verifier or Match()
+        verifier = verifier or MatchVerifier()
         part = SequenceRows(self.sequence, self.state, [self.sequence.tokens[-1]], 1)
         part.max_draft = len(draft)
         part.add_draft(Draft(draft, ["x"] * len(draft)))
@@ -218,7 +218,7 @@ def test_coins_are_those_of_the_engine(machine: Machine) -> None:
     """What a coin keeps stays, whatever the model picks; only behind it the pick counts."""
     rates = (0.9, 0.7, 0.8, 0.5)
     acceptance = Acceptance(SYNTHETIC, chances=rates)
-    verifier = Synthetic(acceptance, cast(Any, SimpleNamespace(eog_ids=Round.STOPS)))
+    verifier = SyntheticVerifier(acceptance, cast(Any, SimpleNamespace(eog_ids=Round.STOPS)))
     lengths = set()
     for seed in range(60):
         r = Round(seed, 6)

@@ -27,7 +27,7 @@ from .vocabulary_difference import find_difference
 
 if TYPE_CHECKING:
     from ...state.store import SequenceState, StateStore
-    from ..table import LoadedModel, Setting
+    from ..setting import LoadedModel, Setting
 
 logger = logging.getLogger(__name__)
 _STATE: Final = "state"

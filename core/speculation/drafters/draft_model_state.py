@@ -17,15 +17,15 @@ import numpy as np
 
 from ...backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
 from ...errors import FileFormatError
-from ...state.rows import StateRows
 from ...state.sizes import StateSizes
 from ...state.snapshot import SequenceSnapshot
+from ...state.state_rows import StateRows
 from ...state.store import StateStore
 
 if TYPE_CHECKING:
     from ...backend.draft_loop import DraftLoop, Drafts, DraftSettings
     from ...backend.interface import Backend, HostOutput, SlotImage
-    from ...models.base import Model
+    from ...models.model import Model
     from ...state.store import SequenceState
 
 _CHECKPOINTS: Final = 2  # per sequence, as the target has

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...backend.interface import HostOutput
     from ...backend.layers import Floats
     from ...models.drafters.network import DraftNetwork
-    from ..table import Setting
+    from ..setting import Setting
 
 FEW: Final = 16  # waiting rows that are read for the sake of a later sequence with the same prefix
 

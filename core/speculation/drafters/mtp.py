@@ -9,7 +9,7 @@ from ..options import MTP
 from .hidden_state import HiddenStateDrafter
 
 if TYPE_CHECKING:
-    from ..table import Setting
+    from ..setting import Setting
 
 
 def make(setting: Setting) -> HiddenStateDrafter:

@@ -16,7 +16,7 @@ from .ngram_chances import EvidenceRates, as_int, expect
 from .ngram_counts import MASKS, MAX_N, Followers, FollowersOrToken, GramCounts, pack
 
 if TYPE_CHECKING:
-    from ..table import Setting
+    from ..setting import Setting
 
 STATIC_N: Final = 2  # size of the n-grams of a static file
 # By size of the n-gram: it must have been seen so often, and its best follower after so many

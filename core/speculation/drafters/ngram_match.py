@@ -30,7 +30,7 @@ from .ngram_chances import (
 from .ngram_index import MAP_FACTOR, MAX_KEPT, MOD_FACTOR, HashedTokens, NgramIndex, OwnerIndexes
 
 if TYPE_CHECKING:
-    from ..table import Setting
+    from ..setting import Setting
 
 MAX_VALUES: Final = 4
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..cost_file import save_costs
 from ..rounds import NOTHING, DraftPlan, PlanRequest, Policy, Round
-from .acceptance import Counts
+from .acceptance_estimates import AcceptanceCounts
 from .allocate import Allocation, Candidate, allocate, best_length, best_rate, gains_of
 from .costs import LONGEST, CostModel
 from .sequence_stats import SequenceStats
@@ -43,7 +43,7 @@ _LIKELY: Final = 1.3  # times the least that an unknown step could take: what it
 _AGAIN: Final = 32  # rounds after which a probe that was too expensive is considered again
 
 
-class Budget:
+class ProbeBudget:
     """Time for learning, in plain steps."""
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class Controller(Policy):
         """`costs_file`: where learned costs are written at the end."""
         self.costs = costs or CostModel()
         self.repeats = self.costs.is_frozen
-        self.budget = Budget()
+        self.budget = ProbeBudget()
         self.rate = 1.0  # tokens that a millisecond is worth
         self.n_rounds = 0
         self._tokens = self._time = 1.0  # made lately, and the plain steps' worth of time it took
         self._sequences: dict[int, SequenceStats] = {}
-        self._shared: dict[str, Counts] = {}
+        self._shared: dict[str, AcceptanceCounts] = {}
         self._waits: dict[str, int] = {}
         self._trace, self._costs_file = trace, costs_file
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..drafters.ngram_chances import n_common
 from ..rounds import DraftPlan, PlanRequest
-from .acceptance import Counts, Track
+from .acceptance_estimates import AcceptanceCounts, Track
 
 if TYPE_CHECKING:
     from ..interface import Draft
@@ -39,7 +39,7 @@ class Backoff:
 
 
 class SequenceStats:
-    def __init__(self, shared: dict[str, Counts], waits: dict[str, int]) -> None:
+    def __init__(self, shared: dict[str, AcceptanceCounts], waits: dict[str, int]) -> None:
         """Both are of all sequences: what sources have shown, and the latest waits of probes."""
         self._shared, self._waits = shared, waits
         self.tracks: dict[str, Track] = {}
@@ -70,7 +70,7 @@ class SequenceStats:
     def track(self, source: str) -> Track:
         track = self.tracks.get(source)
         if track is None:
-            track = self.tracks[source] = Track(self._shared.setdefault(source, Counts()))
+            track = self.tracks[source] = Track(self._shared.setdefault(source, AcceptanceCounts()))
         return track
 
     def cheap_track(self, draft: Draft) -> Track:

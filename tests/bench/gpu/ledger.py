@@ -21,7 +21,7 @@ from nextn.core.backend.layers import KvTypes
 from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.models.base import Block, Model
+from nextn.core.models.model import Block, Model
 from nextn.core.state.sizes import PAGE_LEN, WINDOW
 from nextn.cuda_kernels.kernel import Argument, Dim, Kernel
 

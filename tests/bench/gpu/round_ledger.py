@@ -8,7 +8,7 @@ from nextn.core.backend.cuda.round_room import RoundRoom
 from nextn.core.backend.cuda.step import context_bucket
 from nextn.core.backend.interface.device_loop import DeviceDrafter, DeviceLoopPlan, DeviceSequence
 from nextn.core.backend.picking import FIRST_FILTER
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.state.sizes import PAGE_LEN
 
 from .ledger import Account, Ledger

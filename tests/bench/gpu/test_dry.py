@@ -20,7 +20,7 @@ from support.random_shapes import QWEN36_35B_A3B, tiny
 
 from nextn.core.gguf.quants import dequantize, find_format
 from nextn.core.gguf.reader import open_gguf
-from nextn.core.models.weights import Inventory, Weights
+from nextn.core.models.model_weights import Inventory, Weights
 from nextn.cuda_kernels.device import unavailable_reason
 from nextn.cuda_kernels.repack import unpack
 

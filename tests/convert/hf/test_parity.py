@@ -18,7 +18,7 @@ from support.tiny_models import COMMON, FAMILIES, HYBRID, WITH_MTP, YARN_ROPE, b
 
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.reader import open_gguf
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1
 LENGTH = 70

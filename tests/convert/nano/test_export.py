@@ -21,7 +21,7 @@ from nextn.convert.nano.nano_vocabulary import NanoVocabulary
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.errors import ConfigError
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 
 from .hf import randomise
 from .test_network import SMALL_DRAFT, SMALL_NANO

@@ -15,7 +15,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings
 from nextn.core.backend.interface import HostOutput, Taps
 from nextn.core.backend.step import Piece, build_step, pending_accepted_after
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler

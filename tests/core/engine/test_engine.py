@@ -188,7 +188,7 @@ def test_what_nobody_vouches_for_is_not_used() -> None:
 PLACES = [
     "nextn.core.engine.scheduler.Scheduler._open",
     "nextn.core.engine.scheduler.Scheduler._pieces",
-    "nextn.core.state.rows.StateRows.step",
+    "nextn.core.state.state_rows.StateRows.step",
     "nextn.core.engine.sequence.Sequence.emit",
     "nextn.core.engine.sequence.Sequence.count",
     "nextn.core.state.store.SequenceState.advance",

@@ -27,7 +27,7 @@ from support.scripted import (
 from support.verifying import HOW, at, write
 
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, STOP, TARGET, GenerateParams
 from nextn.core.sampling.params import SamplingParams
@@ -65,7 +65,7 @@ def relaxing(acceptance: Acceptance, drafter: Speculator, **marks: int) -> Engin
     return make_engine(drafter=drafter, acceptance=acceptance, tokenizer=tokenizer)
 
 
-def ranks(text: Text) -> list[int]:
+def ranks(text: EngineSequence) -> list[int]:
     """Of each token that was made, among what could have come at its place."""
     found = []
     for n in range(text.n_prompt, len(text.tokens)):
@@ -275,7 +275,9 @@ class Constant(Speculator):
         return [Draft([self.token] * ask.max_draft, ["const"] * ask.max_draft) for ask in asks]
 
 
-def run(acceptance: Acceptance, drafter: Speculator, how: GenerateParams, **more: Any) -> Text:
+def run(
+    acceptance: Acceptance, drafter: Speculator, how: GenerateParams, **more: Any
+) -> EngineSequence:
     engine = make_engine(drafter=drafter, acceptance=acceptance, **more)
     text = engine.add(PROMPT, how)
     drain(engine)
@@ -348,14 +350,14 @@ def test_an_end_is_never_accepted() -> None:
 
 def test_c15_what_holds_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pick per step, for the token that follows the draft."""
-    n_picks, pick = 0, Text.pick
+    n_picks, pick = 0, EngineSequence.pick
 
-    def counting(self: Text, *args: Any) -> int:
+    def counting(self: EngineSequence, *args: Any) -> int:
         nonlocal n_picks
         n_picks += 1
         return pick(self, *args)
 
-    monkeypatch.setattr(Text, "pick", counting)
+    monkeypatch.setattr(EngineSequence, "pick", counting)
     text = run(synthetic((0.9, 0.8, 0.7, 0.6)), Constant(), FOREVER)
     assert n_picks == text.stats.steps < text.stats.predicted_n
 

@@ -34,7 +34,7 @@ from support.verifying import (
     write,
 )
 
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.errors import NonFiniteError
 from nextn.core.generation import CANCELLED, ERROR, Event, GenerateParams
 
@@ -156,9 +156,9 @@ def test_an_interrupt_inside_verification(n_calls: int, monkeypatch: pytest.Monk
     engine.add(PROMPT, HOW["sampled"])
     oracle.texts[0] = texts[0]
     calls = 0
-    whole = Text.emit
+    whole = EngineSequence.emit
 
-    def interrupted(self: Text, *args: Any) -> Event:
+    def interrupted(self: EngineSequence, *args: Any) -> Event:
         nonlocal calls
         calls += 1
         if calls == n_calls:
@@ -166,7 +166,7 @@ def test_an_interrupt_inside_verification(n_calls: int, monkeypatch: pytest.Monk
         return whole(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Text, "emit", interrupted)
+        patch.setattr(EngineSequence, "emit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             drain(engine)
     again = engine.add(PROMPT, HOW["sampled"])

@@ -32,7 +32,7 @@ from support.verifying import (
 
 from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.scheduler import SequenceRows
-from nextn.core.engine.verify import Match
+from nextn.core.engine.verify import MatchVerifier
 from nextn.core.errors import NonFiniteError
 from nextn.core.generation import EOS, ERROR, TARGET, Event
 from nextn.core.speculation.interface import Draft, DraftRequest
@@ -156,7 +156,7 @@ def broken(
     """The accept of `Match`, with one fault."""
 
     def accept(
-        self: Match, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
+        self: MatchVerifier, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
     ) -> int:
         sequence, draft, n_made = part.sequence, part.draft, 0
         drafted, is_hit = draft.tokens, True
@@ -201,12 +201,12 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_verifier_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Match, "accept", broken(**{fault: True}))
+    monkeypatch.setattr(MatchVerifier, "accept", broken(**{fault: True}))
     with pytest.raises((AssertionError, IndexError)):
         everything()
 
 
 def test_a_verifier_that_is_not_broken_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is the fault that is noticed above, not the rewriting."""
-    monkeypatch.setattr(Match, "accept", broken())
+    monkeypatch.setattr(MatchVerifier, "accept", broken())
     everything()

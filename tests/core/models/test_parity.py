@@ -13,7 +13,7 @@ from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1
 LENGTH = 70  # past a chunk of 64, where the chunked form of the delta rule begins anew

@@ -25,7 +25,7 @@ from nextn.core.backend.layers import Floats
 from nextn.core.errors import NextnError, NonFiniteError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.models.base import Model
+from nextn.core.models.model import Model
 
 Keys = dict[str, Any]
 Tensors = dict[str, Floats]

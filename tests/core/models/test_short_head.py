@@ -18,7 +18,7 @@ from nextn.core.backend.step import Piece, build_step
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 from nextn.core.models.drafters.network import DraftNetwork
-from nextn.core.models.weights import choose_rows
+from nextn.core.models.model_weights import choose_rows
 
 Tiny = Callable[..., TinyModel]
 TYPES = [

@@ -10,11 +10,11 @@ from nextn.core.errors import ConfigError
 from nextn.core.sampling.gbnf import (
     Chars,
     Choice,
+    Concatenation,
     Name,
     Node,
     Repeat,
     Rules,
-    Sequence,
     parse_gbnf,
 )
 from nextn.core.sampling.gbnf_lark import Deadline, to_lark
@@ -30,7 +30,8 @@ def shown(node: Node) -> str:
         return node.name
     if isinstance(node, Repeat):
         return f"({shown(node.part)}){{{node.low},{node.high}}}"
-    return "(" + (" " if isinstance(node, Sequence) else "|").join(map(shown, node.parts)) + ")"
+    joint = " " if isinstance(node, Concatenation) else "|"
+    return f"({joint.join(map(shown, node.parts))})"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def ends(rules: Rules, node: Node, text: str, start: int) -> set[int]:
         return {start + 1} if fits else set()
     if isinstance(node, Choice):
         return {end for part in node.parts for end in ends(rules, part, text, start)}
-    if isinstance(node, Sequence):
+    if isinstance(node, Concatenation):
         places = {start}
         for part in node.parts:
             places = {end for place in places for end in ends(rules, part, text, place)}

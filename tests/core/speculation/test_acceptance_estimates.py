@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nextn.core.speculation.policy.acceptance import Counts, Track
+from nextn.core.speculation.policy.acceptance_estimates import AcceptanceCounts, Track
 
 
 def feed(track: Track, rate: float, rounds: int, *, n: int = 4, seed: int = 0) -> None:
@@ -23,7 +23,7 @@ def feed(track: Track, rate: float, rounds: int, *, n: int = 4, seed: int = 0) -
 def test_a_rate_is_learned(rate: float) -> None:
     off = []
     for seed in range(10):
-        track = Track(Counts())
+        track = Track(AcceptanceCounts())
         feed(track, rate, 100, seed=seed)
         off.append(track.places(1)[0] - rate)
     assert abs(sum(off) / len(off)) < 0.05
@@ -31,7 +31,7 @@ def test_a_rate_is_learned(rate: float) -> None:
 
 
 def test_places_have_their_own_rates() -> None:
-    track = Track(Counts())
+    track = Track(AcceptanceCounts())
     for i in range(60):  # the first is taken always, the second half of the time, the third never
         track.rates()
         track.observe(1 + i % 2, True, ())
@@ -42,7 +42,7 @@ def test_places_have_their_own_rates() -> None:
 
 
 def test_a_change_of_character_is_noticed_in_a_few_rounds() -> None:
-    track = Track(Counts())
+    track = Track(AcceptanceCounts())
     feed(track, 0.95, 200)
     assert track.places(1)[0] > 0.85
     before = track.places(1)[0]
@@ -56,14 +56,14 @@ def test_a_change_of_character_is_noticed_in_a_few_rounds() -> None:
 def test_noise_is_not_a_change() -> None:
     versions = []
     for seed in range(20):
-        track = Track(Counts())
+        track = Track(AcceptanceCounts())
         feed(track, 0.6, 100, seed=seed)
         versions.append(track.version)
     assert sum(versions) / 20 < 4
 
 
 def test_a_new_text_begins_with_what_others_have_shown_and_forgets_it_soon() -> None:
-    shared = Counts()
+    shared = AcceptanceCounts()
     feed(Track(shared), 0.95, 100)
     track = Track(shared)
     assert track.places(1)[0] > 0.8
@@ -72,7 +72,7 @@ def test_a_new_text_begins_with_what_others_have_shown_and_forgets_it_soon() -> 
 
 
 def test_chances_are_calibrated_and_trusted_only_if_they_tell_more() -> None:
-    noise, honest, vain = random.Random(3), Track(Counts()), Track(Counts())
+    noise, honest, vain = random.Random(3), Track(AcceptanceCounts()), Track(AcceptanceCounts())
     for _ in range(300):
         chance = 0.9 if noise.random() < 0.5 else 0.2
         is_hit = noise.random() < chance
@@ -88,7 +88,7 @@ def test_chances_are_calibrated_and_trusted_only_if_they_tell_more() -> None:
 
 
 def test_what_was_hardly_seen_may_be_hoped_for() -> None:
-    track = Track(Counts())
+    track = Track(AcceptanceCounts())
     for _ in range(3):
         track.rates()
         track.observe(1, True, ())
@@ -98,7 +98,7 @@ def test_what_was_hardly_seen_may_be_hoped_for() -> None:
 
 
 def test_long_drafts_share_places() -> None:
-    track = Track(Counts())
+    track = Track(AcceptanceCounts())
     for _ in range(5):
         track.observe(100, True, ())
     assert len(track.places(64)) == 64

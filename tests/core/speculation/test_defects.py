@@ -17,7 +17,7 @@ from support.scripted import Oracle, drain
 from nextn.core import nano
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as SequenceStats
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.generation import CONTEXT, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
@@ -52,7 +52,7 @@ def engine_with(runtime: Runtime, drafter: Speculator | None, **sizes: Any) -> E
     )
 
 
-def write(engine: Engine, tokens: Sequence[int], params: GenerateParams = GREEDY) -> SequenceStats:
+def write(engine: Engine, tokens: Sequence[int], params: GenerateParams = GREEDY) -> EngineSequence:
     text = engine.add(tokens, params)
     drain(engine)
     return text

@@ -46,8 +46,8 @@ from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Draft, Speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.per_text import BY_DEFAULT, TextSpec
+from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.speculation.splice import splice
-from nextn.core.speculation.table import LoadedModel, Setting
 
 Tiny = Callable[..., TinyModel]
 NANO_DRAFT = Path(__file__).parents[2] / "data/nano-draft.gguf"

@@ -20,12 +20,12 @@ from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError, ModelError, NextnError
 from nextn.core.generation import GenerateParams
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.draft_model import make
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.store import StateStore
 
 Tiny = Callable[..., TinyModel]

@@ -33,7 +33,7 @@ from nextn.core.speculation.drafters.draft_model import DraftModel
 from nextn.core.speculation.drafters.vocabulary_bridge import SharedTokens
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes
 
 PROMPTS = st.builds(

@@ -35,7 +35,7 @@ from nextn.core.backend.draft_loop import Drafts
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.interface import Draft, DraftRequest
-from nextn.core.speculation.table import LoadedModel
+from nextn.core.speculation.setting import LoadedModel
 
 Tiny = Callable[..., TinyModel]
 SAMPLED = replace(GREEDY, sampling=SamplingParams(seed=4, temperature=1.2))

@@ -41,7 +41,7 @@ from nextn.core.generation import CONTEXT
 from nextn.core.speculation.drafters.draft_model import make
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.table import Setting
+from nextn.core.speculation.setting import Setting
 
 Tiny = Callable[..., TinyModel]
 

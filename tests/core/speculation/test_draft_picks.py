@@ -35,7 +35,7 @@ from support.vocab import EOS_ID, tokenizer_metadata
 from nextn.core.errors import ConfigError
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.table import LoadedModel
+from nextn.core.speculation.setting import LoadedModel
 
 Tiny = Callable[..., TinyModel]
 

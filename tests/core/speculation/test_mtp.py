@@ -18,7 +18,7 @@ from nextn.core import nano
 from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as SequenceStats
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.errors import ConfigError
 from nextn.core.generation import EOS, LIMIT, GenerateParams
 from nextn.core.runtime import Runtime, load_runtime
@@ -29,7 +29,7 @@ from nextn.core.speculation.drafters.mtp import make
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.per_text import TextSpec
-from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.snapshot import SequenceSnapshot
 from nextn.core.state.store import SequenceState
 
@@ -77,7 +77,7 @@ def prompt(runtime: Runtime, i: int = 0, n: int | None = None) -> list[int]:
     return runtime.tokenizer.encode(PROMPTS[i])[:n]
 
 
-def write(engine: Engine, tokens: list[int], params: GenerateParams = GREEDY) -> SequenceStats:
+def write(engine: Engine, tokens: list[int], params: GenerateParams = GREEDY) -> EngineSequence:
     sequence = engine.add(tokens, params)
     drain(engine)
     return sequence

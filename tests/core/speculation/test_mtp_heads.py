@@ -15,7 +15,7 @@ from support.tiny_models import build_tiny
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter

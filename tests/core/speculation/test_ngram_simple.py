@@ -30,11 +30,12 @@ from support.ngrams import (
 
 from nextn.core.backend.interface import Backend
 from nextn.core.errors import ConfigError, FileFormatError
+from nextn.core.speculation.build import make_speculator
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter, NgramSequence
 from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
 from nextn.core.speculation.drafters.ngram_match import MatchSequence
 from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
-from nextn.core.speculation.table import LoadedModel, Setting, make_speculator
+from nextn.core.speculation.setting import LoadedModel, Setting
 
 Make = Callable[[], NgramDrafter]
 SIZES = NgramSizes(size_n=3, size_m=6)

@@ -16,14 +16,13 @@ from support.vocab import N_VOCAB
 
 from nextn.core.backend.step import Piece, build_step
 from nextn.core.generation import GenerateParams
-from nextn.core.models.base import block_input
+from nextn.core.models.model import block_input
 from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.build import build_speculator
+from nextn.core.speculation.build import build_speculator, make_speculator
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import DRAFTERS, SpecOptions
-from nextn.core.speculation.table import make_speculator
 from nextn.core.state.sizes import PAGE_LEN
 from nextn.core.state.snapshot import SequenceSnapshot
 

@@ -15,7 +15,7 @@ from nextn.core.backend.interface import Backend
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.state import host_memory
-from nextn.core.state.budget import Budget, check_weights, make_budget
+from nextn.core.state.budget import MemoryBudget, check_weights, make_budget
 from nextn.core.state.host_memory import available_memory
 from nextn.core.state.sizes import StateSizes
 
@@ -75,7 +75,7 @@ def test_the_refusal_says_what_to_change() -> None:
 
 @given(st.integers(0, 200), st.integers(1, 4), st.integers(1, 3000))
 def test_the_context_it_names_is_the_longest(mib: int, n_slots: int, n_ctx: int) -> None:
-    def budget(length: int) -> Budget:
+    def budget(length: int) -> MemoryBudget:
         sizes = StateSizes(length, n_slots, page_len=64)
         return make_budget(BACKEND, HYBRID, sizes, mib * MIB)
 

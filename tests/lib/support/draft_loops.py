@@ -18,8 +18,8 @@ from nextn.core.backend.draft_loop import (
 )
 from nextn.core.backend.interface import Backend, State
 from nextn.core.backend.step import Ints, Piece, Step, build_step, pending_accepted_after
-from nextn.core.models.base import Model
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
+from nextn.core.models.model import Model
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler

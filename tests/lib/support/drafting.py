@@ -14,7 +14,7 @@ from nextn.core.backend.draft_loop import Drafts, DraftSettings
 from nextn.core.backend.interface import Backend
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.generation import GenerateParams
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
@@ -30,7 +30,7 @@ from nextn.core.speculation.interface import (
     StepResult,
 )
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.table import LoadedModel, Setting
+from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.sizes import StateSizes
 from nextn.core.tokenizer import load_tokenizer
 
@@ -95,18 +95,20 @@ def engine_of(
     )
 
 
-def write(engine: Engine, prompts: Sequence[Sequence[int]], params: GenerateParams) -> list[Text]:
+def write(
+    engine: Engine, prompts: Sequence[Sequence[int]], params: GenerateParams
+) -> list[EngineSequence]:
     """Texts of several prompts at once."""
     texts = [engine.add(prompt, params) for prompt in prompts]
     drain(engine)
     return texts
 
 
-def tokens_of(texts: Sequence[Text]) -> list[list[int]]:
+def tokens_of(texts: Sequence[EngineSequence]) -> list[list[int]]:
     return [text.tokens for text in texts]
 
 
-def drafted(texts: Sequence[Text]) -> tuple[int, int]:
+def drafted(texts: Sequence[EngineSequence]) -> tuple[int, int]:
     """Tokens drafted, and of them accepted."""
     stats = [text.stats for text in texts]
     return sum(s.draft_n for s in stats), sum(s.draft_n_accepted for s in stats)

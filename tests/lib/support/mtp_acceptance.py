@@ -15,8 +15,8 @@ import numpy as np
 from nextn.core.backend.interface import Backend
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import Piece, build_step
-from nextn.core.models.base import Model
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
+from nextn.core.models.model import Model
 from nextn.core.state.sizes import PAGE_LEN
 
 MAX_ROWS = 512

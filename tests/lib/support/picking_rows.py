@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nextn.core.backend.picking import MAX_BEST, UNSURE
 from nextn.core.errors import ConfigError, NonFiniteError
-from nextn.core.sampling.native import make_request
+from nextn.core.sampling.native_picks import make_pick_request
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.cuda_kernels.head_pick import device_request
@@ -65,7 +65,7 @@ def requests_of(all_params: list[SamplingParams], sequence: int, n_vocab: int) -
     """One row for each."""
     made = []
     for params in all_params:
-        request = make_request(params, sequence, n_vocab)
+        request = make_pick_request(params, sequence, n_vocab)
         assert request is not None
         made.append(device_request(*request.arrays))  # type: ignore[arg-type]
     return np.stack(made)

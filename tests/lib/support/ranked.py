@@ -10,7 +10,7 @@ from support.host_device import use_for_cuda
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.backend.layers import HALF_FLOATS
 from nextn.core.gguf.reader import open_gguf
-from nextn.core.models.base import Model
+from nextn.core.models.model import Model
 from nextn.core.ranks.backend import RankedBackend
 from nextn.core.ranks.load import load_ranked, open_ranks
 from nextn.core.runtime import Runtime

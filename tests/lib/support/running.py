@@ -15,7 +15,7 @@ from nextn.core.backend.layers import Floats, KvTypes
 from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
-from nextn.core.models.base import Model
+from nextn.core.models.model import Model
 
 PAGES = range(16)
 PAGE_LEN = 16

@@ -22,9 +22,9 @@ from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
 from nextn.core.backend.step import Step, n_kept
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
-from nextn.core.engine.sequence import Sequence as Text
+from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.generation import Event, GenerateParams
-from nextn.core.models.base import Model
+from nextn.core.models.model import Model
 from nextn.core.sampling.logprobs import token_logprob
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -317,11 +317,11 @@ def alone(prompt: list[int], how: GenerateParams, engine: Engine) -> list[int]:
     return write_alone(prompt, how, hybrid=hybrid, n_ctx=n_ctx).tokens
 
 
-def made(sequence: Text) -> list[int]:
+def made(sequence: EngineSequence) -> list[int]:
     return sequence.tokens[sequence.n_prompt :]
 
 
-def of(sequence: Text, events: list[Event]) -> list[Event]:
+def of(sequence: EngineSequence, events: list[Event]) -> list[Event]:
     return [event for event in events if event.sequence == sequence.id]
 
 

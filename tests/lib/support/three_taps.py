@@ -14,11 +14,11 @@ import numpy as np
 
 from nextn.core.backend.interface import Output
 from nextn.core.gguf.reader import GgufFile, open_gguf
-from nextn.core.models.base import Model, block_input, check_taps
 from nextn.core.models.drafters.network import DraftNetwork
-from nextn.core.models.weights import Weights
+from nextn.core.models.model import Model, block_input, check_taps
+from nextn.core.models.model_weights import Weights
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.table import Setting
+from nextn.core.speculation.setting import Setting
 
 NAME = "three-taps"
 N_HEAD = 128  # tokens that the head knows

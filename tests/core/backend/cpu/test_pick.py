@@ -13,7 +13,7 @@ from nextn.core.backend.cpu.compile import optimised, target_machine
 from nextn.core.backend.cpu.kernels.sample import PICK, write_pick
 from nextn.core.backend.cpu.simd import SETS, Simd
 from nextn.core.backend.interface import MAXIMA_BLOCK
-from nextn.core.sampling.native import make_request
+from nextn.core.sampling.native_picks import make_pick_request
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 
@@ -76,7 +76,7 @@ def test_picks_on_aarch64(simd: Simd, params: SamplingParams, tmp_path: Path) ->
     row = np.random.default_rng(4).normal(0, 3, size).astype(np.float32)
     starts = range(0, size, MAXIMA_BLOCK)
     maxima = np.array([row[i : i + MAXIMA_BLOCK].max() for i in starts], np.float32)
-    request = make_request(params, 6, size)
+    request = make_pick_request(params, 6, size)
     assert request is not None
     words, ids, values = request.arrays
     body = PICKS.replace("COUNT", str(count))

@@ -20,7 +20,7 @@ from nextn.core.backend import cuda
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.draft_loop import DraftSettings
 from nextn.core.backend.step import build_step
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler

@@ -19,7 +19,7 @@ from nextn.core.backend.interface.device_loop import (
     DeviceSequence,
     DraftLimit,
 )
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 

@@ -13,7 +13,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.step import build_step
-from nextn.core.models.drafters.mtp import H_NEXTN
+from nextn.core.models.drafters.mtp_network import H_NEXTN
 
 Tiny = Callable[..., TinyModel]
 # norm, input product, mixer, output product; norm, gates and ups, down. Attention is three.

@@ -14,7 +14,7 @@ from ..backend.interface import Backend
 from ..backend.layers import SplitShape, StateShape
 from ..gguf.reader import GgufFile
 from ..models import survey_model
-from ..models.base import Share
+from ..models.model import Share
 from ..state.sizes import StateSizes
 
 _ROUNDS: Final = 60  # of bisection

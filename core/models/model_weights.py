@@ -20,7 +20,7 @@ from ..gguf.reader import GgufFile, Tensor
 
 if TYPE_CHECKING:
     from ..state.sizes import StateSizes
-    from .base import Model
+    from .model import Model
 
 SHOWN = 6  # names listed in an error
 

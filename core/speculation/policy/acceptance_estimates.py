@@ -32,7 +32,7 @@ _AFTER_SURPRISE: Final = 1.5  # tokens that the past counts for then
 _LOW, _HIGH = 0.005, 0.995
 
 
-class Counts:
+class AcceptanceCounts:
     """Accepted and seen tokens, by group of places and by range of probability."""
 
     __slots__ = ("by_chance", "by_place")
@@ -72,8 +72,8 @@ class Track:
         "_surprise", "_variance", "version",
     )  # fmt: skip
 
-    def __init__(self, shared: Counts) -> None:
-        self._shared, self._counts = shared, Counts()
+    def __init__(self, shared: AcceptanceCounts) -> None:
+        self._shared, self._counts = shared, AcceptanceCounts()
         self._loss_place = self._loss_chance = 0.0  # squared errors of both ways to estimate
         self._surprise = self._variance = 0.0
         self._n_until_fading = _FADE_EVERY

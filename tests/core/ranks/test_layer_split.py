@@ -19,7 +19,7 @@ from nextn.core.ranks import load as loading
 from nextn.core.ranks.backend import RankedBackend
 from nextn.core.ranks.devices import OneIsTooSmallError, each_device, n_others
 from nextn.core.ranks.images import join_images, split_image
-from nextn.core.ranks.split import divide, fill, split_shape
+from nextn.core.ranks.layer_split import divide, fill, split_shape
 from nextn.core.runtime import load_runtime
 from nextn.core.state.sizes import StateSizes
 

@@ -9,13 +9,13 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from ...backend.interface import Output, Taps
-from ..weights import Weights, choose_rows
+from ..model_weights import Weights, choose_rows
 from .network import DraftNetwork
 
 if TYPE_CHECKING:
     from ...backend.interface import Backend, Ops, State
     from ...backend.step import Ints, Step
-    from ..base import Block, Model
+    from ..model import Block, Model
 
 
 H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the trunk's or its own

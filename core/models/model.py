@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ..backend.interface import Output, Relayed, Taps
-from .drafters.mtp import H_NEXTN, MtpHead
+from .drafters.mtp_network import H_NEXTN, MtpHead
 from .layout import Layout
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..gguf.reader import GgufFile
     from .drafters.network import DraftNetwork
     from .hparams import Hparams
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 def block_input(block: int) -> str:

@@ -21,7 +21,7 @@ from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput
 from nextn.core.errors import ConfigError, NonFiniteError
 from nextn.core.sampling.candidates import best_from_logits, weights
-from nextn.core.sampling.native import make_request
+from nextn.core.sampling.native_picks import make_pick_request
 from nextn.core.sampling.order import DEFAULT_ORDER
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -52,7 +52,7 @@ def output_of(row: Floats, set_name: str = SET_NAMES[0]) -> HostOutput:
 
 def native(row: Floats, params: SamplingParams, *, set_name: str = SET_NAMES[0],
            sequence: int = 0, position: int = 0) -> int:  # fmt: skip
-    request = make_request(params, sequence, row.size)
+    request = make_pick_request(params, sequence, row.size)
     assert request is not None
     pick = output_of(row, set_name).pick
     assert pick is not None
@@ -172,7 +172,7 @@ def test_it_is_rarely_unsure() -> None:
     assert output.pick is not None
     drawn = np.empty(n, np.int64)
     for seed in range(10):
-        request = make_request(SamplingParams(seed=seed, top_p=0.9, min_p=0.01), 0, row.size)
+        request = make_pick_request(SamplingParams(seed=seed, top_p=0.9, min_p=0.01), 0, row.size)
         assert request is not None
         for position in range(n // 10):
             drawn[seed * n // 10 + position] = output.pick(0, request.address, position)
@@ -288,7 +288,7 @@ def test_scores_that_swallow_the_noise_are_left_to_the_definition() -> None:
     ],
 )
 def test_other_chains_need_the_definition(changed: dict[str, Any]) -> None:
-    assert make_request(SamplingParams(**changed), 0, 1000) is None
+    assert make_pick_request(SamplingParams(**changed), 0, 1000) is None
 
 
 def test_a_sampler_with_a_state_never_asks() -> None:

@@ -22,7 +22,7 @@ _Filter = tuple[int, float, int]  # kind, number, count
 _GREEDY: Final[_Filter] = (picking.TOP_K, 0.0, 1)
 
 
-class Request:
+class PickRequest:
     """The words at `address`, and what they point to, for as long as this lives."""
 
     __slots__ = ("address", "arrays")
@@ -52,7 +52,7 @@ class Request:
         self.address = words.ctypes.data
 
 
-def make_request(params: SamplingParams, sequence: int, n_vocab: int) -> Request | None:
+def make_pick_request(params: SamplingParams, sequence: int, n_vocab: int) -> PickRequest | None:
     """None if these parameters need the definition; mirostat and adaptive-p always do."""
     chain = build_sampler_chain(params)
     names = chain.names
@@ -61,11 +61,11 @@ def make_request(params: SamplingParams, sequence: int, n_vocab: int) -> Request
     if sequence >> 32 or len(params.logit_bias) > picking.MAX_BIASES:
         return None
     if _is_greedy(chain):
-        return Request(params, sequence, n_vocab, 1, [])
+        return PickRequest(params, sequence, n_vocab, 1, [])
     filters = _filters(params, chain)
     if filters is None or not 0 < chain.best <= picking.MAX_BEST:
         return None
-    return Request(params, sequence, n_vocab, chain.best, filters)
+    return PickRequest(params, sequence, n_vocab, chain.best, filters)
 
 
 def _is_greedy(chain: SamplerChain) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
-    from .weights import Weights
+    from .model_weights import Weights
 
 
 class SelfAttention:

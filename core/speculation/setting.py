@@ -1,0 +1,35 @@
+"""What drafters are made from: loaded models and the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .options import SpecOptions
+
+if TYPE_CHECKING:
+    from ..backend.interface import Backend
+    from ..gguf.reader import GgufFile
+    from ..models.model import Model
+    from ..tokenizer import Tokenizer
+    from .token_counts import TokenCounts
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    file: GgufFile
+    model: Model
+    tokenizer: Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a drafter can be made from."""
+
+    options: SpecOptions
+    target: LoadedModel
+    backend: Backend
+    n_slots: int  # sequences at once
+    n_ctx: int  # tokens of each
+    draft: LoadedModel | None = None  # the model of -md, if it is a whole one
+    token_counts: TokenCounts | None = None  # of what the target has written
