@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from .errors import ConfigError, NextnError
 from .sampling.params import SamplingParams
-from .speculation.per_text import BY_DEFAULT, TextSpec
+from .speculation.request_spec import BY_DEFAULT, RequestSpec
 
 # Stop reasons.
 EOS: Final = "eos"  # the model ended the text
@@ -35,8 +35,8 @@ class GenerateParams:
     with_rejected: bool = False  # events list the draft tokens that were rejected
     owner: str = ""  # n-grams of one owner are not drafted for another
     reuse: bool = True  # start from the prefix cache
-    spec: TextSpec = BY_DEFAULT  # the choice among the speculators that are loaded
-    thinking_spec: TextSpec | None = None  # the same during thinking; None: as `spec`
+    spec: RequestSpec = BY_DEFAULT  # the choice among the speculators that are loaded
+    thinking_spec: RequestSpec | None = None  # the same during thinking; None: as `spec`
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

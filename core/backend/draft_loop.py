@@ -239,3 +239,16 @@ def compile_on_host(  # noqa: PLR0913 - as in the contract
     plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
     run = runner.compile(forward, state, max_rows=max_rows, taps=plan.taps)
     return HostDraftLoop(run, plan, state.window)
+
+
+class _NoPicker(TokenPicker):
+    request = NO_REQUEST
+
+    def pick(self, output: HostOutput, row: int, position: int) -> int:
+        raise AssertionError("nothing is drafted")
+
+    def accept(self, token: int) -> None:
+        raise AssertionError("nothing is drafted")
+
+
+NO_DRAFT: Final = DraftSettings(_NoPicker(), 0)  # the rows of a sequence are only run

@@ -12,7 +12,7 @@ from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams
-from ..speculation.per_text import TextSpec
+from ..speculation.request_spec import RequestSpec
 from ..state.prefix_export import Origin, check_fit
 from ..state.snapshot import SequenceSnapshot
 from ..state.store import StateStore
@@ -39,9 +39,9 @@ class SavedRequest:
             fields = _with_tuples(json.loads(snapshot.blobs[_REQUEST]))
             params = fields["params"]
             sampling = SamplingParams(**params.pop("sampling"))
-            spec = TextSpec(**params.pop("spec", {}))
+            spec = RequestSpec(**params.pop("spec", {}))
             thinking = params.pop("thinking_spec", None)
-            params["thinking_spec"] = None if thinking is None else TextSpec(**thinking)
+            params["thinking_spec"] = None if thinking is None else RequestSpec(**thinking)
             index = fields["index"]
             if not isinstance(index, int) or not 0 <= index < 1 << 32:
                 raise ConfigError(f"sequence index {index!r}")

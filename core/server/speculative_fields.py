@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.options import AUTO, MAX_DRAFT, NONE, parse_types
-from ..speculation.per_text import TextSpec
+from ..speculation.request_spec import RequestSpec
 from ..tokenizer import Tokenizer
 from .fields import Fields
 from .messages import text_of_content
@@ -18,7 +18,7 @@ _PARTS: Final = ("answer", "thinking")
 
 def read_specs(
     fields: Fields, tokenizer: Tokenizer, loaded: tuple[str, ...]
-) -> tuple[TextSpec, TextSpec | None]:
+) -> tuple[RequestSpec, RequestSpec | None]:
     """`{"speculative": {"types": "mtp", "n_max": 4, "n_min": 0, "p_min": 0.5, "accept": "match",
     "off": true}}`; names with a dot, `speculative.n_max`, are read as well.
 
@@ -28,7 +28,7 @@ def read_specs(
     given = _object(fields)
     prediction = _read_prediction(fields, tokenizer)
     if not given.values and not prediction:
-        return TextSpec(), None
+        return RequestSpec(), None
     parts = [given.inner(name) for name in _PARTS]
     for part in parts:
         if "accept" in part:
@@ -43,8 +43,8 @@ def read_specs(
     return answer, thinking if thinking != answer else None
 
 
-def _text_spec(given: Fields, loaded: tuple[str, ...], prediction: tuple[int, ...]) -> TextSpec:
-    return TextSpec(
+def _text_spec(given: Fields, loaded: tuple[str, ...], prediction: tuple[int, ...]) -> RequestSpec:
+    return RequestSpec(
         types=(NONE,) if given.flag("off") else _read_types(given, loaded),
         n_max=given.optional_integer("n_max", 0, MAX_DRAFT),
         n_min=given.integer("n_min", 0, 0, MAX_DRAFT),

@@ -16,7 +16,7 @@ from ..backend.step import Step
 from ..sampling.distribution import Distribution
 from ..sampling.sampler import Sampler
 from ..state.store import SequenceState, StateStore
-from .per_text import BY_DEFAULT, TextSpec
+from .request_spec import BY_DEFAULT, RequestSpec
 
 if TYPE_CHECKING:
     from .device_speculation import DeviceSpeculation
@@ -31,7 +31,7 @@ class SequenceStart(NamedTuple):
     tokens: Sequence[int]  # the prompt; more if the sequence was saved and goes on
     state: SequenceState  # `n_reused` of its cells were in the prefix cache
     owner: str = ""  # drafts come only from text of the same owner
-    spec: TextSpec = BY_DEFAULT
+    spec: RequestSpec = BY_DEFAULT
     n_prompt: int = 0  # of `tokens`, if the sequence was saved; 0: all of them
 
     @property

@@ -38,8 +38,8 @@ def make(setting: Setting) -> DraftModel:
     draft = setting.draft
     if draft is None:
         raise ConfigError("spec-type draft needs a draft model: give its file with -md")
-    language = _bridge(setting.target, draft)
-    return DraftModel(setting, draft, language, model_fingerprint(draft.file))
+    bridge = _make_bridge(setting.target, draft)
+    return DraftModel(setting, draft, bridge, model_fingerprint(draft.file))
 
 
 class DraftModel(Speculator, SavesState):
@@ -47,11 +47,11 @@ class DraftModel(Speculator, SavesState):
     is_network = True
 
     def __init__(
-        self, setting: Setting, draft: LoadedModel, language: VocabularyBridge, model_id: str = ""
+        self, setting: Setting, draft: LoadedModel, bridge: VocabularyBridge, model_id: str = ""
     ) -> None:
         """`model_id`: a `model_fingerprint` of the draft model; saved states carry it."""
         options = self._options = setting.options
-        self._backend, self._draft, self._bridge = setting.backend, draft, language
+        self._backend, self._draft, self._bridge = setting.backend, draft, bridge
         self._model_id = model_id
         self._n_max, self._n_min = options.n_max, max(1, options.draft_n_min)
         self.longest = self._n_max
@@ -59,10 +59,10 @@ class DraftModel(Speculator, SavesState):
         h = draft.model.hparams
         self._n_vocab, self._n_target = h.n_vocab, setting.target.model.hparams.n_vocab
         self._eog_ids = setting.target.tokenizer.eog_ids
-        self._lines: dict[int, DraftedSequence] = {}
+        self._sequences: dict[int, DraftedSequence] = {}
         self._by_ratio: set[int] = set()  # sequences whose drafts are accepted by ratio
         self._targets: dict[int, SequenceState] = {}  # of the target, by sequence
-        self._is_amid = False
+        self._is_drafting = False
 
     def attach(self, store: StateStore) -> None:
         n_train = self._draft.model.hparams.n_ctx_train
@@ -78,50 +78,54 @@ class DraftModel(Speculator, SavesState):
             state.compile_draft_loop(self._draft.model, self._n_max, self._n_target, self._eog_ids)
         self._round = DraftModelRound(state, self._bridge, self._draft.file.label)
 
-    def begin(self, opening: SequenceStart) -> None:
-        self._targets[opening.sequence] = opening.state
-        if self._bridge.shares_ids and opening.spec.is_by_ratio(self._options):
-            self._by_ratio.add(opening.sequence)
+    def begin(self, start: SequenceStart) -> None:
+        self._targets[start.sequence] = start.state
+        if self._bridge.shares_ids and start.spec.is_by_ratio(self._options):
+            self._by_ratio.add(start.sequence)
 
     def n_pending(self, sequence: int) -> int:
         """Rows to read before a draft, approximately."""
-        line = self._lines.get(sequence)
-        n_read = 0 if line is None or line.reading is None else len(line.reading.cells)
+        drafted = self._sequences.get(sequence)
+        n_read = 0 if drafted is None or drafted.reading is None else len(drafted.reading.cells)
         return max(0, self._targets[sequence].n_cells - n_read)
 
-    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         self._recover()
-        self._is_amid = True
+        self._is_drafting = True
         began_at = time.perf_counter()
-        works = [self._work(ask) for ask in asks]
-        wanted = [work for work in works if work is not None]
-        if wanted:
-            self._round.write(wanted)
-        self._is_amid = False
-        ms = 1000 * (time.perf_counter() - began_at) / max(1, len(wanted))
-        return [Draft() if work is None else self._finish(work, ms) for work in works]
+        drafts = [self._start(request) for request in requests]
+        possible = [draft for draft in drafts if draft is not None]
+        if possible:
+            self._round.draft(possible)
+        self._is_drafting = False
+        ms = 1000 * (time.perf_counter() - began_at) / max(1, len(possible))
+        return [Draft() if draft is None else self._finish(draft, ms) for draft in drafts]
 
     def end(self, sequence: int) -> None:
         self._recover()
         self._targets.pop(sequence, None)
         self._by_ratio.discard(sequence)
-        line = self._lines.pop(sequence, None)
-        if line is not None and line.reading is not None:
-            self._state.close(line.reading, is_valid=not line.is_broken)
+        drafted = self._sequences.pop(sequence, None)
+        if drafted is not None and drafted.reading is not None:
+            self._state.close(drafted.reading, is_valid=not drafted.is_broken)
 
     def save(self, sequence: int) -> dict[str, bytes]:
         self._recover()
-        line = self._lines.get(sequence)
-        if line is None or line.reading is None or line.is_broken:
+        drafted = self._sequences.get(sequence)
+        if drafted is None or drafted.reading is None or drafted.is_broken:
             return {}
-        return {_STATE: save_reading(self._state.store, line.reading, self._model_id)}
+        return {_STATE: save_reading(self._state.store, drafted.reading, self._model_id)}
 
     def load(self, sequence: int, blobs: dict[str, bytes]) -> None:
         """A state that does not fit is ignored: the sequence is read again."""
         self._recover()
         if _STATE in blobs:
-            line = self._lines[sequence] = DraftedSequence(self._bridge.new_translation())
-            line.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
+            drafted = self._new(sequence)
+            drafted.reading = load_reading(self._state.store, blobs[_STATE], self._model_id)
+
+    def _new(self, sequence: int) -> DraftedSequence:
+        drafted = self._sequences[sequence] = DraftedSequence(self._bridge.new_translation())
+        return drafted
 
     def save_prefix(self, tokens: Sequence[int]) -> dict[str, bytes]:
         self._recover()
@@ -158,51 +162,51 @@ class DraftModel(Speculator, SavesState):
 
     # one round
 
-    def _work(self, ask: DraftRequest) -> DraftInProgress | None:
+    def _start(self, request: DraftRequest) -> DraftInProgress | None:
         """A draft to make; None where no draft is possible."""
-        length = min(self._n_max, ask.max_draft)
+        length = min(self._n_max, request.max_draft)
         if length < self._n_min:
             return None
-        line = self._lines.get(ask.sequence)
-        if line is None:
-            line = self._lines[ask.sequence] = DraftedSequence(self._bridge.new_translation())
-        if line.is_broken:
+        drafted = self._sequences.get(request.sequence) or self._new(request.sequence)
+        if drafted.is_broken:
             return None
-        ids, n_final = ask.tokens, len(ask.tokens)
-        if line.text is not None:
-            line.text.follow(ask.tokens)
-            ids, n_final = line.text.ids, line.text.n_final
+        ids, n_final = request.tokens, len(request.tokens)
+        if drafted.translation is not None:
+            drafted.translation.follow(request.tokens)
+            ids, n_final = drafted.translation.ids, drafted.translation.n_final
         # The last token drafted needs no cell.
         length = min(length, self._state.n_ctx + 1 - len(ids))
         if length < self._n_min or not len(ids):
             return None
-        reading = self._reading(line, ids, n_final)
+        reading = self._reading(drafted, ids, n_final)
         if reading is None:
             return None
-        picker = line.picker
+        picker = drafted.picker
         if picker is None:
-            by_ratio = ask.sequence in self._by_ratio
-            picker = line.picker = make_draft_sampler(
-                ask.sampler, by_ratio=by_ratio, stops=self._eog_ids, p_min=self._p_min
+            by_ratio = request.sequence in self._by_ratio
+            picker = drafted.picker = make_draft_sampler(
+                request.sampler, by_ratio=by_ratio, stops=self._eog_ids, p_min=self._p_min
             )
-        picker.restart(ask.tokens)
-        inverse_temperature = 1 / (ask.sampler.params.temperature or _GREEDY)
-        p_min = max(self._p_min, ask.stop_below)
-        wanted = DraftSettings(picker, length, p_min, inverse_temperature)
-        return DraftInProgress(line, reading, ids, n_final, picker, len(ask.tokens), wanted)
+        picker.restart(request.tokens)
+        inverse_temperature = 1 / (request.sampler.params.temperature or _GREEDY)
+        p_min = max(self._p_min, request.stop_below)
+        settings = DraftSettings(picker, length, p_min, inverse_temperature)
+        return DraftInProgress(
+            drafted, reading, ids, n_final, picker, len(request.tokens), settings
+        )
 
     def _reading(
-        self, line: DraftedSequence, ids: Sequence[int], n_final: int
+        self, drafted: DraftedSequence, ids: Sequence[int], n_final: int
     ) -> ReadSequence | None:
         """The cells of the sequence that still hold; opened anew where none do."""
-        reading = line.reading
+        reading = drafted.reading
         if reading is not None and not (
             self._is_of(reading, ids) and self._state.follow(reading, ids, n_final)
         ):
             self._state.close(reading, is_valid=False)
-            reading = line.reading = None
+            reading = drafted.reading = None
         if reading is None:
-            reading = line.reading = self._state.open(self._bridge.known(ids))
+            reading = drafted.reading = self._state.open(self._bridge.known(ids))
         return reading
 
     def _is_of(self, reading: ReadSequence, ids: Sequence[int]) -> bool:
@@ -212,32 +216,32 @@ class DraftModel(Speculator, SavesState):
         reading.is_compared = True
         return reading.cells[: reading.n_final] == self._bridge.known(ids[: reading.n_final])
 
-    def _finish(self, work: DraftInProgress, ms: float) -> Draft:
-        n_drawn = len(work.tokens)
-        if work.picker.draws:
+    def _finish(self, draft: DraftInProgress, ms: float) -> Draft:
+        n_drawn = len(draft.tokens)
+        if draft.picker.draws:
             # Neither chances nor a shortest length: nothing may select among drawn drafts.
-            distributions = work.picker.distributions[:n_drawn]
-            return Draft(work.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, distributions=distributions)
-        tokens, chances = self._bridge.back(work.tokens, work.chances)
-        if len(tokens) > (length := work.ask.length):
+            distributions = draft.picker.distributions[:n_drawn]
+            return Draft(draft.tokens, [DRAFT] * n_drawn, {DRAFT: ms}, distributions=distributions)
+        tokens, chances = self._bridge.back(draft.tokens, draft.chances)
+        if len(tokens) > (length := draft.settings.length):
             tokens, chances = tokens[:length], chances[:length]
         if len(tokens) < self._n_min:
             tokens, chances = [], []
         return Draft(tokens, [DRAFT] * len(tokens), {DRAFT: ms}, chances)
 
     def forget(self) -> None:
-        self._lines.clear()
+        self._sequences.clear()
         self._state.reset()
 
     def _recover(self) -> None:
         """Start over after an interrupt within a round."""
-        if self._is_amid:
-            self._is_amid = False
-            self._lines.clear()
+        if self._is_drafting:
+            self._is_drafting = False
+            self._sequences.clear()
             self._state.reset()
 
 
-def _bridge(target: LoadedModel, draft: LoadedModel) -> VocabularyBridge:
+def _make_bridge(target: LoadedModel, draft: LoadedModel) -> VocabularyBridge:
     n_target, n_draft = target.model.hparams.n_vocab, draft.model.hparams.n_vocab
     difference = find_difference(target.tokenizer, draft.tokenizer)
     if difference is None:

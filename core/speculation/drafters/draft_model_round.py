@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ...backend.draft_loop import NO_REQUEST, DraftSettings, TokenPicker
+from ...backend.draft_loop import NO_DRAFT, DraftSettings
 from ...errors import NextnError, NonFiniteError
 from .draft_model_state import DraftState, ReadRows, ReadSequence
 from .translation import NO_TOKEN, Translation
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class DraftedSequence:
     """What is kept of a sequence from round to round."""
 
-    text: Translation | None  # None: both models share token ids
+    translation: Translation | None  # None: both models share token ids
     picker: DraftSampler | None = None  # until the first draft
     reading: ReadSequence | None = None  # until the first draft
     is_broken: bool = False
@@ -39,13 +39,13 @@ class DraftedSequence:
 class DraftInProgress:
     """One draft of a round."""
 
-    line: DraftedSequence
+    drafted: DraftedSequence
     reading: ReadSequence
     ids: Sequence[int]  # the sequence in the draft model's tokens
     n_final: int
     picker: DraftSampler
     position: int  # of the first drafted token, in the target's sequence
-    ask: DraftSettings  # longest length and least probability
+    settings: DraftSettings  # longest length and least probability
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
 
@@ -53,38 +53,38 @@ class DraftInProgress:
 class DraftModelRound:
     """Runs rounds."""
 
-    def __init__(self, state: DraftState, language: VocabularyBridge, label: str) -> None:
+    def __init__(self, state: DraftState, bridge: VocabularyBridge, label: str) -> None:
         """`label`: the draft model's name in log messages."""
-        self._state, self._bridge, self._label = state, language, label
+        self._state, self._bridge, self._label = state, bridge, label
 
-    def write(self, works: list[DraftInProgress]) -> None:
+    def draft(self, all_drafts: list[DraftInProgress]) -> None:
         """Fill in the tokens of all drafts."""
         state, live = self._state, list[DraftInProgress]()
         while not live:
-            parts, ran, live = self._first_parts(works)
-            if self._is_for_chain(parts, live):
+            parts, ran, live = self._first_parts(all_drafts)
+            if self._fits_draft_loop(parts, live):
                 live = self._draft_at_once(parts, ran)
                 if not live:
                     return
-                parts, ran = [state.last_part(work.reading) for work in live], []
+                parts, ran = [state.last_part(draft.reading) for draft in live], []
             output = state.run(parts)
-            for work in ran:
-                self._settle(work)
-            if len(works) > 1:  # the others do not wait for a long piece of a prompt
+            for draft in ran:
+                self._settle(draft)
+            if len(all_drafts) > 1:  # the others do not wait for a long piece of a prompt
                 break
-        while live := [w for row, w in enumerate(live) if self._extend(w, output, row)]:
-            output = state.run([ReadRows(work.reading, [work.tokens[-1]]) for work in live])
+        while live := [draft for row, draft in enumerate(live) if self._extend(draft, output, row)]:
+            output = state.run([ReadRows(draft.reading, [draft.tokens[-1]]) for draft in live])
 
     # the first step
 
     def _first_parts(
-        self, works: list[DraftInProgress]
+        self, all_drafts: list[DraftInProgress]
     ) -> tuple[list[ReadRows], list[DraftInProgress], list[DraftInProgress]]:
         """Unread rows in pieces, the drafts they belong to, and those whose last row is there."""
         left = self._state.store.chunk
         parts, ran, live = list[ReadRows](), list[DraftInProgress](), list[DraftInProgress]()
-        for work in works:
-            reading, ids = work.reading, work.ids
+        for draft in all_drafts:
+            reading, ids = draft.reading, draft.ids
             first = len(reading.cells)
             end = self._end_of_piece(reading, len(ids))
             if not self._is_short(reading, end - first):
@@ -93,9 +93,9 @@ class DraftModelRound:
                 left -= end - first
             is_last = end == len(ids)
             parts.append(ReadRows(reading, self._bridge.known(ids[first:end]), is_last))
-            ran.append(work)
+            ran.append(draft)
             if is_last:
-                live.append(work)
+                live.append(draft)
         return parts, ran, live
 
     def _is_short(self, reading: ReadSequence, n_rows: int) -> bool:
@@ -108,69 +108,56 @@ class DraftModelRound:
         end = n_ids if n_ids - first <= chunk else (first // chunk + 1) * chunk
         return min([end, *(place for place in reading.state.wanted if first < place)])
 
-    def _settle(self, work: DraftInProgress) -> None:
-        is_read = len(work.reading.cells) == len(work.ids)
-        self._state.settle(work.reading, work.n_final, is_read=is_read)
+    def _settle(self, draft: DraftInProgress) -> None:
+        is_read = len(draft.reading.cells) == len(draft.ids)
+        self._state.settle(draft.reading, draft.n_final, is_read=is_read)
 
     # all steps in one call
 
-    def _is_for_chain(self, parts: list[ReadRows], live: list[DraftInProgress]) -> bool:
-        for work in live:
-            if not work.picker.request:
-                return False
-        return bool(live) and self._state.can_draft(parts, max(w.ask.length for w in live))
+    def _fits_draft_loop(self, parts: list[ReadRows], live: list[DraftInProgress]) -> bool:
+        if not live or not all(draft.picker.request for draft in live):
+            return False
+        return self._state.can_draft(parts, max(draft.settings.length for draft in live))
 
     def _draft_at_once(
         self, parts: list[ReadRows], ran: list[DraftInProgress]
     ) -> list[DraftInProgress]:
         """Returns the drafts whose next token only the host can pick."""
-        asks = [
-            work.ask if part.has_logits else _NOTHING for work, part in zip(ran, parts, strict=True)
+        settings = [
+            draft.settings if part.has_logits else NO_DRAFT
+            for draft, part in zip(ran, parts, strict=True)
         ]
-        drafts, left = self._state.draft(parts, asks), list[DraftInProgress]()
-        for b, (work, part) in enumerate(zip(ran, parts, strict=True)):
-            self._settle(work)
+        drafts, left = self._state.draft(parts, settings), list[DraftInProgress]()
+        for b, (draft, part) in enumerate(zip(ran, parts, strict=True)):
+            self._settle(draft)
             if part.has_logits:
-                work.tokens, work.chances = drafts.tokens[b], drafts.chances[b]
-                self._state.keep_draft(work.reading, work.tokens[: work.ask.length - 1])
+                draft.tokens, draft.chances = drafts.tokens[b], drafts.chances[b]
+                self._state.keep_draft(draft.reading, draft.tokens[: draft.settings.length - 1])
                 if drafts.unsure[b]:
-                    left.append(work)
+                    left.append(draft)
         return left
 
     # one step after the other
 
-    def _extend(self, work: DraftInProgress, output: HostOutput, row: int) -> bool:
+    def _extend(self, draft: DraftInProgress, output: HostOutput, row: int) -> bool:
         """Add one token; returns whether another one follows."""
-        picker, language, ask = work.picker, self._bridge, work.ask
+        picker, bridge, settings = draft.picker, self._bridge, draft.settings
         try:
-            token = language.pick(picker, output, row, work.position + len(work.tokens))
+            token = bridge.pick(picker, output, row, draft.position + len(draft.tokens))
             if token == NO_TOKEN:
                 return False
             chance = 1.0  # a drawn token stays whatever its chance, see `DrawingSampler`
             if not picker.draws:
-                chance = language.chance(output.logits[row], token, ask.inverse_temperature)
-                if chance < ask.p_min:
+                chance = bridge.chance(output.logits[row], token, settings.inverse_temperature)
+                if chance < settings.p_min:
                     return False
-            language.accept(picker, token)
+            bridge.accept(picker, token)
         except NonFiniteError as error:
-            work.line.is_broken = True
-            logger.warning("%s: no more drafts for this text: %s", self._label, error)
+            draft.drafted.is_broken = True
+            logger.warning("%s: no more drafts for this sequence: %s", self._label, error)
             return False
         except NextnError:  # the sampler has no token here; the target will report it
             return False
-        work.tokens.append(token)
-        work.chances.append(chance)
-        return len(work.tokens) < ask.length
-
-
-class _Nobody(TokenPicker):
-    request = NO_REQUEST
-
-    def pick(self, output: HostOutput, row: int, position: int) -> int:
-        raise AssertionError("nothing is drafted")
-
-    def accept(self, token: int) -> None:
-        raise AssertionError("nothing is drafted")
-
-
-_NOTHING: Final = DraftSettings(_Nobody(), 0)
+        draft.tokens.append(token)
+        draft.chances.append(chance)
+        return len(draft.tokens) < settings.length

@@ -72,19 +72,19 @@ class DraftState:
             model.forward, self.store.state, max_rows=max_rows, taps=frozenset()
         )
         self._rows = StateRows(self.store, max_rows)
-        self._chain: DraftLoop | None = None
-        self._chain_rows = 0  # of its first step, at most: it does not read prompts
+        self._loop: DraftLoop | None = None
+        self._loop_rows = 0  # of its first step, at most: it does not read prompts
 
     def compile_draft_loop(
         self, model: Model, longest: int, n_vocab: int, stops: Collection[int]
     ) -> None:
         """For `draft`. `n_vocab`: width of the logits that pickers read."""
         store, sizes = self.store, self.store.sizes
-        self._chain_rows = sizes.n_slots * sizes.window
-        self._chain = store.backend.compile_draft_loop(
+        self._loop_rows = sizes.n_slots * sizes.window
+        self._loop = store.backend.compile_draft_loop(
             model.forward,
             store.state,
-            max_rows=self._chain_rows,
+            max_rows=self._loop_rows,
             max_draft=max(longest, 1),
             n_vocab=n_vocab,
             stops=stops,
@@ -129,24 +129,24 @@ class DraftState:
     def can_draft(self, parts: Sequence[ReadRows], longest: int) -> bool:
         """Whether `draft` can run these parts, and behind them drafts of up to `longest` tokens
         that can be taken back."""
-        if self._chain is None or sum(len(part.tokens) for part in parts) > self._chain_rows:
+        if self._loop is None or sum(len(part.tokens) for part in parts) > self._loop_rows:
             return False
         return not self.store.is_recurrent or all(
             self._stays_revocable(part, longest) for part in parts
         )
 
-    def draft(self, parts: Sequence[ReadRows], asks: Sequence[DraftSettings]) -> Drafts:
+    def draft(self, parts: Sequence[ReadRows], settings: Sequence[DraftSettings]) -> Drafts:
         """Run the parts and draft from each, all in one call. The caller calls `settle`, then
         `keep_draft` with the drafted tokens that have run."""
-        assert self._chain is not None
+        assert self._loop is not None
         rows = self._rows
         rows.begin()
-        for (reading, tokens, _), ask in zip(parts, asks, strict=True):
+        for (reading, tokens, _), each in zip(parts, settings, strict=True):
             state = reading.state
-            end = state.n_cells + len(tokens) + max(ask.length - 1, 0)
+            end = state.n_cells + len(tokens) + max(each.length - 1, 0)
             state.table.reserve(state.n_cells, end)
             rows.add(state, tokens, 0)
-        drafts = self._chain(rows.step(), asks)
+        drafts = self._loop(rows.step(), settings)
         for reading, tokens, _ in parts:
             reading.state.advance(len(tokens), len(tokens))
             reading.cells += tokens

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ...backend.draft_loop import DraftLoop, DraftLoopPlan, DraftSettings, TokenPicker
+from ...backend.draft_loop import NO_DRAFT, DraftLoop, DraftLoopPlan, DraftSettings
 from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
 from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
-from ..per_text import BY_DEFAULT
+from ..request_spec import BY_DEFAULT
 from .chained_heads import ChainedHeadsLoop
 from .draft_vocab import choose_tokens
 from .feature_rows import MAX_WAITING, MUCH, RECENT, FeatureRows
 
 if TYPE_CHECKING:
-    from ...backend.interface import HostOutput
     from ...backend.layers import Floats
     from ...models.drafters.network import DraftNetwork
     from ..setting import Setting
@@ -237,21 +236,8 @@ class HiddenStateDrafter(Speculator, SavesState):
 
     def _catch_up(self, rows: FeatureRows) -> None:
         if rows.n_tokens:
-            self._run(self._steps.of([rows]), [_NO_DRAFT])
+            self._run(self._steps.of([rows]), [NO_DRAFT])
             rows.read(rows.n_tokens)
-
-
-class _NoPicker(TokenPicker):
-    request = 0
-
-    def pick(self, output: HostOutput, row: int, position: int) -> int:
-        raise AssertionError("nothing is drafted")
-
-    def accept(self, token: int) -> None:
-        raise AssertionError("nothing is drafted")
-
-
-_NO_DRAFT: Final = DraftSettings(_NoPicker(), 0)
 
 
 class _Steps:

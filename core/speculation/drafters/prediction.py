@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ..interface import Draft, DraftRequest, SequenceStart, Speculator
-from ..per_text import PREDICTION
+from ..request_spec import PREDICTION
 from .admissible import admissible
 from .ngram_chances import n_common
 

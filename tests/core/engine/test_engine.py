@@ -35,7 +35,7 @@ from nextn.core.generation import (
     GenerateParams,
 )
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.speculation.per_text import TextSpec
+from nextn.core.speculation.request_spec import RequestSpec
 
 # Ends --------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ def test_bans_that_leave_nothing_end_one_text_only(accept: str) -> None:
     """Every verifier: the others go on as if they were alone."""
     bans = SamplingParams(logit_bias=tuple((token, -math.inf) for token in range(N_VOCAB)))
     engine = make_engine(drafter=Oracle())
-    how = GenerateParams(bans, max_tokens=9, spec=TextSpec(accept=accept))
+    how = GenerateParams(bans, max_tokens=9, spec=RequestSpec(accept=accept))
     bad, good = engine.add(PROMPT, how), engine.add([9, 9], params(5))
     events = drain(engine)
     last = of(bad, events)[-1]

@@ -14,10 +14,10 @@ from nextn.core.generation import GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.per_text import TextSpec
+from nextn.core.speculation.request_spec import RequestSpec
 from nextn.core.tokenizer import thinking
 
-OFF, ALL = TextSpec(types=("none",)), TextSpec()
+OFF, ALL = RequestSpec(types=("none",)), RequestSpec()
 THOUGHT, ANSWER = "def a(b):\n    return b\n" * 3, "x = [1, 2, 3, 1, 2, 3, 1, 2, 3]\n"
 
 
@@ -30,7 +30,7 @@ def runtime() -> Iterator[Runtime]:
             yield runtime
 
 
-def written(runtime: Runtime, spec: TextSpec, thinking_spec: TextSpec | None) -> list[str]:
+def written(runtime: Runtime, spec: RequestSpec, thinking_spec: RequestSpec | None) -> list[str]:
     """Sources of the tokens, with the marks between."""
     text = f"@{THOUGHT}${ANSWER}"
     params = GenerateParams(
@@ -48,8 +48,8 @@ def written(runtime: Runtime, spec: TextSpec, thinking_spec: TextSpec | None) ->
 )
 def test_each_part_is_drafted_for_as_it_wants(
     runtime: Runtime,
-    spec: TextSpec,
-    thinking_spec: TextSpec | None,
+    spec: RequestSpec,
+    thinking_spec: RequestSpec | None,
     thought_drafts: bool,
     answer_drafts: bool,
 ) -> None:

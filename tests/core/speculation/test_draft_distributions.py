@@ -45,7 +45,7 @@ from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Draft, Speculator
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.per_text import BY_DEFAULT, TextSpec
+from nextn.core.speculation.request_spec import BY_DEFAULT, RequestSpec
 from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.speculation.splice import splice
 
@@ -105,7 +105,7 @@ def texts_of(
     target: LoadedModel,
     drafter: Speculator,
     sampling: SamplingParams,
-    spec: TextSpec = BY_DEFAULT,
+    spec: RequestSpec = BY_DEFAULT,
     rule: str = "ratio",
 ) -> tuple[float, float]:
     """How far many texts are from their law, and the share of drafted tokens that was kept."""
@@ -247,13 +247,13 @@ def test_each_text_by_its_own_rule(tiny: Tiny, tmp_path: Path) -> None:
     for rule, other in (("match", "ratio"), ("ratio", "match")):
         watched = Watched(make_drafter(target, draft, accept=rule))
         params = GenerateParams(replace(THREE, seed=1), max_tokens=24, ignore_eos=True)
-        for spec in (BY_DEFAULT, TextSpec(accept=other)):
+        for spec in (BY_DEFAULT, RequestSpec(accept=other)):
             watched.rounds.clear()
             engine = engine_of(target, watched, accept=rule)
             write(engine, PROMPTS, replace(params, spec=spec))
             assert laws_told(watched) == {(spec.accept or rule) == "ratio"}
     drafter = make_drafter(target, draft)
-    far, kept = texts_of(target, drafter, THREE, TextSpec(accept="ratio"), "match")
+    far, kept = texts_of(target, drafter, THREE, RequestSpec(accept="ratio"), "match")
     assert far < 4
     assert kept > 0.25
 
@@ -286,11 +286,11 @@ def test_nobody_chooses_among_drawn_drafts() -> None:
     """By their length, which may depend on what was drawn: neither the text nor a splice."""
     distribution = Distribution(np.array([1, 2]), np.array([0.5, 0.5]))
     drawn = Draft([1], ["draft"], distributions=[distribution])
-    assert TextSpec(n_min=3).n_used(drawn) == 1
-    assert TextSpec(n_min=3).n_used(Draft([1], ["draft"])) == 0
+    assert RequestSpec(n_min=3).n_used(drawn) == 1
+    assert RequestSpec(n_min=3).n_used(Draft([1], ["draft"])) == 0
     joined = splice(Draft([1, 5, 6], ["ngram-mod"] * 3), drawn, 8)
     assert (joined.tokens, joined.distributions) == ([1, 5, 6], [distribution])
-    assert TextSpec(p_min=0.9).n_used(replace(joined, chances=[-1.0, 0.2, 0.9])) == 1
+    assert RequestSpec(p_min=0.9).n_used(replace(joined, chances=[-1.0, 0.2, 0.9])) == 1
 
 
 @pytest.mark.parametrize("rule", ["ratio", "match"])

@@ -154,7 +154,7 @@ def test_every_text_is_as_if_it_were_alone(
         assert watched.settled == right
     store = inner._state.store
     assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
-    assert not inner._lines
+    assert not inner._sequences
     assert not inner._targets
 
 

@@ -136,10 +136,10 @@ def test_rows_to_catch_up_on(tiny: Tiny) -> None:
             propose = inner.propose
             rest = 0
 
-            def now_and_then(asks: Any, propose: Any = propose, n: int = n_plain) -> Any:
+            def now_and_then(requests: Any, propose: Any = propose, n: int = n_plain) -> Any:
                 nonlocal rest
                 rest = rest - 1 if rest else n
-                return [Draft() for _ in asks] if rest < n else propose(asks)
+                return [Draft() for _ in requests] if rest < n else propose(requests)
 
             inner.propose = now_and_then  # type: ignore[method-assign]
             for prompt in PROMPTS[:3]:
@@ -226,7 +226,7 @@ def test_what_a_chain_cannot_tell_goes_on_by_the_host(family: str, tiny: Tiny) -
     for watched in pair:
         engine = engine_of(target, watched)
         state = watched.inner._state
-        chain = state._chain
+        chain = state._loop
 
         def cut(step: Any, asks: Any, chain: Any = chain, calls: Any = calls) -> Drafts:
             """Drafts of one text after the other are given up at one place after the other; the
@@ -244,7 +244,7 @@ def test_what_a_chain_cannot_tell_goes_on_by_the_host(family: str, tiny: Tiny) -
             return made
 
         if chain is not None:
-            state._chain = cut
+            state._loop = cut
         write(engine, PROMPTS, SAMPLED)
         drain(engine)
     assert_alike(*pair)
@@ -273,7 +273,7 @@ def test_broken_numbers_amid_a_call(
             assert tokens_of(texts) == tokens_of(want)
     assert_alike(*pair)
     assert pair[0].n_chained > 0
-    n = caplog.text.count("no more drafts for this text")
+    n = caplog.text.count("no more drafts for this sequence")
     assert n > 0
     assert n % 2 == 0
 
@@ -283,5 +283,5 @@ def test_only_where_ids_are_shared_and_the_backend_does_it(tiny: Tiny) -> None:
     watched = Watched(make_drafter(target, target))
     engine_of(target, watched)
     assert backend().drafts_in_one_call
-    assert watched.inner._state._chain is not None
+    assert watched.inner._state._loop is not None
     assert not backend("torch").drafts_in_one_call

@@ -104,14 +104,14 @@ def test_an_interrupted_round_is_forgotten(family: str, at: int, tiny: Tiny) -> 
             output = run(*call)
             if len(watched.steps) > at:
                 watched.steps.clear()
-                state._run, state._chain = whole
+                state._run, state._loop = whole
                 raise KeyboardInterrupt
             return output
 
         return run and interrupt
 
-    whole = state._run, state._chain
-    state._run, state._chain = map(interrupted, whole)
+    whole = state._run, state._loop
+    state._run, state._loop = map(interrupted, whole)
     lost = [engine.add(prompt, SAMPLED) for prompt in PROMPTS[:2]]
     with pytest.raises(KeyboardInterrupt):
         drain(engine)
@@ -137,7 +137,7 @@ def test_a_draft_model_of_broken_numbers_is_left_alone(
     assert tokens_of(texts) == tokens_of(write(engine_of(target), PROMPTS[:2], SAMPLED))
     assert ERROR not in {text.stop_reason for text in texts}
     assert drafted(texts) == (0, 0)
-    assert caplog.text.count("no more drafts for this text") == 2
+    assert caplog.text.count("no more drafts for this sequence") == 2
 
 
 def test_everything_is_given_back(tiny: Tiny) -> None:
@@ -147,7 +147,7 @@ def test_everything_is_given_back(tiny: Tiny) -> None:
     write(engine, PROMPTS * 3, SAMPLED)
     store = drafter._state.store
     assert (store.pool.n_held, store.pool.promised, store.slots.n_live) == (0, 0, 0)
-    assert not drafter._lines
+    assert not drafter._sequences
 
 
 @pytest.mark.parametrize("family", DRAFTS)

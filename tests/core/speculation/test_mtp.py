@@ -28,7 +28,7 @@ from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
 from nextn.core.speculation.drafters.mtp import make
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
-from nextn.core.speculation.per_text import TextSpec
+from nextn.core.speculation.request_spec import RequestSpec
 from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.state.snapshot import SequenceSnapshot
 from nextn.core.state.store import SequenceState
@@ -147,7 +147,7 @@ def test_c7_no_more_than_there_is_room_for(runtime: Runtime, n_min: int) -> None
     """Nor less than the least, because there was no room."""
     engine, noted = make_engine(runtime, draft_n_max=8, draft_n_min=n_min)
     engine.add(prompt(runtime), replace(GREEDY, max_tokens=48))
-    engine.add(prompt(runtime, 1), replace(GREEDY, max_tokens=5, spec=TextSpec(n_max=2)))
+    engine.add(prompt(runtime, 1), replace(GREEDY, max_tokens=5, spec=RequestSpec(n_max=2)))
     drain(engine)
     assert min(noted.room.values()) == 0
     lengths = {len(draft) for draft in noted.drafts.values()}

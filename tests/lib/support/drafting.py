@@ -141,9 +141,9 @@ class Watched(Speculator, SavesState):
             return run(step)
 
         state._run = counted
-        chain = state._chain
+        chain = state._loop
         if chain is None or self.by_host:
-            state._chain = None
+            state._loop = None
             return
 
         def chained(step: Any, asks: Sequence[DraftSettings]) -> Drafts:
@@ -157,7 +157,7 @@ class Watched(Speculator, SavesState):
                     self.steps.append(live)
             return drafts
 
-        state._chain = chained
+        state._loop = chained
 
     def begin(self, opening: SequenceStart) -> None:
         self.inner.begin(opening)

@@ -28,8 +28,8 @@ from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.drafters.prediction import ExpectedText, PredictionDrafter
 from nextn.core.speculation.interface import Draft
 from nextn.core.speculation.options import NgramSizes
-from nextn.core.speculation.per_text import PREDICTION, TextSpec
 from nextn.core.speculation.policy.fixed import FixedPolicy
+from nextn.core.speculation.request_spec import PREDICTION, RequestSpec
 
 SAMPLED = SamplingParams(temperature=0.9, seed=3)
 
@@ -48,7 +48,7 @@ PROMPT = next(
 )
 
 
-def ask(spec: TextSpec, n: int = 24, sampling: SamplingParams = GREEDY) -> GenerateParams:
+def ask(spec: RequestSpec, n: int = 24, sampling: SamplingParams = GREEDY) -> GenerateParams:
     return GenerateParams(sampling, max_tokens=n, spec=spec)
 
 
@@ -78,10 +78,14 @@ class Named(Oracle):
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_who_may_draft(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts with different wishes side by side: each is that of plain decoding."""
-    monkeypatch.setattr("nextn.core.speculation.per_text.parse_types", lambda types: types)
+    monkeypatch.setattr("nextn.core.speculation.request_spec.parse_types", lambda types: types)
     engine = chained()
-    specs = [TextSpec(), TextSpec(types=("b",)), TextSpec(types=("ngram-simple",))]
-    specs += [TextSpec(types=("none",)), TextSpec(n_max=0), TextSpec(types=("a",), n_max=1)]
+    specs = [RequestSpec(), RequestSpec(types=("b",)), RequestSpec(types=("ngram-simple",))]
+    specs += [
+        RequestSpec(types=("none",)),
+        RequestSpec(n_max=0),
+        RequestSpec(types=("a",), n_max=1),
+    ]
     sequences = [engine.add(PROMPT, ask(spec, sampling=sampling)) for spec in specs]
     drain(engine)
     expected = text_of(PROMPT, sampling)
@@ -103,12 +107,12 @@ def test_who_may_draft(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch
 def test_the_shape_of_drafts() -> None:
     draft = Draft([1, 2, 3], ["x"] * 3, chances=[0.9, 0.5, 0.8])
     for spec, n in (
-        (TextSpec(), 3), (TextSpec(p_min=0.6), 1), (TextSpec(p_min=0.5), 3),
-        (TextSpec(p_min=0.95), 0), (TextSpec(n_min=3), 3), (TextSpec(n_min=4), 0),
-        (TextSpec(p_min=0.6, n_min=2), 0),
+        (RequestSpec(), 3), (RequestSpec(p_min=0.6), 1), (RequestSpec(p_min=0.5), 3),
+        (RequestSpec(p_min=0.95), 0), (RequestSpec(n_min=3), 3), (RequestSpec(n_min=4), 0),
+        (RequestSpec(p_min=0.6, n_min=2), 0),
     ):  # fmt: skip
         assert spec.n_used(draft) == n
-    assert TextSpec(p_min=0.5).n_used(Draft([1], ["x"], chances=[-1.0])) == 1
+    assert RequestSpec(p_min=0.5).n_used(Draft([1], ["x"], chances=[-1.0])) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,15 +124,15 @@ def test_the_shape_of_drafts() -> None:
 )  # fmt: skip
 def test_what_cannot_be_asked_for(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        TextSpec(**wrong)
+        RequestSpec(**wrong)
 
 
 def test_rules_of_acceptance_side_by_side() -> None:
     """A text that asks for a lossy rule changes no other."""
     oracle = Oracle(lambda _number, _place: 1)
     engine = make_engine(drafter=oracle)
-    relaxed = TextSpec(accept="relaxed:60,1,always")
-    specs = [relaxed, TextSpec(), TextSpec(accept="match")]
+    relaxed = RequestSpec(accept="relaxed:60,1,always")
+    specs = [relaxed, RequestSpec(), RequestSpec(accept="match")]
     expected = text_of(PROMPT)
     sequences = [engine.add(PROMPT, ask(spec)) for spec in specs]
     oracle.texts = {each.id: PROMPT + expected for each in sequences}
@@ -138,7 +142,7 @@ def test_rules_of_acceptance_side_by_side() -> None:
     modes = [each.stats.accept_mode for each in sequences]
     assert modes == ["relaxed", "match", "match"]
     with pytest.raises(ConfigError, match="ratio"):
-        engine.add(PROMPT, ask(TextSpec(accept="ratio"), sampling=SamplingParams(mirostat=2)))
+        engine.add(PROMPT, ask(RequestSpec(accept="ratio"), sampling=SamplingParams(mirostat=2)))
 
 
 # Predictions -------------------------------------------------------------------------------------
@@ -147,8 +151,8 @@ def test_rules_of_acceptance_side_by_side() -> None:
 def test_a_right_prediction_is_taken_whole() -> None:
     expected = text_of(PROMPT)
     engine = chained()
-    sequence = engine.add(PROMPT, ask(TextSpec(prediction=tuple(expected))))
-    other = engine.add(PROMPT, ask(TextSpec()))
+    sequence = engine.add(PROMPT, ask(RequestSpec(prediction=tuple(expected))))
+    other = engine.add(PROMPT, ask(RequestSpec()))
     drain(engine)
     assert made(sequence) == made(other) == expected
     counts = sequence.stats.by_source[PREDICTION]
@@ -166,7 +170,7 @@ def test_no_prediction_changes_a_text(prediction: list[int], junk: list[int], at
     expected = text_of(PROMPT)
     mixed = [*expected[:at], *junk, *expected[at + 1 :], *prediction]
     engine = chained()
-    sequence = engine.add(PROMPT, ask(TextSpec(prediction=tuple(mixed))))
+    sequence = engine.add(PROMPT, ask(RequestSpec(prediction=tuple(mixed))))
     drain(engine)
     assert made(sequence) == expected
 

@@ -1,4 +1,4 @@
-"""`TextSpec`: what one text wants of the speculators that its engine has.
+"""`RequestSpec`: what a request sets of the speculation of its engine.
 
 Imports nothing heavy, on purpose: a request is checked with it before anything is computed.
 """
@@ -16,19 +16,19 @@ from .options import AUTO, MAX_DRAFT, NONE, SpecOptions, parse_types
 if TYPE_CHECKING:
     from .interface import Draft
 
-PREDICTION: Final = "prediction"  # drafts from a text that the request expects
+PREDICTION: Final = "prediction"  # drafts from the text that a request expects
 
 
 @dataclass(frozen=True, slots=True)
-class TextSpec:
-    """By default all that the engine has, as it is set up."""
+class RequestSpec:
+    """The defaults leave everything as the engine is set up."""
 
     types: tuple[str, ...] = ()  # only these draft; (): all that are loaded
     n_max: int | None = None  # tokens of a draft, at most; 0: none
     n_min: int = 0  # shorter drafts are dropped
-    p_min: float = 0.0  # a draft ends before a token that its source believes in less
+    p_min: float = 0.0  # a draft ends before a token that its source finds less probable
     accept: str = ""  # match, ratio, relaxed[:...]; "": as the engine does
-    prediction: tuple[int, ...] = ()  # tokens of a text that this one is expected to be like
+    prediction: tuple[int, ...] = ()  # the tokens that the client expects
 
     def __post_init__(self) -> None:
         if self.types:
@@ -74,4 +74,4 @@ class TextSpec:
         return n if n >= self.n_min or draft.distributions else 0
 
 
-BY_DEFAULT: Final = TextSpec()
+BY_DEFAULT: Final = RequestSpec()
