@@ -129,7 +129,7 @@ class DeviceRounds:
             if session.drafts:
                 self._give_back(member, end)
         close = self._close()
-        assert close is not None, "an engine that is dropped asks for nothing"
+        assert close is not None, "the engine was dropped"
         for member in session.members:
             if member.sequence.stop_reason is not None:
                 close(member.sequence)
@@ -154,7 +154,7 @@ class DeviceRounds:
         return members == sequences and all(map(self._can, sequences))
 
     def _can(self, sequence: Sequence) -> bool:
-        """What it asks for is what a device can do."""
+        """Whether a device loop can run the request."""
         params, sampler = sequence.params, sequence.sampler
         return (
             bool(sampler.request)

@@ -1,4 +1,4 @@
-"""A sequence as a `SequenceSnapshot`, and the checks before one is believed."""
+"""A sequence as a `SequenceSnapshot`, and the checks of one that is read."""
 
 from __future__ import annotations
 

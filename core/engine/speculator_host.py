@@ -1,4 +1,4 @@
-"""The engine's side of speculation: asks for drafts, reports results, and forgives failures."""
+"""The engine's side of speculation: drafts, results, and failures of drafters."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class SpeculatorHost:
             self._speculator.close()
 
     def _forgive(self, error: Exception) -> None:
-        """It drops the sequences that it knew, since what it knows of them may be wrong now."""
+        """The drafter drops its sequences: their state in it may be wrong now."""
         speculator = self._speculator
         if self.on_failure is None or speculator is None:
             raise error

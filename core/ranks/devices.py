@@ -47,7 +47,7 @@ class OneIsTooSmallError(Exception):
 
 
 def n_others(device: str) -> int:
-    """GPUs that may help out the first; none if a certain one was asked for by its number."""
+    """GPUs that may be used besides the first; none if a GPU was named by its number."""
     if device != "cuda":
         return 0
     from ..backend.cuda import count_devices

@@ -1,6 +1,6 @@
 """Sets of characters as bits of one integer, and automata over them.
 
-All characters that no set of a grammar tells apart share a bit, so a set is as small as the
+All characters that no set of a grammar distinguishes share a bit, so a set is as small as the
 grammar and union, intersection and emptiness are one operation each.
 """
 

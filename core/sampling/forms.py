@@ -16,7 +16,7 @@ MAX_FORMS: Final = 128
 
 
 def write_forms(forms: Sequence[tuple[str, Any, str]], *, thought_end: str = "") -> str:
-    """As `GenerateParams.forms` wants it: text before, schema and text behind of each.
+    """The form of `GenerateParams.forms`: text before, schema and text behind of each.
 
     With `thought_end`, any text may come first that this ends.
     """

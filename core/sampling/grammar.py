@@ -71,7 +71,7 @@ class Grammar:
         n_valid = int(self._matcher.validate_tokens(text)) if text else 0
         if n_valid < len(text) or n_valid == len(tokens) or tokens[n_valid] not in self._ending:
             return n_valid
-        # The matcher's own check knows nothing of ends.
+        # The matcher's own check does not cover ends.
         after = self._matcher
         if text:
             after = after.deep_copy()

@@ -106,7 +106,7 @@ _NUMBERS: Final = {
 
 
 def logit_biases(given: Mapping[int, float] | Iterable[tuple[int, float]]) -> Biases:
-    """The form that `SamplingParams` wants. Biases of an id that comes twice add up, as in
+    """The form of `SamplingParams`. Biases of an id that comes twice add up, as in
     llama.cpp."""
     pairs = given.items() if isinstance(given, Mapping) else given
     total: dict[int, float] = {}

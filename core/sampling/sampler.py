@@ -107,7 +107,7 @@ class Sampler:
 
     @property
     def reads_history(self) -> bool:
-        """`pick` wants the text so far."""
+        """Whether `pick` needs the tokens so far."""
         return self._reads_history
 
     def begin(self, prompt: Sequence[int] | NDArray[np.int64]) -> None:
@@ -143,7 +143,7 @@ class Sampler:
     ) -> int:
         """The token at `position`, its absolute index in the sequence, from logits (V,).
 
-        `maxima`, if the backend knows them, are the best of each `MAXIMA_BLOCK` of them. They
+        `maxima`, if the backend has computed them, are the best of each `MAXIMA_BLOCK` tokens. They
         save passes over a long row, and change nothing.
         """
         if logits.shape != (self._n_vocab,):

@@ -45,7 +45,7 @@ class NgramSizes:
 
     size_n: int = 12  # tokens that have to match
     size_m: int = 48  # tokens that are drafted
-    min_hits: int = 1  # times that a match has been seen before it is believed
+    min_hits: int = 1  # times that a match has been seen before it is used
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class NgramModSizes:
     n_max: int = 64
 
 
-# What `auto` takes instead: shorter matches are found more often, and how far each is believed is
+# What `auto` takes instead: shorter matches are found more often, and how far each is used is
 # for the controller to say.
 AUTO_MOD: Final = NgramModSizes(n_match=6, n_min=1, n_max=64)
 

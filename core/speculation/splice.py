@@ -6,12 +6,12 @@ from typing import Final
 
 from .interface import Draft
 
-UNKNOWN: Final = -1.0  # the chance of a token whose source has no belief
+UNKNOWN: Final = -1.0  # the chance of a token whose source gives none
 
 
 def splice(cheap: Draft, model: Draft, max_draft: int) -> Draft:
     """The model's draft; where the cheap one begins with all of it, the rest of that behind it.
-    If the model has no opinion, the cheap one."""
+    Without a draft of the model, the cheap one."""
     n = len(model.tokens)
     if not cheap.tokens:
         return model.shortened(max_draft)

@@ -1,4 +1,4 @@
-"""Synthetic acceptance: how many draft tokens hold is decided by coins, as a benchmark wants it.
+"""Synthetic acceptance: how many draft tokens hold is drawn at random, for benchmarks.
 
 `rates[i]` is the probability that the first i + 1 tokens of a draft all hold. Given as they are,
 or by the mean number of tokens that a step is to make.

@@ -38,7 +38,7 @@ class Trace:
         n, steps = len(decided.requests), controller.costs.steps
         entry = {
             "round": controller.n_rounds,
-            "believed": {
+            "estimates": {
                 "rate": controller.rate,
                 "steps": [round(ms, 5) for ms in steps[n : n + _N_STEPS]],
                 "sources": {
@@ -50,12 +50,12 @@ class Trace:
                 },
                 "spent": round(controller.budget.spent, 3),
             },
-            "chosen": [
+            "plans": [
                 {
                     "sequence": request.sequence,
                     "at": len(request.tokens),
-                    "model": plan.network,
-                    "n_model": plan.n_network,
+                    "network": plan.network,
+                    "n_network": plan.n_network,
                     "cheap": request.cheap[plan.cheap].sources[0] if plan.n_cheap else "",
                     "n_cheap": plan.n_cheap,
                     "probe": plan.is_probe,

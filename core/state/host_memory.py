@@ -28,8 +28,8 @@ def available_memory() -> int | None:
 def give_back() -> None:
     """What was freed goes to the system, now and whenever a large block is freed from now on.
 
-    glibc learns to keep blocks of up to 32 MB for this process: then each time that a model is
-    loaded some more of it stays, and memory that is to be zero has to be written.
+    glibc raises its own limit, up to 32 MB: then some memory stays each time that a model is
+    loaded, and memory that is to be zero has to be written.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library
         library = ctypes.CDLL(None)

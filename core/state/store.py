@@ -120,7 +120,7 @@ class StateStore:
     ) -> SequenceState | None:
         """A place for a text that begins with `tokens` and grows to `max_cells` at most.
 
-        What the cache knows of its beginning is there already; the last token never is, since
+        The part of it that is in the prefix cache is there already; the last token never is, since
         its logits are wanted. None if there is no room now.
         """
         match = self.prefixes.find(tokens if reuse else ())

@@ -1,7 +1,7 @@
 """Text to token ids and back, chat templates.
 
 Names are looked up on first use: importing this package loads nothing, so that the template
-worker, a process that wants only jinja2, can live in it.
+worker, a process that needs only jinja2, can live in it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def spelling(tokenizer: Tokenizer, token: int | None) -> str:
-    """As templates want `bos_token` and `eos_token`."""
+    """As templates expect `bos_token` and `eos_token`."""
     return "" if token is None else tokenizer.token(token)
 
 

@@ -83,7 +83,7 @@ class Tokenizer:
         parse_special: bool = True,
         continues: bool = False,
     ) -> list[int]:
-        """`add_special`: BOS and EOS as the model wants them. `parse_special`: control tokens
+        """`add_special`: BOS and EOS as the file says. `parse_special`: control tokens
         spelled out in the text count as such; off for text from outside. User-defined tokens
         always do. `continues`: other text, not a special token, is right before it."""
         ids: list[int] = []

@@ -26,7 +26,7 @@ def plot(path: Path, sequence: int | None = None) -> str:
     if not entries:
         raise SystemExit(f"{path}: holds no rounds")
     if sequence is None:
-        sequence = entries[0]["chosen"][0]["sequence"]
+        sequence = entries[0]["plans"][0]["sequence"]
     rounds = [entry for entry in entries if _plan(entry, sequence) is not None]
     panels = [
         ("tokens of a round", _lengths(rounds, sequence)),
@@ -45,7 +45,7 @@ def plot(path: Path, sequence: int | None = None) -> str:
 
 
 def _plan(entry: dict[str, Any], sequence: int) -> dict[str, Any] | None:
-    found = [plan for plan in entry["chosen"] if plan["sequence"] == sequence]
+    found = [plan for plan in entry["plans"] if plan["sequence"] == sequence]
     return found[0] if found else None
 
 
@@ -57,7 +57,7 @@ def _lengths(rounds: Sequence[dict[str, Any]], sequence: int) -> Series:
 def _beliefs(rounds: Sequence[dict[str, Any]], sequence: int) -> Series:
     series: Series = {}
     for i, entry in enumerate(rounds):
-        for source, rates in entry["believed"]["sources"][str(sequence)].items():
+        for source, rates in entry["estimates"]["sources"][str(sequence)].items():
             # A source that comes later is drawn at zero before.
             values = series.setdefault(source, [0.0] * i)
             values += [values[-1] if values else 0.0] * (i - len(values)) + [rates[0]]
@@ -70,10 +70,10 @@ def _speed(rounds: Sequence[dict[str, Any]], sequence: int) -> Series:
     tokens = time = 0.0
     values = []
     for entry in rounds:
-        plain = entry["believed"]["steps"][0] / len(entry["chosen"])
+        plain = entry["estimates"]["steps"][0] / len(entry["plans"])
         ms = entry.get("step_ms", plain) + sum(entry["draft_ms"].values())
         tokens = 0.9 * tokens + 1 + entry["accepted"].get(str(sequence), [0, 0])[1]
-        time = 0.9 * time + ms / (plain * len(entry["chosen"]))
+        time = 0.9 * time + ms / (plain * len(entry["plans"]))
         values.append(tokens / time)
     return {"reached": values, "plain": [1.0] * len(rounds)}
 

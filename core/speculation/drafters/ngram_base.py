@@ -23,7 +23,7 @@ NO_GUESS = NgramGuess([], [])
 
 
 class NgramSequence(ABC):
-    """What an n-gram drafter knows of one sequence. Each token is read once, when it is new."""
+    """The state of an n-gram drafter for one sequence. Each token is read once, when it is new."""
 
     basis: Any = None  # of the latest guess: what `learn` needs of it, as JSON can hold it
 

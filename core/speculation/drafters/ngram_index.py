@@ -21,7 +21,7 @@ BULK: Final = 256  # new tokens from which on numpy computes the hashes
 MAX_KEPT: Final = 1 << 17  # tokens of finished sequences, of all owners together
 _N_RESUMABLE: Final = 8  # latest finished sequences, of all owners, that may be continued
 _MAX_COLLISIONS: Final = 8  # hits of one hash that are compared
-_N_COMPARED: Final = 16  # newest tokens that tell whether a sequence is the known one
+_N_COMPARED: Final = 16  # newest tokens that show whether a sequence is the known one
 _SHIFT: Final = 32
 _INDEX: Final = (1 << _SHIFT) - 1
 
@@ -54,7 +54,7 @@ def window_hashes(tokens: Sequence[int], n: int, factor: int = MOD_FACTOR) -> li
 
 def continues(known: list[int], tokens: Sequence[int]) -> bool:
     """Whether `tokens` begin with the known ones, as far as their number, the first one and the
-    newest ones tell."""
+    newest ones show."""
     n = len(known)
     tail = max(0, n - _N_COMPARED)
     return len(tokens) >= n and known[tail:] == tokens[tail:n] and known[:1] == tokens[: min(n, 1)]

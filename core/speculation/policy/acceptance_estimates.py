@@ -102,7 +102,7 @@ class Track:
         rates = self.rates()
         return [rates[group] for group in _GROUPS[:n]]
 
-    def hoped(self, n: int) -> list[float]:
+    def optimistic(self, n: int) -> list[float]:
         """`places`, but one that was hardly seen lately may be as good as the one before."""
         before, rates = 0.0, []
         for rate, (_, seen) in zip(self.rates(), self._counts.by_place, strict=True):
@@ -116,7 +116,7 @@ class Track:
 
     def may_cut(self) -> bool:
         """Whether a token may be left out for its probability alone. Tokens that are left out
-        teach nothing, so a drafter whose probabilities are far too low would never be found out."""
+        are never verified, so probabilities that are far too low would never be corrected."""
         seen = sum(seen for _, seen in self._shared.by_chance)
         return self.trusts_chances() and seen >= _COMPARED
 

@@ -143,7 +143,7 @@ class Controller(Policy):
         return timings < len(_PLAIN_ROUNDS) and self.n_rounds > _PLAIN_ROUNDS[timings]
 
     def _lacks_news_of_plain(self, n: int, gain: float) -> bool:
-        """Speculation that gains less than the machine's moods may well lose. `gain`: the expected
+        """A gain smaller than the machine's variation may be a loss. `gain`: the expected
         rate with drafts, in parts of the plain rate."""
         lacks = gain < _CLOSE and self.costs.age(n) > _OLD
         if lacks:
@@ -169,7 +169,7 @@ class Controller(Policy):
         where they are cheapest, since the allocation decides whether drafts pay together."""
         if n == 1:
             return self.costs.steps[1:]
-        row = min(self.costs.row(n), self.costs.row(n, hoped=True))
+        row = min(self.costs.row(n), self.costs.row(n, optimistic=True))
         return [row * k for k in range(LONGEST + 2)]
 
     def _drafts(self, source: str, n: int) -> Sequence[float]:
@@ -266,8 +266,8 @@ class Controller(Policy):
                 return lengths
             drafts = costs.drafts(plan.network, 1)[k] if k else 0.0
             best = Allocation(lengths, 1.0 + sum(found[0].gains[:k]), costs.steps[1 + k] + drafts)
-        hoped = self._hoped(sequences, found)
-        best = self._explored(requests, found, hoped, best)
+        optimistic = self._optimistic(sequences, found)
+        best = self._explored(requests, found, optimistic, best)
         for plan, candidate, length in zip(plans, found, best.lengths, strict=True):
             if length and not (plan.network or plan.n_cheap):
                 plan.network, plan.is_probe = candidate.source, True
@@ -276,7 +276,7 @@ class Controller(Policy):
             _shorten(plan, length)
         return best.lengths
 
-    def _hoped(
+    def _optimistic(
         self, sequences: Sequence[SequenceStats], found: Sequence[Candidate]
     ) -> Sequence[Candidate]:
         """Now and then places that were hardly seen may be as good as the ones before."""
@@ -285,24 +285,24 @@ class Controller(Policy):
             return found
         sequence.hopeful_due = sequence.n_rounds + _HOPEFUL_EVERY
         gains, source = found[0]
-        return [Candidate(gains_of(sequence.track(source).hoped(len(gains))), source)]
+        return [Candidate(gains_of(sequence.track(source).optimistic(len(gains))), source)]
 
     def _explored(
         self,
         requests: Sequence[PlanRequest],
         found: Sequence[Candidate],
-        hoped: Sequence[Candidate],
+        optimistic: Sequence[Candidate],
         best: Allocation,
     ) -> Allocation:
         """Another allocation, if it could be better than the best and the budget has room."""
-        steps, least, n, rate = self.costs.steps, self.costs.hoped, len(found), self.rate
-        if hoped is found and steps == least:
+        steps, least, n, rate = self.costs.steps, self.costs.optimistic, len(found), self.rate
+        if optimistic is found and steps == least:
             return best
         rows = [*steps[: n + 1], *least[n + 1 :]]
         value = best.tokens - rate * best.ms
-        # The best that is hoped for may be too expensive to try: then something nearer.
+        # The best of the optimistic lengths may be too expensive to try: then a shorter one.
         for most in (len(rows) - 1, 4 * n, 2 * n):
-            other, _ = allocate(hoped, rows[: most + 1], self.costs.drafts, rate)
+            other, _ = allocate(optimistic, rows[: most + 1], self.costs.drafts, rate)
             once = sum(
                 self.costs.reading(offer.source, offer.n_pending)
                 for request, k in zip(requests, other.lengths, strict=True)
@@ -341,7 +341,7 @@ class Controller(Policy):
             if plan.n_cheap or sequence.n_rounds < backoff.due or (n > 1 and plan.network):
                 continue
             once = costs.reading(offer.source, min(offer.n_pending, offer.n_trial))
-            row = min(costs.steps[n_rows + 1], _LIKELY * costs.hoped[n_rows + 1])
+            row = min(costs.steps[n_rows + 1], _LIKELY * costs.optimistic[n_rows + 1])
             row = max(row - costs.steps[n_rows], costs.row(n) if n > 1 else 0.0)
             gain = sequence.track(offer.source).places(1)[0]
             ms = row + costs.drafts(offer.source, n)[1] / n + once

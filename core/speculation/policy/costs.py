@@ -25,8 +25,8 @@ _QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each further one may change much
 _DISTURBED: Final = 1.8  # times the expected time: a first timing that is not trusted
 _STALE: Final = 300  # steps after which a timing is no longer sure
-_HOPE: Final = 0.34  # the part of a time that is left if it was disturbed
-_HOPE_STALE: Final = 0.8
+_UNSURE: Final = 0.34  # the part of a time that is sure, if it may have been disturbed
+_UNSURE_STALE: Final = 0.8
 _OUTLIER: Final = 1.6  # times the mean: no evidence for how times grow with the context
 _LEVER: Final = 128.0**2  # tokens squared: less variation in context is no evidence of a slope
 _NOISE: Final = 4.0  # times the noise of a timing: what noise alone could explain
@@ -71,13 +71,13 @@ class Cell:
         found = sorted(ms + slope * (context - at) for ms, at in self.samples)
         return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
 
-    def hope(self, now: int) -> float:
-        """The part of the level that it may take if timings were disturbed; 1 if it is sure."""
+    def sure_part(self, now: int) -> float:
+        """The part of the level that a step takes at least, even if the timings were disturbed."""
         if self.is_given:
             return 1.0
         if self.is_doubtful and len(self.samples) < 2:
-            return _HOPE
-        return 1.0 if now - self.last < _STALE else _HOPE_STALE
+            return _UNSURE
+        return 1.0 if now - self.last < _STALE else _UNSURE_STALE
 
 
 class Slope(NamedTuple):
@@ -138,37 +138,37 @@ class StepCurve:
         return Slope(sure * common, sure * each)
 
     def tables(self, n_max: int, context: float) -> tuple[list[float], list[float]]:
-        """(expected, hoped) ms of 0 … `n_max` rows, neither ever falling. They differ where too
-        little was measured: there `hoped` is the least that a step could take."""
+        """(expected, optimistic) ms of 0 … `n_max` rows, neither falling. They differ where too
+        little was measured: there the second is the least that a step could take."""
         known = self._known(context) or [(1, 1.0, 1.0)]
         (first, low, _), (last, high, _) = known[0], known[-1]
         plain = low * (1 + _ROW) / (1 + first * _ROW)
         row = _ROW * plain / (1 + _ROW)
         if last > first:
             row = max((high - low) / (last - first), 0.3 * row)
-        expected, hoped = [0.0] * (n_max + 1), [0.0] * (n_max + 1)
+        expected, optimistic = [0.0] * (n_max + 1), [0.0] * (n_max + 1)
         sure, above = plain, 0  # `above`: the first known count that is not below n
         for n in range(1, n_max + 1):
             while above < len(known) and known[above][0] < n:
                 above += 1
-            hope = 0.0
+            sure_part = 0.0
             if above == len(known):
                 ms = high + row * (n - last)
             elif known[above][0] == n:
-                _, ms, hope = known[above]
+                _, ms, sure_part = known[above]
             elif not above:
                 ms = plain * (1 + n * _ROW) / (1 + _ROW)
             else:
                 (a, ms_a, _), (b, ms_b, _) = known[above - 1], known[above]
                 ms = ms_a + (ms_b - ms_a) * (n - a) / (b - a)
             expected[n] = ms
-            hoped[n] = min(max(sure, hope * ms), ms)
-            if hope > _HOPE:
-                sure = hoped[n]
-        return expected, hoped
+            optimistic[n] = min(max(sure, sure_part * ms), ms)
+            if sure_part > _UNSURE:
+                sure = optimistic[n]
+        return expected, optimistic
 
     def _known(self, context: float) -> list[tuple[int, float, float]]:
-        """(rows, ms, hope), rising. A time that exceeds that of more rows, or that of the same
+        """(rows, ms, sure part), rising. A time that exceeds that of more rows, or that of the same
         rows in several steps, was disturbed if it was not measured often."""
         slope = self.slope() if context else Slope(0.0, 0.0)
         counts = sorted(self.cells)
@@ -179,12 +179,12 @@ class StepCurve:
         found: list[tuple[int, float, float]] = []
         for n, level, raw in zip(counts, levels, measured, strict=True):
             cell = self.cells[n]
-            hope = cell.hope(self.now)
+            sure_part = cell.sure_part(self.now)
             if len(cell.samples) < _FEW and not cell.is_given:
                 for smaller, ms, _ in found:
                     level = min(level, ms * -(-n // smaller))
-                hope = _HOPE if raw > 1.15 * level else hope
-            found.append((n, level, hope))
+                sure_part = _UNSURE if raw > 1.15 * level else sure_part
+            found.append((n, level, sure_part))
         return found
 
 
@@ -235,7 +235,7 @@ class CostModel:
         self.draft_lines: dict[str, dict[int, DraftLine]] = {}  # by source and number of sequences
         self.read_rows: dict[str, list[float]] = {}  # ms per row that a drafter reads
         self.steps: list[float] = []  # ms by rows; see `prepare`
-        self.hoped: list[float] = []
+        self.optimistic: list[float] = []
         self._prepared = (0, 0, -1)  # sequences, context, version
         self._n_left = 0
 
@@ -262,7 +262,7 @@ class CostModel:
         line.add(n_tokens, ms)
 
     def prepare(self, n_sequences: int, n_ctx: int) -> None:
-        """Make `steps` and `hoped` fit a step of so many sequences with so much context."""
+        """Make `steps` and `optimistic` fit a step of so many sequences with so much context."""
         self._n_left -= 1
         sequences, context, version = self._prepared
         if (
@@ -273,7 +273,7 @@ class CostModel:
         ):
             return
         n_rows = n_sequences + min(LONGEST * n_sequences, _MAX_ROWS)
-        self.steps, self.hoped = self.curve.tables(n_rows, float(max(n_ctx, 1)))
+        self.steps, self.optimistic = self.curve.tables(n_rows, float(max(n_ctx, 1)))
         self._prepared, self._n_left = (n_sequences, n_ctx, self.curve.version), _TABLES_KEPT
 
     def expire(self) -> None:
@@ -308,9 +308,9 @@ class CostModel:
             found = sorted([_READ_ROW * self.drafts(source, 1)[1], *found])
         return found[(len(found) - 1) // 3] * n_rows
 
-    def row(self, n_sequences: int, *, hoped: bool = False) -> float:
+    def row(self, n_sequences: int, *, optimistic: bool = False) -> float:
         """ms of one more row where rows are cheapest."""
-        steps = self.hoped if hoped else self.steps
+        steps = self.optimistic if optimistic else self.steps
         last = min(len(steps), 4 * n_sequences + 16)
         return min(
             (steps[n] - steps[n_sequences]) / (n - n_sequences)

@@ -1,4 +1,4 @@
-"""What the controller knows of one sequence, and when a network is probed again."""
+"""What was measured of one sequence, and when a network is probed again."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ class SequenceStats:
         return self.track(source + _AFTER_HIT if self._was_right.get(source) else source)
 
     def reach_of(self, source: str) -> int:
-        """The longest draft that the source has earned so far."""
+        """The longest draft that the source may make so far."""
         return self._reach.get(source, _FIRST_REACH)
 
     def backoff(self, source: str) -> Backoff:
         found = self.backoffs.get(source)
         if found is None:
-            wait = self._waits.get(source, 0) // 2  # as it disappointed other sequences
+            wait = self._waits.get(source, 0) // 2  # as in other sequences
             found = self.backoffs[source] = Backoff(self.n_rounds, wait)
         return found
 

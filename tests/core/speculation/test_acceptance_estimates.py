@@ -93,8 +93,8 @@ def test_what_was_hardly_seen_may_be_hoped_for() -> None:
         track.rates()
         track.observe(1, True, ())
     feed(track, 1.0, 40, n=1)
-    assert track.hoped(3)[1] > track.places(3)[1]
-    assert track.hoped(64)[63] >= track.places(64)[63]
+    assert track.optimistic(3)[1] > track.places(3)[1]
+    assert track.optimistic(64)[63] >= track.places(64)[63]
 
 
 def test_long_drafts_share_places() -> None:

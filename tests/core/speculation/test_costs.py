@@ -31,22 +31,22 @@ def steps(costs: CostModel, n_rows: int, context: int) -> tuple[list[float], lis
 
 
 def test_the_prior_is_sane() -> None:
-    believed, _ = steps(CostModel(), 16, 0)
-    assert believed[1] == 1.0
-    assert believed == sorted(believed)
-    assert believed[4] < 1.5
+    expected, _ = steps(CostModel(), 16, 0)
+    assert expected[1] == 1.0
+    assert expected == sorted(expected)
+    assert expected[4] < 1.5
     assert 0 < CostModel().drafts("mtp", 1)[4] < 1
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("outliers", [0.0, 0.2])
 def test_times_are_learned_whatever_disturbs_them(machine: Machine, outliers: float) -> None:
-    believed, hoped = steps(measured(machine, outliers), 16, 0)
+    expected, optimistic = steps(measured(machine, outliers), 16, 0)
     for n in (1, 2, 4, 8, 16):
-        assert believed[n] == pytest.approx(machine.step(n), rel=0.05)
-        assert hoped[n] == believed[n]
-    assert believed[1:] == sorted(believed[1:])
-    assert believed[2] <= believed[3] <= believed[4]  # between two that are known
+        assert expected[n] == pytest.approx(machine.step(n), rel=0.05)
+        assert optimistic[n] == expected[n]
+    assert expected[1:] == sorted(expected[1:])
+    assert expected[2] <= expected[3] <= expected[4]  # between two that are known
 
 
 def test_a_first_timing_that_nobody_expected_is_doubtful() -> None:
@@ -54,9 +54,9 @@ def test_a_first_timing_that_nobody_expected_is_doubtful() -> None:
     for _ in range(3):
         costs.observe_step(1, 0, 1.0)
     costs.observe_step(4, 0, 3.6)
-    believed, hoped = steps(costs, 4, 0)
-    assert believed[4] == 3.6
-    assert hoped[4] < 1.3
+    expected, optimistic = steps(costs, 4, 0)
+    assert expected[4] == 3.6
+    assert optimistic[4] < 1.3
     costs.observe_step(4, 0, 1.2)
     assert steps(costs, 4, 0)[0][4] == 1.2
 
@@ -94,8 +94,8 @@ def test_what_a_context_takes_depends_on_the_rows(common: float, each: float) ->
     assert costs.curve.slope().of(16) == pytest.approx(common + 16 * each, rel=0.1)
     for context in (100, 600, 2000):
         for n in (1, 16):
-            believed = steps(costs, 16, context)[0][n]
-            assert believed == pytest.approx(ms(n, context), rel=0.1)
+            expected = steps(costs, 16, context)[0][n]
+            assert expected == pytest.approx(ms(n, context), rel=0.1)
 
 
 def test_drafters_cost_a_line() -> None:

@@ -32,14 +32,14 @@ def traced(tmp_path: Path) -> Path:
 def test_every_round_is_there(traced: Path) -> None:
     rounds = [json.loads(line) for line in traced.read_text().splitlines()]
     assert [entry["round"] for entry in rounds] == list(range(1, len(rounds) + 1))
-    n_tokens = sum(len(r["chosen"]) + sum(t[1] for t in r["accepted"].values()) for r in rounds)
+    n_tokens = sum(len(r["plans"]) + sum(t[1] for t in r["accepted"].values()) for r in rounds)
     assert 600 <= n_tokens < 800
     for entry in rounds:
         drafted = sum(n for n, _ in entry["accepted"].values())
-        assert entry["rows"] == len(entry["chosen"]) + drafted
-        assert bool(entry["draft_ms"]) == any(plan["model"] for plan in entry["chosen"])
-    assert any(plan["n_cheap"] for entry in rounds for plan in entry["chosen"])
-    assert len(rounds[-1]["chosen"]) == 2
+        assert entry["rows"] == len(entry["plans"]) + drafted
+        assert bool(entry["draft_ms"]) == any(plan["network"] for plan in entry["plans"])
+    assert any(plan["n_cheap"] for entry in rounds for plan in entry["plans"])
+    assert len(rounds[-1]["plans"]) == 2
 
 
 def test_a_plot_is_valid_svg(traced: Path) -> None:

@@ -195,7 +195,7 @@ def test_the_controller_hears_of_every_round(path: Path, tmp_path: Path) -> None
     assert n_taken == sum(text.stats.draft_n_accepted for text in texts) > 0
     assert all(entry["step_ms"] > 0 for entry in told)
     for entry in told:
-        chosen = {str(c["sequence"]): c["n_model"] for c in entry["chosen"]}
+        chosen = {str(c["sequence"]): c["n_network"] for c in entry["plans"]}
         assert all(n <= chosen[sequence] for sequence, (n, _) in entry["accepted"].items())
 
 
