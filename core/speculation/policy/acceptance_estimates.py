@@ -25,7 +25,6 @@ _FORGET: Final = 0.97  # the same of a sequence's own
 _FADE_EVERY: Final = 8  # drafts, after which places that were not reached count less
 _FADE: Final = 0.75
 _COMPARED: Final = 8 * _SHARED_PART  # tokens seen before probabilities alone decide
-_HARDLY_SEEN: Final = 4.0  # tokens
 _RECENT: Final = 0.85  # what is left of the last residuals after a draft
 _SURPRISE: Final = 7.0  # times their variance: the text has changed its character
 _AFTER_SURPRISE: Final = 1.5  # tokens that the past counts for then
@@ -100,14 +99,6 @@ class Track:
     def places(self, n: int) -> list[float]:
         """Chance of each of the first `n` places, given the ones before it."""
         rates = self.rates()
-        return [rates[group] for group in _GROUPS[:n]]
-
-    def optimistic(self, n: int) -> list[float]:
-        """`places`, but one that was hardly seen lately may be as good as the one before."""
-        before, rates = 0.0, []
-        for rate, (_, seen) in zip(self.rates(), self._counts.by_place, strict=True):
-            before = max(rate, before) if seen < _HARDLY_SEEN else rate
-            rates.append(before)
         return [rates[group] for group in _GROUPS[:n]]
 
     def trusts_chances(self) -> bool:

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from ..trace import Trace
 
 _FORGET: Final = 0.95  # what is left of the rate that was reached, after a round
-_FIRST_ROUNDS: Final = 24  # of a sequence: each is planned anew
-_KEPT_FOR: Final = 8  # rounds that a plan is kept after that
-_IDLE_FOR: Final = 64  # the same of a plan without a draft
 _AGREEMENT: Final = 0.15  # what one draft says of how often sources agree
 _LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
 _QUESTIONS: Final = 0.01  # of a step's time: what questions without a draft may take
@@ -37,7 +34,6 @@ _AT_ONCE: Final = 0.8  # plain steps that one probe may cost
 _PLAIN_ROUNDS: Final = (0, 10, 30)  # in which a step without drafts is timed
 _CLOSE: Final = 1.2  # times as fast as plain: then plain steps are timed again
 _OLD: Final = 30  # steps after which such a timing is old
-_HOPEFUL_EVERY: Final = 6  # rounds between looks at lengths that were hardly tried
 _WORTH_A_TRY: Final = 0.02  # tokens that such a length has to promise
 _LIKELY: Final = 1.3  # times the least that an unknown step could take: what it probably takes
 _AGAIN: Final = 32  # rounds after which a probe that was too expensive is considered again
@@ -90,25 +86,11 @@ class Controller(Policy):
             return Round()
         self.n_rounds += 1
         sequences = [self._sequences[request.sequence] for request in requests]
-        plans = self._kept(requests, sequences) or self._plan(requests, sequences)
+        plans = self._plan(requests, sequences)
         decided = Round(requests, plans)
         if self._trace is not None:
             decided.trace = self._trace.entry(self, decided, sequences)
         return decided
-
-    def _kept(
-        self, requests: Sequence[PlanRequest], sequences: Sequence[SequenceStats]
-    ) -> list[DraftPlan]:
-        """The last plan again, where nothing new could be decided."""
-        sequence, request = sequences[0], requests[0]
-        if len(requests) > 1 or sequence.n_kept <= 0:
-            return []
-        if sequence.plan.n_network > request.max_draft or any(d.tokens for d in request.cheap):
-            return []
-        sequence.n_kept -= 1
-        sequence.meet(request)
-        self._pass(1.0, sequence.cost)
-        return [sequence.plan]
 
     def _plan(
         self, requests: Sequence[PlanRequest], sequences: Sequence[SequenceStats]
@@ -119,7 +101,7 @@ class Controller(Policy):
             sequence.meet(request)
         plain = costs.steps[n] / n
         if self._lacks_plain(n):
-            return self._take(sequences, [DraftPlan(is_probe=True) for _ in requests], plain)
+            return self._take([DraftPlan(is_probe=True) for _ in requests], plain)
         reached = self._tokens / self._time
         self.rate = (reached if n == 1 else max(reached, 1.0)) / plain
         plans, found, values = [], [], []
@@ -129,14 +111,14 @@ class Controller(Policy):
             plans.append(plan)
             values.append(value)
             found.append(self._candidate(request, sequence, plan, gains, n))
-        lengths = self._allocate(requests, sequences, plans, found)
+        lengths = self._allocate(requests, plans, found)
         is_drafting = any(plan.network or (n > 1 and plan.n_cheap) for plan in plans)
         if is_drafting and self._lacks_news_of_plain(n, self.rate * plain):
-            return self._take(sequences, [DraftPlan(is_probe=True) for _ in requests], plain)
+            return self._take([DraftPlan(is_probe=True) for _ in requests], plain)
         n_rows = n + sum(lengths)
         for i, (request, sequence) in enumerate(zip(requests, sequences, strict=True)):
             n_rows += self._probe(request, sequence, plans[i], values[i], n, n_rows)
-        return self._take(sequences, plans, plain)
+        return self._take(plans, plain)
 
     def _lacks_plain(self, n: int) -> bool:
         timings = self.costs.n_timings(n)
@@ -250,7 +232,6 @@ class Controller(Policy):
     def _allocate(
         self,
         requests: Sequence[PlanRequest],
-        sequences: Sequence[SequenceStats],
         plans: Sequence[DraftPlan],
         found: Sequence[Candidate],
     ) -> list[int]:
@@ -266,8 +247,7 @@ class Controller(Policy):
                 return lengths
             drafts = costs.drafts(plan.network, 1)[k] if k else 0.0
             best = Allocation(lengths, 1.0 + sum(found[0].gains[:k]), costs.steps[1 + k] + drafts)
-        optimistic = self._optimistic(sequences, found)
-        best = self._explored(requests, found, optimistic, best)
+        best = self._explored(requests, found, best)
         for plan, candidate, length in zip(plans, found, best.lengths, strict=True):
             if length and not (plan.network or plan.n_cheap):
                 plan.network, plan.is_probe = candidate.source, True
@@ -276,50 +256,31 @@ class Controller(Policy):
             _shorten(plan, length)
         return best.lengths
 
-    def _optimistic(
-        self, sequences: Sequence[SequenceStats], found: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
-        """Now and then places that were hardly seen may be as good as the ones before."""
-        sequence = sequences[0]
-        if len(sequences) > 1 or sequence.n_rounds < sequence.hopeful_due or not found[0].source:
-            return found
-        sequence.hopeful_due = sequence.n_rounds + _HOPEFUL_EVERY
-        gains, source = found[0]
-        return [Candidate(gains_of(sequence.track(source).optimistic(len(gains))), source)]
-
     def _explored(
         self,
         requests: Sequence[PlanRequest],
         found: Sequence[Candidate],
-        optimistic: Sequence[Candidate],
         best: Allocation,
     ) -> Allocation:
         """Another allocation, if it could be better than the best and the budget has room."""
         steps, least, n, rate = self.costs.steps, self.costs.optimistic, len(found), self.rate
-        if optimistic is found and steps == least:
+        if steps == least:
             return best
         rows = [*steps[: n + 1], *least[n + 1 :]]
+        other, _ = allocate(found, rows, self.costs.drafts, rate)
+        once = sum(
+            self.costs.reading(offer.source, offer.n_pending)
+            for request, k in zip(requests, other.lengths, strict=True)
+            for offer in request.networks[: k > 0]
+        ) / _INVESTED_FOR  # fmt: skip
         value = best.tokens - rate * best.ms
-        # The best of the optimistic lengths may be too expensive to try: then a shorter one.
-        for most in (len(rows) - 1, 4 * n, 2 * n):
-            other, _ = allocate(optimistic, rows[: most + 1], self.costs.drafts, rate)
-            once = sum(
-                self.costs.reading(offer.source, offer.n_pending)
-                for request, k in zip(requests, other.lengths, strict=True)
-                for offer in request.networks[: k > 0]
-            ) / _INVESTED_FOR  # fmt: skip
-            promised = other.tokens - rate * (other.ms + once)
-            if other.lengths == best.lengths or promised < value + _WORTH_A_TRY * n:
-                break
-            n_rows = n + sum(other.lengths)
-            ms = other.ms + min(steps[n_rows], _LIKELY * least[n_rows]) - rows[n_rows]
-            tokens = n + sum(
-                sum(each.gains[:k]) for each, k in zip(found, other.lengths, strict=True)
-            )
-            loss = ((value - tokens) / rate + ms + once) * n / steps[n]
-            if self.budget.spend(loss, n=n):
-                return other
-        return best
+        promised = other.tokens - rate * (other.ms + once)
+        if other.lengths == best.lengths or promised < value + _WORTH_A_TRY * n:
+            return best
+        n_rows = n + sum(other.lengths)
+        ms = other.ms + min(steps[n_rows], _LIKELY * least[n_rows]) - rows[n_rows]
+        loss = ((value - other.tokens) / rate + ms + once) * n / steps[n]
+        return other if self.budget.spend(loss, n=n) else best
 
     def _probe(
         self,
@@ -355,10 +316,8 @@ class Controller(Policy):
             backoff.due = sequence.n_rounds + _AGAIN
         return False
 
-    def _take(
-        self, sequences: Sequence[SequenceStats], plans: list[DraftPlan], plain: float
-    ) -> list[DraftPlan]:
-        """Note what the round costs, and how long a lone sequence's plan may be kept."""
+    def _take(self, plans: list[DraftPlan], plain: float) -> list[DraftPlan]:
+        """Note what the round costs."""
         n, costs = len(plans), self.costs
         n_rows = n + sum(plan.n_network or plan.n_cheap for plan in plans)
         depth: dict[str, int] = {}
@@ -367,23 +326,11 @@ class Controller(Policy):
                 depth[plan.network] = max(depth.get(plan.network, 0), plan.n_network)
         ms = costs.steps[min(n_rows, len(costs.steps) - 1)]
         ms += sum(costs.drafts(source, n)[k] for source, k in depth.items())
-        self._pass(n, ms / plain)
-        for sequence, plan in zip(sequences, plans, strict=True):
-            sequence.plan, sequence.cost, sequence.n_kept = plan, ms / plain, 0
-        sequence, plan = sequences[0], plans[0]
-        if n > 1 or plan.is_probe or plan.n_cheap or sequence.n_rounds < _FIRST_ROUNDS:
-            return plans
-        sequence.n_kept = _KEPT_FOR if plan.network else _IDLE_FOR
-        for source, backoff in sequence.backoffs.items():
-            if source != plan.network:
-                left = backoff.due - sequence.n_rounds - 1
-                sequence.n_kept = max(min(sequence.n_kept, left), 0)
-        return plans
-
-    def _pass(self, tokens: float, time: float) -> None:
-        self._tokens = _FORGET * self._tokens + tokens
+        time = ms / plain
+        self._tokens = _FORGET * self._tokens + n
         self._time = _FORGET * self._time + time
         self.budget.total += time
+        return plans
 
     # after drafting
 

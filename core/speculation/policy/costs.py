@@ -23,10 +23,8 @@ _ASSUMED_WEIGHT: Final = 0.2  # of the assumption beside timings of drafts
 _N_KEPT: Final = 12  # timings of one count
 _QUANTILE: Final = 0.25
 _FEW: Final = 3  # timings: each further one may change much
-_DISTURBED: Final = 1.8  # times the expected time: a first timing that is not trusted
-_STALE: Final = 300  # steps after which a timing is no longer sure
-_UNSURE: Final = 0.34  # the part of a time that is sure, if it may have been disturbed
-_UNSURE_STALE: Final = 0.8
+_DISTURBED: Final = 1.15  # times what other counts allow: the timing is not sure
+_JUMP: Final = 1.8  # times the next smaller count: neither is a single timing
 _OUTLIER: Final = 1.6  # times the mean: no evidence for how times grow with the context
 _LEVER: Final = 128.0**2  # tokens squared: less variation in context is no evidence of a slope
 _NOISE: Final = 4.0  # times the noise of a timing: what noise alone could explain
@@ -39,14 +37,13 @@ class Cell:
     """Timings of one count."""
 
     __slots__ = (
-        "covariance", "is_doubtful", "is_given", "last", "mean_context", "mean_ms", "samples",
-        "spread", "variance", "weight",
+        "covariance", "is_given", "last", "mean_context", "mean_ms", "samples", "spread",
+        "variance", "weight",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, float]] = []  # (ms, context), newest last
         self.last = 0  # when, in timings of the whole curve
-        self.is_doubtful = False
         self.is_given = False  # from a file
         self.mean_ms = self.mean_context = 0.0
         self.variance = self.spread = self.covariance = self.weight = 0.0
@@ -71,14 +68,6 @@ class Cell:
         found = sorted(ms + slope * (context - at) for ms, at in self.samples)
         return max(found[int((len(found) - 1) * _QUANTILE)], 1e-9)
 
-    def sure_part(self, now: int) -> float:
-        """The part of the level that a step takes at least, even if the timings were disturbed."""
-        if self.is_given:
-            return 1.0
-        if self.is_doubtful and len(self.samples) < 2:
-            return _UNSURE
-        return 1.0 if now - self.last < _STALE else _UNSURE_STALE
-
 
 class Slope(NamedTuple):
     """Milliseconds per token of context: a part for the step, and a part for each row."""
@@ -101,12 +90,7 @@ class StepCurve:
 
     def add(self, n_rows: int, ms: float, context: float) -> None:
         self.now += 1
-        cell = self.cells.get(n_rows)
-        if cell is None:
-            cell = Cell()
-            expected = self.tables(n_rows, context)[0][n_rows] if self.cells else ms
-            cell.is_doubtful = ms > _DISTURBED * expected
-            self.cells[n_rows] = cell
+        cell = self.cells.setdefault(n_rows, Cell())
         cell.add(ms, context, self.now)
         if len(cell.samples) <= _FEW:
             self.version += 1
@@ -140,7 +124,7 @@ class StepCurve:
     def tables(self, n_max: int, context: float) -> tuple[list[float], list[float]]:
         """(expected, optimistic) ms of 0 … `n_max` rows, neither falling. They differ where too
         little was measured: there the second is the least that a step could take."""
-        known = self._known(context) or [(1, 1.0, 1.0)]
+        known = self._known(context) or [(1, 1.0, True)]
         (first, low, _), (last, high, _) = known[0], known[-1]
         plain = low * (1 + _ROW) / (1 + first * _ROW)
         row = _ROW * plain / (1 + _ROW)
@@ -151,40 +135,35 @@ class StepCurve:
         for n in range(1, n_max + 1):
             while above < len(known) and known[above][0] < n:
                 above += 1
-            sure_part = 0.0
             if above == len(known):
                 ms = high + row * (n - last)
             elif known[above][0] == n:
-                _, ms, sure_part = known[above]
+                _, ms, is_sure = known[above]
+                sure = ms if is_sure else sure
             elif not above:
                 ms = plain * (1 + n * _ROW) / (1 + _ROW)
             else:
                 (a, ms_a, _), (b, ms_b, _) = known[above - 1], known[above]
                 ms = ms_a + (ms_b - ms_a) * (n - a) / (b - a)
-            expected[n] = ms
-            optimistic[n] = min(max(sure, sure_part * ms), ms)
-            if sure_part > _UNSURE:
-                sure = optimistic[n]
+            expected[n], optimistic[n] = ms, min(sure, ms)
         return expected, optimistic
 
-    def _known(self, context: float) -> list[tuple[int, float, float]]:
-        """(rows, ms, sure part), rising. A time that exceeds that of more rows, or that of the same
-        rows in several steps, was disturbed if it was not measured often."""
+    def _known(self, context: float) -> list[tuple[int, float, bool]]:
+        """(rows, ms, whether that is sure), rising. A time that exceeds that of more rows, or that
+        of the same rows in several steps, was disturbed if it was not measured often."""
         slope = self.slope() if context else Slope(0.0, 0.0)
         counts = sorted(self.cells)
         measured = [self.cells[n].level(context, slope.of(n)) for n in counts]
         levels = list(measured)
         for i in range(len(counts) - 2, -1, -1):
             levels[i] = min(levels[i], levels[i + 1])
-        found: list[tuple[int, float, float]] = []
+        found: list[tuple[int, float, bool]] = []
         for n, level, raw in zip(counts, levels, measured, strict=True):
-            cell = self.cells[n]
-            sure_part = cell.sure_part(self.now)
-            if len(cell.samples) < _FEW and not cell.is_given:
-                for smaller, ms, _ in found:
-                    level = min(level, ms * -(-n // smaller))
-                sure_part = _UNSURE if raw > 1.15 * level else sure_part
-            found.append((n, level, sure_part))
+            n_samples = _FEW if self.cells[n].is_given else len(self.cells[n].samples)
+            if n_samples < _FEW:
+                level = min([level, *(ms * -(-n // smaller) for smaller, ms, _ in found)])
+            is_jump = n_samples < 2 and bool(found) and level > _JUMP * found[-1][1]
+            found.append((n, level, raw <= _DISTURBED * level and not is_jump))
         return found
 
 
@@ -236,6 +215,7 @@ class CostModel:
         self.read_rows: dict[str, list[float]] = {}  # ms per row that a drafter reads
         self.steps: list[float] = []  # ms by rows; see `prepare`
         self.optimistic: list[float] = []
+        self._drafts: dict[tuple[str, int], list[float]] = {}  # see `drafts`
         self._prepared = (0, 0, -1)  # sequences, context, version
         self._n_left = 0
 
@@ -260,6 +240,7 @@ class CostModel:
         if n_pending:
             ms = max(ms - self.reading(source, n_pending), 0.5 * ms)
         line.add(n_tokens, ms)
+        self._drafts.clear()
 
     def prepare(self, n_sequences: int, n_ctx: int) -> None:
         """Make `steps` and `optimistic` fit a step of so many sequences with so much context."""
@@ -275,6 +256,7 @@ class CostModel:
         n_rows = n_sequences + min(LONGEST * n_sequences, _MAX_ROWS)
         self.steps, self.optimistic = self.curve.tables(n_rows, float(max(n_ctx, 1)))
         self._prepared, self._n_left = (n_sequences, n_ctx, self.curve.version), _TABLES_KEPT
+        self._drafts.clear()
 
     def expire(self) -> None:
         """Compute the tables anew the next time."""
@@ -291,6 +273,12 @@ class CostModel:
 
     def drafts(self, source: str, n_sequences: int) -> list[float]:
         """ms of a call that drafts 0 … LONGEST tokens for so many sequences."""
+        found = self._drafts.get((source, n_sequences))
+        if found is None:
+            found = self._drafts[source, n_sequences] = self._draft_table(source, n_sequences)
+        return found
+
+    def _draft_table(self, source: str, n_sequences: int) -> list[float]:
         assumed = _DRAFTED * self.curve.tables(1, 0.0)[0][1]
         lines = self.draft_lines.get(source)
         if not lines:

@@ -48,9 +48,6 @@ class SequenceStats:
         self._was_right: dict[str, bool] = {}  # the last draft of an n-gram source
         self.agreement = 0.6  # how often a network's draft begins like an n-gram draft
         self.n_rounds = 0
-        self.hopeful_due = 12  # the round in which other lengths are considered again
-        self.plan, self.cost = DraftPlan(), 1.0  # the latest, and its round in plain steps
-        self.n_kept = 0  # rounds that the plan may still be kept
         self._cheap: Sequence[Draft] = ()  # of the last round
         self._n_tokens = 0  # of the sequence, then
 
@@ -95,14 +92,12 @@ class SequenceStats:
         """Of the first `n` tokens of a draft, made by the plan's network, some were accepted.
         `cut_rate`: the chance of the first token that was cut off, 0 if none was."""
         source, track = plan.network, self.track(plan.network)
-        version, n_right = track.version, min(n, n_accepted)
+        n_right = min(n, n_accepted)
         track.observe(n_right, n_right < n, draft.chances)
         if n_right == n and cut_rate:
             track.impute(n, cut_rate)
         if n_right >= self.reach_of(source):
             self._reach[source] = 2 * self.reach_of(source)
-        if track.version != version:
-            self.n_kept = 0
         if plan.is_probe and source in self.backoffs:
             backoff = self.backoffs[source]
             backoff.probed(self.n_rounds, was_accepted=n_right > 0)

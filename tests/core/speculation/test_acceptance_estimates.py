@@ -87,16 +87,6 @@ def test_chances_are_calibrated_and_trusted_only_if_they_tell_more() -> None:
     assert min(vain.of_tokens([0.05], 1)) > 0.35
 
 
-def test_what_was_hardly_seen_may_be_hoped_for() -> None:
-    track = Track(AcceptanceCounts())
-    for _ in range(3):
-        track.rates()
-        track.observe(1, True, ())
-    feed(track, 1.0, 40, n=1)
-    assert track.optimistic(3)[1] > track.places(3)[1]
-    assert track.optimistic(64)[63] >= track.places(64)[63]
-
-
 def test_long_drafts_share_places() -> None:
     track = Track(AcceptanceCounts())
     for _ in range(5):
