@@ -62,12 +62,10 @@ class CompositeSpeculator(Speculator, SavesState):
             drafts.append(draft)
         for network in self._networks:
             self._ask_network(network, requests, decided, drafts)
-        for i, n in enumerate(self.policy.cut(decided, drafts)):
-            # Drawn tokens stay: whether n-grams agree with them depends on which were drawn.
-            drafts[i] = drafts[i].shortened(max(n, len(drafts[i].distributions)))
-            self._drafts[requests[i].sequence] = drafts[i]
-            if not drafts[i].tokens:
-                self.policy.settle(decided, requests[i].sequence, drafts[i], 0)
+        for request, draft in zip(requests, drafts, strict=True):
+            self._drafts[request.sequence] = draft
+            if not draft.tokens:
+                self.policy.settle(decided, request.sequence, draft, 0)
         return drafts
 
     def ask_cheap(self, requests: Sequence[DraftRequest]) -> list[list[Draft]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ class Round:
 
     requests: Sequence[PlanRequest] = ()
     plans: Sequence[DraftPlan] = ()
-    cut_rates: dict[int, float] = field(default_factory=dict)  # chance of the first token cut off
     trace: dict[str, Any] | None = None
 
     def plan_of(self, sequence: int) -> DraftPlan | None:
@@ -67,7 +66,7 @@ class Round:
 
 
 class Policy(ABC):
-    """For each step: `plan`, then drafting, `cut`, the step, and then what became of it."""
+    """For each step: `plan`, then drafting, the step, and then what became of it."""
 
     repeats: bool = False  # the same text always gets the same decisions: the clock has no say
 
@@ -80,10 +79,6 @@ class Policy(ABC):
     @abstractmethod
     def plan(self, requests: Sequence[PlanRequest]) -> Round:
         """One plan for each request, in their order."""
-
-    @abstractmethod
-    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
-        """How many tokens of each draft are worth verifying."""
 
     def observe_draft(
         self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,

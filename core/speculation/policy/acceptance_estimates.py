@@ -24,7 +24,6 @@ _SHARED_FORGET: Final = 0.995  # what is left of their counts after a token
 _FORGET: Final = 0.97  # the same of a sequence's own
 _FADE_EVERY: Final = 8  # drafts, after which places that were not reached count less
 _FADE: Final = 0.75
-_COMPARED: Final = 8 * _SHARED_PART  # tokens seen before probabilities alone decide
 _RECENT: Final = 0.85  # what is left of the last residuals after a draft
 _SURPRISE: Final = 7.0  # times their variance: the text has changed its character
 _AFTER_SURPRISE: Final = 1.5  # tokens that the past counts for then
@@ -104,12 +103,6 @@ class Track:
     def trusts_chances(self) -> bool:
         """Whether the drafter's own probabilities, calibrated, predicted better than places."""
         return self._loss_chance <= self._loss_place
-
-    def may_cut(self) -> bool:
-        """Whether a token may be left out for its probability alone. Tokens that are left out
-        are never verified, so probabilities that are far too low would never be corrected."""
-        seen = sum(seen for _, seen in self._shared.by_chance)
-        return self.trusts_chances() and seen >= _COMPARED
 
     def of_chance(self, chance: float) -> float:
         """How often a token of this probability is accepted."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..trace import Trace
 
 _FORGET: Final = 0.95  # what is left of the rate that was reached, after a round
-_AGREEMENT: Final = 0.15  # what one draft says of how often sources agree
 _LONGEST_CHECK: Final = 3  # network tokens before the tail of an n-gram draft
 _QUESTIONS: Final = 0.01  # of a step's time: what questions without a draft may take
 _LONGEST_PAUSE: Final = 16  # rounds
@@ -30,11 +29,9 @@ _INVESTED_FOR: Final = 24  # rounds over which reading waiting rows has to pay
 
 _SHARE: Final = 0.01  # of all time that learning may cost
 _CREDIT: Final = 1.0  # plain steps that it may cost before any time has passed
-_AT_ONCE: Final = 0.8  # plain steps that one probe may cost
 _PLAIN_ROUNDS: Final = (0, 10, 30)  # in which a step without drafts is timed
 _CLOSE: Final = 1.2  # times as fast as plain: then plain steps are timed again
 _OLD: Final = 30  # steps after which such a timing is old
-_WORTH_A_TRY: Final = 0.02  # tokens that such a length has to promise
 _LIKELY: Final = 1.3  # times the least that an unknown step could take: what it probably takes
 _AGAIN: Final = 32  # rounds after which a probe that was too expensive is considered again
 
@@ -45,10 +42,9 @@ class ProbeBudget:
     def __init__(self) -> None:
         self.spent = self.total = 0.0
 
-    def spend(self, loss: float, once: float = 0.0, n: int = 1) -> bool:
-        """Whether there is so much. `once`: a part of the loss that would be paid later as well.
-        `n` sequences share the step."""
-        if loss - once > n * _AT_ONCE or self.spent + loss > _CREDIT + _SHARE * self.total:
+    def spend(self, loss: float) -> bool:
+        """Whether there is so much."""
+        if self.spent + loss > _CREDIT + _SHARE * self.total:
             return False
         self.spent += max(loss, 0.0)
         return True
@@ -182,10 +178,9 @@ class Controller(Policy):
                     rate * (row + drafts[2] - drafts[1])
                 )
             for i, rates in enumerate(cheap):
-                length, value = self._spliced(sequence, rates, gains[source], rows, drafts)
+                length, n_cheap, value = self._spliced(sequence, rates, gains[source], rows, drafts)
                 if length and value - once > best:
-                    plan = DraftPlan(i, len(rates), source, length)
-                    best = value - once
+                    plan, best = DraftPlan(i, n_cheap, source, length), value - once
         return plan, best
 
     def _spliced(
@@ -195,21 +190,21 @@ class Controller(Policy):
         gains: Sequence[float],
         rows: Sequence[float],
         drafts: Sequence[float],
-    ) -> tuple[int, float]:
-        """How much of a network's draft to put before the tail of an n-gram draft: a token or two
-        may be enough to know whether the n-gram is right."""
-        n_best, best, reach, own = 0, 0.0, 1.0, 0.0
+    ) -> tuple[int, int, float]:
+        """How much of a network's draft to put before the tail of an n-gram draft, and where that
+        ends: a token or two may be enough to know whether the n-gram is right."""
+        n_best, n_all, best, reach, own = 0, 0, 0.0, 1.0, 0.0
         for n in range(1, min(len(cheap), len(gains), _LONGEST_CHECK + 1)):
             own += gains[n - 1]
             reach *= cheap[n - 1]
             # The tail is verified only if both agree: so often its rows count.
             tail = [reach * gain for gain in gains_of(cheap[n:])]
-            _, beyond = best_length(tail, rows[n:], (), self.rate)
+            length, beyond = best_length(tail, rows[n:], (), self.rate)
             ms = rows[n] - rows[0] + drafts[n]
             value = own + sequence.agreement * beyond - self.rate * ms
             if value > best:
-                n_best, best = n, value
-        return n_best, best
+                n_best, n_all, best = n, n + length, value
+        return n_best, n_all, best
 
     def _candidate(
         self,
@@ -275,12 +270,12 @@ class Controller(Policy):
         ) / _INVESTED_FOR  # fmt: skip
         value = best.tokens - rate * best.ms
         promised = other.tokens - rate * (other.ms + once)
-        if other.lengths == best.lengths or promised < value + _WORTH_A_TRY * n:
+        if other.lengths == best.lengths or promised <= value:
             return best
         n_rows = n + sum(other.lengths)
         ms = other.ms + min(steps[n_rows], _LIKELY * least[n_rows]) - rows[n_rows]
         loss = ((value - other.tokens) / rate + ms + once) * n / steps[n]
-        return other if self.budget.spend(loss, n=n) else best
+        return other if self.budget.spend(loss) else best
 
     def _probe(
         self,
@@ -306,9 +301,8 @@ class Controller(Policy):
             row = max(row - costs.steps[n_rows], costs.row(n) if n > 1 else 0.0)
             gain = sequence.track(offer.source).places(1)[0]
             ms = row + costs.drafts(offer.source, n)[1] / n + once
-            scale = n / costs.steps[n]
-            loss = scale * (ms + (value - gain) / self.rate)
-            if self.budget.spend(loss, scale * once, n):
+            loss = (ms + (value - gain) / self.rate) * n / costs.steps[n]
+            if self.budget.spend(loss):
                 backoff.loss = max(loss, 0.0)
                 plan.network, plan.n_network, plan.stop_below = offer.source, 1, 0.0
                 plan.is_probe = plan.is_trial = True
@@ -334,51 +328,6 @@ class Controller(Policy):
 
     # after drafting
 
-    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
-        lengths = [len(draft.tokens) for draft in drafts]
-        known: list[list[float]] = []
-        for request, plan, draft in zip(decided.requests, decided.plans, drafts, strict=True):
-            sequence = self._sequences[request.sequence]
-            is_open = bool(plan.network) and not plan.is_probe
-            known.append(self._token_rates(request, sequence, plan, draft) if is_open else [])
-        if not any(known):
-            return lengths
-        # What cannot be cut counts as certain.
-        candidates = [
-            Candidate(gains_of(rates or [1.0] * n)) for rates, n in zip(known, lengths, strict=True)
-        ]
-        found, _ = allocate(candidates, self.costs.steps, self.costs.drafts, self.rate)
-        for i, (request, plan, rates) in enumerate(
-            zip(decided.requests, decided.plans, known, strict=True)
-        ):
-            n = found.lengths[i]
-            if rates and n < len(rates):
-                lengths[i] = n
-                if n:
-                    decided.cut_rates[request.sequence] = rates[n]
-                else:
-                    self._sequences[request.sequence].track(plan.network).impute(0, rates[0])
-        return lengths
-
-    def _token_rates(
-        self, request: PlanRequest, sequence: SequenceStats, plan: DraftPlan, draft: Draft
-    ) -> list[float]:
-        """Chance of each token, given the ones before it; empty: nothing new is known of them."""
-        n, track = len(draft.tokens), sequence.track(plan.network)
-        n_network = draft.sources.count(plan.network)
-        if plan.cheap == NOTHING:
-            if not draft.chances or not track.may_cut():
-                return []
-            return track.of_tokens(draft.chances, n)
-        if n_network:
-            sequence.agreement += _AGREEMENT * ((n > n_network) - sequence.agreement)
-        if n == n_network:
-            return []
-        other = request.cheap[plan.cheap]
-        cheap = sequence.cheap_track(other).of_tokens(other.chances, n)
-        own = track.of_tokens(draft.chances[:n_network], n_network)
-        return [max(a, b) for a, b in zip(own, cheap, strict=False)] + cheap[n_network:]
-
     def observe_draft(
         self, decided: Round, source: str, n_tokens: int, n_sequences: int, ms: float,
         n_pending: int = 0,
@@ -402,9 +351,7 @@ class Controller(Policy):
         if not plan.network:
             return
         if draft.tokens and draft.sources[0] == plan.network:
-            n = draft.sources.count(plan.network)
-            cut_rate = decided.cut_rates.get(sequence, 0.0) if n == len(draft.tokens) else 0.0
-            stats.observe(plan, draft, n, n_accepted, cut_rate)
+            stats.observe(plan, draft, n_accepted)
         elif not draft.tokens and plan.stop_below:
             track = stats.track(plan.network)
             track.impute(0, track.of_chance(0.5 * plan.stop_below))

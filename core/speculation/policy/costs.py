@@ -184,9 +184,7 @@ class DraftLine:
         """ms of 0 … `n_max` tokens; `assumed`: of one token, while little is known."""
         if self._fit is None:
             points = [(n, cell.level(), len(cell.samples)) for n, cell in self.cells.items()]
-            start, each = _least_squares(points, assumed)
-            calm = [p for p in points if p[1] < _OUTLIER * (start + each * p[0])]
-            self._fit = _least_squares(calm or points, assumed)
+            self._fit = _least_squares(points, assumed)
         start, each = self._fit
         return [0.0, *(start + each * n for n in range(1, n_max + 1))]
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..rounds import DraftPlan, PlanRequest, Policy, Round
-
-if TYPE_CHECKING:
-    from ..interface import Draft
 
 
 class FixedPolicy(Policy):
@@ -16,9 +12,6 @@ class FixedPolicy(Policy):
 
     def plan(self, requests: Sequence[PlanRequest]) -> Round:
         return Round(requests, [longest_plan(request) for request in requests])
-
-    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
-        return [len(draft.tokens) for draft in drafts]
 
 
 def longest_plan(request: PlanRequest) -> DraftPlan:

@@ -17,6 +17,7 @@ _LATEST: Final = 200  # rounds between two probes
 _AFFORDABLE: Final = 0.004  # plain steps per round that repeated probes of a source may cost
 _FIRST_REACH: Final = 2  # tokens of a network's first drafts; twice as many when all were accepted
 _AFTER_HIT: Final = "+"  # behind a source's name: an n-gram draft after one that was right
+_AGREEMENT: Final = 0.15  # the weight of one draft in `agreement`
 _WRITTEN: Final = 80  # tokens that a round can add, and some
 
 
@@ -86,16 +87,14 @@ class SequenceStats:
             found = self.backoffs[source] = Backoff(self.n_rounds, wait)
         return found
 
-    def observe(
-        self, plan: DraftPlan, draft: Draft, n: int, n_accepted: int, cut_rate: float
-    ) -> None:
-        """Of the first `n` tokens of a draft, made by the plan's network, some were accepted.
-        `cut_rate`: the chance of the first token that was cut off, 0 if none was."""
+    def observe(self, plan: DraftPlan, draft: Draft, n_accepted: int) -> None:
+        """Some tokens of a draft were accepted that begins with those of the plan's network."""
         source, track = plan.network, self.track(plan.network)
+        n = draft.sources.count(source)
         n_right = min(n, n_accepted)
         track.observe(n_right, n_right < n, draft.chances)
-        if n_right == n and cut_rate:
-            track.impute(n, cut_rate)
+        if plan.n_cheap:
+            self.agreement += _AGREEMENT * ((len(draft.tokens) > n) - self.agreement)
         if n_right >= self.reach_of(source):
             self._reach[source] = 2 * self.reach_of(source)
         if plan.is_probe and source in self.backoffs:

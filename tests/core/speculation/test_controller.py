@@ -217,7 +217,6 @@ def test_limits_of_an_ask_are_kept() -> None:
                 assert plan.n_network <= min(4, room)
                 assert plan.n_cheap <= room
                 assert bool(plan.network) == bool(plan.n_network)
-            controller.cut(decided, [Draft() for _ in asks])
     controller.end(0)
     controller.end(0)  # unknown by then
 
@@ -245,7 +244,6 @@ def test_a_fixed_policy_has_no_opinion() -> None:
     decided = policy.plan(asks)
     found = [(p.cheap, p.n_cheap, p.network, p.n_network) for p in decided.plans]
     assert found == [(1, 2, "mtp", 2), (-1, 0, "mtp", 5), (0, 3, "", 0), (-1, 0, "", 0)]
-    assert policy.cut(decided, [cheap, Draft()]) == [3, 0]
     policy.settle(decided, 0, cheap, 1)
     policy.end(0)
     policy.close()
@@ -286,7 +284,6 @@ def test_a_plain_step_that_was_disturbed_when_it_was_measured(n_texts: int) -> N
         if n_rows > n_texts:
             n = sum(length > 0 for length in lengths)
             controller.observe_draft(decided, "mtp", max(lengths), n, 0.1)
-        controller.cut(decided, drafts)
         plain = 14.0 if n_round < 60 else 10.0
         ms = plain if n_rows == n_texts else 14.6
         controller.observe_step(decided, n_rows, 50 * n_texts, ms)

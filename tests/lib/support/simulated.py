@@ -193,8 +193,6 @@ class Simulation:
             for plan, request in zip(decided.plans, requests, strict=True)
         ]
         ms = self._draft_time(policy, decided, drafts, pending)
-        lengths = policy.cut(decided, drafts)
-        drafts = [draft.shortened(n) for draft, n in zip(drafts, lengths, strict=True)]
         n_rows = len(at) + sum(len(draft.tokens) for draft in drafts)
         step = self.machine.step_ms(n_rows, sum(at))
         policy.observe_step(decided, n_rows, sum(at), self._disturbed(step))
@@ -257,9 +255,6 @@ class FixedLengths(Policy):
             else:
                 plans.append(DraftPlan())
         return Round(requests, plans)
-
-    def cut(self, decided: Round, drafts: Sequence[Draft]) -> Sequence[int]:
-        return [len(draft.tokens) for draft in drafts]
 
 
 def best_fixed(
