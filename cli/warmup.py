@@ -41,7 +41,7 @@ class Compiling(Output):
 def clear(wanted: bool) -> None:
     if not wanted:
         return
-    from ..core.backend.kept import remove_kept
+    from ..core.backend.disk_caches import remove_kept
 
     output = Output()
     for each in remove_kept():
@@ -112,6 +112,6 @@ def _repack_folder() -> Path:
 
 
 def kernel_folder() -> Path:
-    from ..core.backend.cpu.compile import cache_folder
+    from ..core.backend.cpu.machine_code import cache_folder
 
     return cache_folder()

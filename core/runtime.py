@@ -17,7 +17,7 @@ import numpy as np
 from .backend import create_backend
 from .backend.interface import Backend
 from .backend.layers import Floats, KvTypes, StateShape
-from .backend.step import Piece, build_step
+from .backend.step import StepPart, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver, Sequence
@@ -294,7 +294,7 @@ class Runtime:
         for first in range(0, len(token_ids), n_rows):
             tokens = token_ids[first : first + n_rows]
             # After the first piece one accepted row is pending.
-            piece = Piece(
+            piece = StepPart(
                 tokens, first, pages, n_pending_accepted=int(first > 0), n_out=len(tokens)
             )
             rows.append(run(build_step([piece])).logits.copy())

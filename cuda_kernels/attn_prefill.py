@@ -17,7 +17,7 @@ MOST_SLOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class PrefillVariant:
     """A kernel for 16 rows per warp. All leave the same bits."""
 
     kv: KvHeads  # of one head
@@ -47,11 +47,11 @@ class Variant:
 
 
 @cache
-def best_variant(kv: KvHeads, shared_of_a_block: int) -> Variant:
+def best_variant(kv: KvHeads, shared_of_a_block: int) -> PrefillVariant:
     """Most rows for each cell that is copied, then most under way."""
     for warps in (8, 4):
         for slots in range(MOST_SLOTS, 1, -1):
-            found = Variant(kv, warps, slots)
+            found = PrefillVariant(kv, warps, slots)
             if found.dynamic_shared + WHERE_BYTES <= shared_of_a_block:
                 return found
     raise too_few(shared_of_a_block)
@@ -79,7 +79,7 @@ def attn_prefill(
     rows: PrefillRows,
     *,
     sinks: Array | None = None,
-    variant: Variant | None = None,
+    variant: PrefillVariant | None = None,
 ) -> None:
     """Of each row all that it sees, to `rows.out`. `sinks`: float32 (heads,)."""
     rows.check(heads, step.n_rows)

@@ -21,7 +21,7 @@ WIDTHS = ((1, 1), (1, 2), (1, 3), (1, 4), (2, 3), (2, 4))  # teams of warps, til
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class VerifyVariant:
     """A kernel for 8 * teams * tiles columns: rows times the heads that share keys and values.
 
     Variants of a layer differ in speed alone: a column has the same bits in all of them.
@@ -105,9 +105,9 @@ def _tile_bytes(dim: int, is_int8: bool) -> int:
 @cache
 def best_variant(
     kv: KvHeads, n_columns: int, shared_of_a_block: int = SHARED_OF_A_BLOCK
-) -> Variant:
+) -> VerifyVariant:
     """The one that reads the cache least often, then the smallest."""
-    possible = (Variant(kv, teams, tiles) for teams, tiles in WIDTHS)
+    possible = (VerifyVariant(kv, teams, tiles) for teams, tiles in WIDTHS)
     fitting = [v for v in possible if v.has_registers and v.shared <= shared_of_a_block]
     if not fitting:
         raise too_few(shared_of_a_block)
@@ -115,7 +115,7 @@ def best_variant(
     return _with_slots(chosen, shared_of_a_block)
 
 
-def _with_slots(variant: Variant, shared_of_a_block: int) -> Variant:
+def _with_slots(variant: VerifyVariant, shared_of_a_block: int) -> VerifyVariant:
     """As much under way as there is room for: in two blocks on a processor, or else in one."""
     more = [replace(variant, slots=slots) for slots in range(variant.slots, MOST_SLOTS + 1)]
     of_two = (shared_of_a_block + RESERVED) // 2 - RESERVED
@@ -144,7 +144,7 @@ def attn_verify(
     queries: Array,
     parts: Parts,
     *,
-    variant: Variant | None = None,
+    variant: VerifyVariant | None = None,
 ) -> None:
     """`max_rows`: of one sequence. `parts.n_splits` says how long a context may be.
 

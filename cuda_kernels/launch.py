@@ -23,7 +23,7 @@ FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for 
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedKernel:
     function: int
     shape: Shape
 
@@ -47,7 +47,7 @@ class DeviceLauncher(Launcher):
         self._driver = CudaDriver(index) if driver is None else driver
         self._compiler = compiler or Compiler(CubinCache(default_folder()))
         self._modules: dict[Source, tuple[Any, dict[str, Shape]]] = {}
-        self._loaded: dict[Kernel, Loaded] = {}
+        self._loaded: dict[Kernel, LoadedKernel] = {}
         self.n_processors = self._driver.n_processors
         self.shared_of_a_block = self._driver.shared_of_a_block
         self.can_start_early = self._driver.architecture >= FIRST_EARLY
@@ -82,7 +82,7 @@ class DeviceLauncher(Launcher):
         self._driver.start(loaded.function, grid, block, shared, packed.address, early=early)
         self._follows_a_kernel = True
 
-    def _load(self, kernel: Kernel) -> Loaded:
+    def _load(self, kernel: Kernel) -> LoadedKernel:
         module, found = self._modules[kernel.source]
         if kernel.name not in found:
             raise ValueError(f"{kernel.source.label} has no kernel {kernel.name}")
@@ -95,7 +95,7 @@ class DeviceLauncher(Launcher):
         function = self._driver.function(module, kernel.name)
         if kernel.dynamic_shared > FREELY_SHARED:
             self._driver.allow_shared(function, kernel.dynamic_shared)
-        return Loaded(function, found[kernel.name])
+        return LoadedKernel(function, found[kernel.name])
 
 
 class Packed:

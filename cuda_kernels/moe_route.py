@@ -43,7 +43,7 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ExpertChoice:
     """How experts are chosen; the fields of `core.backend.layers.Moe`."""
 
     n_used: int
@@ -121,7 +121,7 @@ def max_bundles(n_rows: int, n_expert: int, n_used: int, bundle: int) -> int:
 
 
 def routes_shapes(
-    n_rows: int, n_expert: int, choice: Choice, bundle: int = 4
+    n_rows: int, n_expert: int, choice: ExpertChoice, bundle: int = 4
 ) -> dict[str, tuple[int, ...]]:
     """Of the arrays of `Routes`."""
     per_row = choice.n_used + choice.has_shared
@@ -143,7 +143,7 @@ def moe_route(
     launcher: Launcher,
     x: PackedRows | Array,
     router: Router,
-    choice: Choice,
+    choice: ExpertChoice,
     routes: Routes,
     *,
     n_live: Array | None = None,
@@ -183,7 +183,7 @@ def _input(x: PackedRows | Array, n_rows: int, n_k: int) -> list[Argument]:
     return [x, n_k]
 
 
-def _check(router: Router, choice: Choice, routes: Routes, n_k: int) -> None:
+def _check(router: Router, choice: ExpertChoice, routes: Routes, n_k: int) -> None:
     n_expert = int(router.weights.shape[0])
     if n_expert > MAX_EXPERTS or not 1 <= choice.n_used <= min(MAX_USED, n_expert):
         raise ValueError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from ...core.backend.cpu.compile import Writer
 from ...core.backend.cpu.emit import Emitter, Value
 from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
+from ...core.backend.cpu.machine_code import Writer
 from ...core.gguf.quants import find_format
 from .scale_search import (
     Codebook,

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.backend.cpu.compile import Kernels, Writer
 from ...core.backend.cpu.emit import F32, I16, I32, LANES, Emitter, Value, vector
 from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
+from ...core.backend.cpu.machine_code import Kernels, Writer
 from ...core.backend.cpu.simd import SETS, Simd
 from ...core.gguf.quants import BlockFormat
 from .block_writers import WRITERS

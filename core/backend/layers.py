@@ -48,7 +48,7 @@ class RopePairs(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class RotaryPositions:
     """Rotary positions over the first 2 * len(frequencies) elements of a head."""
 
     pairs: RopePairs
@@ -69,7 +69,7 @@ class Attention:
     key_dim: int
     value_dim: int
     scale: float
-    rope: Rope | None
+    rope: RotaryPositions | None
     q_norm: Norm | None = None
     k_norm: Norm | None = None
     gated: bool = False
@@ -137,7 +137,7 @@ class DeltaRule:
     norm: Norm
 
 
-class Activation(Enum):
+class GateActivation(Enum):
     SILU = "silu"
     GELU = "gelu"  # tanh form
 
@@ -169,7 +169,7 @@ class Moe:
     normalise: bool  # chosen probabilities are divided by their sum
     scale: float = 1.0
     probs_bias: Vector | None = None  # added for the choice only
-    activation: Activation = Activation.SILU
+    activation: GateActivation = GateActivation.SILU
     shared: SharedExpert | None = None
 
 

@@ -69,7 +69,7 @@ def pending_accepted_after(replay: int, n_rows: int, n_valid: int, window: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StepPart:
     """The part of a step that belongs to one sequence."""
 
     tokens: Sequence[int]
@@ -125,7 +125,7 @@ class StepArrays:
         return made
 
 
-def build_step(pieces: Sequence[Piece], hidden: NDArray[np.float32] | None = None) -> Step:
+def build_step(pieces: Sequence[StepPart], hidden: NDArray[np.float32] | None = None) -> Step:
     """Lay the pieces of several sequences side by side."""
     lengths = [len(piece.tokens) for piece in pieces]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

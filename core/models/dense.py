@@ -9,7 +9,7 @@ from .self_attention import SelfAttention
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Rows, State
-    from ..backend.layers import Rope
+    from ..backend.layers import RotaryPositions
     from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
@@ -22,7 +22,7 @@ class PreNormBlock:
         hparams: Hparams,
         weights: Weights,
         layout: Layout,
-        rope: Rope,
+        rope: RotaryPositions,
         *,
         head_norms: bool = False,
         needs_bias: bool = False,

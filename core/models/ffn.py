@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.layers import Activation, Gating, Moe, SharedExpert
+from ..backend.layers import GateActivation, Gating, Moe, SharedExpert
 
 if TYPE_CHECKING:
     from ..backend.interface import Ops, Packed, Rows
@@ -26,7 +26,7 @@ class DenseFfn:
         self.ffn_down = weights.matrix(width, {"ffn_down": hparams.n_embd})
 
     def __call__(self, ops: Ops, a: Packed, x: Rows) -> Rows:
-        inner = ops.gated_ffn(a, self.ffn_gate_up, Activation.SILU)
+        inner = ops.gated_ffn(a, self.ffn_gate_up, GateActivation.SILU)
         return ops.matmul(inner, self.ffn_down, add_to=x)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ..backend.layers import HeadOrder, Rope, RopePairs
+from ..backend.layers import HeadOrder, RopePairs, RotaryPositions
 from .delta_net import DeltaNet
 from .ffn import build_ffn
 from .model import BlockBuilder, Model
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 class HybridBlock:
     def __init__(
-        self, hparams: Hparams, weights: Weights, layout: Layout, rope: Rope, order: HeadOrder
+        self,
+        hparams: Hparams,
+        weights: Weights,
+        layout: Layout,
+        rope: RotaryPositions,
+        order: HeadOrder,
     ) -> None:
         h = hparams
         self.attn_norm = weights.norm("attn_norm", h.n_embd, h.eps)

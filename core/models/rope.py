@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.layers import Rope, RopePairs
+from ..backend.layers import RopePairs, RotaryPositions
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .model_weights import Weights
 
 
-def build_rope(weights: Weights, key_dim: int, pairs: RopePairs) -> Rope:
+def build_rope(weights: Weights, key_dim: int, pairs: RopePairs) -> RotaryPositions:
     """`weights` is the root scope: the optional factors are one tensor of the whole file."""
     meta = weights.file.metadata
     n_rot = meta.int("rope.dimension_count", key_dim, low=2, high=key_dim)
@@ -42,7 +42,9 @@ def _stored_factors(weights: Weights, n: int) -> NDArray[np.float64]:
     return factors
 
 
-def _scale(file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], base: float) -> Rope:
+def _scale(
+    file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], base: float
+) -> RotaryPositions:
     meta = file.metadata
     kind = meta.str("rope.scaling.type", "linear")
     # Files of before 2024 carry rope.scale_linear.
@@ -50,9 +52,9 @@ def _scale(file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], b
         "rope.scaling.factor", meta.float("rope.scale_linear", 1.0, low=1e-6), low=1e-6, high=1e6
     )
     if kind == "none":
-        return Rope(pairs, frequencies)
+        return RotaryPositions(pairs, frequencies)
     if kind == "linear":
-        return Rope(pairs, frequencies / factor)
+        return RotaryPositions(pairs, frequencies / factor)
     if kind != "yarn":
         raise ModelError(
             f"{file.label}: {meta.full_key('rope.scaling.type')} is {kind[:60]!r}, expected none, "
@@ -65,7 +67,7 @@ def _scale(file: GgufFile, pairs: RopePairs, frequencies: NDArray[np.float64], b
         )
     magnitude = meta.float("rope.scaling.attn_factor", 1.0, low=0.0, high=1e3)
     mixed = _yarn(meta, frequencies, factor, base)
-    return Rope(pairs, mixed, magnitude * (1 + 0.1 * math.log(max(factor, 1.0))))
+    return RotaryPositions(pairs, mixed, magnitude * (1 + 0.1 * math.log(max(factor, 1.0))))
 
 
 def _yarn(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.layers import Attention, KvShape, Rope
+from ..backend.layers import Attention, KvShape, RotaryPositions
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class SelfAttention:
         hparams: Hparams,
         weights: Weights,
         layout: Layout,
-        rope: Rope,
+        rope: RotaryPositions,
         *,
         head_norms: bool = False,
         needs_bias: bool = False,

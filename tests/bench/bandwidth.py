@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import I64, Emitter, vector
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.memory import aligned
 from nextn.core.backend.cpu.team import Program, Team
 

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import I64, Emitter
-from nextn.core.backend.cpu.kernels.moe import ExpertWords
+from nextn.core.backend.cpu.kernels.moe_kernel import ExpertWords
 from nextn.core.backend.cpu.kernels.product import ProductWords
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.team import Program, Team
 
 from .setup import Stepper

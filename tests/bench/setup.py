@@ -13,10 +13,10 @@ from support import llama_quantize, random_file, random_shapes
 from support.random_file import Sizes, write_random
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.cpu.compile import Kernels
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.team import Team
 from nextn.core.backend.interface import HostOutput
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.state.sizes import PAGE_LEN
@@ -79,13 +79,13 @@ class Stepper:
         self.tokens: list[int] = rng.integers(0, self.model.hparams.n_vocab, max_rows).tolist()
 
     def prompt(self, n_rows: int) -> Step:
-        return build_step([Piece(self.tokens[:n_rows], 0, self.pages)])
+        return build_step([StepPart(self.tokens[:n_rows], 0, self.pages)])
 
     def step(self, n_rows: int, past: int) -> Step:
         """As verifying has it: every row's logits, and all rows of a step before it held."""
         tokens, replay = self.tokens[:n_rows], min(n_rows, WINDOW)
         return build_step(
-            [Piece(tokens, past, self.pages, n_pending_accepted=replay, n_out=n_rows)]
+            [StepPart(tokens, past, self.pages, n_pending_accepted=replay, n_out=n_rows)]
         )
 
     def ms(self, step: Step) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
-from nextn.core.backend.step import Piece, build_step, pending_accepted_after
+from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.core.state.sizes import PAGE_LEN
 
 from .figures import Figure, spread
@@ -112,7 +112,7 @@ def chain_ms(stepper: Stepper, n_rows: int, n_valid: int) -> float:
     """Of one step. Some steps store the state and some do not: as many as repeat are taken."""
     replay, times = n_valid, []
     for _ in range(CYCLES * WINDOW):
-        piece = Piece(
+        piece = StepPart(
             stepper.tokens[:n_rows], PAST, stepper.pages, n_pending_accepted=replay, n_out=n_rows
         )
         times.append(stepper.ms(build_step([piece])))

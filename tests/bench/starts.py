@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.cpu.team import Program, Team
 

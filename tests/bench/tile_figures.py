@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import Emitter
 from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
-from nextn.core.backend.cpu.formats.base import ROWS, Record, TileFormat
 from nextn.core.backend.cpu.formats.floats import _Floats
+from nextn.core.backend.cpu.formats.tile_format import ROWS, CpuTileFormat, Record
 from nextn.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.memory import aligned
 from nextn.core.backend.cpu.simd import SETS
 
 N_IN = 1024  # elements of a row: as wide as a small model
 WEIGHT_BYTES = 256 << 10  # a quarter of the second-level cache of most CPUs
 SECONDS, ROUNDS = 0.002, 15  # of one measurement, and how many there are of each kernel
-ALL_FORMATS: dict[str, TileFormat] = {**FORMATS, EXPANDED.name: EXPANDED}
+ALL_FORMATS: dict[str, CpuTileFormat] = {**FORMATS, EXPANDED.name: EXPANDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Figure:
 class Case:
     """One kernel with what it works on; `work(n)` goes n times through all tiles."""
 
-    form: TileFormat
+    form: CpuTileFormat
     set_name: str
     rows: int
     n_tiles: int
@@ -69,7 +69,7 @@ def write_loop(e: Emitter) -> None:
     e.finish()
 
 
-def build(kernels: Kernels, form: TileFormat, rows: int) -> Case:
+def build(kernels: Kernels, form: CpuTileFormat, rows: int) -> Case:
     name = f"tile_{form.name}_{rows}"
     write: Any = (
         partial(write_float_tile, form=form, m=rows)

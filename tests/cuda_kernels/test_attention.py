@@ -25,7 +25,7 @@ from support.sass import Code, functions, loops
 
 from nextn.core.backend.layers import RopePairs
 from nextn.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
-from nextn.cuda_kernels.attn_verify import KERNELS, Variant, best_variant, kernels_of
+from nextn.cuda_kernels.attn_verify import KERNELS, VerifyVariant, best_variant, kernels_of
 from nextn.cuda_kernels.compile import Compiler
 from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 
@@ -128,7 +128,7 @@ def test_a_row_has_the_same_bits_whatever_runs_with_it(machine: Machine, layer: 
         "without the other sequence": run(machine, case.only(0, slice(0, 12))),
         "for a longer context": run(machine, case, context=1000),
         "in smaller blocks": run(
-            machine, case, variant=Variant(layer.heads.kv.of_one_head, 1, 2, 3)
+            machine, case, variant=VerifyVariant(layer.heads.kv.of_one_head, 1, 2, 3)
         ),
         "behind the other sequence": run(machine, turned(case)),
     }
@@ -198,7 +198,7 @@ def queries_of(words: Numpy, for_int8_keys: bool) -> Numpy:
 def reference_queries(case: Case) -> Numpy:
     import torch
 
-    from nextn.core.backend.reference.attention import apply_rope
+    from nextn.core.backend.reference.paged_attention import apply_rope
 
     layer, n = case.layer, case.n_rows[0]
     q = torch.from_numpy(case.qkv[0][:, : layer.heads.q_width]).double()

@@ -15,7 +15,7 @@ from support.attention_case import Cache, Case, Layer, Numpy, preparation, rando
 
 from nextn.core.backend.layers import RopePairs
 from nextn.cuda_kernels.attention import AttentionStep
-from nextn.cuda_kernels.attn_prefill import PrefillRows, Variant, attn_prefill, best_variant
+from nextn.cuda_kernels.attn_prefill import PrefillRows, PrefillVariant, attn_prefill, best_variant
 from nextn.cuda_kernels.attn_prep import attn_prep
 from nextn.cuda_kernels.compile import Compiler
 from nextn.cuda_kernels.kv_pages import KvHeads, KvPages
@@ -41,7 +41,7 @@ CASES = {
 }  # fmt: skip
 
 
-def run(machine: Machine, case: Case, variant: Variant | None = None) -> tuple[Numpy, Cache]:
+def run(machine: Machine, case: Case, variant: PrefillVariant | None = None) -> tuple[Numpy, Cache]:
     """bfloat16 rows, as words; and the cells afterwards."""
     layer, heads, launcher = case.layer, case.layer.heads, machine.launcher
     step = case.step(spare_pages=1)
@@ -82,7 +82,7 @@ def test_cuts_company_and_variants_change_no_bit(machine: Machine, layer: Layer)
     case = random_case(layer, [64, 0], [70, 17])
     whole, after = run(machine, case)
     kv = layer.heads.kv.of_one_head
-    for variant in (Variant(kv, 4, 2), Variant(kv, 8, 3), Variant(kv, 2, 4)):
+    for variant in (PrefillVariant(kv, 4, 2), PrefillVariant(kv, 8, 3), PrefillVariant(kv, 2, 4)):
         assert np.array_equal(run(machine, case, variant)[0], whole)
     for first, end in pairwise([0, 7, 64, 65, 70]):
         cut, _ = run(machine, case.only(0, slice(first, end), after))

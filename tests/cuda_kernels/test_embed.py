@@ -25,7 +25,7 @@ from support.packed_rows import (
 )
 
 from nextn.core.backend.layers import Norm
-from nextn.core.backend.reference.attention import rms_norm
+from nextn.core.backend.reference.paged_attention import rms_norm
 from nextn.core.gguf.quants import find_format
 from nextn.cuda_kernels.embed import (
     GgufTable,

@@ -8,19 +8,19 @@ import torch
 from shim.machine import Machine
 from support.packed_rows import empty_packed, unpack
 
-from nextn.core.backend.layers import Activation
-from nextn.core.backend.reference.moe import gated
+from nextn.core.backend.layers import GateActivation
+from nextn.core.backend.reference.mixture import gated
 from nextn.cuda_kernels.gate_rows import gate_rows
 from nextn.cuda_kernels.packed import PackedRows
 from nextn.cuda_kernels.qmm import Activation as Kind
 
-KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
+KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
 
 
-@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("activation", list(GateActivation))
 @pytest.mark.parametrize(("n_rows", "width"), [(1, 256), (3, 96), (2, 2300)])
 def test_equals_the_reference(
-    machine: Machine, activation: Activation, n_rows: int, width: int
+    machine: Machine, activation: GateActivation, n_rows: int, width: int
 ) -> None:
     rows = np.random.default_rng(width).standard_normal((n_rows, 2 * width), np.float32)
     out = empty_packed(n_rows, width)

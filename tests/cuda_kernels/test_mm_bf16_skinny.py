@@ -14,7 +14,7 @@ from shim.machine import HostMachine, Machine
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
 
-from nextn.core.backend.layers import Activation, Floats, MatrixPart
+from nextn.core.backend.layers import Floats, GateActivation, MatrixPart
 from nextn.core.backend.reference.backend import ReferenceBackend
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -36,8 +36,8 @@ FORMS = [*product(Plain, ("packed",)), (Plain.BF16, "rows"), (Plain.F32, "rows")
 ERRORS = {"packed": 1e-6, "rows": 8e-6}
 SHAPES = [(1, 48, 256), (3, 50, 520), (4, 33, 1024), (7, 70, 72), (16, 40, 776), (19, 16, 264)]
 ACTIVATIONS = {
-    Activation.SILU: qmm.Activation.SILU,
-    Activation.GELU: qmm.Activation.GELU,
+    GateActivation.SILU: qmm.Activation.SILU,
+    GateActivation.GELU: qmm.Activation.GELU,
 }
 
 
@@ -155,7 +155,7 @@ def test_float_rows_meet_float_weights_as_unpacked_rows_do(machine: Machine) -> 
     assert np.array_equal(run(machine, x, w), run(machine, unpack(x).astype(np.float32), w))
 
 
-def gate(machine: Machine, x: Floats, w: PlainMatrix, activation: Activation) -> PackedRows:
+def gate(machine: Machine, x: Floats, w: PlainMatrix, activation: GateActivation) -> PackedRows:
     inner, n_rows = int(w.weights.shape[0]) // 2, len(x)
     made, given = put_rows(machine, empty_packed(n_rows, inner)), put_rows(machine, pack(x))
     assert isinstance(made, PackedRows)
@@ -172,11 +172,11 @@ if sanitizer.is_wanted():
     GATED_SHAPES = GATED_SHAPES[:2]
 
 
-@pytest.mark.parametrize("activation", Activation)
+@pytest.mark.parametrize("activation", GateActivation)
 @pytest.mark.parametrize("shape", GATED_SHAPES, ids=str)
 @pytest.mark.parametrize("kind", Plain)
 def test_gated_columns_equal_the_reference(
-    machine: Machine, kind: Plain, shape: tuple[int, int, int], activation: Activation
+    machine: Machine, kind: Plain, shape: tuple[int, int, int], activation: GateActivation
 ) -> None:
     n_rows, inner, n_k = shape
     weights, tensor = stored(kind, 2 * inner, n_k)
@@ -196,9 +196,9 @@ def test_gated_columns_equal_the_reference(
 def test_gated_rows_have_their_bits_in_any_company(machine: Machine, kind: Plain) -> None:
     weights, _ = stored(kind, 2 * 288, 320)
     w, x = matrix(machine, weights, kind), normal(18, 320)
-    whole = gate(machine, x, w, Activation.SILU)
+    whole = gate(machine, x, w, GateActivation.SILU)
     for some in (slice(0, 1), slice(3, 9), slice(2, 18)):
-        found = gate(machine, x[some], w, Activation.SILU)
+        found = gate(machine, x[some], w, GateActivation.SILU)
         assert same_packed(found, rows_of(whole, some))
 
 

@@ -12,10 +12,10 @@ from shim.machine import Machine
 from support.packed_rows import pack, unpack
 
 from nextn.core.backend.layers import Floats, Gating, Moe
-from nextn.core.backend.reference.moe import route
+from nextn.core.backend.reference.mixture import route
 from nextn.cuda_kernels.moe_route import (
     RANK_BITS,
-    Choice,
+    ExpertChoice,
     Router,
     Routes,
     moe_route,
@@ -59,7 +59,7 @@ CASES = {
 class Problem:
     x: PackedRows | Floats
     router: Router
-    choice: Choice
+    choice: ExpertChoice
     bundle: int = 4
 
     @property
@@ -98,7 +98,7 @@ def make(case: Case, seed: int = 0) -> Problem:
         normal(case.width) * np.float32(case.width**-0.5) if case.shared == "gated" else None,
     )
     bias = normal(case.n_expert) * np.float32(0.2) if case.bias else None
-    choice = Choice(
+    choice = ExpertChoice(
         case.n_used, case.gating.value, case.normalise, case.scale, bias, bool(case.shared)
     )
     return Problem(pack(rows) if case.packed else rows, router, choice, case.bundle)

@@ -23,7 +23,7 @@ from support.packed_rows import (
 )
 
 from nextn.core.backend.layers import Norm
-from nextn.core.backend.reference.attention import rms_norm
+from nextn.core.backend.reference.paged_attention import rms_norm
 from nextn.cuda_kernels import norm_quant as module
 from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from nextn.cuda_kernels.packed import BLOCK, PackedRows

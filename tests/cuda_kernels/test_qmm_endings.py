@@ -20,10 +20,10 @@ from support.quantised import (
 )
 
 from nextn.core.backend.interface import MAXIMA_BLOCK
-from nextn.core.backend.layers import Activation as ReferenceActivation
+from nextn.core.backend.layers import GateActivation as ReferenceActivation
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.backend.reference.backend import ReferenceBackend
-from nextn.core.backend.reference.matrix import ReferenceMatrix
+from nextn.core.backend.reference.float_matrix import ReferenceMatrix
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 from nextn.cuda_kernels.packed import PackedRows

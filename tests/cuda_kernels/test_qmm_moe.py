@@ -13,7 +13,7 @@ from support.experts import Case, Layer, Made
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
 
-from nextn.core.backend.layers import Activation, Floats, Gating
+from nextn.core.backend.layers import Floats, GateActivation, Gating
 from nextn.cuda_kernels.compile import Cubin
 from nextn.cuda_kernels.kernel import Source
 from nextn.cuda_kernels.moe_route import RANK_BITS
@@ -31,12 +31,12 @@ CASES = {
     "gated shared expert": Case(n_expert=32, n_used=8, shared="gated"),
     "shared expert of another format": Case(shared="plain", shared_form="Q8_0"),
     "split twice": Case(n_processors=40, width=768, inner=512, shared="gated"),
-    "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=2.5, activation=Activation.GELU),
+    "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=2.5, activation=GateActivation.GELU),
     "softmax of the chosen": Case(
         gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, gate_up="Q8_0", down="Q8_0", inner=320
     ),
     "plain": Case(gate_up="BF16", down="BF16", inner=328, width=264, shared="gated"),
-    "plain, halves": Case(gate_up="F16", down="F16", inner=264, activation=Activation.GELU),
+    "plain, halves": Case(gate_up="F16", down="F16", inner=264, activation=GateActivation.GELU),
     "all experts, scaled, odd width": Case(
         n_expert=4, n_used=4, width=480, inner=96, gate_up="Q8_0", down="Q8_0", scaled=True
     ),

@@ -7,21 +7,21 @@ import pytest
 import torch
 from shim.machine import Machine
 
-from nextn.core.backend.layers import Activation
-from nextn.core.backend.reference.moe import gated
+from nextn.core.backend.layers import GateActivation
+from nextn.core.backend.reference.mixture import gated
 from nextn.cuda_kernels.qmm import Activation as Kind
 from nextn.cuda_kernels.wide_rows import add_bias, gate_halves
 
-KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
+KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
 UNTOUCHED = 0x4242
 
 
-@pytest.mark.parametrize("activation", list(Activation))
+@pytest.mark.parametrize("activation", list(GateActivation))
 @pytest.mark.parametrize(
     ("width", "wide", "column"), [(64, 64, 0), (1028, 2000, 16), (30, 61, 7), (8, 13, 4)]
 )
 def test_gates_and_ups_become_bfloat16(
-    machine: Machine, activation: Activation, width: int, wide: int, column: int
+    machine: Machine, activation: GateActivation, width: int, wide: int, column: int
 ) -> None:
     rows = np.random.default_rng(width).standard_normal((3, 2 * width), np.float32)
     out = machine.put(np.full((3, wide), UNTOUCHED, np.uint16))

@@ -21,21 +21,21 @@ from ..layers import (
 )
 from ..step import Ints
 from . import ops
-from .compile import Kernels
 from .draft_loop import NativeChain, record_chain
 from .formats import FORMATS
 from .inputs import Filler, StepInputs
-from .matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
+from .machine_code import Kernels
 from .memory import Arena, aligned
 from .picker import Picker, add_picks
 from .program import Recording
 from .recorded_ops import CpuOps
 from .repacked import RepackCache
-from .runner import Runner
+from .runner import CpuRunner
 from .simd import SETS, Simd
 from .state import CpuState, count_state_bytes
 from .team import Team
 from .threads import default_threads
+from .tile_matrix import CpuMatrix, Repacker, Store, TileMatrix, count_bytes, tile_bytes
 
 logger = logging.getLogger(__name__)
 PLAN: Any = None  # the step and state that a recording needs are known to the recording
@@ -124,7 +124,7 @@ class CpuBackend(Backend):
         Picker.add_to(recording)
         picked = add_picks(recording, output.logits, best, self.n_threads)
         program = recording.finish(self.kernels, self._report_compiling)
-        return Runner(self.team, self.kernels, program, recording, output, best, picked)
+        return CpuRunner(self.team, self.kernels, program, recording, output, best, picked)
 
     def compile_draft_loop(
         self,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .. import picking
 from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import MAXIMA_BLOCK, Output
-from .kernels.draft_loop import (
+from .kernels.draft_loop_kernel import (
     BEGIN,
     NO_CELL,
     AskWords,
@@ -26,13 +26,13 @@ from .memory import aligned
 from .ops import name_of
 from .picker import Picker
 from .program import FloatRows, Recording
-from .runner import Runner
+from .runner import CpuRunner
 from .team import Program, Team
 
 if TYPE_CHECKING:
     from ..step import Step
-    from .compile import Kernels
-    from .inputs import Source
+    from .inputs import InputSource
+    from .machine_code import Kernels
     from .state import CpuState
 
 _WORD: Final = ctypes.c_int64
@@ -150,10 +150,10 @@ class NativeChain:
         self._counts, self._unsure = made.counts.data, made.unsure.data
         self._words_view = made.words.data
         self._n_sequences = 0
-        self._latest: Source | None = None
+        self._latest: InputSource | None = None
         without_choosing = Program([tuple(entry) for entry in program.entries[:-1].tolist()])
         self._by_host = HostDraftLoop(
-            Runner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
+            CpuRunner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
             made.plan,
             int(self._words[ChainWords.WINDOW]),
         )

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
-from ..layers import Rope
+from ..layers import RotaryPositions
 from ..step import Step
-from .kernels.attention import StepWords
+from .kernels.attention_prep import StepWords
 from .kernels.fill import FILL, SourceWords, write_fill
 from .kernels.pack import RowSet
 from .kernels.tile import WIDTHS
 
 if TYPE_CHECKING:
-    from .compile import Kernels, Writer
+    from .machine_code import Kernels, Writer
 
 Words = NDArray[np.int64]
 _NAME: Final = "fill"
@@ -68,7 +68,7 @@ class RowCount:
 class RopeTable:
     """cos and sin of positions, as far as they were asked for: [cos …, sin …] in each row."""
 
-    def __init__(self, rope: Rope, n_positions: int) -> None:
+    def __init__(self, rope: RotaryPositions, n_positions: int) -> None:
         self.rope = rope
         self.rows = np.empty((n_positions, 2 * len(rope.frequencies)), np.float32)
         self.filled = 0
@@ -82,7 +82,7 @@ class RopeTable:
         self.filled = end
 
 
-class Source(NamedTuple):
+class InputSource(NamedTuple):
     step: Step
     words: Words  # `SourceWords`
     address: int  # of the words
@@ -105,7 +105,7 @@ class StepInputs:
         self._no_requests = np.zeros(max_sequences, np.int64)
         self.ropes: list[RopeTable] = []
         self._n_rope = 0  # positions that all rope tables know
-        self._steps: dict[int, Source] = {}
+        self._steps: dict[int, InputSource] = {}
         self.words = np.zeros(StepWords.COUNT, np.int64)
         self._held = starts, slots, past, replay, requests, pages, positions, sequence_of
         for word, array in {
@@ -130,7 +130,7 @@ class StepInputs:
         for n_rows in range(max_sequences + 1):  # what a draft may come to
             self._lay_out(n_rows)
 
-    def rope_table(self, rope: Rope, n_positions: int) -> RopeTable:
+    def rope_table(self, rope: RotaryPositions, n_positions: int) -> RopeTable:
         for table in self.ropes:
             if table.rope is rope:
                 return table
@@ -144,12 +144,12 @@ class StepInputs:
                 f"{self.max_sequences} were planned for"
             )
 
-    def look_at(self, step: Step) -> Source:
+    def look_at(self, step: Step) -> InputSource:
         """To be held while its words are used. Steps that come again are known."""
         known = self._steps.get(id(step))
         if known is None:
             words = self._words_of(step)
-            known = Source(step, words, words.ctypes.data)
+            known = InputSource(step, words, words.ctypes.data)
             if len(self._steps) >= MAX_STEPS:
                 self._steps.clear()
             self._steps[id(step)] = known  # with the step itself, so that no other gets its id
@@ -210,7 +210,7 @@ class Filler:
         self._held = kernels  # it owns the code
         self._function = _FUNCTION(kernels.addresses[_NAME])
         self._inputs = inputs
-        self._latest: Source | None = None
+        self._latest: InputSource | None = None
 
     def fill(self, step: Step) -> None:
         latest = self._latest

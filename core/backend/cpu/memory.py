@@ -98,7 +98,7 @@ def _advise(mapping: mmap.mmap, advice: str, start: int, length: int) -> bool:
     return True
 
 
-class Pool:
+class BufferPool:
     """Buffers by size. A buffer given back while recording is used again by later entries only."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Buffer:
 
     __slots__ = ("address", "data", "pool")
 
-    def __init__(self, pool: Pool, n_bytes: int) -> None:
+    def __init__(self, pool: BufferPool, n_bytes: int) -> None:
         self.pool = pool
         self.data = pool.take(n_bytes)
         self.address = self.data.ctypes.data

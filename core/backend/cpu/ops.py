@@ -9,17 +9,17 @@ import numpy as np
 
 from ...errors import ConfigError
 from ..interface import MAXIMA_BLOCK
-from ..layers import Activation, Attention, DeltaRule, Norm
+from ..layers import Attention, DeltaRule, GateActivation, Norm
 from .emit import LANES
-from .formats.base import Record
 from .formats.floats import _Floats
+from .formats.tile_format import Record
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
-from .kernels.attention import AttentionShape, write_append
-from .kernels.delta import write_delta
+from .kernels.attention_prep import AttentionShape, write_append
+from .kernels.delta_kernel import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product
 from .kernels.product import ProductWords, write_embed, write_product
-from .kernels.rows import (
+from .kernels.row_kernels import (
     write_copy,
     write_gated,
     write_gather,
@@ -28,10 +28,10 @@ from .kernels.rows import (
     write_norms,
 )
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
-from .matrix import CpuMatrix, TileMatrix
 from .memory import Buffer
-from .program import FloatRows, PackedRows, Recording, RowSetLike, Words
+from .program import FloatRows, PackedActivations, Recording, RowSetLike, Words
 from .state import CpuState
+from .tile_matrix import CpuMatrix, TileMatrix
 
 
 def name_of(*parts: object) -> str:
@@ -56,7 +56,7 @@ def embed(r: Recording, table: TileMatrix) -> FloatRows:
     return out
 
 
-def norm(r: Recording, x: FloatRows, n: Norm) -> PackedRows:
+def norm(r: Recording, x: FloatRows, n: Norm) -> PackedActivations:
     if x.width % Record.BLOCK:
         return norms(r, [(x, n)])
     words = r.add(
@@ -64,10 +64,10 @@ def norm(r: Recording, x: FloatRows, n: Norm) -> PackedRows:
         lambda e: write_norm(e, x.width, n.eps),
         [x.row_set.address, 0, 0, x.address, n.weight.ctypes.data],
     )
-    return PackedRows(r, x.width, x.row_set, producer=words, words=(1, 2), made_of=x)
+    return PackedActivations(r, x.width, x.row_set, producer=words, words=(1, 2), made_of=x)
 
 
-def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedRows:
+def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedActivations:
     """Several norms side by side, or one of any width."""
     widths = tuple(x.width for x, _ in inputs)
     row_set, eps = inputs[0][0].row_set, inputs[0][1].eps
@@ -77,7 +77,7 @@ def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedRows:
         arguments += [x.address, n.weight.ctypes.data]
     words = r.add(name_of("norms", *widths, eps), lambda e: write_norms(e, widths, eps), arguments)
     packs = out.width % Record.BLOCK == 0
-    return PackedRows(
+    return PackedActivations(
         r, out.width, row_set, rows=out, producer=words if packs else None, words=(1, 2)
     )
 
@@ -99,7 +99,9 @@ def gather_out_rows(r: Recording, x: FloatRows) -> FloatRows:
     return out
 
 
-def matmul(r: Recording, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
+def matmul(
+    r: Recording, a: PackedActivations, w: CpuMatrix, add_to: FloatRows | None = None
+) -> FloatRows:
     out = add_to or FloatRows(r, w.n_out, a.row_set)
     column = 0
     for i, part in enumerate(w.parts):
@@ -109,7 +111,7 @@ def matmul(r: Recording, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None =
     return out
 
 
-def activations(a: PackedRows, part: TileMatrix) -> tuple[int, int, int]:
+def activations(a: PackedActivations, part: TileMatrix) -> tuple[int, int, int]:
     """Where a product finds its activations: address, bytes from row to row, float stride."""
     if part.form.is_float:
         return a.float_address(), 4 * a.width, 4 * a.width
@@ -118,7 +120,7 @@ def activations(a: PackedRows, part: TileMatrix) -> tuple[int, int, int]:
 
 def _product(
     r: Recording,
-    a: PackedRows,
+    a: PackedActivations,
     part: TileMatrix,
     out: FloatRows,
     column: int,
@@ -156,8 +158,8 @@ def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix)
 
 
 def gated_ffn(
-    r: Recording, a: PackedRows, gate_up: CpuMatrix, activation: Activation
-) -> PackedRows:
+    r: Recording, a: PackedActivations, gate_up: CpuMatrix, activation: GateActivation
+) -> PackedActivations:
     """activation(gate) * up, in one entry where gate and up are two matrices of whole blocks."""
     widths = {part.n_out for part in gate_up.parts}
     if len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK:
@@ -181,10 +183,12 @@ def gated_ffn(
         first = GatedWords.SIDES + i * SideWords.COUNT + SideWords.FUNCTIONS
         add_tile_functions(r, words, first, part)
     at = (GatedWords.OUT, GatedWords.RECORDS)
-    return PackedRows(r, width, a.row_set, producer=words, words=at, made_of=a)
+    return PackedActivations(r, width, a.row_set, producer=words, words=at, made_of=a)
 
 
-def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSetLike) -> PackedRows:
+def gated(
+    r: Recording, both: FloatRows, activation: GateActivation, row_set: RowSetLike
+) -> PackedActivations:
     """activation(gate) * up of [gate | up] rows."""
     width = both.width // 2
     packs = width % Record.BLOCK == 0
@@ -195,10 +199,12 @@ def gated(r: Recording, both: FloatRows, activation: Activation, row_set: RowSet
         [row_set.address, both.address, rows.address if rows else 0, 0],
     )
     producer = words if packs else None
-    return PackedRows(r, width, row_set, rows=rows, producer=producer, words=(2, 3), made_of=both)
+    return PackedActivations(
+        r, width, row_set, rows=rows, producer=producer, words=(2, 3), made_of=both
+    )
 
 
-def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedRows:
+def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedActivations:
     if a.value_dim < LANES:
         raise ConfigError(
             f"attention heads of {a.value_dim} values: the CPU backend needs at least {LANES}"
@@ -230,10 +236,10 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
         ],
     )  # fmt: skip
     producer = words if shape.packs else None
-    return PackedRows(r, out.width, out.row_set, rows=out, producer=producer, words=(5, 8))
+    return PackedActivations(r, out.width, out.row_set, rows=out, producer=producer, words=(5, 8))
 
 
-def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedRows:
+def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> PackedActivations:
     layer, inputs = state.delta[d.layer], r.inputs
     weights = np.ascontiguousarray(d.conv1d.T)  # (kernel, channels)
     r.held.append(weights)
@@ -253,10 +259,10 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
     )  # fmt: skip
     width, at = shape.value_width, (DeltaWords.OUT, DeltaWords.RECORDS)
     if shape.packs:
-        return PackedRows(r, width, rows.row_set, producer=words, words=at, made_of=rows)
+        return PackedActivations(r, width, rows.row_set, producer=words, words=at, made_of=rows)
     out = FloatRows(r, width, rows.row_set)
     words[DeltaWords.OUT] = out.address
-    return PackedRows(r, width, rows.row_set, rows=out)
+    return PackedActivations(r, width, rows.row_set, rows=out)
 
 
 def maxima(r: Recording, logits: FloatRows) -> FloatRows:

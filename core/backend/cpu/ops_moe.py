@@ -8,7 +8,7 @@ import numpy as np
 
 from ..layers import Moe, SharedExpert
 from .inputs import SPARE_ROWS
-from .kernels.moe import (
+from .kernels.moe_kernel import (
     ExpertWords,
     MoeShape,
     Sorted,
@@ -19,12 +19,12 @@ from .kernels.moe import (
     write_spread,
 )
 from .kernels.tile import WIDTHS
-from .matrix import CpuMatrix, TileMatrix
 from .ops import activations, add_tile_functions, gated, gated_ffn, matmul, name_of
-from .program import FloatRows, PackedRows, PairSet, Recording, Words
+from .program import FloatRows, PackedActivations, PairSet, Recording, Words
+from .tile_matrix import CpuMatrix, TileMatrix
 
 
-def moe(r: Recording, a: PackedRows, m: Moe, add_to: FloatRows) -> FloatRows:
+def moe(r: Recording, a: PackedActivations, m: Moe, add_to: FloatRows) -> FloatRows:
     n_expert = m.gate_inp.n_out
     shape = MoeShape(n_expert, m.n_used, m.gating, m.normalise, m.scale, m.probs_bias is not None)
     experts, weights = _route(r, a, m, shape)
@@ -45,7 +45,7 @@ def moe(r: Recording, a: PackedRows, m: Moe, add_to: FloatRows) -> FloatRows:
     return add_to
 
 
-def _route(r: Recording, a: PackedRows, m: Moe, shape: MoeShape) -> tuple[Words, Words]:
+def _route(r: Recording, a: PackedActivations, m: Moe, shape: MoeShape) -> tuple[Words, Words]:
     """Experts (int64) and weights (float32) of each row."""
     logits = matmul(r, a, m.gate_inp)
     room = (r.inputs.max_rows + SPARE_ROWS) * shape.n_used
@@ -78,9 +78,9 @@ def _sort(r: Recording, shape: MoeShape, experts: Words) -> PairSet:
     return pairs
 
 
-def _spread(r: Recording, a: PackedRows, pairs: PairSet, w: CpuMatrix) -> PackedRows:
+def _spread(r: Recording, a: PackedActivations, pairs: PairSet, w: CpuMatrix) -> PackedActivations:
     """The activations of each pair, in the forms that the experts' formats eat."""
-    out = PackedRows(r, a.width, pairs, rows=FloatRows(r, a.width, pairs))
+    out = PackedActivations(r, a.width, pairs, rows=FloatRows(r, a.width, pairs))
     for packed in {not part.form.is_float for part in w.parts}:
         if packed:
             out.producer, out.words = np.zeros(1, np.int64), (0, 0)  # filled here, by no entry
@@ -95,7 +95,7 @@ def _spread(r: Recording, a: PackedRows, pairs: PairSet, w: CpuMatrix) -> Packed
     return out
 
 
-def _expert_matmul(r: Recording, a: PackedRows, w: CpuMatrix, pairs: PairSet) -> FloatRows:
+def _expert_matmul(r: Recording, a: PackedActivations, w: CpuMatrix, pairs: PairSet) -> FloatRows:
     out = FloatRows(r, w.n_out, pairs)
     column = 0
     for i, part in enumerate(w.parts):
@@ -105,7 +105,7 @@ def _expert_matmul(r: Recording, a: PackedRows, w: CpuMatrix, pairs: PairSet) ->
 
 
 def _expert_product(
-    r: Recording, a: PackedRows, part: TileMatrix, out: FloatRows, column: int, *, meet: bool
+    r: Recording, a: PackedActivations, part: TileMatrix, out: FloatRows, column: int, *, meet: bool
 ) -> None:
     x, x_row, x_stride = activations(a, part)
     tile, tile_scale = part.quants.shape[1], part.scales.shape[1]
@@ -125,7 +125,7 @@ def _expert_product(
 
 
 def _shared(
-    r: Recording, a: PackedRows, shared: SharedExpert, m: Moe
+    r: Recording, a: PackedActivations, shared: SharedExpert, m: Moe
 ) -> tuple[FloatRows, FloatRows | None]:
     inner = gated_ffn(r, a, shared.gate_up, m.activation)
     gate = None if shared.gate_inp is None else matmul(r, a, shared.gate_inp)

@@ -9,10 +9,10 @@ import numpy as np
 
 from .. import picking
 from ..layers import Floats
-from .compile import Kernels
 from .inputs import Words
-from .kernels.picks import PickWords, write_picks
+from .kernels.pick_kernel import PickWords, write_picks
 from .kernels.sample import PICK, write_pick
+from .machine_code import Kernels
 from .memory import aligned
 from .program import FloatRows, Recording, row_set_capacity
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .compile import Kernels, Writer
-from .formats.base import Record
+from .formats.tile_format import Record
 from .inputs import SPARE_ROWS, RowCount, StepInputs
 from .kernels.pack import write_pack
-from .memory import Buffer, Pool
+from .machine_code import Kernels, Writer
+from .memory import Buffer, BufferPool
 from .team import Program
 
 Words = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Entry:
+class ProgramEntry:
     kernel: str
     arguments: Words
     meet: bool
@@ -43,7 +43,7 @@ class FloatRows:
         return self.buffer.data.view(np.float32).reshape(-1, self.width)
 
 
-class PackedRows:
+class PackedActivations:
     """Activations for a product, as floats, as records, or both: whatever consumers ask for.
 
     The producer's argument words `rows_word` and `records_word` are filled in when somebody asks;
@@ -111,12 +111,12 @@ def row_set_capacity(recording: Recording, row_set: RowSetLike) -> int:
 @dataclass
 class Recording:
     inputs: StepInputs
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ProgramEntry] = field(default_factory=list)
     writers: dict[str, Writer] = field(default_factory=dict)
     kinds: dict[str, object] = field(default_factory=dict)
     late: list[tuple[Words, int, str]] = field(default_factory=list)  # words that hold addresses
-    row_pool: Pool = field(default_factory=Pool)
-    record_pool: Pool = field(default_factory=Pool)
+    row_pool: BufferPool = field(default_factory=BufferPool)
+    record_pool: BufferPool = field(default_factory=BufferPool)
     held: list[object] = field(default_factory=list)  # arrays that arguments point to
     given: NDArray[np.float32] | None = None  # where `step.hidden` goes
 
@@ -124,7 +124,7 @@ class Recording:
         """Append an entry; returns its argument words, which may still be changed."""
         self.writers.setdefault(kernel, write)
         words = np.array(arguments, np.int64)
-        self.entries.append(Entry(kernel, words, meet))
+        self.entries.append(ProgramEntry(kernel, words, meet))
         return words
 
     def function(self, words: Words, index: int, name: str, write: Writer, kind: object) -> None:

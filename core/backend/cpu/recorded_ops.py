@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..interface import Ops
-from ..layers import Activation, Attention, DeltaRule, Floats, Moe, Norm
+from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
 from ..step import Step
 from . import ops
-from .matrix import CpuMatrix
 from .ops_moe import moe
-from .program import FloatRows, PackedRows, Recording
+from .program import FloatRows, PackedActivations, Recording
 from .state import CpuState
+from .tile_matrix import CpuMatrix
 
 
 class CpuOps(Ops):
@@ -33,7 +33,7 @@ class CpuOps(Ops):
     def to_host(self, x: FloatRows) -> Floats:
         raise AssertionError("rows exist while a program runs; `compile` returns the numbers")
 
-    def norm(self, x: FloatRows, norm: Norm) -> PackedRows:
+    def norm(self, x: FloatRows, norm: Norm) -> PackedActivations:
         return ops.norm(self._recording, x, norm)
 
     def norm_rows(self, x: FloatRows, norm: Norm) -> FloatRows:
@@ -42,27 +42,33 @@ class CpuOps(Ops):
         assert packed.rows is not None
         return packed.rows
 
-    def norm_pair(self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm) -> PackedRows:
+    def norm_pair(
+        self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm
+    ) -> PackedActivations:
         return ops.norms(self._recording, [(x, x_norm), (y, y_norm)])
 
-    def matmul(self, a: PackedRows, w: CpuMatrix, add_to: FloatRows | None = None) -> FloatRows:
+    def matmul(
+        self, a: PackedActivations, w: CpuMatrix, add_to: FloatRows | None = None
+    ) -> FloatRows:
         return ops.matmul(self._recording, a, w, add_to)
 
-    def gated_ffn(self, a: PackedRows, gate_up: CpuMatrix, activation: Activation) -> PackedRows:
+    def gated_ffn(
+        self, a: PackedActivations, gate_up: CpuMatrix, activation: GateActivation
+    ) -> PackedActivations:
         return ops.gated_ffn(self._recording, a, gate_up, activation)
 
     def attend(
         self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step
-    ) -> PackedRows:
+    ) -> PackedActivations:
         return ops.attend(self._recording, qkv, attention, state)
 
     def delta_rule(
         self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
-    ) -> PackedRows:
+    ) -> PackedActivations:
         return ops.delta_rule(self._recording, rows, delta, state)
 
-    def moe(self, a: PackedRows, layer: Moe, add_to: FloatRows) -> FloatRows:
+    def moe(self, a: PackedActivations, layer: Moe, add_to: FloatRows) -> FloatRows:
         return moe(self._recording, a, layer, add_to)
 
-    def head(self, a: PackedRows, w: CpuMatrix) -> FloatRows:
+    def head(self, a: PackedActivations, w: CpuMatrix) -> FloatRows:
         return ops.matmul(self._recording, a, w)

@@ -32,7 +32,7 @@ import numpy as np
 
 from ...gguf.reader import GgufFile
 from ..layers import MatrixPart
-from .compile import cache_folder
+from .machine_code import cache_folder
 from .memory import Arena, Bytes, padded
 from .simd import Simd
 

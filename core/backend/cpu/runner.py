@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..interface import HostOutput, Output
 from ..step import Step
-from .compile import Kernels
 from .inputs import Filler, Words
+from .machine_code import Kernels
 from .picker import Picker
 from .program import FloatRows, Recording
 from .team import Program, Team
 
 
-class Runner:
+class CpuRunner:
     """What `Backend.compile` returns. What comes out lies in the same place every time."""
 
     def __init__(

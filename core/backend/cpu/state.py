@@ -19,7 +19,7 @@ from .memory import aligned
 
 
 @dataclass(slots=True)
-class KvLayer:
+class TiledKvLayer:
     """Pages as their types lay them out, see kernels/cells.py."""
 
     keys: NDArray[Any]  # (pages, Hkv, …)
@@ -29,7 +29,7 @@ class KvLayer:
 
 
 @dataclass(slots=True)
-class DeltaLayer:
+class TiledDeltaLayer:
     states: NDArray[np.float32]  # (slots, Hv, Dv / 16, Dk, 16)
     ring: NDArray[np.float32]  # (slots, kernel - 1 + window, channels) raw convolution inputs
     keys: NDArray[np.float32]  # (slots, Hk, window, Dk) factors of the last window
@@ -128,16 +128,16 @@ def _cells_of(s: KvShape, kv_types: KvTypes, page_len: int) -> tuple[Keys, Value
     return keys, make_values(kv_types.values, page_len, s.value_dim)
 
 
-def _kv_layer(s: KvShape, kv_types: KvTypes, n_pages: int, page_len: int) -> KvLayer:
+def _kv_layer(s: KvShape, kv_types: KvTypes, n_pages: int, page_len: int) -> TiledKvLayer:
     def pages(cells: Cells) -> NDArray[Any]:
         kind, shape = cells.array_shape()
         return _zeros(kind, n_pages, s.n_kv_heads, *shape)
 
     keys, values = _cells_of(s, kv_types, page_len)
-    return KvLayer(pages(keys), pages(values), keys, values)
+    return TiledKvLayer(pages(keys), pages(values), keys, values)
 
 
-def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:
+def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> TiledDeltaLayer:
     if s.head_dim % LANES:
         raise ConfigError(
             f"ssm.state_size is {s.head_dim}; the CPU backend needs a multiple of {LANES}"
@@ -146,7 +146,7 @@ def _delta_layer(s: DeltaShape, n_slots: int, window: int) -> DeltaLayer:
     def zeros(*shape: int) -> NDArray[np.float32]:
         return _zeros(np.float32, n_slots, *shape)
 
-    return DeltaLayer(
+    return TiledDeltaLayer(
         states=zeros(s.n_value_heads, s.head_dim // LANES, s.head_dim, LANES),
         ring=zeros(s.kernel - 1 + window, s.channels),
         keys=zeros(s.n_key_heads, window, s.head_dim),

@@ -17,8 +17,8 @@ import numpy as np
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from .compile import Kernels
 from .emit import I32, I64, KERNEL, POINTER, VOID, Emitter, Value
+from .machine_code import Kernels
 
 WALK = ir.FunctionType(VOID, [I64, I64, I64])  # (control, part, parts)
 MEMBER = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, part, parts, steps seen)

@@ -13,7 +13,7 @@ __all__ = ["count_devices", "create", "cubin_folder", "index_of", "open_device"]
 if TYPE_CHECKING:
     from ..layers import KvTypes
     from .backend import CudaBackend
-    from .device import Device
+    from .device_contract import Device
 
 
 def create(device: str, kv_types: KvTypes) -> CudaBackend:

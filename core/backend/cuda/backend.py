@@ -28,17 +28,17 @@ from ..layers import (
     StateShape,
 )
 from ..step import Ints, Step
+from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
-from .device import Device
+from .device_contract import Device
 from .device_loop import CudaDeviceLoop, can_run
 from .draft_loop import CudaChain, keeps_rows_only
-from .expanded import say_if_expanded
+from .expanded_types import say_if_expanded
 from .plan import rehearsed
-from .planned import PlannedDevice
-from .prompt import Part, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
+from .prompt import PartialStep, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .prompt_ops import PromptOps
 from .state import CudaState, count_state_bytes
-from .uploads import Uploads
+from .weight_upload import Uploads
 from .weights import CudaMatrix, use_of
 
 
@@ -130,7 +130,7 @@ class CudaBackend(Backend):
     def compile_device_loop(self, plan: DeviceLoopPlan) -> CudaDeviceLoop | None:
         return CudaDeviceLoop(self, plan) if can_run(plan) else None
 
-    def parts_of(self, step: Step) -> list[Part]:
+    def parts_of(self, step: Step) -> list[PartialStep]:
         """Its prompts and the rest of it, with the rows that another rank has sent."""
         parts = parts_of(step, self.prompts.few)
         if step.received is None or not any(part.is_prompt for part in parts):

@@ -16,20 +16,23 @@ from ....cuda_kernels.mm_bf16_skinny import mm_gated
 from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from ....cuda_kernels.packed import PackedRows
 from ..interface import MAXIMA_BLOCK, Ops, Rows
-from ..layers import Activation, Attention, DeltaRule, Floats, Moe, Norm
+from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
 from ..step import Step
-from .attention import Attender
-from .delta import DeltaRunner
-from .device import Device
+from .attention_layer import Attender
+from .device_contract import Device
+from .device_step import DeviceStep
 from .experts import ExpertRunner
+from .gated_delta import DeltaRunner
 from .products import Product, Products
-from .rooms import Outputs, Rooms
+from .prompt_products import WideProducts
 from .state import CudaState
-from .step import DeviceStep
 from .weights import CudaMatrix
-from .wide import WideProducts
+from .workspace import Outputs, Rooms
 
-ACTIVATIONS = {Activation.SILU: qmm.Activation.SILU, Activation.GELU: qmm.Activation.GELU}
+ACTIVATIONS = {
+    GateActivation.SILU: qmm.Activation.SILU,
+    GateActivation.GELU: qmm.Activation.GELU,
+}
 
 
 class Chosen(NamedTuple):
@@ -197,7 +200,9 @@ class CudaOps(Ops):
         self._products.write(a, w, y, add=True)
         return y
 
-    def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, activation: Activation) -> PackedRows:
+    def gated_ffn(
+        self, a: PackedRows, gate_up: CudaMatrix, activation: GateActivation
+    ) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
         out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
         if gate_up.gated is not None:

@@ -35,13 +35,13 @@ from ..interface.device_loop import (
 )
 from ..layers import Floats
 from ..step import Ints
-from .device import Numpy
+from .device_contract import Numpy
+from .device_step import context_bucket
 from .graphs import Graphs, Repeated
-from .picks import request_row
-from .quiet import Quiet
+from .pick_requests import request_row
 from .round_launches import RoundLaunches, Shape
 from .round_room import KEPT_ROUNDS, RoomSize, RoundRoom
-from .step import context_bucket
+from .undrafted_rounds import Quiet
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

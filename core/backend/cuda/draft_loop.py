@@ -21,12 +21,12 @@ from ....cuda_kernels.spec_accept import MAX_LINES, DraftRows, Field, Lines
 from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import Forward
 from ..step import Ints, Step
-from .device import Numpy
+from .device_contract import Numpy
+from .device_step import DeviceStep, StepKey, contents_of, context_bucket
 from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
-from .picks import NOBODY, request_row
-from .rooms import MOST_REPEATED, Outputs
-from .step import DeviceStep, StepKey, contents_of, context_bucket
+from .pick_requests import NOBODY, request_row
+from .workspace import MOST_REPEATED, Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

@@ -12,7 +12,7 @@ from ....cuda_kernels.mm_moe import (
     plain_experts_gate_up,
 )
 from ....cuda_kernels.moe_route import (
-    Choice,
+    ExpertChoice,
     Router,
     Routes,
     bundle_width,
@@ -31,12 +31,12 @@ from ....cuda_kernels.qmm_moe import (
     workspace_sizes,
 )
 from ...errors import ConfigError
-from ..layers import Activation, Moe
-from .rooms import Rooms
+from ..layers import GateActivation, Moe
 from .weights import Stack
+from .workspace import Rooms
 
 Group = Experts | PlainExperts  # whom one launch asks
-_KINDS = {Activation.SILU: Kind.SILU, Activation.GELU: Kind.GELU}
+_KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Layer:
     """A layer's weights as the kernels take them. Of each product one launch, or two."""
 
     router: Router
-    choice: Choice
+    choice: ExpertChoice
     gate_up: list[Group]
     down: list[Group]
     n_inner: int
@@ -123,7 +123,9 @@ def prepare(moe: Moe) -> Layer:
         None if gate is None else gate.floats.reshape(-1),
     )
     shared = moe.shared is not None
-    choice = Choice(moe.n_used, moe.gating.value, moe.normalise, moe.scale, moe.probs_bias, shared)
+    choice = ExpertChoice(
+        moe.n_used, moe.gating.value, moe.normalise, moe.scale, moe.probs_bias, shared
+    )
     gate_up, down = moe.gate_up.stack, moe.down.stack
     groups: tuple[list[Group], list[Group]] = [_group(gate_up)], [_group(down)]
     if moe.shared is not None:

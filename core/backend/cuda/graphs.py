@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from ....cuda_kernels.compile import CompileError
 from ...errors import ModelError
-from .device import Device
+from .device_contract import Device
 
 P = TypeVar("P")
 T = TypeVar("T")

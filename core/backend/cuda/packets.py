@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ....cuda_kernels.kernel import Array
-from .device import Device, Mirror, Numpy, Shape
-from .rooms import roomy
+from .device_contract import Device, Mirror, Numpy, Shape
+from .workspace import roomy
 
 _ALIGNED = 64  # bytes: where each array begins
 _LEAST = 4096  # bytes of a mirror

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..interface import PlannedSteps, State, Working
-from ..step import Piece, Step, build_step
-from .planned import Pool
-from .rooms import MOST_REPEATED
-from .step import SHORTEST_CONTEXT
+from ..step import Step, StepPart, build_step
+from .counting_device import CountedPool
+from .device_step import SHORTEST_CONTEXT
+from .workspace import MOST_REPEATED
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
-    from .planned import PlannedDevice
+    from .counting_device import PlannedDevice
 
 # An estimate: what a captured launch takes of the device, for its parameters and its order.
 LAUNCH_BYTES = 4 << 10
@@ -32,7 +32,7 @@ def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -
         n_slots=plan.n_slots,
         window=plan.window,
     )
-    outside, plain, graphs = device.pool, Pool(), Pool()
+    outside, plain, graphs = device.pool, CountedPool(), CountedPool()
     device.pool, device.of_graphs = plain, graphs
     run = backend.compile(plan.forward, state, max_rows=plan.prompt_rows)
     n_launches = 0
@@ -75,7 +75,7 @@ def _step(plan: PlannedSteps, n_slots: int, n_rows: int, n_out: int, width: int)
     """At the end of the context."""
     n_pages = -(-plan.n_ctx // plan.page_len)
     pieces = [
-        Piece(
+        StepPart(
             [0] * n_rows,
             plan.n_ctx - n_rows,
             range(slot * n_pages, (slot + 1) * n_pages),

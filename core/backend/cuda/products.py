@@ -10,8 +10,8 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import mm_skinny
 from ....cuda_kernels.packed import PackedRows
 from ....cuda_kernels.qmm_pair import Half, product_of_two
-from .rooms import Rooms
-from .weights import CudaMatrix, Piece
+from .weights import CudaMatrix, ProductPart
+from .workspace import Rooms
 
 
 @dataclass(slots=True)
@@ -37,13 +37,13 @@ class Products:
 
     def write_split(self, a: PackedRows, w: CudaMatrix, split: qmm.Split, y: Array) -> None:
         """The first columns to other rows, what is left to y. They are of the first piece."""
-        pieces = [Piece(piece.column - split.columns, piece.weights) for piece in w.pieces]
+        pieces = [ProductPart(piece.column - split.columns, piece.weights) for piece in w.pieces]
         self._put_all(a, pieces, y, split=split)
 
     def _put_all(
         self,
         a: PackedRows,
-        pieces: Sequence[Piece],
+        pieces: Sequence[ProductPart],
         y: Array,
         *,
         add: bool = False,
@@ -58,7 +58,7 @@ class Products:
             split = None
 
     def _halves(
-        self, a: PackedRows, group: Sequence[Piece], split: qmm.Split | None
+        self, a: PackedRows, group: Sequence[ProductPart], split: qmm.Split | None
     ) -> Iterator[Half]:
         for i, (column, weights) in enumerate(group):
             assert isinstance(weights, qmm.Matrix), "so it was chosen"
@@ -66,7 +66,7 @@ class Products:
             yield Half(weights, 0 if split and not i else column, space)
 
     def _put(
-        self, a: PackedRows, piece: Piece, y: Array, add: bool, split: qmm.Split | None
+        self, a: PackedRows, piece: ProductPart, y: Array, add: bool, split: qmm.Split | None
     ) -> None:
         column, weights = piece
         if not isinstance(weights, qmm.Matrix):
@@ -79,7 +79,7 @@ class Products:
             qmm.product(self._launcher, a, weights, y, space, column=column, add=add)
 
 
-def _launches(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+def _launches(pieces: Sequence[ProductPart]) -> Iterator[Sequence[ProductPart]]:
     """Two neighbours in tiles are one launch: they have different types, or they were one piece."""
     i = 0
     while i < len(pieces):

@@ -21,8 +21,8 @@ from ..interface import HostOutput, Output
 from ..layers import Floats
 from ..picking import UNSURE
 from ..step import Ints, Step
-from .device import Device
-from .runner import RowsRunner, Runner
+from .device_contract import Device
+from .runner import CudaRunner, RowsRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PromptSizes:
         return -(-n_rows // self.calls[-1]) * self.calls[-1]
 
 
-class Part(NamedTuple):
+class PartialStep(NamedTuple):
     """Some sequences of a step, as a step of their own."""
 
     step: Step
@@ -52,19 +52,19 @@ class Part(NamedTuple):
     is_prompt: bool
 
 
-def parts_of(step: Step, few: int) -> list[Part]:
+def parts_of(step: Step, few: int) -> list[PartialStep]:
     """Each prompt by itself, and all others together. A step without prompts is one part."""
     lengths = np.diff(step.starts)
     long = lengths > few
     if not long.any():
         everything = np.arange(step.n_rows, dtype=np.int32)
-        return [Part(step, everything, np.arange(len(step.out_rows), dtype=np.int32), False)]
+        return [PartialStep(step, everything, np.arange(len(step.out_rows), dtype=np.int32), False)]
     others = np.flatnonzero(~long & (lengths > 0)).tolist()
     parts = [_part(step, [b], is_prompt=True) for b in np.flatnonzero(long).tolist()]
     return [_part(step, others, is_prompt=False), *parts] if others else parts
 
 
-def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
+def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> PartialStep:
     lengths = np.diff(step.starts)[chosen]
     rows = np.concatenate([np.arange(step.starts[b], step.starts[b + 1]) for b in chosen])
     place = np.full(step.n_rows, -1, np.int32)
@@ -82,10 +82,10 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> Part:
         hidden=None if step.hidden is None else step.hidden[rows],
         requests=None if step.requests is None else step.requests[chosen],
     )
-    return Part(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
+    return PartialStep(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
 
 
-def with_received(device: Device, rows: Array, parts: Sequence[Part]) -> list[Part]:
+def with_received(device: Device, rows: Array, parts: Sequence[PartialStep]) -> list[PartialStep]:
     """Rows of another rank, which are on the device, for those of its sequences that each has."""
     found = []
     for part in parts:
@@ -107,7 +107,7 @@ def runs_of(at: Ints) -> list[tuple[int, int, int]]:
     return [(a, int(at[a]), b - a) for a, b in pairwise(starts) if b > a]
 
 
-class PromptRunner(Runner):
+class PromptRunner(CudaRunner):
     """A forward pass whose prompts run apart from the rest."""
 
     def __call__(self, step: Step) -> HostOutput:
@@ -145,7 +145,7 @@ class PromptRows(RowsRunner):
                 whole.taps[name] = self._put(whole.taps.get(name), step, part, rows)
         return whole
 
-    def _put(self, found: Array | None, step: Step, part: Part, rows: Array) -> Array:
+    def _put(self, found: Array | None, step: Step, part: PartialStep, rows: Array) -> Array:
         """Where they were in the whole step."""
         if found is None:
             found = self._device.empty((step.n_rows, int(rows.shape[1])), "float32")
@@ -164,7 +164,7 @@ class _Joined:
         self._taps: dict[str, Floats] = {}
         self._picked: list[int] | None = None
 
-    def put(self, part: Part, output: HostOutput) -> None:
+    def put(self, part: PartialStep, output: HostOutput) -> None:
         at = part.out_rows
         self._logits = _scatter(self._logits, self._n_out, at, output.logits)
         if output.maxima is not None:

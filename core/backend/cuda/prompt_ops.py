@@ -6,13 +6,13 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, pack_rows
 from ....cuda_kernels.packed import PackedRows
 from ..interface import Packed, Rows
-from ..layers import Activation, Attention, DeltaRule, Moe, Norm
+from ..layers import Attention, DeltaRule, GateActivation, Moe, Norm
 from ..step import Step
 from .cuda_ops import ACTIVATIONS, Chosen, CudaOps, OpParts, Summing, shape_of, there_of
 from .products import Product
+from .prompt_products import WideRows
 from .state import CudaState
 from .weights import CudaMatrix
-from .wide import WideRows
 
 
 class PromptOps(CudaOps):
@@ -49,7 +49,7 @@ class PromptOps(CudaOps):
         x = self._made(add_to)
         return Summing(x, y.reshape(a.n_rows, 1, w.n_out))
 
-    def gated_ffn(self, a: Packed, gate_up: CudaMatrix, activation: Activation) -> Packed:
+    def gated_ffn(self, a: Packed, gate_up: CudaMatrix, activation: GateActivation) -> Packed:
         return self._wide.gated(a, gate_up, ACTIVATIONS[activation])
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> Packed:

@@ -14,9 +14,9 @@ from ....cuda_kernels.round_times import note_time
 from ....cuda_kernels.spec_accept import Coins, Field, draft_begin, spec_accept, verify_begin
 from ..interface import Taps
 from ..interface.device_loop import DeviceLoopPlan
-from .device import Device
-from .rooms import Outputs
+from .device_contract import Device
 from .round_room import RoundRoom
+from .workspace import Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

@@ -16,8 +16,8 @@ from ....cuda_kernels.spec_accept import (
     VerifyRows,
     record_width,
 )
-from .device import Device, Numpy
-from .step import DeviceStep, StepKey
+from .device_contract import Device, Numpy
+from .device_step import DeviceStep, StepKey
 
 KEPT_ROUNDS = 4  # whose records the host has not read, at most
 MARKS = 3  # of the clock: before drafting, before verifying, at the end

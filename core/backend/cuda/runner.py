@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..interface import Forward, HostOutput, Output, Taps
 from ..step import Step
+from .device_output import DeviceOutput, Made
+from .device_step import DeviceStep, StepKey
 from .graphs import Graphs, Repeated
-from .output import DeviceOutput, Made
 from .packets import Mirrors
-from .picks import pick
-from .rooms import MOST_REPEATED, Outputs
-from .step import DeviceStep, StepKey
+from .pick_requests import pick
+from .workspace import MOST_REPEATED, Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -72,7 +72,7 @@ class Launches:
         raise NotImplementedError
 
 
-class Runner(Launches):
+class CudaRunner(Launches):
     """What `CudaBackend.compile` returns, for steps without prompts."""
 
     _latest: DeviceOutput | None = None

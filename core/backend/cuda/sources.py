@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ...gguf.quants import dequantize
 from ..layers import Floats, MatrixPart
-from .device import Numpy
-from .expanded import expand
+from .device_contract import Numpy
+from .expanded_types import expand
 
 _Take = Callable[[MatrixPart, NDArray[np.intp]], Numpy]  # some rows of a part
 

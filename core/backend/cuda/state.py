@@ -20,7 +20,7 @@ from ....cuda_kernels.kv_pages import KvHeads, KvPages
 from ...errors import ConfigError
 from ..interface import SlotImage
 from ..layers import DeltaRule, DeltaShape, HeadOrder, KvShape, KvType, KvTypes, StateShape
-from .device import Device, Numpy
+from .device_contract import Device, Numpy
 
 Sizes = tuple[int, int, int, int]  # pages, cells of one, slots, window
 

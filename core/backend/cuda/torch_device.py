@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....cuda_kernels.kernel import Launcher
 from ....cuda_kernels.launch import DeviceLauncher
-from .device import Device, Mirror, Numpy, Shape
+from .device_contract import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
 _WHOLE, _ALONE, _ALONE_WHOLE = 512, 10 << 20, 2 << 20  # bytes

@@ -20,9 +20,9 @@ from ....cuda_kernels.qmm_moe import ExpertStack
 from ....cuda_kernels.repack import tiles_of
 from ...errors import ConfigError
 from ..layers import Floats, MatrixPart
-from .expanded import tile_type
+from .expanded_types import tile_type
 from .sources import height, n_stacked
-from .uploads import WHOLE, Uploads, common_tile_type
+from .weight_upload import WHOLE, Uploads, common_tile_type
 
 PLAIN = {"BF16": Plain.BF16, "F16": Plain.F16, "F32": Plain.F32}
 Stack = ExpertStack | PlainStack
@@ -54,7 +54,7 @@ def use_of(parts: Sequence[MatrixPart], tied: frozenset[str] = frozenset()) -> U
     return Use.PRODUCT
 
 
-class Piece(NamedTuple):
+class ProductPart(NamedTuple):
     """Outputs `column` … of a product."""
 
     column: int
@@ -117,12 +117,12 @@ class CudaMatrix:
         return self.uploads.table(self.parts[0])
 
     @cached_property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[ProductPart]:
         """For products: neighbours of one type are one matrix, and one launch."""
         made, column = [], 0
         for _, group in groupby(self.parts, _kept_as):
             parts = list(group)
-            made.append(Piece(column, self._product(parts)))
+            made.append(ProductPart(column, self._product(parts)))
             column += height(parts)
         return made
 

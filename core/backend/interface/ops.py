@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..layers import Activation, Attention, DeltaRule, Floats, Matrix, Moe, Norm
+from ..layers import Attention, DeltaRule, Floats, GateActivation, Matrix, Moe, Norm
 from ..step import Step
 from .rows import Packed, Rows
 from .states import State
@@ -61,7 +61,7 @@ class Ops(ABC):
         """a @ w.T, plus bias; accumulated into `add_to` (which is then returned) if given."""
 
     @abstractmethod
-    def gated_ffn(self, a: Packed, gate_up: Matrix, activation: Activation) -> Packed:
+    def gated_ffn(self, a: Packed, gate_up: Matrix, activation: GateActivation) -> Packed:
         """activation(gate) * up, packed for the down projection. Gate rows come first."""
 
     @abstractmethod

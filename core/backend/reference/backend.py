@@ -14,7 +14,7 @@ from ..draft_loop import HostDraftLoop, compile_on_host
 from ..interface import Backend, Forward, HostOutput, Run, RunRows, SlotImage, Taps
 from ..layers import Floats, MatrixPart, StateShape
 from ..step import Step
-from .matrix import ReferenceMatrix
+from .float_matrix import ReferenceMatrix
 from .reference_ops import ReferenceOps
 from .state import ReferenceState, count_bytes
 

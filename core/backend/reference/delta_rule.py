@@ -14,7 +14,7 @@ from torch.nn.functional import silu, softplus
 
 from ..layers import DeltaRule, HeadOrder
 from ..step import Step, n_kept
-from .attention import rms_norm
+from .paged_attention import rms_norm
 from .state import DeltaLayer, ReferenceState
 
 

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from ..interface import Ops
-from ..layers import Activation, Attention, DeltaRule, Floats, Moe, Norm
+from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
 from ..step import Step
-from .attention import attend, rms_norm
 from .delta_rule import delta_rule
-from .matrix import ReferenceMatrix
-from .moe import gated, moe
+from .float_matrix import ReferenceMatrix
+from .mixture import gated, moe
+from .paged_attention import attend, rms_norm
 from .state import ReferenceState
 
 
@@ -56,7 +56,7 @@ class ReferenceOps(Ops):
         y = w.product(a)
         return y if add_to is None else add_to + y
 
-    def gated_ffn(self, a: Tensor, gate_up: ReferenceMatrix, activation: Activation) -> Tensor:
+    def gated_ffn(self, a: Tensor, gate_up: ReferenceMatrix, activation: GateActivation) -> Tensor:
         return gated(gate_up.product(a), activation)
 
     def attend(

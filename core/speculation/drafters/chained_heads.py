@@ -23,7 +23,7 @@ from ...backend.draft_loop import (
 )
 from ...backend.interface import Run
 from ...backend.layers import Floats
-from ...backend.step import Piece, Step, build_step
+from ...backend.step import Step, StepPart, build_step
 
 
 class ChainedHeadsLoop(HostDraftLoop):
@@ -63,7 +63,7 @@ def _with_drafts(step: Step, lines: Sequence[BatchRow], behind: Sequence[list[Fl
         tokens = [*step.tokens[part].tolist(), *line.tokens[: len(rows)]]
         first, past = int(step.positions[part][0]), int(step.past[b])
         pieces.append(
-            Piece(tokens, past, step.pages[b], int(step.slots[b]), first_position=first, n_out=0)
+            StepPart(tokens, past, step.pages[b], int(step.slots[b]), first_position=first, n_out=0)
         )
         hidden += [step.hidden[part], *(row[None] for row in rows)]
     return build_step(pieces, np.concatenate(hidden))

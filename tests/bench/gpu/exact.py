@@ -8,7 +8,7 @@ import numpy as np
 
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step, pending_accepted_after
+from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
@@ -58,7 +58,7 @@ def _among(loaded: Loaded, steps: Steps, tokens: list[int]) -> Floats:
     return _logits(steps, [*pieces, mine])[-ROWS:]
 
 
-def _begun(steps: Steps, prompt: list[int], slot: int, tokens: list[int]) -> Piece:
+def _begun(steps: Steps, prompt: list[int], slot: int, tokens: list[int]) -> StepPart:
     """The next rows of a sequence whose prompt is read here."""
     return steps.piece(tokens, len(prompt), slot, _prompt(steps, prompt, slot))
 
@@ -69,7 +69,7 @@ def _prompt(steps: Steps, tokens: list[int], slot: int) -> int:
     return pending_accepted_after(0, len(tokens), len(tokens), steps.state.window)
 
 
-def _logits(steps: Steps, pieces: list[Piece]) -> Floats:
+def _logits(steps: Steps, pieces: list[StepPart]) -> Floats:
     return steps.run(build_step(pieces)).logits.copy()
 
 

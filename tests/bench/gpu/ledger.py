@@ -18,7 +18,7 @@ from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.state import CudaState
 from nextn.core.backend.interface import Forward, Ops, Rows, State
 from nextn.core.backend.layers import KvTypes
-from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
+from nextn.core.backend.step import Step, StepPart, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.models.model import Block, Model
@@ -147,7 +147,7 @@ class Ledger:
         state = self.new_state(past + n_rows, 1)
         run = self.backend.compile(self.model.forward, state, max_rows=n_rows)
         pages = range(-(-(past + n_rows) // PAGE_LEN))
-        step = build_step([Piece([0] * n_rows, past, pages, n_pending_accepted=int(past > 0))])
+        step = build_step([StepPart([0] * n_rows, past, pages, n_pending_accepted=int(past > 0))])
         run(step)
         self.tell_scratch()
         return self.counted(partial(run, step))
@@ -234,7 +234,7 @@ def replays(n_rows: int, window: int) -> list[int]:
 def _step(n_rows: int, context: int, n_sequences: int, replay: int, width: int) -> Step:
     pages = -(-(context + n_rows) // PAGE_LEN)
     pieces = [
-        Piece([0] * n_rows, context, range(b * pages, (b + 1) * pages), b, replay, n_out=n_rows)
+        StepPart([0] * n_rows, context, range(b * pages, (b + 1) * pages), b, replay, n_out=n_rows)
         for b in range(n_sequences)
     ]
     hidden = np.zeros((n_rows * n_sequences, width), np.float32) if width else None

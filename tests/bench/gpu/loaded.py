@@ -12,11 +12,11 @@ from typing import NoReturn, Self
 import numpy as np
 
 from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.cuda.device_step import StepKey
 from nextn.core.backend.cuda.prompt import PromptSizes
-from nextn.core.backend.cuda.runner import Runner
-from nextn.core.backend.cuda.step import StepKey
+from nextn.core.backend.cuda.runner import CudaRunner
 from nextn.core.backend.interface import HostOutput
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.runtime import Runtime
@@ -91,7 +91,7 @@ class Steps:
             for array in (kv.keys, kv.values):
                 fill_with_normal(array, i)
         loaded.place.device.launcher.begin_after_all()
-        self._run = Runner(backend, model.forward, self.state, frozenset())
+        self._run = CudaRunner(backend, model.forward, self.state, frozenset())
         self._tokens = loaded.tokens(n_slots * window)
 
     def step(self, n_rows: int, past: int, n_sequences: int = 1) -> Step:
@@ -99,10 +99,10 @@ class Steps:
         pieces = [self.piece(self._tokens[:n_rows], past, b) for b in range(n_sequences)]
         return build_step(pieces)
 
-    def piece(self, tokens: Sequence[int], past: int, b: int = 0, replay: int = -1) -> Piece:
+    def piece(self, tokens: Sequence[int], past: int, b: int = 0, replay: int = -1) -> StepPart:
         n = len(tokens)
         pages = range(b * self.pages, (b + 1) * self.pages)
-        return Piece(tokens, past, pages, b, n if replay < 0 else replay, n_out=n)
+        return StepPart(tokens, past, pages, b, n if replay < 0 else replay, n_out=n)
 
     def run(self, step: Step) -> HostOutput:
         return self._run(step)

@@ -13,7 +13,7 @@ from typing import Any
 from support.random_shapes import Sizes, tiny
 
 from nextn.core.backend.cuda import open_device
-from nextn.core.backend.cuda.device import Device
+from nextn.core.backend.cuda.device_contract import Device
 from nextn.cuda_kernels.launch import DeviceLauncher
 
 

@@ -20,7 +20,7 @@ from support.random_shapes import Sizes, tensor_shapes
 from support.sparse_file import write_sparse
 
 from nextn.core.backend.cuda.sources import height, n_stacked
-from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.cuda.weight_upload import Uploads
 from nextn.core.backend.layers import MatrixPart
 from nextn.cuda_kernels.embed import GgufTable
 from nextn.cuda_kernels.gguf_types import GGUF_TYPES

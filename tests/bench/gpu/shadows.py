@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from support.host_device import HostDevice
 
-from nextn.core.backend.cuda.device import Mirror, Numpy, Shape
+from nextn.core.backend.cuda.device_contract import Mirror, Numpy, Shape
 from nextn.core.backend.cuda.sources import height, n_stacked
-from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.cuda.weight_upload import Uploads
 from nextn.core.backend.layers import MatrixPart
 from nextn.cuda_kernels.embed import GgufTable
 from nextn.cuda_kernels.gguf_types import GGUF_TYPES

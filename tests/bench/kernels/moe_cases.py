@@ -20,7 +20,7 @@ from nextn.cuda_kernels.mm_moe import (
     plain_experts_gate_up,
 )
 from nextn.cuda_kernels.moe_route import (
-    Choice,
+    ExpertChoice,
     Router,
     Routes,
     bundle_width,
@@ -65,7 +65,7 @@ class Routed:
         self.given = place.random.standard_normal((self.rows, sizes.hidden), np.float32)
         self.weights = place.random.standard_normal(shape, np.float32)
         self.router = Router(place.put(self.weights), shared_gate=place.normal(sizes.hidden))
-        self.choice = Choice(sizes.n_used, SOFTMAX, normalise=True, has_shared=True)
+        self.choice = ExpertChoice(sizes.n_used, SOFTMAX, normalise=True, has_shared=True)
         bundle = bundle_width(self.rows, sizes.n_experts, sizes.n_used)
         self.shapes = routes_shapes(self.rows, sizes.n_experts, self.choice, bundle)
         arrays = {

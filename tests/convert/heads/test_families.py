@@ -17,7 +17,7 @@ from support.tiny_models import WITH_MTP, TinyModel
 
 from nextn.convert.heads.family_table import FAMILIES
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 
 TOLERANCE = 1e-4  # of logits with a standard deviation of about 1; 3e-6 was the largest seen
@@ -76,7 +76,7 @@ def test_a_hybrid_runs_with_the_head_of_its_checkpoint(
     hidden, tokens = rows()
     state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
     run = backend.compile(model.nextn[0].forward, state, max_rows=LENGTH)
-    piece = Piece(tokens, 0, PAGES, first_position=1, n_out=LENGTH)
+    piece = StepPart(tokens, 0, PAGES, first_position=1, n_out=LENGTH)
     got = run(build_step([piece], hidden)).logits
     reference = TinyHead(KINDS["glm4moe"], whole.hf, whole.mtp, path, path, None)
     tolerance = TOLERANCE if device == "torch" else 0.3  # the CPU's kernels compute with int8

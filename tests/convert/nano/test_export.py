@@ -19,7 +19,7 @@ from nextn.convert.nano.nano_network import Network, Past
 from nextn.convert.nano.nano_shapes import NanoShape
 from nextn.convert.nano.nano_vocabulary import NanoVocabulary
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.errors import ConfigError
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 
@@ -75,7 +75,7 @@ def test_mtp_rows_of_the_file(vocabulary: NanoVocabulary, tmp_path: Path) -> Non
     (head,) = model.nextn
     state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
-    piece = Piece(ids[0, 1:].tolist(), 0, PAGES, first_position=1, n_out=LENGTH - 1)
+    piece = StepPart(ids[0, 1:].tolist(), 0, PAGES, first_position=1, n_out=LENGTH - 1)
     got = run(build_step([piece], tapped[:-1])).taps[H_NEXTN]
     assert np.abs(got - want).max() <= 1e-3
 

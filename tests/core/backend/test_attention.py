@@ -16,11 +16,11 @@ from nextn.core.backend.layers import (
     KvShape,
     MatrixPart,
     Norm,
-    Rope,
     RopePairs,
+    RotaryPositions,
     StateShape,
 )
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.errors import ConfigError
 
 N_ROWS = 90  # more than a page of 64
@@ -65,7 +65,7 @@ class AttentionAlone:
         def vector(width: int) -> object:
             return self.backend.vector(rng.standard_normal(width).astype(np.float32))
 
-        rope = Rope(case.pairs, 100.0 ** -np.linspace(0, 1, case.n_rot // 2))
+        rope = RotaryPositions(case.pairs, 100.0 ** -np.linspace(0, 1, case.n_rot // 2))
         self.attention = Attention(
             layer=0,
             n_heads=n,
@@ -96,7 +96,7 @@ class AttentionAlone:
     def append(self, rows: Floats, lengths: list[int]) -> Floats:
         out, past = [], 0
         for n in lengths:
-            piece = Piece([0] * n, past, [2, 0], n_out=n)
+            piece = StepPart([0] * n, past, [2, 0], n_out=n)
             out.append(self.run(build_step([piece], rows[past : past + n])).logits.copy())
             past += n
         return np.concatenate(out)

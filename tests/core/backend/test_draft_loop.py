@@ -14,7 +14,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend.draft_loop import DraftLoopPlan, Drafts, DraftSettings
 from nextn.core.backend.interface import HostOutput, Taps
-from nextn.core.backend.step import Piece, build_step, pending_accepted_after
+from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
@@ -44,7 +44,7 @@ class Naive:
         self.n_pending_accepted: dict[int, int] = {}  # by slot
 
     def draft(
-        self, piece: Piece, hidden: np.ndarray | None, ask: DraftSettings, stops: Sequence[int]
+        self, piece: StepPart, hidden: np.ndarray | None, ask: DraftSettings, stops: Sequence[int]
     ) -> tuple[list[int], list[float]]:
         tokens: list[int] = []
         chances: list[float] = []
@@ -57,7 +57,7 @@ class Naive:
             if hidden is not None and i < len(rows):
                 row = hidden[i : i + 1]
             step = build_step(
-                [Piece([token], past, piece.pages, piece.slot, replay, position)], row
+                [StepPart([token], past, piece.pages, piece.slot, replay, position)], row
             )
             output = self.run(step)
             past, position, replay = (
@@ -110,7 +110,7 @@ def test_a_chain_is_one_row_after_the_other(
             for b, text in enumerate(texts.texts):
                 rows = step.rows(b)
                 tokens, first = step.tokens[rows].tolist(), int(step.positions[rows][0])
-                piece = Piece(tokens, pasts[b], text.pages, text.slot, first_position=first)
+                piece = StepPart(tokens, pasts[b], text.pages, text.slot, first_position=first)
                 hidden = None if step.hidden is None else step.hidden[rows]
                 found = naive.draft(piece, hidden, asks[b], stops)
                 want.tokens.append(found[0])
@@ -131,7 +131,7 @@ def test_samplers_that_remember_see_their_own_draft(tiny: Tiny, device: str) -> 
     for _ in range(2):
         picker.restart(text)
         drafts.append(
-            run(build_step([Piece(text, 0, range(6))]), [DraftSettings(picker, MAX_DRAFT)])
+            run(build_step([StepPart(text, 0, range(6))]), [DraftSettings(picker, MAX_DRAFT)])
         )
     (tokens,) = drafts[0].tokens
     assert len({*text, *tokens}) == len(text) + MAX_DRAFT
@@ -151,6 +151,6 @@ def test_cells_of_a_draft_are_of_no_consequence(tiny: Tiny, device: str) -> None
     pages = range(6)
     drafted, fresh = made.run(made.new_state()), made.run(made.new_state())
     for run, length in ((drafted, MAX_DRAFT), (fresh, 0)):
-        run(build_step([Piece([1, 2, 3], 0, pages)]), [DraftSettings(picker, length)])
-    after = build_step([Piece([9] * PAGE_LEN, 3, pages)])
+        run(build_step([StepPart([1, 2, 3], 0, pages)]), [DraftSettings(picker, length)])
+    after = build_step([StepPart([9] * PAGE_LEN, 3, pages)])
     assert drafted(after, [DraftSettings(picker, 3)]) == fresh(after, [DraftSettings(picker, 3)])

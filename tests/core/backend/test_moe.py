@@ -11,8 +11,8 @@ from support.blocks import random_blocks
 from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Ops, Output, State, Taps
 from nextn.core.backend.layers import (
-    Activation,
     Floats,
+    GateActivation,
     Gating,
     Matrix,
     MatrixPart,
@@ -21,7 +21,7 @@ from nextn.core.backend.layers import (
     SharedExpert,
     StateShape,
 )
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 
@@ -38,7 +38,7 @@ class Case:
     normalise: bool = True
     scale: float = 1.0
     bias: bool = False
-    activation: Activation = Activation.SILU
+    activation: GateActivation = GateActivation.SILU
     shared: bool = False
     shared_gate: bool = False
 
@@ -53,7 +53,7 @@ CASES = {
     "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False),
     "shared": Case(shared=True),
     "shared with gate": Case(shared=True, shared_gate=True),
-    "gelu": Case(activation=Activation.GELU),
+    "gelu": Case(activation=GateActivation.GELU),
     "quantised": Case(type_name="Q8_0", shared=True, shared_gate=True),
     "odd inner width": Case(inner=20),
 }
@@ -105,7 +105,7 @@ class MoeAlone:
 
     def rows(self, rows: Floats) -> Floats:
         n = len(rows)
-        return self.run(build_step([Piece([0] * n, 0, [0], n_out=n)], rows)).logits.copy()
+        return self.run(build_step([StepPart([0] * n, 0, [0], n_out=n)], rows)).logits.copy()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -25,7 +25,7 @@ from nextn.core.backend.layers import (
     Norm,
     StateShape,
 )
-from nextn.core.backend.step import Piece, Step, build_step, n_kept, pending_accepted_after
+from nextn.core.backend.step import Step, StepPart, build_step, n_kept, pending_accepted_after
 
 Tiny = Callable[..., TinyModel]
 WINDOW = 4
@@ -94,7 +94,7 @@ class DeltaRun:
     def run(self, rows: Floats, n_valid: int) -> Floats:
         """Outputs of the rows that hold."""
         n = len(rows)
-        piece = Piece(
+        piece = StepPart(
             [0] * n, self.past, [0], slot=1, n_pending_accepted=self.n_pending_accepted, n_out=n
         )
         out = self.run_step(build_step([piece], rows)).logits[:n_valid].copy()

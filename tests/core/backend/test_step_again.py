@@ -9,7 +9,7 @@ import pytest
 from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.step import Piece, build_step, pending_accepted_after
+from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 
 
 @pytest.mark.parametrize("device", ["torch", "cpu"])
@@ -22,7 +22,7 @@ def test_one_step_for_a_whole_text(
     machine = Machine(*load(tiny(architecture).path, device))
     want = Running(machine, slot=1, pages=range(16, 32))
     other = Running(machine, slot=2, pages=range(32, 48))
-    step, got = build_step([Piece(tokens[:1], 0, PAGES)]), []
+    step, got = build_step([StepPart(tokens[:1], 0, PAGES)]), []
     replay = 0
     for i, token in enumerate(tokens):
         step.tokens[0], step.positions[0], step.past[0] = token, i, i

@@ -12,7 +12,7 @@ from support.running import PAGES, Machine, Running, load, random_tokens, start
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
 
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 
 TOLERANCE = 1e-4  # logits have a standard deviation of about 1
@@ -58,7 +58,7 @@ def test_mtp_head_equals_transformers(name: str, lengths: list[int], tiny: Tiny)
     state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
     for a, b in pairwise(np.cumsum([0, *lengths]).tolist()):
-        piece = Piece(tokens[a + 1 : b + 1], a, PAGES, first_position=a + 1, n_out=b - a)
+        piece = StepPart(tokens[a + 1 : b + 1], a, PAGES, first_position=a + 1, n_out=b - a)
         out = run(build_step([piece], hidden[a:b]))
         got.append(out.logits.copy())
         chained.append(out.taps[H_NEXTN].copy())

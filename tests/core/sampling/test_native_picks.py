@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from nextn.core.backend import picking
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.kernels.sample import PICK, write_pick
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.picker import Picker
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.interface import MAXIMA_BLOCK, HostOutput

@@ -15,7 +15,7 @@ from support.vocab import tokenizer_metadata
 
 from nextn.core import runtime as runtime_module
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.errors import ConfigError, ModelError, NextnError
@@ -231,7 +231,7 @@ def logits_of_head(runtime: Runtime) -> Floats:
         runtime.model.state_shape, n_pages=4, page_len=16, n_slots=1, window=4
     )
     run = backend.compile(head.forward, state, max_rows=8, taps=frozenset({H_NEXTN}))
-    piece = Piece(random_tokens(7), 0, range(4), n_out=7)
+    piece = StepPart(random_tokens(7), 0, range(4), n_out=7)
     return run(build_step([piece], hidden)).logits.copy()
 
 

@@ -12,7 +12,7 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import build_tiny
 
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
 from nextn.core.models.drafters.mtp_network import H_NEXTN
@@ -79,7 +79,7 @@ def from_the_definition(runtime: Runtime, text: list[int]) -> list[int]:
             model.state_shape, n_pages=8, page_len=PAGE_LEN, n_slots=1, window=4
         )
         taps = frozenset({H_NEXTN})
-        step = build_step([Piece(tokens, 0, range(8))], hidden)
+        step = build_step([StepPart(tokens, 0, range(8))], hidden)
         return backend.compile(forward, state, max_rows=128, taps=taps)(step)
 
     trunk = run(model.forward, text[:-1]).taps[H_NEXTN].copy()

@@ -10,10 +10,17 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import Machine
 
-from nextn.core.backend.layers import Attention, KvShape, Norm, Rope, RopePairs, StateShape
-from nextn.core.backend.reference.attention import attend
+from nextn.core.backend.layers import (
+    Attention,
+    KvShape,
+    Norm,
+    RopePairs,
+    RotaryPositions,
+    StateShape,
+)
+from nextn.core.backend.reference.paged_attention import attend
 from nextn.core.backend.reference.state import KvLayer, ReferenceState
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.cuda_kernels import attn_prep as prep
 from nextn.cuda_kernels.attention import (
     AttentionHeads,
@@ -23,7 +30,7 @@ from nextn.cuda_kernels.attention import (
     parts_shapes,
 )
 from nextn.cuda_kernels.attn_combine import attn_combine
-from nextn.cuda_kernels.attn_verify import Variant, attn_verify
+from nextn.cuda_kernels.attn_verify import VerifyVariant, attn_verify
 from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 from nextn.cuda_kernels.packed import PackedRows, packed_shapes
 
@@ -59,11 +66,11 @@ class Layer:
         return AttentionHeads(self.n_heads, kv, self.gated, self.window)
 
     @property
-    def rope(self) -> Rope | None:
+    def rope(self) -> RotaryPositions | None:
         if self.pairs is None:
             return None
         pairs = (self.n_turned or self.key_dim) // 2
-        return Rope(self.pairs, 1e4 ** -(np.arange(pairs) / pairs), self.magnitude)
+        return RotaryPositions(self.pairs, 1e4 ** -(np.arange(pairs) / pairs), self.magnitude)
 
     def attention(self) -> Attention:
         """With weights in float64."""
@@ -176,7 +183,7 @@ class Case:
 
     def step(self, spare_pages: int = 0) -> Step:
         pieces = [
-            Piece(
+            StepPart(
                 [0] * rows,
                 past,
                 [*map(int, pages), *[2**30] * spare_pages],
@@ -224,7 +231,7 @@ def run(
     *,
     context: int = 0,
     spare_rows: int = 0,
-    variant: Variant | None = None,
+    variant: VerifyVariant | None = None,
 ) -> Result:
     """All three kernels. `context`: that the launch is made for; `spare_rows` belong to nobody."""
     layer, heads, launcher = case.layer, case.layer.heads, machine.launcher

@@ -17,7 +17,7 @@ from nextn.core.backend.draft_loop import (
     HostDraftLoop,
 )
 from nextn.core.backend.interface import Backend, State
-from nextn.core.backend.step import Ints, Piece, Step, build_step, pending_accepted_after
+from nextn.core.backend.step import Ints, Step, StepPart, build_step, pending_accepted_after
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.models.model import Model
 from nextn.core.sampling.draft_sampler import DraftSampler
@@ -112,7 +112,7 @@ class Texts:
             tokens = rng.integers(0, self.drafter.n_vocab, int(rng.integers(1, 6))).tolist()
             first = text.n_cells + int(self.drafter.is_head)
             pieces.append(
-                Piece(
+                StepPart(
                     tokens,
                     text.n_cells,
                     text.pages,

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import HostMachine, Machine
 
-from nextn.core.backend.layers import Activation, Floats, Gating, MatrixPart, Moe, SharedExpert
+from nextn.core.backend.layers import Floats, GateActivation, Gating, MatrixPart, Moe, SharedExpert
 from nextn.core.backend.reference.backend import ReferenceBackend
-from nextn.core.backend.reference.moe import gated
+from nextn.core.backend.reference.mixture import gated
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 from nextn.cuda_kernels import qmm
@@ -26,7 +26,7 @@ from nextn.cuda_kernels.mm_moe import (
     plain_experts_gate_up,
 )
 from nextn.cuda_kernels.moe_route import (
-    Choice,
+    ExpertChoice,
     Router,
     Routes,
     moe_route,
@@ -48,8 +48,8 @@ from .blocks import form_of, random_blocks
 from .packed_rows import empty_packed, pack, unpack
 
 SILU_OR_GELU = {
-    Activation.SILU: qmm.Activation.SILU,
-    Activation.GELU: qmm.Activation.GELU,
+    GateActivation.SILU: qmm.Activation.SILU,
+    GateActivation.GELU: qmm.Activation.GELU,
 }
 
 
@@ -65,7 +65,7 @@ class Case:
     normalise: bool = True
     scale: float = 1.0
     bias: bool = False  # for the choice
-    activation: Activation = Activation.SILU
+    activation: GateActivation = GateActivation.SILU
     shared: str = ""  # "", "plain", "gated"
     shared_form: str = ""  # of the shared expert's matrices, if it is another
     scaled: bool = False  # experts have scales and biases of their own
@@ -156,10 +156,12 @@ class Layer:
         return Stack(form, stacked, width, np.exp(self.normal(n_expert)), self.normal(rows))
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> ExpertChoice:
         case = self.case
         gating, shared = case.gating.value, bool(case.shared)
-        return Choice(case.n_used, gating, case.normalise, case.scale, self.probs_bias, shared)
+        return ExpertChoice(
+            case.n_used, gating, case.normalise, case.scale, self.probs_bias, shared
+        )
 
     @cached_property
     def _judge(self) -> ReferenceBackend:
@@ -302,7 +304,9 @@ class Layer:
         gate = machine.put(self.shared_gate[0]) if self.case.shared == "gated" else None
         bias = None if self.probs_bias is None else machine.put(self.probs_bias)
         how = self.choice
-        choice = Choice(how.n_used, how.gating, how.normalise, how.scale, bias, how.has_shared)
+        choice = ExpertChoice(
+            how.n_used, how.gating, how.normalise, how.scale, bias, how.has_shared
+        )
         live = None if n_live is None else machine.put(np.array([n_live], np.int32))
         router = Router(machine.put(self.router), shared_gate=gate)
         moe_route(machine.launcher, machine.put(a), router, choice, routes, n_live=live)

@@ -14,7 +14,7 @@ from shim.machine import Machine
 from nextn.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
 from nextn.core.backend.reference.delta_rule import delta_rule
 from nextn.core.backend.reference.state import ReferenceState
-from nextn.core.backend.step import Piece, build_step, pending_accepted_after
+from nextn.core.backend.step import StepPart, build_step, pending_accepted_after
 from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
 from nextn.cuda_kernels.gdn_rows import keep_rows
 from nextn.cuda_kernels.gdn_step import (
@@ -101,8 +101,8 @@ class ReferenceRun:
         return out
 
 
-def _piece(part: Part) -> Piece:
-    return Piece(
+def _piece(part: Part) -> StepPart:
+    return StepPart(
         [0] * len(part.rows),
         part.past,
         [0],

@@ -14,7 +14,7 @@ import numpy as np
 
 from nextn.core.backend.interface import Backend
 from nextn.core.backend.layers import Floats
-from nextn.core.backend.step import Piece, build_step
+from nextn.core.backend.step import StepPart, build_step
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.models.model import Model
 from nextn.core.state.sizes import PAGE_LEN
@@ -70,7 +70,7 @@ def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
     run = backend.compile(model.forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN}))
     rows = []
     for first in range(0, len(tokens), MAX_ROWS):
-        piece = Piece(
+        piece = StepPart(
             tokens[first : first + MAX_ROWS], first, pages, n_pending_accepted=int(first > 0)
         )
         rows.append(run(build_step([piece])).taps[H_NEXTN].copy())
@@ -104,6 +104,6 @@ class HeadRuns:
         return drafted
 
     def step(self, tokens: Sequence[int], hidden: Floats, position: int) -> tuple[int, Floats]:
-        piece = Piece(tokens, position - self.first, self.pages, first_position=position)
+        piece = StepPart(tokens, position - self.first, self.pages, first_position=position)
         out = self.run(build_step([piece], hidden))
         return int(out.logits[-1].argmax()), out.taps[H_NEXTN][-1:].copy()

@@ -12,7 +12,7 @@ import numpy as np
 from nextn.core.backend import create_backend
 from nextn.core.backend.interface import Backend, HostOutput, SlotImage, State
 from nextn.core.backend.layers import Floats, KvTypes
-from nextn.core.backend.step import Piece, Step, build_step, pending_accepted_after
+from nextn.core.backend.step import Step, StepPart, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.models.model import Model
@@ -58,9 +58,11 @@ class Running:
     n_tokens: int = 0
     n_pending_accepted: int = 0
 
-    def piece(self, tokens: Sequence[int]) -> Piece:
+    def piece(self, tokens: Sequence[int]) -> StepPart:
         n = len(tokens)
-        return Piece(tokens, self.n_tokens, self.pages, self.slot, self.n_pending_accepted, n_out=n)
+        return StepPart(
+            tokens, self.n_tokens, self.pages, self.slot, self.n_pending_accepted, n_out=n
+        )
 
     def forward(self, tokens: Sequence[int]) -> HostOutput:
         output = self.machine.run(build_step([self.piece(tokens)]))

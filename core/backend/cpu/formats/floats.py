@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..emit import F32, I16, I32, vector
-from .base import ROWS, SPARSE, Group, Move, TileFormat
+from .tile_format import ROWS, SPARSE, CpuTileFormat, Group, Move
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 
-class _Floats(TileFormat):
+class _Floats(CpuTileFormat):
     span, scale_bytes, is_float = 1, 0, True
     ahead = dict.fromkeys((1,), SPARSE)
 

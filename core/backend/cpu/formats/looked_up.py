@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import ROWS, Bytes, Group, Move, TileFormat
-from .blocks import IQ4_VALUES, Q8_0, Mxfp4
+from .small_blocks import IQ4_VALUES, Q8_0, Mxfp4
 from .superblocks import Iq4Xs
+from .tile_format import ROWS, Bytes, CpuTileFormat, Group, Move
 from .unpack import load64
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Iq4NlBytes(Q8_0):
         return look_up(blocks, 2, IQ4_VALUES)
 
 
-class Mxfp4Bytes(TileFormat):
+class Mxfp4Bytes(CpuTileFormat):
     name = "MXFP4_I8"
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, ROWS
     ahead = Q8_0.ahead

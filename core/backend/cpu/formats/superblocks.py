@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..emit import I32
-from .base import CLOSE, ROWS, SPARSE, TWICE, Bytes, Group, Move, TileFormat
-from .blocks import IQ4_VALUES
+from .small_blocks import IQ4_VALUES
+from .tile_format import CLOSE, ROWS, SPARSE, TWICE, Bytes, CpuTileFormat, Group, Move
 from .unpack import (
     F32X16,
     I8X16,
@@ -41,7 +41,7 @@ def six_bit_pairs(scales: Bytes) -> tuple[Bytes, Bytes]:
     return scale, minimum
 
 
-class Q4K(TileFormat):
+class Q4K(CpuTileFormat):
     """Two half floats and 12 bytes of scales, which become 16: 1.03 of the file's bytes."""
 
     name = "Q4_K"
@@ -122,7 +122,7 @@ def top_bits(e: Emitter, address: Value, g: int, v: int, to: int) -> Value:
     return raise_bit(load64(e, address + 64 * (v % 4)), g if v < 4 else 4 + g, to)
 
 
-class Q6K(TileFormat):
+class Q6K(CpuTileFormat):
     """Of each half of a super-block: 32 bytes of nibbles, the upper bits, 32 bytes of nibbles."""
 
     name = "Q6_K"
@@ -153,7 +153,7 @@ class Q6K(TileFormat):
                 yield Group(block, six, tuple(d * factor for factor in factors), zero=32)
 
 
-class Q3K(TileFormat):
+class Q3K(CpuTileFormat):
     """Each half of a super-block has its third bits before the other two, see `top_bits`."""
 
     name = "Q3_K"
@@ -191,7 +191,7 @@ class Q3K(TileFormat):
         return (nibble | (top << 4)) - 32
 
 
-class Q2K(TileFormat):
+class Q2K(CpuTileFormat):
     name = "Q2_K"
     span, quant_bytes, scale_bytes = 256, 64 * ROWS, 2 * HALF + 16 * ROWS
     ahead = dict.fromkeys((1,), CLOSE)
@@ -217,7 +217,7 @@ class Q2K(TileFormat):
                 yield Group(block, two, factors, minima=minima)
 
 
-class Iq4Xs(TileFormat):
+class Iq4Xs(CpuTileFormat):
     name = "IQ4_XS"
     span, quant_bytes, scale_bytes = 256, 128 * ROWS, 2 * HALF + 4 * ROWS
     ahead = dict.fromkeys((1, 2), SPARSE)

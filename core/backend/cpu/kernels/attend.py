@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..emit import I64, Emitter, Value
-from ..formats.base import Record
-from .attention import AttentionShape, StepWords
+from ..formats.tile_format import Record
+from .attention_prep import AttentionShape, StepWords
 from .mathematics import F32X16
 from .pack import RowSet, pack_block
 from .spans import LINE, Bundle, Places, Range, SpanWork
@@ -30,7 +30,7 @@ MAX_SHARED_UNITS = 4096  # that have a counter
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    block: Block
+    block: AttendedSequence
     kv_head: Value
     head: Value  # the first of its query heads
     row: Value  # the first of its rows
@@ -42,7 +42,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class AttendedSequence:
     """The sequence that a unit belongs to."""
 
     start: Value  # its first row in the step
@@ -135,25 +135,27 @@ class _Attend:
         return Plan(rows, is_shared, all_spans)
 
     @contextmanager
-    def _blocks(self, rows: Value) -> Iterator[tuple[Block, Value, Value]]:
+    def _blocks(self, rows: Value) -> Iterator[tuple[AttendedSequence, Value, Value]]:
         """Each block of each sequence: its first row, and where it ends."""
         e, step = self.e, self.step
         with e.range(0, step[StepWords.N_SEQUENCES]) as b:
             start = e.load(I64, step[StepWords.STARTS] + b * 8, 8)
             stop = e.load(I64, step[StepWords.STARTS] + b * 8 + 8, 8)
             past = e.load(I64, step[StepWords.PAST] + b * 8, 8)
-            block = Block(start, past, step[StepWords.PAGES] + b * step[StepWords.PAGES_STRIDE])
+            block = AttendedSequence(
+                start, past, step[StepWords.PAGES] + b * step[StepWords.PAGES_STRIDE]
+            )
             with e.range(0, (stop - start + rows - 1) // rows) as i:
                 row = start + i * rows
                 yield block, row, e.minimum(row + rows, stop)
 
-    def _spans(self, block: Block, row: Value, end: Value) -> tuple[Value, Value]:
+    def _spans(self, block: AttendedSequence, row: Value, end: Value) -> tuple[Value, Value]:
         """The first span that rows [row, end) see, and how many there are."""
         first = self._first_cell(self._cell(block, row)) // self.s.span
         return first, self._cell(block, end - 1) // self.s.span - first + 1
 
     @staticmethod
-    def _cell(block: Block, row: Value) -> Value:
+    def _cell(block: AttendedSequence, row: Value) -> Value:
         return block.past + (row - block.start)
 
     def _first_cell(self, own: Value) -> Value:
@@ -250,7 +252,7 @@ class _Attend:
         unit_at = self.partials + (unit.spans_before + span) * self.unit_bytes
         return unit_at + (row - unit.row) * (self.heads * self.size)
 
-    def _sees(self, block: Block, row: Value, span: Value) -> Range:
+    def _sees(self, block: AttendedSequence, row: Value, span: Value) -> Range:
         base, own = span * self.s.span, self._cell(block, row)
         begin = self.e.maximum(self._first_cell(own) - base, 0)
         return Range(begin, self.e.minimum(own + 1 - base, self.s.span))

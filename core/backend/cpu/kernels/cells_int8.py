@@ -9,7 +9,7 @@ import numpy as np
 
 from ....errors import ConfigError
 from ..emit import F32, I8, I32, LANES, Emitter, Value, vector
-from ..formats.base import Record
+from ..formats.tile_format import Record
 from ..formats.unpack import load64, load_half, load_i8
 from ..simd import SIGNED_BITS
 from .cells import BLOCK, Array, Cells, Keys, Queries, Sums, Values

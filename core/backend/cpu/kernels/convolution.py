@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..emit import LANES, Emitter, Value, Variable
-from .delta_parts import DeltaKernelShape, DeltaWords, Part
+from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords
 from .mathematics import F32X16, silu
 
 VECTOR = 4 * LANES
@@ -18,7 +18,7 @@ VECTOR = 4 * LANES
 def convolve(
     e: Emitter,
     s: DeltaKernelShape,
-    at: Part,
+    at: DeltaPart,
     words: list[Value],
     head: tuple[Value, Value],
     is_fresh: Value,
@@ -54,7 +54,7 @@ def convolve(
 
 
 def _history(
-    e: Emitter, s: DeltaKernelShape, at: Part, ring: Value, is_fresh: Value
+    e: Emitter, s: DeltaKernelShape, at: DeltaPart, ring: Value, is_fresh: Value
 ) -> list[Variable]:
     """The kernel - 1 inputs before the first row; zeros where a text begins."""
     history = []

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ...layers import DeltaRule, DeltaShape, HeadOrder
 from ...step import KEPT_FACTORS
 from ..emit import I64, LANES, Emitter, Value
-from ..formats.base import Record
-from .attention import StepWords
+from ..formats.tile_format import Record
+from .attention_prep import StepWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DeltaWords:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeltaPart:
     """What one call works on: one sequence, one key head."""
 
     b: Value
@@ -75,7 +75,7 @@ class Part:
     kept: Value  # so many of them stay factors; the new ones come behind
 
     @classmethod
-    def of(cls, e: Emitter, s: DeltaKernelShape, words: list[Value], unit: Value) -> Part:
+    def of(cls, e: Emitter, s: DeltaKernelShape, words: list[Value], unit: Value) -> DeltaPart:
         step = e.words(words[DeltaWords.STEP], StepWords.COUNT)
         b, key_head = unit // s.n_key_heads, unit % s.n_key_heads
 

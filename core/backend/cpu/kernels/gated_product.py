@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...layers import Activation
+from ...layers import GateActivation
 from ..emit import I64, LANES, Emitter, Value
-from ..formats.base import ROWS, Record
+from ..formats.tile_format import ROWS, Record
 from .mathematics import F32X16, gelu, silu
 from .pack import RowSet
 from .product import BLOCK_OF_GROUPS, call_tile
-from .rows import put_block
+from .row_kernels import put_block
 from .tile import WIDTHS
 
 TILES = Record.BLOCK // ROWS  # of each matrix, for one block of the result
@@ -41,7 +41,7 @@ class _Group:
     size: Value
 
 
-def write_gated_product(e: Emitter, width: int, activation: Activation) -> None:
+def write_gated_product(e: Emitter, width: int, activation: GateActivation) -> None:
     arguments, part, parts = e.parameters
     w = e.words(arguments, GatedWords.COUNT)
     sides = [w[GatedWords.SIDES + i * SideWords.COUNT :][: SideWords.COUNT] for i in (0, 1)]
@@ -92,7 +92,7 @@ def _multiply(e: Emitter, side: list[Value], block: Value, rows: _Group, target:
         )
 
 
-def _activate(e: Emitter, activation: Activation, at: list[Value]) -> list[Value]:
-    act = silu if activation is Activation.SILU else gelu
+def _activate(e: Emitter, activation: GateActivation, at: list[Value]) -> list[Value]:
+    act = silu if activation is GateActivation.SILU else gelu
     gate, up = ([e.load(F32X16, x + 4 * LANES * k) for k in (0, 1)] for x in at)
     return [act(e, g) * u for g, u in zip(gate, up, strict=True)]

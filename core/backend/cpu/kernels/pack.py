@@ -7,7 +7,7 @@ has scale 0.
 from __future__ import annotations
 
 from ..emit import F32, I8, I32, I64, LANES, Emitter, Value, vector
-from ..formats.base import Record
+from ..formats.tile_format import Record
 from .mathematics import F32X16, I32X16, round_to_int
 
 F32X8, I32X8 = vector(F32, 8), vector(I32, 8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..emit import F32, I64, Emitter, Value
-from ..formats.base import ROWS, Record, TileFormat
 from ..formats.floats import _Floats
+from ..formats.tile_format import ROWS, CpuTileFormat, Record
 from ..formats.unpack import I8X64
 from .pack import RowSet
 from .tile import TILE, WIDTHS
@@ -64,7 +64,7 @@ def write_product(e: Emitter) -> None:
     e.finish()
 
 
-def write_embed(e: Emitter, form: TileFormat, width: int) -> None:
+def write_embed(e: Emitter, form: CpuTileFormat, width: int) -> None:
     """Rows of a table. Arguments: row set, tokens, quants, tile bytes, scales, bytes, rows out."""
     arguments, part, parts = e.parameters
     row_set, tokens, quants, tile_bytes, scales, scale_bytes, out = e.words(arguments, 7)
@@ -87,7 +87,7 @@ def write_embed(e: Emitter, form: TileFormat, width: int) -> None:
 
 def _unpack_lane(
     e: Emitter,
-    form: TileFormat,
+    form: CpuTileFormat,
     source: tuple[Value, Value],
     lane: Value,
     scratch: Value,

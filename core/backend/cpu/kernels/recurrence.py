@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..emit import F32, LANES, Emitter, Value, Variable
-from .delta_parts import DeltaKernelShape, DeltaWords, Part
+from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords
 from .mathematics import F32X16
 
 CHAINS = 4  # sums in flight while a row of the state is read
@@ -38,7 +38,7 @@ class Recurrence:
         zero = e.const(F32X16, 0.0)
         self.memory, self.read = e.variable(zero), e.variable(zero)  # S k and S q
 
-    def run(self, at: Part, of: tuple[Value, Value], is_fresh: Value) -> None:
+    def run(self, at: DeltaPart, of: tuple[Value, Value], is_fresh: Value) -> None:
         """A value head, given with its number among those that use the key head."""
         e, s = self.e, self.s
         head, j = of
@@ -67,7 +67,7 @@ class Recurrence:
             to = self._pending(self.decays, at, row, (head, s.n_value_heads, 1))
             e.store(e.load(F32, self._decay(row, head)), to)
 
-    def keep_keys(self, at: Part) -> None:
+    def keep_keys(self, at: DeltaPart) -> None:
         e, s = self.e, self.s
         with e.range(at.pending, at.end) as row:
             source = self._key(at, row)
@@ -77,27 +77,31 @@ class Recurrence:
 
     # addresses
 
-    def _key(self, at: Part, row: Value) -> Value:
+    def _key(self, at: DeltaPart, row: Value) -> Value:
         return at.query(self.s, row) + 4 * self.s.head_dim
 
-    def _read_of(self, at: Part, row: Value) -> tuple[Value, Value]:
+    def _read_of(self, at: DeltaPart, row: Value) -> tuple[Value, Value]:
         return self._key(at, row), at.query(self.s, row)
 
     def _decay(self, row: Value, head: Value) -> Value:
         return self.gates + row * (4 * self.s.gate_width) + 4 * self.s.n_key_heads + head * 4
 
-    def _kept(self, table: Value, at: Part, t: Value, of: tuple[Value, int, int]) -> Value:
+    def _kept(self, table: Value, at: DeltaPart, t: Value, of: tuple[Value, int, int]) -> Value:
         """Factor t in a table (slots, heads, window, width), of (head, heads, width)."""
         head, n_heads, width = of
         return table + ((at.slot * n_heads + head) * self.s.window + t) * (4 * width)
 
-    def _pending(self, table: Value, at: Part, row: Value, of: tuple[Value, int, int]) -> Value:
+    def _pending(
+        self, table: Value, at: DeltaPart, row: Value, of: tuple[Value, int, int]
+    ) -> Value:
         """Where a kind of factor of a row of this step is kept."""
         return self._kept(table, at, row - at.pending + at.kept, of)
 
     # one tile
 
-    def _replay(self, at: Part, head: Value, lanes: Value, state: Value, stored: Value) -> None:
+    def _replay(
+        self, at: DeltaPart, head: Value, lanes: Value, state: Value, stored: Value
+    ) -> None:
         """Apply what is pending and read the result for the first row."""
         e, read = self.e, self._read_of(at, at.start)
         with e.when(at.n_pending_accepted.equals(0)):
@@ -114,7 +118,7 @@ class Recurrence:
                 factors = [self._old(at, head, lanes, done.get() + t) for t in range(n)]
                 self._pass(source.get(), stored, factors, row_read=read)
 
-    def _old(self, at: Part, head: Value, lanes: Value, t: Value) -> Factor:
+    def _old(self, at: DeltaPart, head: Value, lanes: Value, t: Value) -> Factor:
         e, s = self.e, self.s
         update = self._kept(self.updates, at, t, (head, s.n_value_heads, s.head_dim)) + lanes
         key = self._kept(self.keys, at, t, (at.key_head, s.n_key_heads, s.head_dim))
@@ -152,7 +156,7 @@ class Recurrence:
             self.memory.set(_add_up(sums[0]))
             self.read.set(_add_up(sums[1]))
 
-    def _finish_row(self, at: Part, row: Value, of: tuple[Value, Value, Value]) -> Value:
+    def _finish_row(self, at: DeltaPart, row: Value, of: tuple[Value, Value, Value]) -> Value:
         """The row's output in the place of v, and its update, kept if it may be rejected."""
         e, s = self.e, self.s
         head, lanes, values = of

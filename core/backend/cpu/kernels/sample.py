@@ -18,7 +18,7 @@ from ... import picking
 from ...interface import MAXIMA_BLOCK
 from ..emit import F32, F64, I16, I32, I64, LANES, Emitter, Value, Variable, vector
 from .mathematics import F32X16
-from .noise import F64X8, I64X8, WIDTH, exponential, gumbel, philox
+from .noise_kernel import F64X8, I64X8, WIDTH, exponential, gumbel, philox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from .cells import Queries, Sums, columns_of
 from .mathematics import F32X16, exp, one, sigmoid
 
 if TYPE_CHECKING:
-    from .attention import AttentionShape
+    from .attention_prep import AttentionShape
 
 LOWEST = -3.0e38
 SPAN = 256  # cells, or a little more where pages do not divide it

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from llvmlite import ir
 
 from ..emit import F32, I32, I64, VOID, Emitter, Value, Variable, vector
-from ..formats.base import EVERY_LINE, ROWS, Ahead, Group, Record, TileFormat
 from ..formats.floats import _Floats
+from ..formats.tile_format import EVERY_LINE, ROWS, Ahead, CpuTileFormat, Group, Record
 from ..formats.unpack import F32X16, I32X16
 
 TILE = ir.FunctionType(VOID, [I64] * 10)
@@ -22,7 +22,7 @@ AT_ONCE = 8  # rows whose sums fit into the registers, beside the totals of all
 FLOAT_SUMS = 2  # of a row with floats, of even and odd elements: one alone would wait for itself
 
 
-def write_tile(e: Emitter, form: TileFormat, m: int) -> None:
+def write_tile(e: Emitter, form: CpuTileFormat, m: int) -> None:
     quants, scales, n_spans, x, _, _, _, _, _, _ = e.parameters
     totals = [e.variable(e.const(F32X16, 0.0)) for _ in range(m)]
     ahead = form.ahead.get(m, EVERY_LINE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .avx2 import Avx2, AvxVnni
 from .avx512 import Avx512Vnni
-from .base import SIGNED_BITS, Simd
 from .generic import Generic
+from .instruction_set import SIGNED_BITS, Simd
 from .neon import NeonDotprod
 from .ssse3 import Ssse3
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import binding, ir
 
-from .base import I8, I16, I32, SIGNED_BITS, Simd, Term, in_parts
+from .instruction_set import I8, I16, I32, SIGNED_BITS, Simd, Term, in_parts
 from .pairs import PairSums
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import binding
 
-from .base import I8X64, I32X16, Simd
+from .instruction_set import I8X64, I32X16, Simd
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from llvmlite import ir
 
-from .base import F32, I16, I32, I32X16, SIGNED_BITS, Simd, Term, in_parts, pick
+from .instruction_set import F32, I16, I32, I32X16, SIGNED_BITS, Simd, Term, in_parts, pick
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value

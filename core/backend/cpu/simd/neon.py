@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from .base import I8, I8X64, I32, Simd, in_parts
+from .instruction_set import I8, I8X64, I32, Simd, in_parts
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
-from .base import I8X64, I16, I32, Term, in_parts
+from .instruction_set import I8X64, I16, I32, Term, in_parts
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .base import SIGNED_BITS, Term
 from .generic import Generic
+from .instruction_set import SIGNED_BITS, Term
 from .pairs import PairSums
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from nextn.core.backend.cpu.draft_loop import NativeChain
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.draft_loop import DraftLoop, DraftSettings, TokenPicker
 from nextn.core.backend.interface import HostOutput
-from nextn.core.backend.step import Piece, Step, StepArrays, build_step
+from nextn.core.backend.step import Step, StepArrays, StepPart, build_step
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
@@ -120,7 +120,7 @@ class Alone:
         rng = np.random.default_rng(seed)
         tokens = rng.integers(0, self.made.n_vocab, n_rows).tolist()
         hidden = rng.normal(0, 1, (n_rows, self.made.model.hparams.n_embd)).astype(np.float32)
-        return build_step([Piece(tokens, 0, self.text.pages, first_position=1)], hidden)
+        return build_step([StepPart(tokens, 0, self.text.pages, first_position=1)], hidden)
 
     def ask(self, length: int = MAX_DRAFT, p_min: float = 0.0) -> DraftSettings:
         return DraftSettings(self.text.sampler, length, p_min)

@@ -12,18 +12,18 @@ import pytest
 from numpy.typing import NDArray
 from support.blocks import random_blocks
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import Emitter
 from nextn.core.backend.cpu.formats import FORMATS
-from nextn.core.backend.cpu.formats.base import Record
+from nextn.core.backend.cpu.formats.tile_format import Record
 from nextn.core.backend.cpu.inputs import RowCount, groups_of
 from nextn.core.backend.cpu.kernels import mathematics as m
 from nextn.core.backend.cpu.kernels.pack import write_pack
 from nextn.core.backend.cpu.kernels.product import write_embed
-from nextn.core.backend.cpu.kernels.rows import write_maxima
+from nextn.core.backend.cpu.kernels.row_kernels import write_maxima
 from nextn.core.backend.cpu.kernels.tile import WIDTHS
-from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.tile_matrix import Repacker
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nextn.core.backend import picking
-from nextn.core.backend.cpu.compile import optimised, target_machine
 from nextn.core.backend.cpu.kernels.sample import PICK, write_pick
+from nextn.core.backend.cpu.machine_code import optimised, target_machine
 from nextn.core.backend.cpu.simd import SETS, Simd
 from nextn.core.backend.interface import MAXIMA_BLOCK
 from nextn.core.sampling.native_picks import make_pick_request

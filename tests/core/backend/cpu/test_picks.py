@@ -15,7 +15,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.interface import Run
 from nextn.core.backend.picking import UNSURE
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.sampling.params import SamplingParams
@@ -36,7 +36,7 @@ def runner(tiny: Tiny, threads: int) -> tuple[Run, int]:
 
 def step_of(texts: list[list[int]], samplers: list[Sampler | None]) -> Step:
     pieces = [
-        Piece(text, 0, [2 * b, 2 * b + 1], b, n_out=max(1, len(text) - 1))
+        StepPart(text, 0, [2 * b, 2 * b + 1], b, n_out=max(1, len(text) - 1))
         for b, text in enumerate(texts)
     ]
     requests = [0 if sampler is None else sampler.request for sampler in samplers]

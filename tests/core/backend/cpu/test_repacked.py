@@ -19,7 +19,6 @@ from support.tiny_models import TinyModel
 
 import nextn.core
 from nextn.core.backend.cpu import repacked
-from nextn.core.backend.cpu.matrix import Repacker
 from nextn.core.backend.cpu.repacked import (
     ABANDONED_S,
     ENTRY,
@@ -29,6 +28,7 @@ from nextn.core.backend.cpu.repacked import (
     remove_entries,
 )
 from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.tile_matrix import Repacker
 from nextn.core.backend.layers import Floats
 from nextn.core.errors import ConfigError
 from nextn.core.gguf.reader import GgufFile, open_gguf

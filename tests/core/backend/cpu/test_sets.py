@@ -24,14 +24,14 @@ from support.running import load
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.cpu.compile import Kernels, optimised, target_machine
 from nextn.core.backend.cpu.emit import F32, I8, I16, I32, KERNEL, Emitter, vector
 from nextn.core.backend.cpu.formats import FORMATS, find_tile_format
-from nextn.core.backend.cpu.formats.base import Record, TileFormat
+from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat, Record
 from nextn.core.backend.cpu.kernels.tile import TILE, weight_bits, write_tile
-from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.machine_code import Kernels, optimised, target_machine
 from nextn.core.backend.cpu.simd import SETS, SIGNED_BITS, AvxVnni, Generic, NeonDotprod, Simd
 from nextn.core.backend.cpu.simd import neon as neon_module
+from nextn.core.backend.cpu.tile_matrix import Repacker
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -144,7 +144,7 @@ def test_lookups_find_every_entry(simd: Simd, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", QUANTISED, ids=lambda form: form.name)
-def test_weights_have_no_more_bits_than_is_claimed(form: TileFormat, tmp_path: Path) -> None:
+def test_weights_have_no_more_bits_than_is_claimed(form: CpuTileFormat, tmp_path: Path) -> None:
     """What sums in 16 bits rely on; and the claim is tight but for formats without a zero point."""
     claims: list[int] = []
     used = np.zeros(64, np.uint8)
@@ -301,7 +301,7 @@ def test_the_dot_product_of_neon_is_asked_for(
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(
-        "nextn.core.backend.cpu.simd.base.binding.get_host_cpu_features", dict[str, bool]
+        "nextn.core.backend.cpu.simd.instruction_set.binding.get_host_cpu_features", dict[str, bool]
     )
     assert NeonDotprod.is_available() is available
 
@@ -321,7 +321,8 @@ def test_the_best_set_with_all_its_features_is_first(
 ) -> None:
     features = dict.fromkeys(present.split(), True)
     monkeypatch.setattr(
-        "nextn.core.backend.cpu.simd.base.binding.get_host_cpu_features", lambda: features
+        "nextn.core.backend.cpu.simd.instruction_set.binding.get_host_cpu_features",
+        lambda: features,
     )
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert next(name for name, made in SETS.items() if made.is_available()) == best
@@ -419,7 +420,7 @@ def pack(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float64]
 @pytest.mark.parametrize("form", QUANTISED, ids=lambda form: form.name)
 @pytest.mark.parametrize("simd", ARM_SETS, ids=lambda simd: simd.name)
 def test_products_on_aarch64_equal_dequantised_weights(
-    simd: Simd, form: TileFormat, tmp_path: Path
+    simd: Simd, form: CpuTileFormat, tmp_path: Path
 ) -> None:
     stored, m, n_in = find_format(form.name), 4, 512
     held = find_tile_format(form.name, simd)

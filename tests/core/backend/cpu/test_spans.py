@@ -21,11 +21,11 @@ from nextn.core.backend.layers import (
     KvType,
     KvTypes,
     MatrixPart,
-    Rope,
     RopePairs,
+    RotaryPositions,
     StateShape,
 )
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.errors import ConfigError
 
 N_CELLS = 3 * SPAN + 50
@@ -45,7 +45,7 @@ class Layer:
     ) -> None:
         (n, n_kv), dim = heads, 48
         self.backend = create_backend(device, threads, types)
-        rope = Rope(RopePairs.HALVES, 100.0 ** -np.linspace(0, 1, 8))
+        rope = RotaryPositions(RopePairs.HALVES, 100.0 ** -np.linspace(0, 1, 8))
         self.attention = Attention(0, n, n_kv, dim, dim, dim**-0.5, rope, window=window)
         self.width = (n + 2 * n_kv) * dim
         self.identity = self.backend.matrix([MatrixPart(identity(n * dim))])
@@ -63,7 +63,7 @@ class Layer:
     def step(self, *parts: tuple[int, int, Floats]) -> list[Floats]:
         """Of each (sequence, cells before, rows): the rows' outputs."""
         pieces = [
-            Piece([0] * len(rows), past, self.pages[b], slot=b, n_out=len(rows))
+            StepPart([0] * len(rows), past, self.pages[b], slot=b, n_out=len(rows))
             for b, past, rows in parts
         ]
         logits = self.run(build_step(pieces, np.concatenate([rows for *_, rows in parts]))).logits

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import I64, Emitter
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.cpu.team import LINE, Control, Program, Team
 from nextn.core.backend.cpu.threads import default_threads

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from support.blocks import random_blocks
 
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.formats import EXPANDED, FORMATS, find_tile_format
-from nextn.core.backend.cpu.formats.base import Record, TileFormat
 from nextn.core.backend.cpu.formats.floats import _Floats
+from nextn.core.backend.cpu.formats.tile_format import CpuTileFormat, Record
 from nextn.core.backend.cpu.kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
-from nextn.core.backend.cpu.matrix import Repacker
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
+from nextn.core.backend.cpu.tile_matrix import Repacker
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -33,7 +33,7 @@ def kernels(set_name: str) -> Kernels:
     return Kernels(SETS[set_name]())
 
 
-def tile_function(set_name: str, form: TileFormat, m: int) -> Any:
+def tile_function(set_name: str, form: CpuTileFormat, m: int) -> Any:
     name = f"tile_{form.name}_{m}"
 
     def write(e: Any) -> None:

@@ -15,7 +15,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.draft_loop import CudaChain
 from nextn.core.backend.draft_loop import NO_REQUEST, Drafts, DraftSettings
-from nextn.core.backend.step import Piece, Step, build_step
+from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.sampling.draft_sampler import DraftSampler
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -71,7 +71,7 @@ class Alone:
 
     def step(self, n_rows: int = 1) -> Step:
         step = build_step(
-            [Piece(random_tokens(n_rows, seed=n_rows), 0, range(6), first_position=1)]
+            [StepPart(random_tokens(n_rows, seed=n_rows), 0, range(6), first_position=1)]
         )
         shape = n_rows, self.made.model.hparams.n_embd
         rows = np.random.default_rng(n_rows).normal(0, 1, shape).astype(np.float32)

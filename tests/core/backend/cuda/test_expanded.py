@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.blocks import form_of, random_blocks
 
-from nextn.core.backend.cuda.expanded import EXPANSIONS, expand, say_if_expanded, tile_type
+from nextn.core.backend.cuda.expanded_types import EXPANSIONS, expand, say_if_expanded, tile_type
 from nextn.core.gguf.quants import FORMATS as STORED
 from nextn.core.gguf.quants import find_format
 from nextn.cuda_kernels.repack import FORMATS

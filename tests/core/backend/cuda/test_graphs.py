@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.host_device import HostDevice
 
+from nextn.core.backend.cuda.device_step import context_bucket
 from nextn.core.backend.cuda.graphs import Graphs, Repeated
-from nextn.core.backend.cuda.step import context_bucket
 
 
 class Noting(HostDevice):

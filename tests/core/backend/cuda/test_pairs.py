@@ -15,7 +15,7 @@ from support.running import random_tokens, start
 
 from nextn.core.backend.cuda import products
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.cuda.weights import Piece
+from nextn.core.backend.cuda.weights import ProductPart
 
 MODELS = {"dense": tiny(QWEN36_27B), "mixture": tiny(QWEN36_35B_A3B)}
 LENGTHS = (1, 3, 6, 12, 2)  # rows of a step: all variants, and more than rings are asked for
@@ -27,7 +27,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return write_random(tmp_path_factory.mktemp("pairs") / "mixed.gguf", "Q4_K_M", sizes)
 
 
-def alone(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+def alone(pieces: Sequence[ProductPart]) -> Iterator[Sequence[ProductPart]]:
     return ([piece] for piece in pieces)
 
 

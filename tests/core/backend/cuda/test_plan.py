@@ -16,7 +16,7 @@ from support.sparse_file import write_sparse_qwen35
 from support.tiny_models import TinyModel
 
 import nextn.core
-from nextn.core.backend.cuda.device import Numpy, Shape
+from nextn.core.backend.cuda.device_contract import Numpy, Shape
 from nextn.core.errors import ConfigError, ModelError
 from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams

@@ -13,7 +13,7 @@ from support.tiny_models import TinyModel
 from nextn.core.backend import create_backend
 from nextn.core.backend import cuda as cuda_backend
 from nextn.core.errors import ConfigError, ModelError
-from nextn.cuda_kernels.attn_verify import Variant, best_variant
+from nextn.cuda_kernels.attn_verify import VerifyVariant, best_variant
 from nextn.cuda_kernels.compile import CompileError
 from nextn.cuda_kernels.kv_pages import KvHeads
 
@@ -57,7 +57,7 @@ def test_attention_takes_what_shared_memory_the_device_has(
     monkeypatch.setattr(HostLauncher, "shared_of_a_block", size)
     asked = []
 
-    def noted(kv: KvHeads, n_columns: int, shared_of_a_block: int) -> Variant:
+    def noted(kv: KvHeads, n_columns: int, shared_of_a_block: int) -> VerifyVariant:
         asked.append(shared_of_a_block)
         return best_variant(kv, n_columns, shared_of_a_block)
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from ...layers import Attention, KvType, KvTypes, RopePairs
 from ..emit import F32, I64, LANES, Emitter, Value
-from ..formats.base import Record
+from ..formats.tile_format import Record
 from .cell_types import make_keys, make_values
 from .cells import Keys, Values
 from .mathematics import F32X16
-from .rows import norm_row
+from .row_kernels import norm_row
 from .spans import SPAN
 
 

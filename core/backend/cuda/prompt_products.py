@@ -11,8 +11,8 @@ from ....cuda_kernels.embed import GgufTable, gguf_to_bf16
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
 from ....cuda_kernels.wide_rows import add_bias, gate_halves
-from .device import Device
-from .weights import CudaMatrix, Piece
+from .device_contract import Device
+from .weights import CudaMatrix, ProductPart
 
 # Values: 128 MiB of bfloat16. A third of the widest product of a 27B, so that each of its pieces
 # still has tiles for all processors several times over.
@@ -71,7 +71,7 @@ class WideProducts:
         add_bias(self._launcher, y, bias[begin : begin + half])
         add_bias(self._launcher, y, bias[width + begin : width + begin + half], column=half)
 
-    def _put(self, a: WideRows, piece: Piece, n_in: int, y: Array) -> None:
+    def _put(self, a: WideRows, piece: ProductPart, n_in: int, y: Array) -> None:
         """Into the columns of y from `piece.column` on."""
         weights, column = piece.weights, piece.column
         if (

@@ -11,11 +11,11 @@ from typing import Any
 
 from ...layers import Gating
 from ..emit import F32, I64, Emitter, Value
-from ..formats.base import ROWS, Record
+from ..formats.tile_format import ROWS, Record
 from .mathematics import F32X16, exp, one, sigmoid
 from .pack import RowSet
 from .product import call_tile
-from .rows import copy_floats, each_vector
+from .row_kernels import copy_floats, each_vector
 from .tile import WIDTHS
 
 SMALLEST_SUM = 2.0**-14  # as in the reference

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...layers import Activation
+from ...layers import GateActivation
 from ..emit import F32, I64, LANES, Emitter, Value
-from ..formats.base import Record
+from ..formats.tile_format import Record
 from .mathematics import F32X16, gelu, one, reciprocal_sqrt, silu
 from .pack import RowSet, pack_block, pack_row
 
@@ -128,11 +128,11 @@ def write_norms(e: Emitter, widths: tuple[int, ...], eps: float) -> None:
     e.finish()
 
 
-def write_gated(e: Emitter, width: int, activation: Activation) -> None:
+def write_gated(e: Emitter, width: int, activation: GateActivation) -> None:
     """activation(gate) * up. Arguments: row set, [gate | up] rows, rows out or 0, records or 0."""
     arguments, part, parts = e.parameters
     row_set, source, out, records = e.words(arguments, 4)
-    act = silu if activation is Activation.SILU else gelu
+    act = silu if activation is GateActivation.SILU else gelu
     step = Record.BLOCK if width % Record.BLOCK == 0 else 1
     n_steps = width // step
     first, last = e.share(e.load(I64, row_set, 8) * n_steps, part, parts)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from .base import CLOSE, ROWS, SPARSE, Bytes, Group, Move, TileFormat
+from .tile_format import CLOSE, ROWS, SPARSE, Bytes, CpuTileFormat, Group, Move
 from .unpack import F32X16, I32X16, high, load64, load_half, load_u8, low, raise_bit
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 
-class Q8_0(TileFormat):
+class Q8_0(CpuTileFormat):
     name = "Q8_0"
     ahead = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 2 * ROWS
@@ -28,7 +28,7 @@ class Q8_0(TileFormat):
         yield Group(e.index(0), unsigned, (load_half(e, scales),), zero=128)
 
 
-class _Nibbles(TileFormat):
+class _Nibbles(CpuTileFormat):
     """16 bytes a row: byte j holds element j low and element j + 16 high."""
 
     span, quant_bytes = 32, 16 * ROWS

@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from ..layers import Activation, Gating, Moe
-from .matrix import ReferenceMatrix
+from ..layers import GateActivation, Gating, Moe
+from .float_matrix import ReferenceMatrix
 
 # Keeps a division by a sum of vanishing probabilities finite: llama.cpp's value.
 SMALLEST_SUM = 2.0**-14
 
 
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    return silu(x) if activation is Activation.SILU else gelu(x, approximate="tanh")
+def activate(x: Tensor, activation: GateActivation) -> Tensor:
+    return silu(x) if activation is GateActivation.SILU else gelu(x, approximate="tanh")
 
 
-def gated(gate_up: Tensor, activation: Activation) -> Tensor:
+def gated(gate_up: Tensor, activation: GateActivation) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return activate(gate, activation) * up
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .base import ROWS, SPARSE, Bytes, Group, Move, TileFormat
+from .tile_format import ROWS, SPARSE, Bytes, CpuTileFormat, Group, Move
 from .unpack import F32X16, load64
 
 if TYPE_CHECKING:
     from ..emit import Emitter, Value
 
 
-class Expanded(TileFormat):
+class Expanded(CpuTileFormat):
     name = "I8_S16"
     ahead = dict.fromkeys((1, 2, 4), SPARSE)
     span, quant_bytes, scale_bytes = 32, 32 * ROWS, 8 * ROWS

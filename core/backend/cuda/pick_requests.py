@@ -17,7 +17,7 @@ from ....cuda_kernels.head_pick import (
 from ....cuda_kernels.kernel import Array, Launcher
 from .. import picking
 from ..step import Ints, Step
-from .device import Numpy
+from .device_contract import Numpy
 
 NOBODY = -1
 

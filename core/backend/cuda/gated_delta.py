@@ -27,10 +27,10 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs
 from ....cuda_kernels.packed import PackedRows
 from ..layers import DeltaRule
+from .device_step import DeviceStep
 from .products import Product, Products
-from .rooms import Rooms, roomy
 from .state import CudaState
-from .step import DeviceStep
+from .workspace import Rooms, roomy
 
 _ALIGNED = 4  # values: where rows of gates begin
 

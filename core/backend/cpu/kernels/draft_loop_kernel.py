@@ -14,10 +14,10 @@ from ... import picking
 from ...interface import MAXIMA_BLOCK
 from ...step import KEPT_FACTORS
 from ..emit import F32, F64, I64, LANES, POINTER, Emitter, Value, vector
-from .attention import StepWords
+from .attention_prep import StepWords
 from .fill import Filling, SourceWords
 from .mathematics import F32X16, I32X16, ROUND, one, polynomial
-from .rows import copy_floats
+from .row_kernels import copy_floats
 from .sample import Head, largest, pick_token
 
 BEGIN = ir.FunctionType(I64, [I64])  # words -> positions that the chain may reach, or NO_CELL

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..layers import Floats, MatrixPart
-from .compile import Kernels
 from .formats import find_tile_format
-from .formats.base import ROWS, TileFormat
-from .kernels.repack import write_repack
+from .formats.tile_format import ROWS, CpuTileFormat
+from .kernels.repack_kernel import write_repack
+from .machine_code import Kernels
 from .memory import Arena, Bytes, padded
 from .simd import Simd
 
@@ -26,7 +26,7 @@ PIECE_BYTES = 1 << 20  # of the file, reordered at a time: stays in the second-l
 class TileMatrix:
     """One stored matrix, or a stack of experts."""
 
-    form: TileFormat
+    form: CpuTileFormat
     n_expert: int
     n_out: int
     n_in: int
@@ -103,7 +103,7 @@ class Repacker:
         list(self._threads.map(convert, jobs))
         stored.release()
 
-    def _function(self, form: TileFormat) -> Any:
+    def _function(self, form: CpuTileFormat) -> Any:
         name = f"repack_{form.name}"
         address = self._kernels.get({name: lambda e: write_repack(e, form)})[name]
         return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(address)
@@ -127,7 +127,7 @@ def tile_bytes(part: MatrixPart, simd: Simd) -> int:
     return sum(padded(n * width) for n, width in _sizes(part, form))
 
 
-def _sizes(part: MatrixPart, form: TileFormat) -> tuple[tuple[int, int], tuple[int, int]]:
+def _sizes(part: MatrixPart, form: CpuTileFormat) -> tuple[tuple[int, int], tuple[int, int]]:
     """(tiles, bytes of one) of the quants and of the scales."""
     *stack, n_out, n_in = part.tensor.shape
     n, n_spans = (stack[0] if stack else 1) * -(-n_out // ROWS), n_in // form.span
@@ -158,7 +158,7 @@ def _padded_bias(part: MatrixPart) -> Floats | None:
     return out
 
 
-def _multiply_scales(form: TileFormat, scales: Bytes, factor: Floats, expert: int) -> None:
+def _multiply_scales(form: CpuTileFormat, scales: Bytes, factor: Floats, expert: int) -> None:
     """A factor of the whole tensor goes into its float32 scales (only NVFP4 files have one)."""
     if form.name != "I8_S16":
         raise AssertionError(f"a scale beside a {form.name} tensor is refused when it is loaded")

@@ -85,7 +85,7 @@ class Group:
     minima: tuple[Value, ...] = ()  # float32, likewise one or two
 
 
-class TileFormat(ABC):
+class CpuTileFormat(ABC):
     name: ClassVar[str]
     span: ClassVar[int]  # elements of a row that are unpacked together
     quant_bytes: ClassVar[int]  # of 16 rows and one span

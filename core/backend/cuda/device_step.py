@@ -10,9 +10,9 @@ from ....cuda_kernels.attention import AttentionStep
 from ....cuda_kernels.gdn_layout import GdnSequences
 from ....cuda_kernels.kernel import Array
 from ..step import Step
-from .device import Device, Numpy
+from .device_contract import Device, Numpy
 from .packets import Mirrors, Packet
-from .picks import requests_of
+from .pick_requests import requests_of
 
 # Cells that the launches of a step are made for: 1k, 4k, 16k, 64k, 256k. Blocks beyond the context
 # end at once: some 100 of them for each layer of attention cost less than to capture all widths

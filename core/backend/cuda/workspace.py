@@ -8,7 +8,7 @@ from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import GatedSpace
 from ....cuda_kernels.packed import PackedRows, packed_shapes
-from .device import Device
+from .device_contract import Device
 
 FEWEST_ROWS = 16
 # Rows of a step that becomes a graph. Of longer ones launching is the least, and prompts differ in

@@ -10,10 +10,10 @@ from support.blocks import form_of, random_blocks
 from support.host_device import HostDevice
 from support.tiny_models import TinyModel
 
-from nextn.core.backend.cuda import uploads as uploads_module
+from nextn.core.backend.cuda import weight_upload as uploads_module
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.cuda.device import Numpy
-from nextn.core.backend.cuda.uploads import Uploads
+from nextn.core.backend.cuda.device_contract import Numpy
+from nextn.core.backend.cuda.weight_upload import Uploads
 from nextn.core.backend.cuda.weights import CudaMatrix, Use, use_of
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.gguf.quants import find_format

@@ -19,8 +19,8 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.repack import GROUP_TILES, TILE_ROWS, gated_order, repack, tiles_of
 from ..cpu.threads import default_threads
 from ..layers import MatrixPart
-from .device import Device, Numpy
-from .expanded import tile_type
+from .device_contract import Device, Numpy
+from .expanded_types import tile_type
 from .sources import RowSource, height, n_stacked
 
 WHOLE = 8  # values: rows of plain matrices begin at 16 bytes

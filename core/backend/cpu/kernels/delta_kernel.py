@@ -7,14 +7,14 @@ depend on no other, so that threads need not meet in between.
 from __future__ import annotations
 
 from ..emit import F32, I64, LANES, Emitter, Value
-from ..formats.base import Record
-from .attention import StepWords
+from ..formats.tile_format import Record
+from .attention_prep import StepWords
 from .convolution import convolve
-from .delta_parts import DeltaKernelShape, DeltaWords, Part, value_head
+from .delta_parts import DeltaKernelShape, DeltaPart, DeltaWords, value_head
 from .mathematics import F32X16, exp, one, reciprocal_sqrt, sigmoid, silu, softplus
 from .pack import RowSet, pack_block
 from .recurrence import Recurrence
-from .rows import norm_row
+from .row_kernels import norm_row
 
 
 def write_delta(e: Emitter, s: DeltaKernelShape) -> None:
@@ -25,7 +25,7 @@ def write_delta(e: Emitter, s: DeltaKernelShape) -> None:
     recurrence = Recurrence(e, s, words)
     first, last = e.share(step[StepWords.N_SEQUENCES] * s.n_key_heads, part, parts)
     with e.range(first, last) as unit:
-        at = Part.of(e, s, words, unit)
+        at = DeltaPart.of(e, s, words, unit)
         is_fresh = e.load(I64, step[StepWords.POSITIONS] + at.start * 8, 8).equals(0)
         with e.range(0, 2 + s.heads_per_key) as place:
             convolve(e, s, at, words, (_channel(s, at.key_head, place), place), is_fresh)
@@ -47,7 +47,7 @@ def _channel(s: DeltaKernelShape, key_head: Value, place: Value) -> Value:
     return (place < 2).select(key_head * s.head_dim + place * s.key_width, value)
 
 
-def _gates(e: Emitter, s: DeltaKernelShape, words: list[Value], row: Value, at: Part) -> None:
+def _gates(e: Emitter, s: DeltaKernelShape, words: list[Value], row: Value, at: DeltaPart) -> None:
     """Unit-length q (times 1 / sqrt(D)) and k in place, k . q, decay and beta."""
     q = at.query(s, row)
     k = q + 4 * s.head_dim

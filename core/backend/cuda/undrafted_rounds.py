@@ -14,7 +14,7 @@ import numpy as np
 
 from ..interface.device_loop import SequenceResult
 from ..layers import Floats
-from .device import Device
+from .device_contract import Device
 from .round_room import RoundRoom
 
 MOST_QUIET: Final = 192  # rounds

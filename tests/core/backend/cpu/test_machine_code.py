@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nextn.core.backend.cpu import compile as compiling
+from nextn.core.backend.cpu import machine_code as compiling
 from nextn.core.backend.cpu.backend import choose_set
-from nextn.core.backend.cpu.compile import Kernels
 from nextn.core.backend.cpu.emit import Emitter
+from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS, Generic, Simd
 from nextn.core.errors import ConfigError
 

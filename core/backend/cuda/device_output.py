@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ....cuda_kernels.kernel import Array
 from ..interface import HostOutput
 from ..layers import Floats
-from .device import Device
+from .device_contract import Device
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.kv_pages import KvPages
 from ....cuda_kernels.packed import PackedRows
 from ..layers import Attention, Norm, RopePairs
-from .device import Device
-from .rooms import roomy
-from .step import DeviceStep
+from .device_contract import Device
+from .device_step import DeviceStep
+from .workspace import roomy
 
 
 class Attender:

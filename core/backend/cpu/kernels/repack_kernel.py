@@ -5,10 +5,10 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..emit import Emitter, Value
-from ..formats.base import ROWS, Move, TileFormat
+from ..formats.tile_format import ROWS, CpuTileFormat, Move
 
 
-def write_repack(e: Emitter, form: TileFormat) -> None:
+def write_repack(e: Emitter, form: CpuTileFormat) -> None:
     """Whole tiles. Arguments: blocks, bytes of a row and of a span, spans, tiles, quants, scales.
 
     The work is not shared out here: the caller hands different tiles to different threads.

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ....cuda_kernels.kernel import Array, Dim, Kernel, Launcher
-from .device import Device, Mirror, Numpy, Shape
+from .device_contract import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
 
 
-class Pool:
+class CountedPool:
     """Bytes in use, now and at most."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Pool:
 
 
 class _Lease:
-    def __init__(self, pool: Pool, n_bytes: int) -> None:
+    def __init__(self, pool: CountedPool, n_bytes: int) -> None:
         self._pool, self._n_bytes = pool, n_bytes
         pool.change(n_bytes)
 
@@ -75,7 +75,7 @@ class PlannedDevice(Device):
         self._like, self.name, self.details = like, like.name, like.details
         self.reserved_bytes = like.reserved_bytes
         self.launcher = PlannedLauncher(like.launcher)
-        self.pool, self.of_graphs = Pool(), Pool()
+        self.pool, self.of_graphs = CountedPool(), CountedPool()
 
     @property
     def live_bytes(self) -> int:

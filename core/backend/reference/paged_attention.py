@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..layers import Attention, Norm, Rope, RopePairs
+from ..layers import Attention, Norm, RopePairs, RotaryPositions
 from ..step import Step
 from .state import KvLayer, ReferenceState
 
@@ -18,14 +18,14 @@ def rms_norm(x: Tensor, norm: Norm) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.eps) * weight
 
 
-def rope_tables(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
+def rope_tables(rope: RotaryPositions, positions: Tensor) -> tuple[Tensor, Tensor]:
     """cos and sin, (T, 1, n_rot / 2). Angles in float64: at position 10^5 float32 is 0.004 off."""
     frequencies = torch.from_numpy(rope.frequencies)
     angles = positions.cpu().double()[:, None, None] * frequencies
     return angles.cos() * rope.magnitude, angles.sin() * rope.magnitude
 
 
-def apply_rope(x: Tensor, rope: Rope, positions: Tensor) -> Tensor:
+def apply_rope(x: Tensor, rope: RotaryPositions, positions: Tensor) -> Tensor:
     """Turn the first 2 * n pairs of each head of x, (T, H, D); the rest passes."""
     cos, sin = (table.to(x) for table in rope_tables(rope, positions))
     n = len(rope.frequencies)

@@ -21,7 +21,7 @@ class Removed:
 
 def remove_kept() -> Iterator[Removed]:
     """One kind at a time, even where there was nothing of it."""
-    from .cpu.compile import cache_folder
+    from .cpu.machine_code import cache_folder
     from .cpu.repacked import remove_entries, repack_folder
     from .cuda import cubin_folder
 
