@@ -1,6 +1,6 @@
-"""SpeculatorHost several tokens in one call: a model continues from its own picks.
+"""Several tokens drafted in one call: a model continues from its own picks.
 
-The host loop here defines what that means; a backend may do the same without Python in between.
+The host loop here is the definition; a backend may do the same without Python in between.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NO_REQUEST: Final = 0
 
 
 class TokenPicker(Protocol):
-    """Who picks the tokens of one sequence's draft."""
+    """Picks the tokens of one sequence's draft."""
 
     # Address of a request as `picking.py` lays it out, which has to stay there; `NO_REQUEST` if
     # only `pick` will do. Where there is one, a backend may leave out `pick` and `accept`.
     request: int
 
     def pick(self, output: HostOutput, row: int, position: int) -> int:
-        """The token at `position`, its index in the text, from a row of logits (n_vocab,).
+        """The token at `position`, its index in the sequence, from a row of logits (n_vocab,).
         `UNSURE` ends the draft."""
 
     def accept(self, token: int) -> None:
@@ -41,12 +41,12 @@ class TokenPicker(Protocol):
 
 @dataclass(slots=True)
 class DraftSettings:
-    """What is wanted of one sequence. Made once, changed from round to round."""
+    """How to draft for one sequence. Made once, changed from round to round."""
 
     picker: TokenPicker
-    length: int  # tokens at most; 0: its rows are run, and that is all
+    length: int  # tokens at most; 0: its rows are only run
     p_min: float = 0.0  # the draft ends before a token less probable than this
-    inverse_temperature: float = 1.0  # logits are multiplied by it where chances are told
+    inverse_temperature: float = 1.0  # factor of the logits when `chances` are computed
 
 
 @dataclass(slots=True)
@@ -57,23 +57,23 @@ class Drafts:
     # The drafter's own probability of each token: the softmax over all its logits, each multiplied
     # by `inverse_temperature`.
     chances: list[list[float]]
-    # Drafts that ended because nobody could pick: the numbers are broken, or only the definition
-    # can tell. Empty: it was not watched.
+    # Drafts that ended without a pick: the logits are not finite, or only the definition can
+    # decide. Empty: not recorded.
     unsure: list[bool] = field(default_factory=list)
 
 
 class DraftLoop(Protocol):
-    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
         """Run the rows of `step`, then draft from the last row of each sequence.
 
-        The token picked from a row of position p is the text's token p + 1. It becomes a row of
+        The token picked from a row of position p is the sequence's token p + 1. It becomes a row of
         its own, with the `tap` row of the row before it as hidden row, until the draft is long
         enough or ends before a token: one of `stops`, one less probable than `p_min`, or one out
         of broken numbers. The last token drafted is not run.
 
-        `step.out_rows` is not looked at. Page tables must have cells for all rows, those of the
-        draft included; what is in these cells afterwards is nobody's. A recurrent state moves on
-        with every row: who may have to take a draft back runs it on a copy of the slot.
+        `step.out_rows` is ignored. Page tables must have cells for all rows, those of the draft
+        included; the contents of these cells are undefined afterwards. A recurrent state advances
+        with every row: a draft that may be taken back has to run on a copy of the slot.
 
         The same `Step` object may be run again with other numbers in all of its arrays, which is
         quicker than a new one: see `StepArrays`.
@@ -82,15 +82,13 @@ class DraftLoop(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftLoopPlan:
-    """What is known of all calls of a chain."""
+    """What all calls of a draft loop have in common."""
 
     max_rows: int  # of a step, catching up included
     max_draft: int
-    n_vocab: int  # of the text: rows of logits that choosers see
+    n_vocab: int  # width of the logits that pickers see
     tap: str | None = None  # the hidden rows that the next row's `step.hidden` is; None: none
-    vocab_subset: Ints | None = (
-        None  # logit i is that of token taken[i], ascending; None: of token i
-    )
+    vocab_subset: Ints | None = None  # ascending; logit i is that of token vocab_subset[i]
     stops: Collection[int] = ()
 
     @property
@@ -110,9 +108,9 @@ class DraftLoopPlan:
 
 @dataclass(slots=True)
 class BatchRow:
-    """One sequence."""
+    """One sequence of the batch, with its draft."""
 
-    ask: DraftSettings
+    settings: DraftSettings
     place: int  # in the step that runs
     tokens: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -125,50 +123,50 @@ class HostDraftLoop:
     def __init__(self, run: Run, plan: DraftLoopPlan, window: int) -> None:
         self._run, self._plan, self._window = run, plan, window
 
-    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
-        lines = [BatchRow(ask, place) for place, ask in enumerate(asks)]
-        live = [line for line in lines if self._length(line) > 0]
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
+        sequences = [BatchRow(each, place) for place, each in enumerate(settings)]
+        live = [sequence for sequence in sequences if self._length(sequence) > 0]
         step = replace(step, out_rows=last_rows(step, live))
         output = self._run(step)
         while live := self._choose(live, step, output):
             step = self._follow(live, step, output)
             output = self._run(step)
-        return drafts_of(lines)
+        return drafts_of(sequences)
 
     def _choose(self, live: list[BatchRow], step: Step, output: HostOutput) -> list[BatchRow]:
-        """One more token for each of them; returns those that want another."""
+        """One more token for each of them; returns those that go on."""
         output = self._of_all_tokens(output)
         positions = step.positions[step.out_rows] + 1
         return [
-            line
-            for row, line in enumerate(live)
-            if self._extend(line, output, row, int(positions[row]))
-            and len(line.tokens) < self._length(line)
+            sequence
+            for row, sequence in enumerate(live)
+            if self._extend(sequence, output, row, int(positions[row]))
+            and len(sequence.tokens) < self._length(sequence)
         ]
 
-    def _length(self, line: BatchRow) -> int:
-        return min(line.ask.length, self._plan.max_draft)
+    def _length(self, sequence: BatchRow) -> int:
+        return min(sequence.settings.length, self._plan.max_draft)
 
-    def _extend(self, line: BatchRow, output: HostOutput, row: int, position: int) -> bool:
+    def _extend(self, sequence: BatchRow, output: HostOutput, row: int, position: int) -> bool:
         """By a token, if the draft does not end here."""
-        picker = line.ask.picker
+        picker = sequence.settings.picker
         try:
             token = picker.pick(output, row, position)
         except (NonFiniteError, NothingLeftError):  # of a short head's tokens none may fit
             token = UNSURE
-        line.is_unsure = token == UNSURE
+        sequence.is_unsure = token == UNSURE
         if token == UNSURE or token in self._plan.stops:
             return False
-        chance = chance_of(output.logits[row], token, line.ask.inverse_temperature)
-        if not chance >= line.ask.p_min:
+        chance = chance_of(output.logits[row], token, sequence.settings.inverse_temperature)
+        if not chance >= sequence.settings.p_min:
             return False
         picker.accept(token)
-        line.tokens.append(token)
-        line.chances.append(chance)
+        sequence.tokens.append(token)
+        sequence.chances.append(chance)
         return True
 
     def _of_all_tokens(self, output: HostOutput) -> HostOutput:
-        """Rows as wide as the text's vocabulary; what the head does not know is impossible."""
+        """Rows as wide as the target's vocabulary; tokens outside the head are impossible."""
         logits, vocab_subset, n_vocab = output.logits, self._plan.vocab_subset, self._plan.n_vocab
         n = logits.shape[1]
         if vocab_subset is None and n == n_vocab:
@@ -182,18 +180,18 @@ class HostDraftLoop:
 
     def _follow(self, live: list[BatchRow], step: Step, output: HostOutput) -> Step:
         """The step of the tokens just picked, one row of each sequence that goes on."""
-        places = [line.place for line in live]
+        places = [sequence.place for sequence in live]
         rows = last_rows(step, live)
         n_rows, replay = np.diff(step.starts)[places], step.n_pending_accepted[places]
         moved = [
             pending_accepted_after(before, n, n, self._window)
             for before, n in zip(replay.tolist(), n_rows.tolist(), strict=True)
         ]
-        for place, line in enumerate(live):
-            line.place = place
+        for place, sequence in enumerate(live):
+            sequence.place = place
         numbers = np.arange(len(live) + 1, dtype=np.int32)
         return Step(
-            tokens=np.array([line.tokens[-1] for line in live], np.int32),
+            tokens=np.array([sequence.tokens[-1] for sequence in live], np.int32),
             positions=step.positions[rows] + 1,
             starts=numbers,
             slots=step.slots[places],
@@ -205,15 +203,15 @@ class HostDraftLoop:
         )
 
 
-def last_rows(step: Step, lines: Sequence[BatchRow]) -> Ints:
-    return step.starts[1:][[line.place for line in lines]] - 1
+def last_rows(step: Step, sequences: Sequence[BatchRow]) -> Ints:
+    return step.starts[1:][[sequence.place for sequence in sequences]] - 1
 
 
-def drafts_of(lines: Sequence[BatchRow]) -> Drafts:
+def drafts_of(sequences: Sequence[BatchRow]) -> Drafts:
     return Drafts(
-        [line.tokens for line in lines],
-        [line.chances for line in lines],
-        [line.is_unsure for line in lines],
+        [sequence.tokens for sequence in sequences],
+        [sequence.chances for sequence in sequences],
+        [sequence.is_unsure for sequence in sequences],
     )
 
 

@@ -299,7 +299,7 @@ class DeviceRounds:
         events: list[Event] = []
         outcomes, n_ctx = [], 0
         n_asked = max(sum(limit.length > 0 for limit in enqueued.choice.limits.values()), 1)
-        for member, found in zip(session.members, result.lines, strict=True):
+        for member, found in zip(session.members, result.sequences, strict=True):
             if member.is_over:
                 continue
             n_ctx += member.state.n_cells

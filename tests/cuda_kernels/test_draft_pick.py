@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from shim.launcher import HostLauncher
 from shim.machine import HostMachine, Machine
-from support.device_lines import (
+from support.device_sequences import (
     Floats,
     Ints,
     Rows,
@@ -19,7 +19,7 @@ from support.device_lines import (
     call,
     draft_rows,
     ints,
-    new_lines,
+    new_sequences,
 )
 from support.picking_rows import requests_of
 
@@ -34,10 +34,10 @@ from nextn.cuda_kernels.head_pick import Logits, head_summits
 from nextn.cuda_kernels.spec_accept import (
     DraftRows,
     Field,
-    Lines,
+    SequenceTable,
     State,
     draft_begin,
-    line_words,
+    sequence_words,
 )
 
 K, N_CELLS, SEQUENCE = 4, 40, 0
@@ -56,7 +56,7 @@ SURE = (
 class Scene:
     """Texts with tokens that wait to be read, and what is wanted of each."""
 
-    lines: Lines
+    sequences: SequenceTable
     params: list[SamplingParams]
     taps: Floats  # the model's hidden rows
     n_vocab: int
@@ -68,28 +68,31 @@ class Scene:
         return self.n_vocab if self.vocab_subset is None else len(self.vocab_subset)
 
     def field(self, field: Field) -> list[int]:
-        values: list[int] = self.lines.table[field].tolist()
+        values: list[int] = self.sequences.table[field].tolist()
         return values
 
 
-def scene(seed: int, n_lines: int = 5, *, short: bool = False) -> Scene:
+def scene(seed: int, n_sequences: int = 5, *, short: bool = False) -> Scene:
     rng = np.random.default_rng(seed)
-    lines, n_vocab = new_lines(n_lines, K), 300
+    sequences, n_vocab = new_sequences(n_sequences, K), 300
     vocab_subset = (
         np.sort(rng.choice(n_vocab, 90, replace=False)).astype(np.int32) if short else None
     )
-    params = [replace(SURE[int(rng.integers(len(SURE)))], seed=line) for line in range(n_lines)]
+    params = [
+        replace(SURE[int(rng.integers(len(SURE)))], seed=sequence)
+        for sequence in range(n_sequences)
+    ]
     fresh_row = 0
-    for line in range(n_lines):
+    for sequence in range(n_sequences):
         n_fresh = int(rng.integers(1, K + 2))
         past = int(rng.integers(n_fresh, N_CELLS - 2 * K))
-        lines.fresh[line, :n_fresh] = rng.integers(0, n_vocab, n_fresh)
-        lines.table[:, line] = line_words(
+        sequences.fresh[sequence, :n_fresh] = rng.integers(0, n_vocab, n_fresh)
+        sequences.table[:, sequence] = sequence_words(
             state=State.RUNS if rng.random() < 0.8 else rng.choice(list(State)[1:]),
-            slot=n_lines - 1 - line,
-            request=line,
+            slot=n_sequences - 1 - sequence,
+            request=sequence,
             past=past,
-            token=lines.fresh[line, n_fresh - 1],
+            token=sequences.fresh[sequence, n_fresh - 1],
             end=past + 2 + int(rng.choice([0, 1, 2, 100])),
             max_draft=int(rng.choice([0, 1, 3, 50, K])),
             p_min=float(rng.choice([0.0, 0.0, 0.02, 0.3])),
@@ -100,35 +103,37 @@ def scene(seed: int, n_lines: int = 5, *, short: bool = False) -> Scene:
         fresh_row += K + 1
     taps = rng.normal(0, 1, (fresh_row, TinyHead.WIDTH)).astype(np.float32)
     stops = rng.choice(n_vocab, 20).tolist()
-    return Scene(lines, params, taps, n_vocab, vocab_subset, stops)
+    return Scene(sequences, params, taps, n_vocab, vocab_subset, stops)
 
 
 # The host loop -----------------------------------------------------------------------------------
 
 
 def by_host(s: Scene, most: int) -> tuple[Drafts, TinyHead, list[int]]:
-    """And the lines that took part."""
-    head = TinyHead(s.n_logits, s.lines.n, N_CELLS)
-    table = s.lines.table
-    running = [line for line in range(s.lines.n) if table[Field.STATE, line] == State.RUNS]
+    """And the sequences that took part."""
+    head = TinyHead(s.n_logits, s.sequences.n, N_CELLS)
+    table = s.sequences.table
+    running = [
+        sequence for sequence in range(s.sequences.n) if table[Field.STATE, sequence] == State.RUNS
+    ]
     samplers = [Sampler(params, n_vocab=s.n_vocab, sequence=SEQUENCE) for params in s.params]
     asks: list[DraftSettings] = []
     tokens: list[int] = []
     positions: list[int] = []
     hidden: list[Floats] = []
     starts, past = [0], []
-    for line in running:
-        own = {field.name: int(table[field, line]) for field in Field}
+    for sequence in running:
+        own = {field.name: int(table[field, sequence]) for field in Field}
         n, first = own["FRESH"], own["PAST"] + 1 - own["FRESH"]
-        tokens += s.lines.fresh[line, :n].tolist()
+        tokens += s.sequences.fresh[sequence, :n].tolist()
         positions += range(first, first + n)
         hidden += [s.taps[own["FRESH_ROW"] + i] for i in range(n)]
         starts.append(len(tokens))
         past.append(first - own["DRAFT_FIRST"])
         n_missing = own["END"] - own["PAST"] - 1
         length = min(own["MAX_DRAFT"], most, n_missing - 1)  # as the scheduler gives it
-        p_min = float(table[Field.P_MIN, line : line + 1].view(np.float32)[0])
-        asks.append(DraftSettings(DraftSampler(samplers[line]), length, p_min))
+        p_min = float(table[Field.P_MIN, sequence : sequence + 1].view(np.float32)[0])
+        asks.append(DraftSettings(DraftSampler(samplers[sequence]), length, p_min))
     slots = table[Field.SLOT][running]
     step = Step(
         np.array(tokens, np.int32),
@@ -167,21 +172,21 @@ def logits_of(machine: Machine, rows: Floats) -> Logits:
 def laid_out(s: Scene, rows: DraftRows, taps: Floats) -> Rows:
     assert rows.hidden_rows is not None
     hidden = taps[rows.hidden_rows]
-    slots = s.lines.table[Field.SLOT]
+    slots = s.sequences.table[Field.SLOT]
     return Rows(rows.tokens, rows.positions, rows.starts, rows.past, slots, rows.out_rows, hidden)
 
 
 def by_device(machine: Machine, s: Scene, most: int) -> TinyHead:
-    n = s.lines.n
+    n = s.sequences.n
     head = TinyHead(s.n_logits, n, N_CELLS)
     first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n + 1)
     requests, stops = requests_of(s.params, SEQUENCE, s.n_vocab), np.array(s.stops, np.int32)
-    call(machine, draft_begin, s.lines, most, first, following)
+    call(machine, draft_begin, s.sequences, most, first, following)
     ran, taps = first, s.taps
     for step in range(most):
         rows, taps = head.run(laid_out(s, ran, taps))
         made = DraftHead(logits_of(machine, rows), requests, stops, s.vocab_subset)
-        call(machine, draft_pick, s.lines, made, step, ran, following)
+        call(machine, draft_pick, s.sequences, made, step, ran, following)
         ran = following
     return head
 
@@ -190,17 +195,17 @@ def assert_same(machine: Machine, s: Scene, most: int) -> None:
     want, host, running = by_host(s, most)
     device = by_device(machine, s, most)
     drafted = s.field(Field.DRAFTED)
-    for line in range(s.lines.n):
-        if line not in running:
-            assert drafted[line] == 0
+    for sequence in range(s.sequences.n):
+        if sequence not in running:
+            assert drafted[sequence] == 0
             continue
-        b = running.index(line)
-        n = drafted[line]
-        assert s.lines.drafts[line, :n].tolist() == want.tokens[b]
-        np.testing.assert_allclose(s.lines.chances[line, :n], want.chances[b], rtol=2e-6)
+        b = running.index(sequence)
+        n = drafted[sequence]
+        assert s.sequences.drafts[sequence, :n].tolist() == want.tokens[b]
+        np.testing.assert_allclose(s.sequences.chances[sequence, :n], want.chances[b], rtol=2e-6)
         # The cells of the text. Those of a draft are nobody's as soon as it ends.
-        slot = s.field(Field.SLOT)[line]
-        end = s.field(Field.PAST)[line] + 1 - s.field(Field.DRAFT_FIRST)[line]
+        slot = s.field(Field.SLOT)[sequence]
+        end = s.field(Field.PAST)[sequence] + 1 - s.field(Field.DRAFT_FIRST)[sequence]
         np.testing.assert_array_equal(device.cells[slot, :end], host.cells[slot, :end])
 
 
@@ -219,59 +224,59 @@ def test_a_line_never_leaves_the_cells_that_it_may_have(machine: Machine) -> Non
     for seed in range(12):
         s = scene(seed)
         head = by_device(machine, s, K)
-        for line in range(s.lines.n):
-            table = s.lines.table
-            past, first = table[Field.PAST, line], table[Field.DRAFT_FIRST, line]
-            used = np.flatnonzero(head.cells[table[Field.SLOT, line]].any(axis=1))
-            if table[Field.STATE, line] != State.RUNS:
+        for sequence in range(s.sequences.n):
+            table = s.sequences.table
+            past, first = table[Field.PAST, sequence], table[Field.DRAFT_FIRST, sequence]
+            used = np.flatnonzero(head.cells[table[Field.SLOT, sequence]].any(axis=1))
+            if table[Field.STATE, sequence] != State.RUNS:
                 assert not len(used)
             else:
-                assert used.max() + first < table[Field.END, line] - 1
+                assert used.max() + first < table[Field.END, sequence] - 1
                 assert used.max() + first < past + max(K, 1)
 
 
 def test_without_sums_every_chance_is_one(machine: Machine) -> None:
     s = scene(3)
-    n = s.lines.n
-    s.lines.table[Field.P_MIN] = np.float32(0.99).view(np.int32)
+    n = s.sequences.n
+    s.sequences.table[Field.P_MIN] = np.float32(0.99).view(np.int32)
     first, following = draft_rows(n, n * (K + 1), hidden=False), draft_rows(n, n, hidden=False)
-    call(machine, draft_begin, s.lines, K, first, following)
+    call(machine, draft_begin, s.sequences, K, first, following)
     rows = np.random.default_rng(0).normal(0, 1, (n, s.n_vocab)).astype(np.float32)
     made = logits_of(machine, rows)
     requests = requests_of([SamplingParams(temperature=0)] * n, SEQUENCE, s.n_vocab)
     head = DraftHead(replace(made, sums=None), requests, ints(0))
-    call(machine, draft_pick, s.lines, head, 0, first, following)
+    call(machine, draft_pick, s.sequences, head, 0, first, following)
     runs = [i for i in range(n) if s.field(Field.LENGTH)[i] > 0]
-    assert s.lines.drafts[runs, 0].tolist() == rows[runs].argmax(axis=1).tolist()
-    assert (s.lines.chances[runs, 0] == 1).all()
+    assert s.sequences.drafts[runs, 0].tolist() == rows[runs].argmax(axis=1).tolist()
+    assert (s.sequences.chances[runs, 0] == 1).all()
 
 
 def test_broken_logits_end_a_draft(machine: Machine) -> None:
     """And the row that is left has a token all the same."""
-    lines = new_lines(2, K)
-    for line in range(2):
-        words = line_words(past=3, token=11 + line, end=60, max_draft=K, fresh=1)
-        lines.table[:, line] = words
+    sequences = new_sequences(2, K)
+    for sequence in range(2):
+        words = sequence_words(past=3, token=11 + sequence, end=60, max_draft=K, fresh=1)
+        sequences.table[:, sequence] = words
     first, following = draft_rows(2, 2 * (K + 1)), draft_rows(2, 2)
     requests = requests_of([SamplingParams(temperature=0)], SEQUENCE, 70)
-    call(machine, draft_begin, lines, K, first, following)
+    call(machine, draft_begin, sequences, K, first, following)
     rows, ran = np.zeros((2, 70), np.float32), first
     rows[1, 4], rows[0, 9] = math.nan, 1.0
     for step in range(3):
         head = DraftHead(logits_of(machine, rows), requests, ints(0))
-        call(machine, draft_pick, lines, head, step, ran, following)
+        call(machine, draft_pick, sequences, head, step, ran, following)
         ran = following
         assert following.tokens.tolist() == [9, 12]
         assert following.positions.tolist() == [4 + step] * 2
-    assert lines.table[Field.DRAFTED].tolist() == [3, 0]
+    assert sequences.table[Field.DRAFTED].tolist() == [3, 0]
 
 
 def test_padding_is_harmless(machine: Machine) -> None:
     """Rows of nobody: token 0, position 0, hidden row 0."""
     s = scene(5)
-    n = s.lines.n
+    n = s.sequences.n
     first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n + 3)
-    call(machine, draft_begin, s.lines, K, first, following)
+    call(machine, draft_begin, s.sequences, K, first, following)
     for rows in (first, following):
         used = int(rows.starts[n])
         assert rows.hidden_rows is not None
@@ -283,39 +288,41 @@ def test_padding_is_harmless(machine: Machine) -> None:
 def test_many_lines(machine: Machine) -> None:
     """More than there are warps, and as many as threads."""
     for n in (9, 40, 256):
-        lines = new_lines(n, K)
+        sequences = new_sequences(n, K)
         rng = np.random.default_rng(n)
-        for line in range(n):
-            if line % 3:
-                lines.table[:, line] = line_words(
-                    past=10 + line, end=1000, max_draft=line % 5, fresh=line % (K + 2)
+        for sequence in range(n):
+            if sequence % 3:
+                sequences.table[:, sequence] = sequence_words(
+                    past=10 + sequence, end=1000, max_draft=sequence % 5, fresh=sequence % (K + 2)
                 )
-        lines.fresh[:] = rng.integers(0, 1000, lines.fresh.shape)
+        sequences.fresh[:] = rng.integers(0, 1000, sequences.fresh.shape)
         first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n)
-        call(machine, draft_begin, lines, K, first, following)
-        counts = np.where(np.arange(n) % 3, lines.table[Field.FRESH], 0)
-        follow = np.where(counts > 0, np.minimum(lines.table[Field.MAX_DRAFT], K) > 1, False)
+        call(machine, draft_begin, sequences, K, first, following)
+        counts = np.where(np.arange(n) % 3, sequences.table[Field.FRESH], 0)
+        follow = np.where(counts > 0, np.minimum(sequences.table[Field.MAX_DRAFT], K) > 1, False)
         assert first.starts.tolist() == [0, *np.cumsum(counts)]
         assert following.starts.tolist() == [0, *np.cumsum(follow)]
-        want = [lines.fresh[i, j] for i in range(n) for j in range(counts[i])]
+        want = [sequences.fresh[i, j] for i in range(n) for j in range(counts[i])]
         assert first.tokens[: len(want)].tolist() == want
 
 
 def test_wrong_shapes_are_told() -> None:
-    lines, launcher = new_lines(2, K), HostLauncher()
+    sequences, launcher = new_sequences(2, K), HostLauncher()
     first, following = draft_rows(2, 2 * (K + 1)), draft_rows(2, 2)
     made = logits_of(HostMachine(0), np.zeros((2, 70), np.float32))
     requests: NDArray[np.int64] = np.zeros((1, 161), np.int64)
     head = DraftHead(made, requests, ints(0))
     small, vocab_subset = draft_rows(2, 9), replace(head, vocab_subset=ints(3))
     cases: list[tuple[str, Any]] = [
-        ("step of 9 rows", lambda: draft_begin(launcher, lines, K, small, following)),
-        ("drafts of 5", lambda: draft_begin(launcher, lines, K + 1, first, following)),
-        ("drafts of 5", lambda: draft_pick(launcher, lines, head, K, first, following)),
-        ("vocab_subset", lambda: draft_pick(launcher, lines, vocab_subset, 0, first, following)),
-        ("for 3 lines", lambda: draft_pick(launcher, new_lines(3, K), head, 0,
+        ("step of 9 rows", lambda: draft_begin(launcher, sequences, K, small, following)),
+        ("drafts of 5", lambda: draft_begin(launcher, sequences, K + 1, first, following)),
+        ("drafts of 5", lambda: draft_pick(launcher, sequences, head, K, first, following)),
+        ("vocab_subset", lambda: draft_pick(
+            launcher, sequences, vocab_subset, 0, first, following)),
+        ("for 3 sequences", lambda: draft_pick(launcher, new_sequences(3, K), head, 0,
                                            draft_rows(3, 3), draft_rows(3, 3))),
-        ("257 lines", lambda: draft_begin(launcher, new_lines(257, K), K, first, following)),
+        ("257 sequences", lambda: draft_begin(
+            launcher, new_sequences(257, K), K, first, following)),
     ]  # fmt: skip
     for message, attempt in cases:
         with pytest.raises(ValueError, match=message):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shim import sanitizer
 from shim.launcher import HostLauncher
 from shim.machine import HostMachine, Machine
-from support.device_lines import call
+from support.device_sequences import call
 from support.picking_rows import (
     INF,
     Floats,

@@ -21,7 +21,7 @@ from ..layers import (
 )
 from ..step import Ints
 from . import ops
-from .draft_loop import NativeChain, record_chain
+from .draft_loop import CpuDraftLoop, record_draft_loop
 from .formats import FORMATS
 from .inputs import Filler, StepInputs
 from .machine_code import Kernels
@@ -140,9 +140,9 @@ class CpuBackend(Backend):
     ) -> DraftLoop:
         plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         recording, output = self._record(forward, state, max_rows, plan.taps)
-        made = record_chain(recording, output, plan, state, self.team)
+        made = record_draft_loop(recording, output, plan, state, self.team)
         program = recording.finish(self.kernels, self._report_compiling)
-        return NativeChain(self.team, self.kernels, made, program)
+        return CpuDraftLoop(self.team, self.kernels, made, program)
 
     def _record(
         self, forward: Forward, state: CpuState, max_rows: int, taps: Taps

@@ -15,9 +15,9 @@ from ..interface import MAXIMA_BLOCK, Output
 from .kernels.draft_loop_kernel import (
     BEGIN,
     NO_CELL,
-    AskWords,
-    ChainWords,
-    LineWords,
+    LoopWords,
+    RowWords,
+    SettingsWords,
     write_begin,
     write_choose,
     write_summits,
@@ -39,14 +39,14 @@ _WORD: Final = ctypes.c_int64
 _BEGIN: Final = ctypes.PYFUNCTYPE(_WORD, _WORD)  # too short to give the interpreter's lock away
 
 
-class ChainRecording:
-    """A recorded forward pass, and behind it the entry that makes a chain of it."""
+class RecordedDraftLoop:
+    """A recorded forward pass, and behind it the entry that continues it with its own picks."""
 
     def __init__(
         self, r: Recording, output: Output, plan: DraftLoopPlan, state: CpuState, team: Team
     ) -> None:
         self.recording, self.output, self.plan = r, output, plan
-        self.begin_name = name_of("chain_begin", hidden := _hidden_width(r, output, plan))
+        self.begin_name = name_of("draft_loop_begin", hidden := _hidden_width(r, output, plan))
         logits = output.logits
         n_values = (
             logits.width if plan.vocab_subset is not None else min(logits.width, plan.n_vocab)
@@ -57,46 +57,46 @@ class ChainRecording:
             None if plan.vocab_subset is None else plan.vocab_subset.astype(np.int64)
         )
         n = r.inputs.max_sequences
-        self.asks = np.zeros(n * AskWords.COUNT, np.int64)
-        lines = np.zeros((n, LineWords.COUNT), np.int64)
-        self.maxima, sums = self._add_summits(logits, n_values, lines)
+        self.settings = np.zeros(n * SettingsWords.COUNT, np.int64)
+        row_words = np.zeros((n, RowWords.COUNT), np.int64)
+        self.maxima, sums = self._add_summits(logits, n_values, row_words)
         self.tokens = np.zeros(n * plan.max_draft, np.int64)
         self.chances = np.zeros(n * plan.max_draft, np.float64)
         self.counts, self.unsure = (np.zeros(n, np.int64) for _ in "cu")
         held: dict[int, NDArray[Any]] = {
-            ChainWords.ARRIVED: np.zeros(1, np.int64),
-            ChainWords.SCRATCH: aligned(team.n_threads * picking.SCRATCH_BYTES),
-            ChainWords.LINES: lines,
-            ChainWords.STOPS: np.array(sorted(plan.stops), np.int64),
-            ChainWords.ASKS: self.asks,
-            ChainWords.DRAFTED: self.tokens,
-            ChainWords.CHANCES: self.chances,
-            ChainWords.COUNTS: self.counts,
-            ChainWords.UNSURE: self.unsure,
+            LoopWords.ARRIVED: np.zeros(1, np.int64),
+            LoopWords.SCRATCH: aligned(team.n_threads * picking.SCRATCH_BYTES),
+            LoopWords.ROWS: row_words,
+            LoopWords.STOPS: np.array(sorted(plan.stops), np.int64),
+            LoopWords.SETTINGS: self.settings,
+            LoopWords.DRAFTED: self.tokens,
+            LoopWords.CHANCES: self.chances,
+            LoopWords.COUNTS: self.counts,
+            LoopWords.UNSURE: self.unsure,
         }
         if self.vocab_subset is not None:
-            held[ChainWords.TAKEN] = self.vocab_subset
+            held[LoopWords.VOCAB_SUBSET] = self.vocab_subset
         self.words = r.add(
-            name_of("chain_choose", hidden, self.vocab_subset is not None),
+            name_of("draft_loop_choose", hidden, self.vocab_subset is not None),
             lambda e: write_choose(e, hidden, is_short=self.vocab_subset is not None),
-            [0] * ChainWords.COUNT,
+            [0] * LoopWords.COUNT,
         )
         for word, array in held.items():
             self.words[word] = array.ctypes.data
         for word, value in {
-            ChainWords.STEP: r.inputs.address,
-            ChainWords.GIVEN: r.given.ctypes.data if r.given is not None else 0,
-            ChainWords.TAP: output.taps[plan.tap].address if plan.tap is not None else 0,
-            ChainWords.LOGITS: logits.address,
-            ChainWords.LOGITS_BYTES: 4 * logits.width,
-            ChainWords.MAXIMA: self.maxima.address,
-            ChainWords.SUMS: sums.address,
-            ChainWords.MAXIMA_BYTES: 4 * self.maxima.width,
-            ChainWords.N_VALUES: n_values,
-            ChainWords.WINDOW: state.window,
-            ChainWords.AGAIN: team.again,
-            ChainWords.MAX_DRAFT: plan.max_draft,
-            ChainWords.N_STOPS: len(plan.stops),
+            LoopWords.STEP: r.inputs.address,
+            LoopWords.GIVEN: r.given.ctypes.data if r.given is not None else 0,
+            LoopWords.TAP: output.taps[plan.tap].address if plan.tap is not None else 0,
+            LoopWords.LOGITS: logits.address,
+            LoopWords.LOGITS_BYTES: 4 * logits.width,
+            LoopWords.MAXIMA: self.maxima.address,
+            LoopWords.SUMS: sums.address,
+            LoopWords.MAXIMA_BYTES: 4 * self.maxima.width,
+            LoopWords.N_VALUES: n_values,
+            LoopWords.WINDOW: state.window,
+            LoopWords.AGAIN: team.again,
+            LoopWords.MAX_DRAFT: plan.max_draft,
+            LoopWords.N_STOPS: len(plan.stops),
         }.items():
             self.words[word] = value
         r.writers[self.begin_name] = lambda e: write_begin(e, hidden)
@@ -104,7 +104,7 @@ class ChainRecording:
         r.held += [*held.values(), output, sums]
 
     def _add_summits(
-        self, logits: FloatRows, n_values: int, lines: NDArray[np.int64]
+        self, logits: FloatRows, n_values: int, row_words: NDArray[np.int64]
     ) -> tuple[FloatRows, FloatRows]:
         r, width = self.recording, logits.width
         maxima, sums = (
@@ -115,7 +115,7 @@ class ChainRecording:
             lambda e: write_summits(e, n_values, width),
             [
                 *(logits.row_set.address, logits.address, maxima.address, sums.address),
-                *(lines.ctypes.data, self.asks.ctypes.data),
+                *(row_words.ctypes.data, self.settings.ctypes.data),
             ],
         )
         return maxima, sums
@@ -131,21 +131,21 @@ def _hidden_width(r: Recording, output: Output, plan: DraftLoopPlan) -> int:
     return width
 
 
-class NativeChain:
+class CpuDraftLoop:
     """What `CpuBackend.compile_draft_loop` returns. Pickers without a request need the host loop,
     which runs the same program step by step."""
 
     def __init__(
-        self, team: Team, kernels: Kernels, made: ChainRecording, program: Program
+        self, team: Team, kernels: Kernels, made: RecordedDraftLoop, program: Program
     ) -> None:
         self._team, self._program, self._made = team, program, made
         self._inputs, self._words, self._plan = made.recording.inputs, made.words, made.plan
         self._begin = _BEGIN(kernels.addresses[made.begin_name])
         self._address = made.words.ctypes.data
         # Through views of the memory: calls of numpy are slow when the caches are cold.
-        self._asks, self._tokens = made.asks.data, made.tokens.data
-        self._limits = cast("memoryview[float]", made.asks.view(np.float64).data)
-        self._sharpnesses = cast("memoryview[float]", made.asks.view(np.float32).data)
+        self._settings, self._tokens = made.settings.data, made.tokens.data
+        self._limits = cast("memoryview[float]", made.settings.view(np.float64).data)
+        self._sharpnesses = cast("memoryview[float]", made.settings.view(np.float32).data)
         self._chances: Any = made.chances.data
         self._counts, self._unsure = made.counts.data, made.unsure.data
         self._words_view = made.words.data
@@ -155,30 +155,32 @@ class NativeChain:
         self._by_host = HostDraftLoop(
             CpuRunner(team, kernels, without_choosing, made.recording, made.output, made.maxima),
             made.plan,
-            int(self._words[ChainWords.WINDOW]),
+            int(self._words[LoopWords.WINDOW]),
         )
 
-    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
-        words, limits, most, at = self._asks, self._limits, self._plan.max_draft, 0
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
+        words, limits, most, at = self._settings, self._limits, self._plan.max_draft, 0
         sharpnesses = self._sharpnesses
         if self._latest is None or self._latest.step is not step:
-            self._look_at(step)
-        if len(asks) != self._n_sequences:
-            raise ValueError(f"{len(asks)} asks for a step of {self._n_sequences} sequences")
-        for ask in asks:
-            request, length = ask.picker.request, ask.length
+            self._point_at(step)
+        if len(settings) != self._n_sequences:
+            raise ValueError(
+                f"{len(settings)} settings for a step of {self._n_sequences} sequences"
+            )
+        for each in settings:
+            request, length = each.picker.request, each.length
             if length > 0 and not request:
-                return self._by_host(step, asks)
+                return self._by_host(step, settings)
             words[at], words[at + 1] = request, min(max(length, 0), most)
-            limits[at + AskWords.P_MIN] = ask.p_min
-            sharpnesses[2 * (at + AskWords.SHARPNESS)] = ask.inverse_temperature
-            at += AskWords.COUNT
+            limits[at + SettingsWords.P_MIN] = each.p_min
+            sharpnesses[2 * (at + SettingsWords.SHARPNESS)] = each.inverse_temperature
+            at += SettingsWords.COUNT
         reach = self._begin(self._address)
         self._inputs.reach(reach)
         if reach == NO_CELL:
             raise ValueError("a page table is too short for the rows of the step and the draft")
         self._team.run(self._program)
-        return self._drafts(len(asks))
+        return self._drafts(len(settings))
 
     def _drafts(self, n: int) -> Drafts:
         at, most = 0, self._plan.max_draft
@@ -191,20 +193,20 @@ class NativeChain:
             at += most
         return Drafts(tokens, chances, [unsure > 0 for unsure in self._unsure[:n]])
 
-    def _look_at(self, step: Step) -> None:
+    def _point_at(self, step: Step) -> None:
         """Where its arrays lie: the kernels read them there."""
         self._latest = None
         given = self._made.recording.given
         if given is not None and (step.hidden is None or step.hidden.shape[1] != given.shape[1]):
             raise ValueError(f"expected hidden rows of {given.shape[1]} numbers")
         self._latest = self._inputs.look_at(step)
-        self._words_view[ChainWords.SOURCE] = self._latest.address
+        self._words_view[LoopWords.SOURCE] = self._latest.address
         self._n_sequences = len(step.slots)
 
 
-def record_chain(
+def record_draft_loop(
     r: Recording, output: Output, plan: DraftLoopPlan, state: CpuState, team: Team
-) -> ChainRecording:
-    made = ChainRecording(r, output, plan, state, team)
+) -> RecordedDraftLoop:
+    made = RecordedDraftLoop(r, output, plan, state, team)
     Picker.add_to(r)
     return made

@@ -13,7 +13,7 @@ from ....cuda_kernels.packed import PackedRows
 from ..layers import Attention, Norm, RopePairs
 from .device_contract import Device
 from .device_step import DeviceStep
-from .workspace import roomy
+from .step_memory import rounded_up
 
 
 class Attender:
@@ -45,7 +45,10 @@ class Attender:
 
     def _room(self, heads: AttentionHeads, step: DeviceStep) -> tuple[Array, Parts]:
         """Layers of one kind run one after the other in the same memory."""
-        splits, n_rows = n_splits(step.shape.cells, heads.splits_per_octave), roomy(step.n_rows)
+        splits, n_rows = (
+            n_splits(step.shape.cells, heads.splits_per_octave),
+            rounded_up(step.n_rows),
+        )
         key = heads.n_heads, heads.kv, n_rows, splits
         if key not in self._scratch:
             sums, totals = parts_shapes(heads, n_rows, splits)

@@ -32,7 +32,7 @@ from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
 from .device_contract import Device
 from .device_loop import CudaDeviceLoop, can_run
-from .draft_loop import CudaChain, keeps_rows_only
+from .draft_loop import CudaDraftLoop, keeps_rows_only
 from .expanded_types import say_if_expanded
 from .plan import rehearsed
 from .prompt import PartialStep, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
@@ -156,7 +156,7 @@ class CudaBackend(Backend):
     ) -> DraftLoop:
         plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         if keeps_rows_only(state, plan):
-            return CudaChain(self, forward, state, plan)
+            return CudaDraftLoop(self, forward, state, plan)
         run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.window)
 

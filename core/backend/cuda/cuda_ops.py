@@ -24,10 +24,10 @@ from .device_step import DeviceStep
 from .experts import ExpertRunner
 from .gated_delta import DeltaRunner
 from .products import Product, Products
-from .prompt_products import WideProducts
+from .prompt_products import PromptProducts
 from .state import CudaState
+from .step_memory import Outputs, StepMemory
 from .weights import CudaMatrix
-from .workspace import Outputs, Rooms
 
 ACTIVATIONS = {
     GateActivation.SILU: qmm.Activation.SILU,
@@ -71,13 +71,13 @@ class OpParts:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.rooms = Rooms(device)
+        self.memory = StepMemory(device)
         self.passing = Outputs(device, most_kept=0)
-        self.products = Products(self.rooms)
+        self.products = Products(self.memory)
         self.attender = Attender(device)
-        self.delta = DeltaRunner(self.rooms, self.products)
-        self.experts = ExpertRunner(self.rooms)
-        self.wide = WideProducts(device)
+        self.delta = DeltaRunner(self.memory, self.products)
+        self.experts = ExpertRunner(self.memory)
+        self.wide = PromptProducts(device)
 
 
 class CudaOps(Ops):
@@ -87,7 +87,7 @@ class CudaOps(Ops):
     def __init__(self, parts: OpParts) -> None:
         self.parts = parts
         self.device, self.launcher = parts.device, parts.device.launcher
-        self._rooms, self._products, self._wide = parts.rooms, parts.products, parts.wide
+        self._memory, self._products, self._wide = parts.memory, parts.products, parts.wide
         self._attender, self._delta, self._experts = parts.attender, parts.delta, parts.experts
         self._outputs = parts.passing
 
@@ -114,7 +114,7 @@ class CudaOps(Ops):
         return there.array("hidden") if which is None else Chosen(there.array("hidden"), which)
 
     def take_rows(self, rows: Array) -> Array:
-        there = self._rooms.rows(*rows.shape)
+        there = self._memory.rows(*rows.shape)
         self.device.copy(there, rows)
         return there
 
@@ -140,7 +140,7 @@ class CudaOps(Ops):
 
     def norm(self, x: Rows, norm: Norm) -> PackedRows:
         n_rows, width = shape_of(x)
-        out = self._rooms.packed(n_rows, width)
+        out = self._memory.packed(n_rows, width)
         self._norm(x, norm, NormOutputs(packed=out))
         return out
 
@@ -167,21 +167,21 @@ class CudaOps(Ops):
             return x.rows
         if isinstance(x, Looked):
             if x.rows is None:
-                x.rows = self._rooms.rows(*shape_of(x))
+                x.rows = self._memory.rows(*shape_of(x))
                 x.table.look_up(self.launcher, x.ids, x.rows)
             return x.rows
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
-            weights = RowNorm(self._rooms.ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
-            out = NormOutputs(rows=self._rooms.rows(*x.rows.shape))
+            weights = RowNorm(self._memory.ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
+            out = NormOutputs(rows=self._memory.rows(*x.rows.shape))
             norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
             x.parts = None
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
         (n_rows, width), second = shape_of(x), self._side(y, y_norm)
-        out = self._rooms.packed(n_rows, width + second.rows.shape[1])
+        out = self._memory.packed(n_rows, width + second.rows.shape[1])
         if isinstance(x, Looked) and x.rows is None and not x.table.is_in_tiles:
             norm = RowNorm(x_norm.weight, x_norm.eps)
             tables.embed_concat_quant(self.launcher, x.table.table, x.ids, norm, second, out)
@@ -204,12 +204,12 @@ class CudaOps(Ops):
         self, a: PackedRows, gate_up: CudaMatrix, activation: GateActivation
     ) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
-        out, kind = self._rooms.packed(n_rows, width), ACTIVATIONS[activation]
+        out, kind = self._memory.packed(n_rows, width), ACTIVATIONS[activation]
         if gate_up.gated is not None:
-            space = self._rooms.products(n_rows, gate_up.n_out, width)
+            space = self._memory.products(n_rows, gate_up.n_out, width)
             qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
         elif gate_up.plain is not None:
-            room = self._rooms.gated(n_rows, width)
+            room = self._memory.gated(n_rows, width)
             mm_gated(self.launcher, a, gate_up.plain, out, room, activation=kind)
         else:
             gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
@@ -217,14 +217,14 @@ class CudaOps(Ops):
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
         there = there_of(step)
-        out = self._rooms.packed(there.n_rows, attention.n_heads * attention.value_dim)
+        out = self._memory.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         self._attender.attend(self._made(qkv), attention, cache, there, out)
         return out
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
         there = there_of(step)
-        out = self._rooms.packed(there.n_rows, delta.shape.value_width)
+        out = self._memory.packed(there.n_rows, delta.shape.value_width)
         if not (
             isinstance(rows, Product) and self._delta.run_product(rows, delta, state, there, out)
         ):
@@ -241,7 +241,7 @@ class CudaOps(Ops):
         maxima = self._outputs.rows("maxima", n_rows, -(-w.n_out // MAXIMA_BLOCK))
         (first, *others) = w.pieces
         if not others and isinstance(first.weights, qmm.Matrix):
-            space = self._rooms.products(n_rows, w.n_out)
+            space = self._memory.products(n_rows, w.n_out)
             qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
         else:
             self._products.write(a, w, rows)

@@ -17,7 +17,7 @@ import numpy as np
 from ....cuda_kernels.draft_pick import DraftHead, draft_pick
 from ....cuda_kernels.head_pick import REQUEST_WORDS, Logits, head_summits
 from ....cuda_kernels.kernel import Array
-from ....cuda_kernels.spec_accept import MAX_LINES, DraftRows, Field, Lines
+from ....cuda_kernels.spec_accept import MAX_SEQUENCES, DraftRows, Field, SequenceTable
 from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import Forward
 from ..step import Ints, Step
@@ -25,8 +25,8 @@ from .device_contract import Numpy
 from .device_step import DeviceStep, StepKey, contents_of, context_bucket
 from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
-from .pick_requests import NOBODY, request_row
-from .workspace import MOST_REPEATED, Outputs
+from .pick_requests import NO_REQUEST_ROW, request_row
+from .step_memory import MOST_REPEATED, Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .state import CudaState
 
 
-class CudaChain:
+class CudaDraftLoop:
     """What `compile_draft_loop` returns. The host loop serves pickers without a request, chances at
     a temperature other than 1, and steps with as many rows as a prompt has."""
 
@@ -57,15 +57,17 @@ class CudaChain:
         run = compile_(self._forward, self._state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, self._state.window)
 
-    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
         n = step.n_sequences
-        if len(asks) != n:
-            raise ValueError(f"{len(asks)} asks for a step of {n} sequences")
-        if n > MAX_LINES or any(ask.length > 0 and not _is_for_device(ask) for ask in asks):
-            return self._by_host(step, asks)
+        if len(settings) != n:
+            raise ValueError(f"{len(settings)} settings for a step of {n} sequences")
+        if n > MAX_SEQUENCES or any(
+            each.length > 0 and not _is_for_device(each) for each in settings
+        ):
+            return self._by_host(step, settings)
         if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
-            return self._by_host(step, asks)  # much to catch up on is read as a prompt is
-        round_ = _Round.of(step, asks, self._plan)
+            return self._by_host(step, settings)  # much to catch up on is read as a prompt is
+        round_ = _Round.of(step, settings, self._plan)
         if (round_.ends > step.pages.shape[1] * self._state.page_len).any():
             raise ValueError("a page table is too short for the rows of the step and the draft")
         key = StepKey.of(round_.step), round_.most, context_bucket(int(round_.ends.max()))
@@ -93,7 +95,7 @@ class CudaChain:
                 self._vocab_subset,
             )
             following = there.following_rows
-            draft_pick(self._device.launcher, there.lines, head, number, ran, following)
+            draft_pick(self._device.launcher, there.sequences, head, number, ran, following)
             tap = None if self._plan.tap is None else output.taps[self._plan.tap]
             step, ran = there.following(tap), following
 
@@ -111,7 +113,7 @@ class CudaChain:
         n, most = round_.step.n_sequences, there.most
         if not most:
             return Drafts([[] for _ in range(n)], [[] for _ in range(n)])
-        words = self._device.get(there.array("lines"))
+        words = self._device.get(there.array("sequences"))
         counts = words[: len(Field) * n].reshape(-1, n)[Field.DRAFTED].tolist()
         drafts, chances = words[len(Field) * n :].reshape(2, n, most)
         chances = chances.view(np.float32)
@@ -121,8 +123,8 @@ class CudaChain:
         )
 
 
-def _is_for_device(ask: DraftSettings) -> bool:
-    return bool(ask.picker.request) and ask.inverse_temperature == 1.0
+def _is_for_device(each: DraftSettings) -> bool:
+    return bool(each.picker.request) and each.inverse_temperature == 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,10 @@ class _Round:
     contents: dict[str, Numpy]
 
     @classmethod
-    def of(cls, step: Step, asks: Sequence[DraftSettings], plan: DraftLoopPlan) -> _Round:
-        lengths = np.array([min(max(ask.length, 0), plan.max_draft) for ask in asks], np.int32)
+    def of(cls, step: Step, settings: Sequence[DraftSettings], plan: DraftLoopPlan) -> _Round:
+        lengths = np.array(
+            [min(max(each.length, 0), plan.max_draft) for each in settings], np.int32
+        )
         most = int(lengths.max(initial=0))
         last, n_rows = step.starts[1:] - 1, np.diff(step.starts)
         first = Step(
@@ -153,38 +157,41 @@ class _Round:
         ends = step.past + n_rows + np.maximum(lengths - 1, 0)
         contents = contents_of(first)
         if most:
-            contents |= _requests(asks, lengths)
-            contents |= _lines(step, last, lengths, asks)
+            contents |= _requests(settings, lengths)
+            contents |= _lines(step, last, lengths, settings)
             # Behind the table drafts and their chances, so that all of it is fetched at once.
-            table, room = contents["table"].reshape(-1), np.zeros(2 * len(asks) * most, np.int32)
-            contents["lines"] = np.concatenate([table, room])
+            table, room = (
+                contents["table"].reshape(-1),
+                np.zeros(2 * len(settings) * most, np.int32),
+            )
+            contents["sequences"] = np.concatenate([table, room])
             del contents["table"]
         return cls(first, most, ends, contents)
 
 
-def _requests(asks: Sequence[DraftSettings], lengths: Ints) -> dict[str, Numpy]:
-    rows = np.zeros((len(asks), REQUEST_WORDS), np.int64)
-    for row, ask, length in zip(rows, asks, lengths.tolist(), strict=True):
+def _requests(settings: Sequence[DraftSettings], lengths: Ints) -> dict[str, Numpy]:
+    rows = np.zeros((len(settings), REQUEST_WORDS), np.int64)
+    for row, each, length in zip(rows, settings, lengths.tolist(), strict=True):
         if length:
-            row[:] = request_row(ask.picker.request)
+            row[:] = request_row(each.picker.request)
     return {"requests": rows}
 
 
 def _lines(
-    step: Step, last: Ints, lengths: Ints, asks: Sequence[DraftSettings]
+    step: Step, last: Ints, lengths: Ints, settings: Sequence[DraftSettings]
 ) -> dict[str, Numpy]:
-    """The table of lines, see spec_accept.py, and the rows that follow: one of each line that may
-    draft more than one token. `draft_pick` writes tokens, positions and cells of these."""
-    n = len(asks)
+    """The table of sequences, see spec_accept.py, and the rows that follow: one of each sequence
+    that may draft more than one token. `draft_pick` writes tokens, positions and cells of these."""
+    n = len(settings)
     positions, cells = step.positions[last], step.past + np.diff(step.starts) - 1
     table = np.zeros((len(Field), n), np.int32)
-    table[Field.REQUEST] = np.where(lengths > 0, np.arange(n), NOBODY)
+    table[Field.REQUEST] = np.where(lengths > 0, np.arange(n), NO_REQUEST_ROW)
     table[Field.PAST], table[Field.TOKEN] = positions, step.tokens[last]
     table[Field.DRAFT_FIRST] = positions - cells
     table[Field.LENGTH] = lengths
-    table[Field.P_MIN] = np.array([ask.p_min for ask in asks], np.float32).view(np.int32)
+    table[Field.P_MIN] = np.array([each.p_min for each in settings], np.float32).view(np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths > 1)]).astype(np.int32)
-    tokens = np.zeros(n, np.int32)  # rows beyond those of the lines are nobody's
+    tokens = np.zeros(n, np.int32)  # rows beyond those of the sequences are nobody's
     tokens[: starts[-1]] = step.tokens[last][lengths > 1]
     return {
         "table": table,
@@ -219,14 +226,14 @@ class _There:
         return self.packet.arrays[name]
 
     @property
-    def lines(self) -> Lines:
+    def sequences(self) -> SequenceTable:
         n, most, part = self.key.n_sequences, self.most, self.packet.part
         drafts = 4 * len(Field) * n
-        return Lines(
-            part("lines", 0, (len(Field), n), "int32"),
-            part("lines", 0, (n, most + 1), "int32"),  # what came out last: nobody looks
-            part("lines", drafts, (n, most), "int32"),
-            part("lines", drafts + 4 * n * most, (n, most), "float32"),
+        return SequenceTable(
+            part("sequences", 0, (len(Field), n), "int32"),
+            part("sequences", 0, (n, most + 1), "int32"),  # what came out last: nobody looks
+            part("sequences", drafts, (n, most), "int32"),
+            part("sequences", drafts + 4 * n * most, (n, most), "float32"),
         )
 
     @property

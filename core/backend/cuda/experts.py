@@ -32,8 +32,8 @@ from ....cuda_kernels.qmm_moe import (
 )
 from ...errors import ConfigError
 from ..layers import GateActivation, Moe
+from .step_memory import StepMemory
 from .weights import Stack
-from .workspace import Rooms
 
 Group = Experts | PlainExperts  # whom one launch asks
 _KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
@@ -53,19 +53,19 @@ class Layer:
 
 
 class ExpertRunner:
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms, self._device = rooms, rooms.device
+    def __init__(self, memory: StepMemory) -> None:
+        self._memory, self._device = memory, memory.device
         self._layers: dict[int, tuple[Moe, Layer]] = {}  # by identity of the key
         self._routes: dict[tuple[object, ...], Routes] = {}
         self._spaces: dict[tuple[int, int], MoeWorkspace] = {}
 
     def run(self, a: PackedRows, moe: Moe) -> Array:
         """What each row's experts say, by rank, weighted: float32 (T, ranks, D), to be summed."""
-        layer, launcher = self._layer(moe), self._rooms.launcher
+        layer, launcher = self._layer(moe), self._memory.launcher
         routes = self._room(a.q.shape[0], layer)
         moe_route(launcher, a, layer.router, layer.choice, routes)
         space = self._space(_sizes(launcher, layer, routes))
-        inner = self._rooms.packed(n_pairs(routes), layer.n_inner)
+        inner = self._memory.packed(n_pairs(routes), layer.n_inner)
         for group in layer.gate_up:
             if isinstance(group, Experts):
                 experts_gate_up(

@@ -30,15 +30,15 @@ from ..layers import DeltaRule
 from .device_step import DeviceStep
 from .products import Product, Products
 from .state import CudaState
-from .workspace import Rooms, roomy
+from .step_memory import StepMemory, rounded_up
 
 _ALIGNED = 4  # values: where rows of gates begin
 
 
 class DeltaRunner:
-    def __init__(self, rooms: Rooms, products: Products) -> None:
-        self._rooms, self._products = rooms, products
-        self._device, self._launcher = rooms.device, rooms.launcher
+    def __init__(self, memory: StepMemory, products: Products) -> None:
+        self._memory, self._products = memory, products
+        self._device, self._launcher = memory.device, memory.launcher
 
     def run(
         self, rows: Array, delta: DeltaRule, state: CudaState, step: DeviceStep, out: NormOutputs
@@ -112,7 +112,7 @@ class DeltaRunner:
         if not isinstance(first.weights, qmm.Matrix) or first.weights.rows < shape.channels:
             return False
         ring = state.delta_layer(delta.layer).ring.reshape(-1, shape.channels)
-        gates = self._rooms.rows(step.n_rows, shape.gates_width)
+        gates = self._memory.rows(step.n_rows, shape.gates_width)
         split = qmm.Split(shape.channels, ring, self._ring_rows(shape, step))
         self._products.write_split(product.a, product.w, split, gates)
         inputs = GdnRows(gates, 0, None, step.shape.max_rows)
@@ -147,9 +147,9 @@ class DeltaRunner:
         return GdnWeights(shape, delta.conv1d, delta.dt_bias, delta.a, norm.weight, norm.eps)
 
     def _workspace(self, shape: GdnShape, n_rows: int, n_sequences: int) -> GdnWorkspace:
-        n_rows, n_sequences = roomy(n_rows), roomy(n_sequences, 1)
+        n_rows, n_sequences = rounded_up(n_rows), rounded_up(n_sequences, 1)
         n_values = math.prod(raw_shape(shape, n_rows))
         n_counters = n_arrivals(shape, n_rows, n_sequences)
         return GdnWorkspace(
-            self._rooms.kept("raw", n_values, 1), self._rooms.kept("counters", n_counters, 1)
+            self._memory.kept("raw", n_values, 1), self._memory.kept("counters", n_counters, 1)
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from ....cuda_kernels.kernel import Array
 from .device_contract import Device, Mirror, Numpy, Shape
-from .workspace import roomy
+from .step_memory import rounded_up
 
 _ALIGNED = 64  # bytes: where each array begins
 _LEAST = 4096  # bytes of a mirror
@@ -23,7 +23,7 @@ class Mirrors:
         self._made: dict[int, Mirror] = {}
 
     def of(self, n_bytes: int) -> Mirror:
-        size = roomy(n_bytes, _LEAST)
+        size = rounded_up(n_bytes, _LEAST)
         if size not in self._made:
             self._made[size] = self._device.mirror(size)
         return self._made[size]

@@ -19,14 +19,14 @@ from .. import picking
 from ..step import Ints, Step
 from .device_contract import Numpy
 
-NOBODY = -1
+NO_REQUEST_ROW = -1
 
 
 def requests_of(step: Step) -> dict[str, Numpy]:
     """Of the sequences that have one, as arrays for the device."""
     assert step.requests is not None, "asked for where there are some"
     rows = np.zeros((step.n_sequences, REQUEST_WORDS), np.int64)
-    row_of = np.full(step.n_sequences, NOBODY, np.int32)
+    row_of = np.full(step.n_sequences, NO_REQUEST_ROW, np.int32)
     for b, address in enumerate(step.requests.tolist()):
         if address:
             rows[b], row_of[b] = request_row(address), b

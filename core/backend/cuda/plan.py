@@ -11,7 +11,7 @@ from ..interface import PlannedSteps, State, Working
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
 from .device_step import SHORTEST_CONTEXT
-from .workspace import MOST_REPEATED
+from .step_memory import MOST_REPEATED
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

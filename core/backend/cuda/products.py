@@ -10,8 +10,8 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import mm_skinny
 from ....cuda_kernels.packed import PackedRows
 from ....cuda_kernels.qmm_pair import Half, product_of_two
+from .step_memory import StepMemory
 from .weights import CudaMatrix, ProductPart
-from .workspace import Rooms
 
 
 @dataclass(slots=True)
@@ -24,11 +24,11 @@ class Product:
 
 
 class Products:
-    def __init__(self, rooms: Rooms) -> None:
-        self._rooms, self._launcher = rooms, rooms.launcher
+    def __init__(self, memory: StepMemory) -> None:
+        self._memory, self._launcher = memory, memory.launcher
 
     def rows(self, a: PackedRows, w: CudaMatrix) -> Array:
-        y = self._rooms.rows(a.q.shape[0], w.n_out)
+        y = self._memory.rows(a.q.shape[0], w.n_out)
         self.write(a, w, y)
         return y
 
@@ -62,7 +62,7 @@ class Products:
     ) -> Iterator[Half]:
         for i, (column, weights) in enumerate(group):
             assert isinstance(weights, qmm.Matrix), "so it was chosen"
-            space = self._rooms.products(a.q.shape[0], weights.rows, beside=i > 0)
+            space = self._memory.products(a.q.shape[0], weights.rows, beside=i > 0)
             yield Half(weights, 0 if split and not i else column, space)
 
     def _put(
@@ -72,7 +72,7 @@ class Products:
         if not isinstance(weights, qmm.Matrix):
             mm_skinny(self._launcher, a, weights, y, column=column, add=add)
             return
-        space = self._rooms.products(a.q.shape[0], weights.rows)
+        space = self._memory.products(a.q.shape[0], weights.rows)
         if split:
             qmm.split_product(self._launcher, a, weights, y, split, space)
         else:

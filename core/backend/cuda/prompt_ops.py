@@ -32,7 +32,7 @@ class PromptOps(CudaOps):
         self._norm(x, norm, NormOutputs(halves=halves[:n_rows]))
 
         def floats() -> Array:  # x is the same until the products of this norm have been made
-            rows = self._rooms.rows(n_rows, width)
+            rows = self._memory.rows(n_rows, width)
             self._norm(x, norm, NormOutputs(rows=rows))
             return rows
 
@@ -72,7 +72,7 @@ class PromptOps(CudaOps):
         for its weights to be worth unpacking."""
         assert a.floats is not None, "the input of a mixture is a norm"
         rows = a.floats()
-        packed = self._rooms.packed(*rows.shape)
+        packed = self._memory.packed(*rows.shape)
         pack_rows(self.launcher, rows, packed)
         return super().moe(packed, moe, add_to)
 

@@ -33,7 +33,7 @@ class WideRows:
         return int(self.halves.shape[0])
 
 
-class WideProducts:
+class PromptProducts:
     def __init__(self, device: Device, scratch: int = SCRATCH) -> None:
         self._device, self._launcher = device, device.launcher
         self._most = scratch

@@ -15,8 +15,8 @@ from ....cuda_kernels.spec_accept import Coins, Field, draft_begin, spec_accept,
 from ..interface import Taps
 from ..interface.device_loop import DeviceLoopPlan
 from .device_contract import Device
-from .round_room import RoundRoom
-from .workspace import Outputs
+from .round_memory import RoundMemory
+from .step_memory import Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -41,38 +41,38 @@ class RoundLaunches:
         self._vocab_subset = None if vocab_subset is None else put(np.array(vocab_subset, np.int32))
         self._taps: Taps = frozenset() if plan.drafter is None else frozenset({plan.drafter.tap})
 
-    def of(self, room: RoundRoom, shape: Shape) -> Work:
+    def of(self, memory: RoundMemory, shape: Shape) -> Work:
         most, cells, drafts = shape
 
         def work() -> None:
             if drafts:
-                self._mark(room, _DRAFTS)
-                self._draft(room, most, cells)
-            self._mark(room, _VERIFIES)
-            self._verify(room, most, cells)
+                self._mark(memory, _DRAFTS)
+                self._draft(memory, most, cells)
+            self._mark(memory, _VERIFIES)
+            self._verify(memory, most, cells)
 
         return work
 
-    def _mark(self, room: RoundRoom, mark: int) -> None:
-        note_time(self._launcher, room.times, room.records.counter, mark)
+    def _mark(self, memory: RoundMemory, mark: int) -> None:
+        note_time(self._launcher, memory.times, memory.records.counter, mark)
 
-    def _draft(self, room: RoundRoom, most: int, cells: int) -> None:
-        first, following, drafter = room.first, room.following, self._plan.drafter
+    def _draft(self, memory: RoundMemory, most: int, cells: int) -> None:
+        first, following, drafter = memory.first, memory.following, self._plan.drafter
         assert first is not None
         assert following is not None
         assert drafter is not None
-        draft_begin(self._launcher, room.lines, most, first, following)
-        rows, hidden = first, room.taps
+        draft_begin(self._launcher, memory.sequences, most, first, following)
+        rows, hidden = first, memory.taps
         for step in range(max(most, 1)):
             # With nothing to draft, the head still reads what has come out.
-            there = room.draft_step(rows, hidden, cells, n_out=min(most, 1))
+            there = memory.draft_step(rows, hidden, cells, n_out=min(most, 1))
             output = drafter.forward(self._backend.ops, there, self._plan.state, self._taps)
             if not most:
                 return
             head = DraftHead(
-                self._draft_logits(output.logits), room.requests, self._stops, self._vocab_subset
+                self._draft_logits(output.logits), memory.requests, self._stops, self._vocab_subset
             )
-            draft_pick(self._launcher, room.lines, head, step, rows, following)
+            draft_pick(self._launcher, memory.sequences, head, step, rows, following)
             rows, hidden = following, output.taps[drafter.tap]
 
     def _draft_logits(self, scored: Scored) -> Logits:
@@ -85,20 +85,20 @@ class RoundLaunches:
         head_summits(self._launcher, logits)
         return logits
 
-    def _verify(self, room: RoundRoom, most: int, cells: int) -> None:
-        launcher, lines, rows = self._launcher, room.lines, room.verify_rows(most)
-        verify_begin(launcher, lines, most, rows)
-        there = room.verify_step(most, cells)
-        taps = self._taps if room.size.width else frozenset()  # for the drafter, now or later
-        with self._backend.ops.leaving_in(TapsOnly(self._device, room.taps)):
+    def _verify(self, memory: RoundMemory, most: int, cells: int) -> None:
+        launcher, sequences, rows = self._launcher, memory.sequences, memory.verify_rows(most)
+        verify_begin(launcher, sequences, most, rows)
+        there = memory.verify_step(most, cells)
+        taps = self._taps if memory.size.width else frozenset()  # for the drafter, now or later
+        with self._backend.ops.leaving_in(TapsOnly(self._device, memory.taps)):
             output = self._plan.forward(self._backend.ops, there, self._plan.state, taps)
-        picked = room.picked[: there.n_rows]
-        places = RowPlaces(rows.sequence_of, rows.positions, lines.table[int(Field.REQUEST)])
-        head_pick(launcher, Logits(*output.logits), room.requests, places, picked)
-        coins = None if self._rates is None else Coins(self._rates, room.requests)
-        self._mark(room, _ENDS)
+        picked = memory.picked[: there.n_rows]
+        places = RowPlaces(rows.sequence_of, rows.positions, sequences.table[int(Field.REQUEST)])
+        head_pick(launcher, Logits(*output.logits), memory.requests, places, picked)
+        coins = None if self._rates is None else Coins(self._rates, memory.requests)
+        self._mark(memory, _ENDS)
         window = self._plan.state.window
-        spec_accept(launcher, lines, rows, picked, self._stops, window, room.records, coins)
+        spec_accept(launcher, sequences, rows, picked, self._stops, window, memory.records, coins)
 
 
 class TapsOnly(Outputs):

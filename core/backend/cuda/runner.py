@@ -11,7 +11,7 @@ from .device_step import DeviceStep, StepKey
 from .graphs import Graphs, Repeated
 from .packets import Mirrors
 from .pick_requests import pick
-from .workspace import MOST_REPEATED, Outputs
+from .step_memory import MOST_REPEATED, Outputs
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

@@ -1,9 +1,9 @@
-"""Rounds that a device makes by itself: draft, verify, accept, without a host in between.
+"""Rounds that a device makes by itself: draft, verify, accept, without the host in between.
 
-The texts that decode together are the *lines* of a session. The host enqueues a round before it has
-read what came out of the one before, and hears of each a round late; everything that a round needs
-of the one before is in the device's memory. A line whose text has ended, or whose next token only
-the definition can pick, has no rows from then on: nothing of it changes, whatever is enqueued.
+Sequences that decode together form a session. The host enqueues a round before it has read the
+results of the one before; everything that a round needs of the one before is in the device's
+memory. A sequence that has ended, or whose next token only the definition can pick, has no rows
+from then on: nothing of it changes in later rounds.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class DeviceDrafter:
     forward: Forward
     tap: str  # the hidden rows that the next row's `step.hidden` is: the model's, then its own
     longest: int  # tokens of a draft, at most
-    vocab_subset: Ints | None = None  # the head is short, and its logit i is that of token taken[i]
+    vocab_subset: Ints | None = None  # of a short head: logit i is that of token vocab_subset[i]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoopPlan:
-    """What is known of all sessions."""
+    """What all sessions have in common."""
 
     forward: Forward
     state: State
     n_vocab: int
     stops: Collection[int]  # tokens that end a text, and a draft before them
-    max_lines: int
+    max_sequences: int
     drafter: DeviceDrafter | None = None
     # For benchmarks: chances[i] of a draft's token i to hold if those before did, decided by the
     # noise's coins; empty: what the model itself would have written holds.
@@ -47,7 +47,7 @@ class DeviceLoopPlan:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSequence:
-    """A text that takes part. Its last token has not been run."""
+    """A sequence at the beginning of a session. Its last token has not been run."""
 
     slot: int
     pages: Ints  # its page table
@@ -55,7 +55,7 @@ class DeviceSequence:
     n_pending_accepted: int  # see `Step.n_pending_accepted`
     end: int  # tokens of prompt and text together, at most
     request: int  # address of what `picking.py` describes
-    # Tokens that the drafter has not read, the text's last one at the end; at least that one. And
+    # Tokens that the drafter has not read, the last one at the end; at least that one. And
     # the hidden rows of the positions before each of them.
     fresh: Sequence[int]
     hidden: Floats | None = None
@@ -63,16 +63,16 @@ class DeviceSequence:
 
 
 class DraftLimit(NamedTuple):
-    """Of one line's draft in one round."""
+    """Of the draft of one sequence in one round."""
 
     length: int = 0  # tokens at most
-    p_min: float = 0.0  # it ends before a token that the drafter believes in less
+    p_min: float = 0.0  # it ends before a token that the drafter finds less probable
 
 
 class SequenceResult(NamedTuple):
-    """What a round did to a line."""
+    """The outcome of a round for one sequence."""
 
-    tokens: list[int]  # that came out; none: it had no rows any more, or is unsure of the first
+    tokens: list[int]  # new ones; none: it had no rows any more, or its first token is unsure
     drafted: list[int]
     chances: list[float]  # of these, as the drafter saw them
     n_accepted: int  # of these
@@ -81,13 +81,13 @@ class SequenceResult(NamedTuple):
 
 
 class RoundResult(NamedTuple):
-    lines: list[SequenceResult]
+    sequences: list[SequenceResult]
     draft_ms: float  # what drafting took on the device
     step_ms: float  # what the model's step, picking and accepting took
 
 
 class SequenceEnd(NamedTuple):
-    """What a line leaves, as of all rounds that were enqueued."""
+    """A sequence after all rounds that were enqueued."""
 
     past: int  # cells that it holds
     # What the drafter has not read, as in `DeviceSequence`; nothing if a row was run again in vain.
@@ -104,12 +104,12 @@ class DeviceLoop(ABC):
         """Rounds that were enqueued and not collected."""
 
     @abstractmethod
-    def begin(self, texts: Sequence[DeviceSequence], max_draft: int, *, drafts: bool) -> None:
-        """These are the lines from now on. `max_draft`: tokens that `fresh` and drafts have room
-        for. `drafts`: the drafter takes part, and what it has not read is there at the end."""
+    def begin(self, sequences: Sequence[DeviceSequence], max_draft: int, *, drafts: bool) -> None:
+        """`max_draft`: tokens for which `fresh` and drafts have room. `drafts`: whether the drafter
+        takes part; then `end` returns what it has not read."""
 
     @abstractmethod
-    def set_pages(self, line: int, pages: Ints) -> None:
+    def set_pages(self, sequence: int, pages: Ints) -> None:
         """Its page table has grown; for the rounds that are enqueued from now on."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class DeviceLoop(ABC):
 
     @abstractmethod
     def enqueue(self, limits: Sequence[DraftLimit], n_cells: int) -> None:
-        """One more round. `n_cells`: that no line's cells, rejected ones included, can exceed."""
+        """One more round. `n_cells`: a bound on the cells of a sequence, rejected ones included."""
 
     @abstractmethod
     def collect(self) -> RoundResult:
@@ -127,8 +127,8 @@ class DeviceLoop(ABC):
 
     @abstractmethod
     def end(self) -> list[SequenceEnd]:
-        """Of each line. No round may be under way."""
+        """Of each sequence. No round may be under way."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Whatever is under way: its results are of no use to anybody. Ends the session."""
+        """End the session and drop the results of rounds under way."""

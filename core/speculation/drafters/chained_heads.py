@@ -34,33 +34,33 @@ class ChainedHeadsLoop(HostDraftLoop):
         assert plan.tap is not None, "a head continues from the row of the one before"
         self._runs, self._tap = runs, plan.tap
 
-    def __call__(self, step: Step, asks: Sequence[DraftSettings]) -> Drafts:
-        lines = [BatchRow(ask, place) for place, ask in enumerate(asks)]
-        behind: list[list[Floats]] = [[] for _ in asks]  # hidden rows of the drafted tokens
-        live = [line for line in lines if self._length(line) > 0]
+    def __call__(self, step: Step, settings: Sequence[DraftSettings]) -> Drafts:
+        sequences = [BatchRow(each, place) for place, each in enumerate(settings)]
+        behind: list[list[Floats]] = [[] for _ in settings]  # hidden rows of the drafted tokens
+        live = [sequence for sequence in sequences if self._length(sequence) > 0]
         for i, run in enumerate(self._runs):
-            wider = _with_drafts(step, lines, behind)
+            wider = _with_drafts(step, sequences, behind)
             wider = replace(wider, out_rows=last_rows(wider, live))
             output = run(wider)
             if not live:
                 continue  # this head has to read the accepted rows, too
             ends = last_rows(wider, live)
             hidden = output.taps[self._tap][ends].copy()
-            drafting, before = live, [len(line.tokens) for line in lines]
+            drafting, before = live, [len(sequence.tokens) for sequence in sequences]
             live = self._choose(live, wider, output)
-            for line, row in zip(drafting, hidden, strict=True):
-                if len(line.tokens) > before[line.place] and i + 1 < len(self._runs):
-                    behind[line.place].append(row)
-        return drafts_of(lines)
+            for sequence, row in zip(drafting, hidden, strict=True):
+                if len(sequence.tokens) > before[sequence.place] and i + 1 < len(self._runs):
+                    behind[sequence.place].append(row)
+        return drafts_of(sequences)
 
 
-def _with_drafts(step: Step, lines: Sequence[BatchRow], behind: Sequence[list[Floats]]) -> Step:
+def _with_drafts(step: Step, sequences: Sequence[BatchRow], behind: Sequence[list[Floats]]) -> Step:
     """The rows of the step, and behind those of each sequence what was drafted for it."""
     assert step.hidden is not None
     pieces, hidden = [], []
-    for b, (line, rows) in enumerate(zip(lines, behind, strict=True)):
+    for b, (sequence, rows) in enumerate(zip(sequences, behind, strict=True)):
         part = step.rows(b)
-        tokens = [*step.tokens[part].tolist(), *line.tokens[: len(rows)]]
+        tokens = [*step.tokens[part].tolist(), *sequence.tokens[: len(rows)]]
         first, past = int(step.positions[part][0]), int(step.past[b])
         pieces.append(
             StepPart(tokens, past, step.pages[b], int(step.slots[b]), first_position=first, n_out=0)

@@ -188,7 +188,7 @@ class Ledger:
 
     def tell_scratch(self) -> None:
         """What only one launch writes and reads."""
-        for array in self.backend.ops._rooms._kept.values():
+        for array in self.backend.ops._memory._kept.values():
             array.holds = SCRATCH
         for space in self.backend.ops._experts._spaces.values():
             space.sums.holds = space.arrivals.holds = SCRATCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nextn.core.backend.cuda.device_step import context_bucket
-from nextn.core.backend.cuda.round_room import RoundRoom
+from nextn.core.backend.cuda.round_memory import RoundMemory
 from nextn.core.backend.interface.device_loop import DeviceDrafter, DeviceLoopPlan, DeviceSequence
 from nextn.core.backend.picking import FIRST_FILTER
 from nextn.core.models.drafters.mtp_network import H_NEXTN
@@ -37,7 +37,7 @@ def round_account(ledger: Ledger, n_draft: int, context: int = 1024) -> Account:
         hidden=np.zeros((n_draft + 1, ledger.sizes.n_embd), np.float32),
     )
     rounds.begin([text], n_draft, drafts=bool(n_draft))
-    room = rounds._current.room
+    room = rounds._current.memory
     _fill_in(room, n_draft, context)
     work = rounds._launches.of(room, (n_draft, context_bucket(context), bool(n_draft)))
     work()  # what is made at first use is not part of a round
@@ -45,7 +45,7 @@ def round_account(ledger: Ledger, n_draft: int, context: int = 1024) -> Account:
     return ledger.counted(work)
 
 
-def _fill_in(room: RoundRoom, n_draft: int, context: int) -> None:
+def _fill_in(room: RoundMemory, n_draft: int, context: int) -> None:
     """What kernels of the round would have written before others are told of it."""
     room.verify_rows(n_draft).starts[...] = [0, n_draft + 1]
     for rows, n in ((room.first, n_draft + 1), (room.following, 1)):

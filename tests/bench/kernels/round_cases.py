@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from shim.launcher import HostLauncher
-from support.device_lines import draft_rows, new_lines, new_records, verify_rows
+from support.device_sequences import draft_rows, new_records, new_sequences, verify_rows
 from support.picking_rows import requests_of
 
 from nextn.core.sampling.params import SamplingParams
@@ -19,10 +19,10 @@ from nextn.cuda_kernels.kernel import Launcher
 from nextn.cuda_kernels.round_times import note_time
 from nextn.cuda_kernels.spec_accept import (
     Field,
-    Lines,
+    SequenceTable,
     State,
     draft_begin,
-    line_words,
+    sequence_words,
     spec_accept,
     verify_begin,
 )
@@ -43,11 +43,11 @@ def settling(sizes: Sizes) -> Iterator[Case]:
         return
     kinds: dict[str, Launching] = {
         "draft_begin": lambda launcher, a: draft_begin(
-            launcher, a["lines"], K, a["first"], a["following"]
+            launcher, a["sequences"], K, a["first"], a["following"]
         ),
-        "verify_begin": lambda launcher, a: verify_begin(launcher, a["lines"], K, a["rows"]),
+        "verify_begin": lambda launcher, a: verify_begin(launcher, a["sequences"], K, a["rows"]),
         "spec_accept": lambda launcher, a: spec_accept(
-            launcher, a["lines"], a["rows"], a["picked"], a["stops"], WINDOW, a["records"]
+            launcher, a["sequences"], a["rows"], a["picked"], a["stops"], WINDOW, a["records"]
         ),
     }
     for name, launching in kinds.items():
@@ -73,7 +73,7 @@ def _clock(place: Place) -> Work:
 
 def drafting(sizes: Sizes) -> Iterator[Case]:
     def launching(launcher: Launcher, a: Arrays) -> None:
-        draft_pick(launcher, a["lines"], a["head"], 0, a["first"], a["following"])
+        draft_pick(launcher, a["sequences"], a["head"], 0, a["first"], a["following"])
 
     for n in LINES:
         arrays = partial(_draft, n, sizes.vocab)
@@ -81,45 +81,45 @@ def drafting(sizes: Sizes) -> Iterator[Case]:
         yield Case(f"{sizes.name} draft_pick of {sizes.vocab}, {n} sequences", make, tolerance=0.0)
 
 
-def _lines(n: int) -> Lines:
-    lines = new_lines(n, K)
-    for line in range(n):
-        lines.table[:, line] = line_words(
-            state=State.RUNS, slot=line, request=line, past=100 + line, token=7, end=FAR,
-            max_draft=K, length=K, drafted=K, fresh=1,
+def _lines(n: int) -> SequenceTable:
+    sequences = new_sequences(n, K)
+    for sequence in range(n):
+        sequences.table[:, sequence] = sequence_words(
+            state=State.RUNS, slot=sequence, request=sequence, past=100 + sequence, token=7,
+            end=FAR, max_draft=K, length=K, drafted=K, fresh=1,
         )  # fmt: skip
-    lines.fresh[:] = 7
-    lines.drafts[:] = 8
-    lines.chances[:] = 0.5
-    return lines
+    sequences.fresh[:] = 7
+    sequences.drafts[:] = 8
+    sequences.chances[:] = 0.5
+    return sequences
 
 
 def _round(n: int) -> Arrays:
     """A step that is laid out already; all drafts hold."""
-    lines, rows, launcher = _lines(n), verify_rows(n, n * (K + 1)), HostLauncher()
-    verify_begin(launcher, lines, K, rows)
+    sequences, rows, launcher = _lines(n), verify_rows(n, n * (K + 1)), HostLauncher()
+    verify_begin(launcher, sequences, K, rows)
     return {
-        "lines": lines,
+        "sequences": sequences,
         "rows": rows,
         "first": draft_rows(n, n * (K + 1)),
         "following": draft_rows(n, n),
         "picked": np.full(n * (K + 1), 8, np.int32),
         "stops": np.array([3], np.int32),
-        "records": new_records(4, lines),
+        "records": new_records(4, sequences),
     }
 
 
 def _draft(n: int, n_vocab: int) -> Arrays:
-    lines, launcher = _lines(n), HostLauncher()
+    sequences, launcher = _lines(n), HostLauncher()
     first, following = draft_rows(n, n * (K + 1)), draft_rows(n, n)
-    draft_begin(launcher, lines, K, first, following)
+    draft_begin(launcher, sequences, K, first, following)
     values = 3 * np.random.default_rng(n).standard_normal((n, n_vocab), np.float32)
     shape = n, -(-n_vocab // MAXIMA_BLOCK)
     logits = Logits(values, np.zeros(shape, np.float32), np.zeros(shape, np.float32))
     head_summits(launcher, logits)
     requests = requests_of([SamplingParams(temperature=0)] * n, 3, n_vocab)
     head = DraftHead(logits, requests, np.array([3], np.int32))
-    return {"lines": lines, "head": head, "first": first, "following": following}
+    return {"sequences": sequences, "head": head, "first": first, "following": following}
 
 
 def _same_as_on_the_cpu(place: Place, launching: Launching, arrays: Callable[[], Arrays]) -> Work:
@@ -132,7 +132,7 @@ def _same_as_on_the_cpu(place: Place, launching: Launching, arrays: Callable[[],
         unlike = [float((place.get(b) != a).mean()) for a, b in pairs if a.dtype == np.int32]
         return max(unlike)
 
-    moved = 4 * len(Field) * here["lines"].n
+    moved = 4 * len(Field) * here["sequences"].n
     return Work(partial(launching, place.launcher, there), moved, error=error)
 
 

@@ -228,15 +228,15 @@ def test_what_a_chain_cannot_tell_goes_on_by_the_host(family: str, tiny: Tiny) -
         state = watched.inner._state
         chain = state._loop
 
-        def cut(step: Any, asks: Any, chain: Any = chain, calls: Any = calls) -> Drafts:
+        def cut(step: Any, settings: Any, chain: Any = chain, calls: Any = calls) -> Drafts:
             """Drafts of one text after the other are given up at one place after the other; the
             rows behind that have not run."""
             number = next(calls)
-            b, place = number % len(asks), number % 3
-            lengths = [ask.length for ask in asks]
-            asks[b].length = min(asks[b].length, place + 1)
-            made: Drafts = chain(step, asks)
-            for ask, length in zip(asks, lengths, strict=True):
+            b, place = number % len(settings), number % 3
+            lengths = [ask.length for ask in settings]
+            settings[b].length = min(settings[b].length, place + 1)
+            made: Drafts = chain(step, settings)
+            for ask, length in zip(settings, lengths, strict=True):
                 ask.length = length
             if place < len(made.tokens[b]):
                 del made.tokens[b][place:], made.chances[b][place:]

@@ -19,7 +19,7 @@ from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.build import build_speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.cuda_kernels.draft_pick import draft_pick
-from nextn.cuda_kernels.spec_accept import Field, Lines
+from nextn.cuda_kernels.spec_accept import Field, SequenceTable
 
 from .host_device import HostDevice
 from .running import random_tokens
@@ -98,14 +98,14 @@ def without_rounds(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Writing])
 def draft_the_truth(patch: pytest.MonkeyPatch, truth: list[int], wrong: int | None = None) -> None:
     """Drafts of the one text are what it goes on with, but for the token at place `wrong`."""
 
-    def knowing(launcher: Any, lines: Lines, head: Any, step: int, *rows: Any) -> None:
-        draft_pick(launcher, lines, head, step, *rows)
-        place = int(lines.table[Field.PAST, 0]) + 1 + step
-        if lines.table[Field.LENGTH, 0] > step and place < len(truth):
+    def knowing(launcher: Any, sequences: SequenceTable, head: Any, step: int, *rows: Any) -> None:
+        draft_pick(launcher, sequences, head, step, *rows)
+        place = int(sequences.table[Field.PAST, 0]) + 1 + step
+        if sequences.table[Field.LENGTH, 0] > step and place < len(truth):
             token = truth[place]
-            lines.drafts[0, step] = token ^ 1 if step == wrong else token
-            lines.chances[0, step] = 1.0
-            lines.table[Field.DRAFTED, 0] = step + 1
+            sequences.drafts[0, step] = token ^ 1 if step == wrong else token
+            sequences.chances[0, step] = 1.0
+            sequences.table[Field.DRAFTED, 0] = step + 1
 
     patch.setattr("nextn.core.backend.cuda.round_launches.draft_pick", knowing)
 

@@ -146,13 +146,13 @@ class Watched(Speculator, SavesState):
             state._loop = None
             return
 
-        def chained(step: Any, asks: Sequence[DraftSettings]) -> Drafts:
-            drafts = chain(step, asks)
+        def chained(step: Any, settings: Sequence[DraftSettings]) -> Drafts:
+            drafts = chain(step, settings)
             self.n_chained += 1
             self.steps.append(step.n_rows)
             # One row of each draft that went on, as the host loop would have them.
-            for n in range(1, max(ask.length for ask in asks)):
-                pairs = zip(drafts.tokens, asks, strict=True)
+            for n in range(1, max(ask.length for ask in settings)):
+                pairs = zip(drafts.tokens, settings, strict=True)
                 if live := sum(len(tokens) >= n and n < ask.length for tokens, ask in pairs):
                     self.steps.append(live)
             return drafts
@@ -165,12 +165,12 @@ class Watched(Speculator, SavesState):
     def observe(self, seen: StepResult) -> None:
         self.inner.observe(seen)
 
-    def propose(self, asks: Sequence[DraftRequest]) -> list[Draft]:
-        drafts = self.inner.propose(asks)
-        copies = [ask._replace(tokens=list(ask.tokens)) for ask in asks]
+    def propose(self, settings: Sequence[DraftRequest]) -> list[Draft]:
+        drafts = self.inner.propose(settings)
+        copies = [ask._replace(tokens=list(ask.tokens)) for ask in settings]
         self.rounds.append(list(zip(copies, drafts, strict=True)))
         if self.spoil is not None:
-            for ask, draft in zip(asks, drafts, strict=True):
+            for ask, draft in zip(settings, drafts, strict=True):
                 self.spoil(ask, draft)
         return drafts
 

@@ -1,4 +1,4 @@
-"""SpeculatorHost: what lies between two walks through a program that continues from its own picks.
+"""The draft loop: what lies between two walks through a program that continues from its own picks.
 
 `write_begin` lays out the first step, `write_choose` is the last entry of the program: it picks a
 token for each row of logits and lays out the step of these tokens.
@@ -27,27 +27,27 @@ TWO_TO_THE = tuple(math.log(2) ** k / math.factorial(k) for k in range(6, -1, -1
 NO_CELL = -1  # a page table is too short
 
 
-class ChainWords:
+class LoopWords:
     """Argument words of both kernels. First where the program finds its step, and leaves rows."""
 
     STEP, GIVEN, TAP = range(3)
-    LOGITS, LOGITS_BYTES, MAXIMA, SUMS, MAXIMA_BYTES, TAKEN, N_VALUES = range(3, 10)
+    LOGITS, LOGITS_BYTES, MAXIMA, SUMS, MAXIMA_BYTES, VOCAB_SUBSET, N_VALUES = range(3, 10)
     WINDOW, AGAIN, ARRIVED, SCRATCH = range(10, 14)
-    # Of each sequence that is asked for, of each row of logits, and what comes out.
-    ASKS, LINES, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(14, 22)
+    # By sequence, by row of logits, and the results.
+    SETTINGS, ROWS, DRAFTED, CHANCES, COUNTS, MAX_DRAFT, STOPS, N_STOPS = range(14, 22)
     SOURCE = 22  # the step of the call
-    UNSURE = 23  # of each sequence, 1: nobody could pick here
+    UNSURE = 23  # of each sequence, 1: no pick was possible
     COUNT = 24
 
 
-class AskWords:
-    """What is wanted of a sequence: address, number, float64, float32."""
+class SettingsWords:
+    """`DraftSettings` of a sequence: address, number, float64, float32."""
 
     REQUEST, LENGTH, P_MIN, SHARPNESS = range(4)
     COUNT = 4
 
 
-class LineWords:
+class RowWords:
     """Of a row of logits: the caller's sequence, its place in the step that runs, and the token
     that it goes on with, or `UNSURE`."""
 
@@ -55,34 +55,34 @@ class LineWords:
     COUNT = 3
 
 
-class _Chain(Filling):
+class _Loop(Filling):
     """The words of a call, and the arrays of the step that the program reads."""
 
     def __init__(self, e: Emitter, words_at: Value) -> None:
-        self.w = e.words(words_at, ChainWords.COUNT)
-        super().__init__(e, self.w[ChainWords.STEP], self.w[ChainWords.SOURCE])
+        self.w = e.words(words_at, LoopWords.COUNT)
+        super().__init__(e, self.w[LoopWords.STEP], self.w[LoopWords.SOURCE])
 
     def ask(self, b: Value, word: int) -> Value:
-        return self.w[ChainWords.ASKS] + b * (8 * AskWords.COUNT) + 8 * word
+        return self.w[LoopWords.SETTINGS] + b * (8 * SettingsWords.COUNT) + 8 * word
 
-    def line(self, row: Value, word: int) -> Value:
-        return self.w[ChainWords.LINES] + row * (8 * LineWords.COUNT) + 8 * word
+    def row_word(self, row: Value, word: int) -> Value:
+        return self.w[LoopWords.ROWS] + row * (8 * RowWords.COUNT) + 8 * word
 
 
 # The first step ----------------------------------------------------------------------------------
 
 
 def write_begin(e: Emitter, hidden_width: int) -> None:
-    c = _Chain(e, e.parameters[0])
+    c = _Loop(e, e.parameters[0])
     c.lay_out()
     n_rows, n_sequences = c.source[SourceWords.N_ROWS], c.source[SourceWords.N_SEQUENCES]
     if hidden_width:
         with e.range(0, n_rows * (4 * hidden_width), 4 * hidden_width) as at:
             hidden = c.source[SourceWords.HIDDEN] + at
-            copy_floats(e, hidden, c.w[ChainWords.GIVEN] + at, hidden_width)
+            copy_floats(e, hidden, c.w[LoopWords.GIVEN] + at, hidden_width)
     n_out, reach, is_whole = (e.variable(e.index(first)) for first in (0, 0, 1))
     with e.range(0, n_sequences) as b:
-        length = e.load(I64, c.ask(b, AskWords.LENGTH), 8)
+        length = e.load(I64, c.ask(b, SettingsWords.LENGTH), 8)
         n_cells = c.n_cells(b) + e.maximum(length - 1, 0)
         c.copy_pages(b, n_cells)
         room = c.step[StepWords.PAGE_LEN] * c.source[SourceWords.N_PAGES]
@@ -91,13 +91,13 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
         reach.set(e.maximum(reach.get(), position + 1 + length))
         with e.when(n_cells > room):
             is_whole.set(e.index(0))
-        for word in (ChainWords.COUNTS, ChainWords.UNSURE):
+        for word in (LoopWords.COUNTS, LoopWords.UNSURE):
             c.put(e.index(0), c.w[word], b)
         with e.when(length > 0):
             row = n_out.get()
             c.put(last, c.step[StepWords.OUT_INDEX], row)
-            e.store(b, c.line(row, LineWords.SEQUENCE), 8)
-            e.store(b, c.line(row, LineWords.PLACE), 8)
+            e.store(b, c.row_word(row, RowWords.SEQUENCE), 8)
+            e.store(b, c.row_word(row, RowWords.PLACE), 8)
             n_out.set(row + 1)
     c.set_rows(StepWords.OUT_SET, n_out.get())
     e.finish((is_whole.get() > 0).select(reach.get(), e.index(NO_CELL)))
@@ -109,57 +109,57 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
 def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
     """Threads share the rows; who is done last lays out the next step."""
     words_at, part, parts = e.parameters
-    c = _Chain(e, words_at)
+    c = _Loop(e, words_at)
     n_rows = e.load(I64, c.step[StepWords.OUT_SET], 8)
-    scratch = c.w[ChainWords.SCRATCH] + part * picking.SCRATCH_BYTES
+    scratch = c.w[LoopWords.SCRATCH] + part * picking.SCRATCH_BYTES
     first, last = e.share(n_rows, part, parts)
     with e.range(first, last) as row:
         _choose(c, row, scratch, is_short)
-    arrived = e.builder.inttoptr(c.w[ChainWords.ARRIVED].v, POINTER)
+    arrived = e.builder.inttoptr(c.w[LoopWords.ARRIVED].v, POINTER)
     before = Value(e.builder, e.builder.atomic_rmw("add", arrived, ir.Constant(I64, 1), "acq_rel"))
     with e.when((before + 1).equals(parts)):
-        e.store(e.index(0), c.w[ChainWords.ARRIVED], 8)
+        e.store(e.index(0), c.w[LoopWords.ARRIVED], 8)
         n_left = _follow(c, n_rows, hidden_width)
-        e.store((n_left > 0).widen(I64), c.w[ChainWords.AGAIN], 8)
+        e.store((n_left > 0).widen(I64), c.w[LoopWords.AGAIN], 8)
     e.finish()
 
 
-def _choose(c: _Chain, row: Value, scratch: Value, is_short: bool) -> None:
+def _choose(c: _Loop, row: Value, scratch: Value, is_short: bool) -> None:
     """A token for a row of logits, if the draft does not end before it."""
     e, w = c.e, c.w
-    maxima = w[ChainWords.MAXIMA] + row * w[ChainWords.MAXIMA_BYTES]
-    sums = w[ChainWords.SUMS] + row * w[ChainWords.MAXIMA_BYTES]
-    logits = w[ChainWords.LOGITS] + row * w[ChainWords.LOGITS_BYTES]
-    vocab_subset = w[ChainWords.TAKEN] if is_short else None
-    head = Head(logits, maxima, w[ChainWords.N_VALUES], vocab_subset)
-    b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
-    last = c.last_row(e.load(I64, c.line(row, LineWords.PLACE), 8))
+    maxima = w[LoopWords.MAXIMA] + row * w[LoopWords.MAXIMA_BYTES]
+    sums = w[LoopWords.SUMS] + row * w[LoopWords.MAXIMA_BYTES]
+    logits = w[LoopWords.LOGITS] + row * w[LoopWords.LOGITS_BYTES]
+    vocab_subset = w[LoopWords.VOCAB_SUBSET] if is_short else None
+    head = Head(logits, maxima, w[LoopWords.N_VALUES], vocab_subset)
+    b = e.load(I64, c.row_word(row, RowWords.SEQUENCE), 8)
+    last = c.last_row(e.load(I64, c.row_word(row, RowWords.PLACE), 8))
     position = c.word(c.step[StepWords.POSITIONS], last) + 1
-    request = e.load(I64, c.ask(b, AskWords.REQUEST), 8)
+    request = e.load(I64, c.ask(b, SettingsWords.REQUEST), 8)
     best = largest(e, maxima, head.n_blocks)
     token = pick_token(e, head, best, (request, scratch, position))
     goes_on = e.variable(e.index(picking.UNSURE))
     with e.when(token < 0):
-        c.put(e.index(1), w[ChainWords.UNSURE], b)
+        c.put(e.index(1), w[LoopWords.UNSURE], b)
     with e.when((token >= 0) & (_stops(c, token) ^ 1)):
-        inverse_temperature = e.load(F32, c.ask(b, AskWords.SHARPNESS))
+        inverse_temperature = e.load(F32, c.ask(b, SettingsWords.SHARPNESS))
         chance = _chance(e, head, (best, sums, inverse_temperature), token)
-        with e.when(chance >= e.load(F64, c.ask(b, AskWords.P_MIN), 8)):
-            n = c.word(w[ChainWords.COUNTS], b)
-            at = b * w[ChainWords.MAX_DRAFT] + n
-            c.put(token, w[ChainWords.DRAFTED], at)
-            e.store(chance, w[ChainWords.CHANCES] + at * 8, 8)
-            c.put(n + 1, w[ChainWords.COUNTS], b)
-            wants_more = n + 1 < e.load(I64, c.ask(b, AskWords.LENGTH), 8)
+        with e.when(chance >= e.load(F64, c.ask(b, SettingsWords.P_MIN), 8)):
+            n = c.word(w[LoopWords.COUNTS], b)
+            at = b * w[LoopWords.MAX_DRAFT] + n
+            c.put(token, w[LoopWords.DRAFTED], at)
+            e.store(chance, w[LoopWords.CHANCES] + at * 8, 8)
+            c.put(n + 1, w[LoopWords.COUNTS], b)
+            wants_more = n + 1 < e.load(I64, c.ask(b, SettingsWords.LENGTH), 8)
             goes_on.set(wants_more.select(token, goes_on.get()))
-    e.store(goes_on.get(), c.line(row, LineWords.TOKEN), 8)
+    e.store(goes_on.get(), c.row_word(row, RowWords.TOKEN), 8)
 
 
-def _stops(c: _Chain, token: Value) -> Value:
+def _stops(c: _Loop, token: Value) -> Value:
     e = c.e
     found = e.variable(e.const(ir.IntType(1), 0))
-    with e.range(0, c.w[ChainWords.N_STOPS]) as i:
-        found.set(found.get() | c.word(c.w[ChainWords.STOPS], i).equals(token))
+    with e.range(0, c.w[LoopWords.N_STOPS]) as i:
+        found.set(found.get() | c.word(c.w[LoopWords.STOPS], i).equals(token))
     return found.get()
 
 
@@ -189,23 +189,23 @@ def _falling(e: Emitter, x: Value) -> Value:
     return (series.bits(I32X16) + (rounded.bits(I32X16) << 23)).bits(F32X16)
 
 
-def _follow(c: _Chain, n_rows: Value, hidden_width: int) -> Value:
+def _follow(c: _Loop, n_rows: Value, hidden_width: int) -> Value:
     """The step of the tokens just picked; returns how many there are. A sequence only ever moves
     to a lower place, in order, so nothing is overwritten that is still to be read."""
     e, w = c.e, c.w
     n_left = e.variable(e.index(0))
     with e.range(0, n_rows) as row:
-        token = e.load(I64, c.line(row, LineWords.TOKEN), 8)
+        token = e.load(I64, c.row_word(row, RowWords.TOKEN), 8)
         with e.when(token >= 0):
-            place, to = e.load(I64, c.line(row, LineWords.PLACE), 8), n_left.get()
+            place, to = e.load(I64, c.row_word(row, RowWords.PLACE), 8), n_left.get()
             _move(c, place, to)
             if hidden_width:
-                source = w[ChainWords.TAP] + c.last_row(place) * (4 * hidden_width)
-                copy_floats(e, source, w[ChainWords.GIVEN] + to * (4 * hidden_width), hidden_width)
+                source = w[LoopWords.TAP] + c.last_row(place) * (4 * hidden_width)
+                copy_floats(e, source, w[LoopWords.GIVEN] + to * (4 * hidden_width), hidden_width)
             c.put(token, c.step[StepWords.TOKENS], to)
-            b = e.load(I64, c.line(row, LineWords.SEQUENCE), 8)
-            e.store(b, c.line(to, LineWords.SEQUENCE), 8)
-            e.store(to, c.line(to, LineWords.PLACE), 8)
+            b = e.load(I64, c.row_word(row, RowWords.SEQUENCE), 8)
+            e.store(b, c.row_word(to, RowWords.SEQUENCE), 8)
+            e.store(to, c.row_word(to, RowWords.PLACE), 8)
             n_left.set(to + 1)
     n = n_left.get()
     with e.range(0, n) as i:
@@ -219,8 +219,8 @@ def _follow(c: _Chain, n_rows: Value, hidden_width: int) -> Value:
     return n
 
 
-def _move(c: _Chain, place: Value, to: Value) -> None:
-    """What the next step knows of a sequence, from what this one does."""
+def _move(c: _Loop, place: Value, to: Value) -> None:
+    """The words of a sequence in the next step, from those of this one."""
     e, step = c.e, c.step
     start, last = c.word(step[StepWords.STARTS], place), c.last_row(place)
     n_rows = last + 1 - start
@@ -236,14 +236,14 @@ def _move(c: _Chain, place: Value, to: Value) -> None:
         stride, pages, page_len = (
             step[word] for word in (StepWords.PAGES_STRIDE, StepWords.PAGES, StepWords.PAGE_LEN)
         )
-        n_pages = (past + c.w[ChainWords.MAX_DRAFT] + (page_len - 1)) // page_len
+        n_pages = (past + c.w[LoopWords.MAX_DRAFT] + (page_len - 1)) // page_len
         with e.range(0, e.minimum(n_pages, stride // 8)) as i:
             c.put(c.word(pages + place * stride, i), pages + to * stride, i)
 
 
-def _replay_after(c: _Chain, replay: Value, n_rows: Value) -> Value:
+def _replay_after(c: _Loop, replay: Value, n_rows: Value) -> Value:
     """As `replay_after` in step.py, of rows that all hold."""
-    e, window, none = c.e, c.w[ChainWords.WINDOW], c.e.index(0)
+    e, window, none = c.e, c.w[LoopWords.WINDOW], c.e.index(0)
     fits = (replay + n_rows <= window).select(replay, none)
     kept = (replay < KEPT_FACTORS).select(fits, none)
     return kept + n_rows - e.maximum(n_rows - window, 0)
@@ -254,10 +254,10 @@ def write_summits(e: Emitter, width: int, stride: int) -> None:
     inverse_temperature that is asked for.
 
     Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums,
-    `LineWords` of each row, `AskWords` of each sequence.
+    `RowWords` of each row, `SettingsWords` of each sequence.
     """
     arguments, part, parts = e.parameters
-    row_set, rows, maxima, out, lines, asks = e.words(arguments, 6)
+    row_set, rows, maxima, out, row_words, settings = e.words(arguments, 6)
     n_blocks = -(-width // MAXIMA_BLOCK)
     none = e.const(F32X16, float("-inf"))
     first, last = e.share(e.load(I64, row_set, 8) * n_blocks, part, parts)
@@ -273,9 +273,9 @@ def write_summits(e: Emitter, width: int, stride: int) -> None:
             values = [(k < n).select(x, none) for k, x in zip(lanes, values, strict=True)]
         pairs = [e.larger(values[i], values[i + 1]) for i in (0, 2)]
         best = e.largest_lane(e.larger(*pairs))
-        b = e.load(I64, lines + row * (8 * LineWords.COUNT) + 8 * LineWords.SEQUENCE, 8)
-        ask = asks + b * (8 * AskWords.COUNT)
-        sharp = e.splat(e.load(F32, ask + 8 * AskWords.SHARPNESS))
+        b = e.load(I64, row_words + row * (8 * RowWords.COUNT) + 8 * RowWords.SEQUENCE, 8)
+        ask = settings + b * (8 * SettingsWords.COUNT)
+        sharp = e.splat(e.load(F32, ask + 8 * SettingsWords.SHARPNESS))
         weights = [_falling(e, (x - e.splat(best)) * sharp) for x in values]
         total = (weights[0] + weights[1]) + (weights[2] + weights[3])
         e.store(best, maxima + unit * 4)

@@ -15,7 +15,7 @@ from support.draft_loops import MAX_DRAFT, MAX_ROWS, Drafter, Text, Texts, asser
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.cpu.draft_loop import NativeChain
+from nextn.core.backend.cpu.draft_loop import CpuDraftLoop
 from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.draft_loop import DraftLoop, DraftSettings, TokenPicker
 from nextn.core.backend.interface import HostOutput
@@ -62,7 +62,7 @@ def both(made: Drafter, stops: tuple[int, ...]) -> tuple[Any, DraftLoop, Any, Dr
 
 def compare(made: Drafter, seed: int, stops: tuple[int, ...] = ()) -> None:
     ours, native, theirs, host = both(made, stops)
-    assert isinstance(native, NativeChain)
+    assert isinstance(native, CpuDraftLoop)
     rng = np.random.default_rng(seed)
     texts = Texts(made, rng, int(rng.integers(1, 5)))
     for _ in range(4):
@@ -261,7 +261,7 @@ def test_what_does_not_fit_is_refused(tiny: Tiny) -> None:
     alone = Alone(tiny, GREEDY)
     with pytest.raises(ConfigError, match="were planned for"):
         alone.native(alone.step(MAX_ROWS + 1), [alone.ask()])
-    with pytest.raises(ValueError, match="2 asks"):
+    with pytest.raises(ValueError, match="2 settings"):
         alone.native(alone.step(), [alone.ask()] * 2)
     with pytest.raises(ValueError, match="hidden rows"):
         alone.native(replace(alone.step(), hidden=np.zeros((1, 3), np.float32)), [alone.ask()])

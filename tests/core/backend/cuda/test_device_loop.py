@@ -104,11 +104,11 @@ def test_two_texts_are_those_of_plain_decoding(
         assert rounds.n_under_way == 2
         result = rounds.collect()
         assert result.step_ms > 0
-        for line, tokens in zip(result.lines, made, strict=True):
-            assert not line.is_unsure
-            tokens += line.tokens
-            n_drafted += len(line.drafted)
-            assert line.tokens[: line.n_accepted] == line.drafted[: line.n_accepted]
+        for sequence, tokens in zip(result.sequences, made, strict=True):
+            assert not sequence.is_unsure
+            tokens += sequence.tokens
+            n_drafted += len(sequence.drafted)
+            assert sequence.tokens[: sequence.n_accepted] == sequence.drafted[: sequence.n_accepted]
     rounds.collect()
     assert made == [tokens[1:] for tokens in expected]
     assert bool(n_drafted) == bool(most)
@@ -133,7 +133,7 @@ def test_logits_stay_on_the_device(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) 
     for name in ("get", "put", "write", "post"):
         monkeypatch.setattr(device, name, refuse)
     rounds.enqueue([DraftLimit(2), DraftLimit(2)], 32)
-    assert sum(len(line.tokens) for line in rounds.collect().lines) >= 2
+    assert sum(len(sequence.tokens) for sequence in rounds.collect().sequences) >= 2
     names = [launch.name for launch in device.launcher.launches]
     assert names.count("draft_pick") == 2
     assert [names.count(n) for n in ("draft_begin", "verify_begin", "spec_accept")] == [1, 1, 1]

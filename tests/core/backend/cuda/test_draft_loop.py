@@ -13,7 +13,7 @@ from support.running import load, random_tokens
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.cuda.draft_loop import CudaChain
+from nextn.core.backend.cuda.draft_loop import CudaDraftLoop
 from nextn.core.backend.draft_loop import NO_REQUEST, Drafts, DraftSettings
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.sampling.draft_sampler import DraftSampler
@@ -50,7 +50,7 @@ def test_drafts_are_those_of_the_host_loop(
     made = drafter(tiny, family, is_head=is_head, short=short)
     stops = (5, 9, 60, 101)
     ours, theirs = made.run(made.new_state(), stops), made.host_run(made.new_state(), stops)
-    assert isinstance(ours, CudaChain)
+    assert isinstance(ours, CudaDraftLoop)
     texts, lengths = Texts(made, np.random.default_rng(n), n), set()
     for _ in range(6):
         step, asks = texts.round()
@@ -108,7 +108,7 @@ def test_a_recurrent_drafter_goes_step_by_step(tiny: Tiny, shim: None) -> None:
     """Its state may only move on with rows that are drafted."""
     made = drafter(tiny, is_head=False)
     ours, theirs = made.run(made.new_state()), made.host_run(made.new_state())
-    assert not isinstance(ours, CudaChain)
+    assert not isinstance(ours, CudaDraftLoop)
     texts = Texts(made, np.random.default_rng(0), 2)
     for _ in range(3):
         step, asks = texts.round()
@@ -122,5 +122,5 @@ def test_a_page_table_that_is_too_short_is_refused(tiny: Tiny, shim: None) -> No
     step = replace(alone.step(), past=np.array([92], np.int32))
     with pytest.raises(ValueError, match="page table"):
         alone.run(step, [DraftSettings(alone.sampler, 6)])
-    with pytest.raises(ValueError, match="2 asks"):
+    with pytest.raises(ValueError, match="2 settings"):
         alone.run(step, [DraftSettings(alone.sampler, 6)] * 2)

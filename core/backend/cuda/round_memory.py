@@ -11,8 +11,8 @@ from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.spec_accept import (
     DraftRows,
     Field,
-    Lines,
     Records,
+    SequenceTable,
     VerifyRows,
     record_width,
 )
@@ -24,21 +24,21 @@ MARKS = 3  # of the clock: before drafting, before verifying, at the end
 
 
 @dataclass(frozen=True, slots=True)
-class RoomSize:
-    n_lines: int
+class RoundSize:
+    n_sequences: int
     max_draft: int
     n_pages: int  # of a page table
     width: int  # of hidden rows; 0: no drafter
 
 
-class RoundRoom:
-    """For so many lines and tokens of a draft. Made once, used by many sessions."""
+class RoundMemory:
+    """For so many sequences and tokens of a draft. Made once, used by many sessions."""
 
-    def __init__(self, device: Device, size: RoomSize) -> None:
-        zeros, n, k = device.zeros, size.n_lines, size.max_draft
+    def __init__(self, device: Device, size: RoundSize) -> None:
+        zeros, n, k = device.zeros, size.n_sequences, size.max_draft
         self.size, self.n_rows = size, n * (k + 1)
         self._device, self._history = device, None
-        self.lines = Lines(
+        self.sequences = SequenceTable(
             zeros((len(Field), n), "int32"),
             zeros((n, k + 1), "int32"),
             zeros((n, k), "int32"),
@@ -58,7 +58,7 @@ class RoundRoom:
         self.first, self.following = (
             _draft_rows(device, n, rows) if size.width else None for rows in (self.n_rows, n)
         )
-        # The model's hidden rows of a round; behind them those that texts bring along.
+        # The model's hidden rows of a round; behind them those that sequences join with.
         self.taps: Array = zeros((2 * self.n_rows, size.width), "float32")
         rows, self._records = device.shared((KEPT_ROUNDS, n, record_width(k)), "int32")
         published, self._published = device.shared((1,), "int32")
@@ -66,9 +66,9 @@ class RoundRoom:
         self.times, self._times = device.shared((KEPT_ROUNDS, MARKS), "int64")
 
     def history(self, n_rounds: int) -> Array:
-        """Room for a hidden row of each line in so many rounds."""
+        """Room for a hidden row of each sequence in so many rounds."""
         if self._history is None:
-            sizes = n_rounds, self.size.n_lines, self.size.width
+            sizes = n_rounds, self.size.n_sequences, self.size.width
             self._history = self._device.empty(sizes, "float32")
         return self._history
 
@@ -94,12 +94,12 @@ class RoundRoom:
     # steps
 
     def verify_rows(self, most: int) -> VerifyRows:
-        n, rows = self.size.n_lines * (most + 1), self._all
+        n, rows = self.size.n_sequences * (most + 1), self._all
         return VerifyRows(rows.tokens[:n], rows.positions[:n], rows.starts, rows.sequence_of[:n])
 
     def verify_step(self, most: int, cells: int) -> DeviceStep:
-        rows, table = self.verify_rows(most), self.lines.table
-        n = self.size.n_lines * (most + 1)
+        rows, table = self.verify_rows(most), self.sequences.table
+        n = self.size.n_sequences * (most + 1)
         past = table[int(Field.PAST)]
         arrays = {
             "tokens": rows.tokens,
@@ -115,8 +115,8 @@ class RoundRoom:
         return self._step(arrays, most + 1, cells)
 
     def draft_step(self, rows: DraftRows, hidden: Array, cells: int, n_out: int) -> DeviceStep:
-        """`hidden`: of which each row takes one. `n_out` 0: nobody wants logits."""
-        n_rows, n_lines = int(rows.tokens.shape[0]), self.size.n_lines
+        """`hidden`: of which each row takes one. `n_out` 0: no logits are read."""
+        n_rows, n_sequences = int(rows.tokens.shape[0]), self.size.n_sequences
         arrays = {
             "tokens": rows.tokens,
             "positions": rows.positions,
@@ -127,22 +127,24 @@ class RoundRoom:
             "hidden": hidden,
             "hidden_rows": rows.hidden_rows,
         }
-        return self._step(arrays, n_rows // n_lines, cells)
+        return self._step(arrays, n_rows // n_sequences, cells)
 
     def _step(self, arrays: dict[str, Array], max_rows: int, cells: int) -> DeviceStep:
-        """Models see a step of as many rows; what is in them only the device knows."""
-        n_rows, n_lines = int(arrays["tokens"].shape[0]), self.size.n_lines
+        """Models see a step of as many rows, whose numbers are on the device alone."""
+        n_rows, n_sequences = int(arrays["tokens"].shape[0]), self.size.n_sequences
         n_out, n_pages = int(arrays["out_rows"].shape[0]), self.size.n_pages
-        key = StepKey(n_rows, n_lines, n_out, max_rows, cells, n_pages, "hidden" in arrays, False)
-        rows, lines = np.zeros(n_rows, np.int32), np.zeros(n_lines, np.int32)
+        key = StepKey(
+            n_rows, n_sequences, n_out, max_rows, cells, n_pages, "hidden" in arrays, False
+        )
+        rows, sequences = np.zeros(n_rows, np.int32), np.zeros(n_sequences, np.int32)
         return DeviceStep(
             rows,
             rows,
-            np.zeros(n_lines + 1, np.int32),
-            lines,
-            lines,
-            lines,
-            np.zeros((n_lines, n_pages), np.int32),
+            np.zeros(n_sequences + 1, np.int32),
+            sequences,
+            sequences,
+            sequences,
+            np.zeros((n_sequences, n_pages), np.int32),
             np.zeros(n_out, np.int32),
             key=key,
             arrays=arrays,
@@ -150,6 +152,6 @@ class RoundRoom:
         )
 
 
-def _draft_rows(device: Device, n_lines: int, n_rows: int) -> DraftRows:
-    sizes = n_rows, n_rows, n_lines + 1, n_lines, n_lines, n_rows
+def _draft_rows(device: Device, n_sequences: int, n_rows: int) -> DraftRows:
+    sizes = n_rows, n_rows, n_sequences + 1, n_sequences, n_sequences, n_rows
     return DraftRows(*(device.zeros((n,), "int32") for n in sizes))

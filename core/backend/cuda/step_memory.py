@@ -16,7 +16,7 @@ FEWEST_ROWS = 16
 MOST_REPEATED = 128
 
 
-def roomy(n: int, least: int = FEWEST_ROWS) -> int:
+def rounded_up(n: int, least: int = FEWEST_ROWS) -> int:
     """A size that is enough for n, and one of few: what was made once stays, for graphs use it."""
     size = least
     while size < n:
@@ -24,7 +24,7 @@ def roomy(n: int, least: int = FEWEST_ROWS) -> int:
     return size
 
 
-class Rooms:
+class StepMemory:
     def __init__(self, device: Device) -> None:
         self.device, self.launcher = device, device.launcher
         self._kept: dict[tuple[str, int, int], Array] = {}
@@ -43,7 +43,7 @@ class Rooms:
         """Shared by all products: they run one after the other. `beside`: another such, for one
         that shares its launch."""
         more = " beside" if beside else ""
-        n_rows, n_out = roomy(n_rows), roomy(n_out)
+        n_rows, n_out = rounded_up(n_rows), rounded_up(n_out)
         size = qmm.Workspace.partials_size(n_rows, self.launcher.n_processors)
         partials = self.kept("partials" + more, size, 1)
         counters = self.kept("counters" + more, qmm.Workspace.counters_size(n_rows, n_out), 1)
@@ -51,7 +51,7 @@ class Rooms:
         return qmm.Workspace(partials.reshape(-1), counters.reshape(-1), space)
 
     def gated(self, n_rows: int, inner: int) -> GatedSpace:
-        n_rows = roomy(n_rows)
+        n_rows = rounded_up(n_rows)
         arrivals = self.kept("counters", GatedSpace.arrivals_size(n_rows, inner), 1)
         return GatedSpace(self.kept("hidden", n_rows, inner), arrivals.reshape(-1))
 
@@ -89,7 +89,7 @@ class Outputs:
     def rows(self, name: str, n_rows: int, width: int, dtype: str = "float32") -> Array:
         if n_rows > self._most_kept:
             return self._device.empty((n_rows, width), dtype)
-        key = name, roomy(n_rows), width
+        key = name, rounded_up(n_rows), width
         if key not in self._kept:
             self._kept[key] = self._device.empty(key[1:], dtype)
         return self._kept[key][:n_rows]

@@ -1,4 +1,4 @@
-"""A table of lines with its arrays, and a model of few numbers that runs steps laid out there."""
+"""A table of sequences with its arrays, and a model of few numbers that runs steps over it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shim.machine import Machine
 from nextn.cuda_kernels.spec_accept import (
     DraftRows,
     Field,
-    Lines,
     Records,
+    SequenceTable,
     State,
     VerifyRows,
-    line_words,
     record_width,
+    sequence_words,
 )
 
 Ints = NDArray[np.int32]
@@ -48,32 +48,34 @@ def call(machine: Machine, function: Callable[..., None], *arguments: Any) -> No
         array[...] = machine.get(copy)
 
 
-def new_lines(n: int, max_draft: int) -> Lines:
+def new_sequences(n: int, max_draft: int) -> SequenceTable:
     """All of them empty."""
     chances = np.full((n, max_draft), np.nan, np.float32)
-    lines = Lines(ints(len(Field), n), ints(n, max_draft + 1), ints(n, max_draft), chances)
-    for line in range(n):
-        lines.table[:, line] = line_words(state=State.EMPTY, request=-1)
-    return lines
+    sequences = SequenceTable(
+        ints(len(Field), n), ints(n, max_draft + 1), ints(n, max_draft), chances
+    )
+    for sequence in range(n):
+        sequences.table[:, sequence] = sequence_words(state=State.EMPTY, request=-1)
+    return sequences
 
 
-def draft_rows(n_lines: int, n_rows: int, *, hidden: bool = True) -> DraftRows:
+def draft_rows(n_sequences: int, n_rows: int, *, hidden: bool = True) -> DraftRows:
     return DraftRows(
         ints(n_rows),
         ints(n_rows),
-        ints(n_lines + 1),
-        ints(n_lines),
-        ints(n_lines),
+        ints(n_sequences + 1),
+        ints(n_sequences),
+        ints(n_sequences),
         ints(n_rows) if hidden else None,
     )
 
 
-def verify_rows(n_lines: int, n_rows: int) -> VerifyRows:
-    return VerifyRows(ints(n_rows), ints(n_rows), ints(n_lines + 1), ints(n_rows))
+def verify_rows(n_sequences: int, n_rows: int) -> VerifyRows:
+    return VerifyRows(ints(n_rows), ints(n_rows), ints(n_sequences + 1), ints(n_rows))
 
 
-def new_records(n_rounds: int, lines: Lines) -> Records:
-    rows = ints(n_rounds, lines.n, record_width(lines.max_draft))
+def new_records(n_rounds: int, sequences: SequenceTable) -> Records:
+    rows = ints(n_rounds, sequences.n, record_width(sequences.max_draft))
     return Records(rows, ints(1, fill=0), ints(1, fill=0))
 
 
