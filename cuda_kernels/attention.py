@@ -1,4 +1,4 @@
-"""What the three attention kernels are told: heads, the step's arrays, parts of results.
+"""Arguments of the three attention kernels: heads, the step's arrays, parts of results.
 
     attn_prep      rows [q | k | v]          -> queries, and cells of the cache
     attn_verify    queries and cells         -> parts: for each split of the context a sum, its
@@ -73,7 +73,7 @@ class AttentionHeads:
 
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
-    """int32 arrays as in the backend's `Step`. Rows from starts[B] on belong to nobody."""
+    """int32 arrays as in the backend's `Step`. Rows from starts[B] on are padding."""
 
     positions: Array  # (T,)
     starts: Array  # (B + 1,)

@@ -152,7 +152,7 @@ struct Running {
             }
     }
 
-    // Scores become weights, relative to the best so far; sums so far are made to match. NaN is nobody's best.
+    // Scores become weights, relative to the best so far; sums so far are made to match. NaN is never the best.
     __device__ __forceinline__ void weigh(Scores scores, Sums sums) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {

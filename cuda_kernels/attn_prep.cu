@@ -92,7 +92,7 @@ __device__ __forceinline__ void write_query(uint4* to, const float* head, int di
     }
 }
 
-// What becomes of numbers that are none: a NaN for all who see the cell, or for nobody.
+// What becomes of numbers that are none: a NaN for all rows that see the cell, or for none.
 enum class Broken { SHOWS, HIDES, IS_ALL };
 
 __device__ __forceinline__ void write_halves(void* cells, size_t cell, const float* head, int dim, Broken broken) {
@@ -163,7 +163,7 @@ attn_prep(const float* qkv, int width, int n_heads, int n_kv_heads, int key_dim,
     const float* v = from + (size_t)n_heads * q_step + (size_t)n_kv_heads * key_dim + (size_t)kv_head * value_dim;
 
     // Rows that may not see this cell give its value the weight 0, which a NaN would survive. So it hides there, and shows
-    // in the key: it reaches all who see the cell, and nobody else. Half floats saturate; an int8 scale would be infinite.
+    // in the key: it reaches all rows that see the cell, and no others. Half floats saturate; an int8 scale would be infinite.
     read_head(head, v, value_dim, nullptr, 0.0f);
     bool is_broken = has_broken(head, value_dim, value_scales ? INFINITE_BITS : INFINITE_BITS + 1);
     if (value_scales) {

@@ -12,14 +12,14 @@
 #include "attention_products.cuh"
 
 #define WHERE ((SHORTEST_SPLIT << SPLIT_DOUBLINGS) / CELL_GROUP)
-#define NOBODY (-1)
+#define NO_ROW (-1)
 
 constexpr int slot_bytes = Keys::bytes > Values::bytes ? Keys::bytes : Values::bytes;
 
 struct Shared {  // besides what is dynamic: queries, slots, weights
     float2 maxima[TEAM][COLUMNS / 2];  // of pairs of neighbouring columns
     float2 totals[TEAM][COLUMNS / 2];
-    int target[COLUMNS];  // row * heads + head, or NOBODY
+    int target[COLUMNS];  // row * heads + head, or NO_ROW
     Cells seen[COLUMNS];
     int where[WHERE];
 };
@@ -39,7 +39,7 @@ __device__ __forceinline__ void hide_unseen(Scores scores, const Shared& shared,
         }
 }
 
-// The best score of each column among the cells of this warp, for the others to see. NaN is nobody's best.
+// The best score of each column among the cells of this warp, for the others to see. NaN is never the best.
 __device__ __forceinline__ void share_maxima(const Scores scores, Shared& shared, const Place& p) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
@@ -143,7 +143,7 @@ __device__ __forceinline__ void describe_columns(Shared& shared, const Work& wor
     for (int column = threadIdx.x; column < COLUMNS; column += THREADS) {
         bool is_real = column < work.n_columns;
         Cells seen = seen_from(past + work.row(column), window);
-        shared.target[column] = is_real ? (work.first_row + work.row(column)) * n_heads + work.head(column) : NOBODY;
+        shared.target[column] = is_real ? (work.first_row + work.row(column)) * n_heads + work.head(column) : NO_ROW;
         shared.seen[column] = is_real ? seen : Cells{0, 0};
     }
 }
@@ -153,7 +153,7 @@ __device__ __forceinline__ void copy_queries(uint4* to, const uint4* queries, co
         int lane = i & 31, step = i / 32 % KEY_STEPS, column = i / (32 * KEY_STEPS) * 8 + (lane >> 2);
         int target = shared.target[column];
         const uint4* from = queries + ((size_t)max(target, 0) * KEY_STEPS + step) * 4 + (lane & 3);
-        cp_async_16_or_zeros(to + i, from, target != NOBODY);
+        cp_async_16_or_zeros(to + i, from, target != NO_ROW);
     }
 }
 
@@ -177,7 +177,7 @@ __device__ __forceinline__ void write_parts(const Sums sums, const Running& runn
 #pragma unroll
         for (int second = 0; second < 2; second++) {
             int column = p.column(n) + second, target = shared.target[column];
-            if (target == NOBODY) continue;
+            if (target == NO_ROW) continue;
             size_t part = (size_t)target * n_splits + split;
             if (p.warp == 0 && p.g() == 0) {
                 float total = 0.0f;

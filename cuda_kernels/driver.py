@@ -19,7 +19,7 @@ class Driver(ABC):
 
     architecture: int
     n_processors: int
-    shared_of_a_block: int  # bytes of shared memory that a block may have, if it asks
+    shared_of_a_block: int  # bytes of shared memory that a block may have on request
 
     @abstractmethod
     def load(self, image: bytes) -> Any:
@@ -31,7 +31,7 @@ class Driver(ABC):
 
     @abstractmethod
     def allow_shared(self, function: int, size: int) -> None:
-        """Let launches ask for so many bytes of dynamic shared memory."""
+        """Allow launches so many bytes of dynamic shared memory."""
 
     @abstractmethod
     def stream(self) -> int:

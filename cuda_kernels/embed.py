@@ -113,7 +113,7 @@ def _concat(launcher: Launcher, first: _First, second: Side, out: PackedRows) ->
         if taken is not None:
             require_shape("row numbers", taken, (n_rows,))
         elif n_there < n_rows:
-            raise ValueError(f"{n_there} rows, where {n_rows} are wanted")
+            raise ValueError(f"{n_there} rows, expected {n_rows}")
     halved = first.width % BLOCK == 0
     blocks = out.width // BLOCK
     if halved:

@@ -76,7 +76,7 @@ def gdn_chunk(
     out: Array,
 ) -> None:
     """All rows of one sequence, whole chunks: float32 [q | k | v | z | beta | alpha] to bfloat16
-    `out` (T, value width), as uint16. `sequence.starts` is not looked at."""
+    `out` (T, value width), as uint16. `sequence.starts` is not read."""
     shape = weights.shape
     n_rows, stride = matrix_shape("rows", rows)
     if sequence.check() != 1 or n_rows % CHUNK or not n_rows:

@@ -1,7 +1,7 @@
 // The token after each row of logits, as core/sampling defines it: see pick.cuh and head_pick.py.
 #include "pick.cuh"
 
-// Of each block of logits the best (NaN if one is), and in `sums`, if wanted, the sum of exp(x - best).
+// Of each block of logits the best (NaN if one is), and in `sums`, if given, the sum of exp(x - best).
 // Grid: (blocks / 32, rows).
 extern "C" __global__ void __launch_bounds__(256)
     head_summits(const float* logits, int stride, int n, float* maxima, float* sums, int maxima_stride) {

@@ -1,7 +1,7 @@
 """The token after each row of logits, as `core/sampling` would pick it.
 
-A request says how a text wants its tokens (`core/backend/picking.py` has its words). On a device it
-is one row of fixed size, biases included:
+A request says how the tokens of a sequence are picked (`core/backend/picking.py` has its words).
+On a device it is one row of fixed size, biases included:
 
     0 .. 8      as in `picking.py`; the two words that are addresses there are 0
     9 .. 32     filters, three words each: kind, number (the bits of a float64), count
@@ -117,7 +117,7 @@ def head_summits(launcher: Launcher, logits: Logits) -> None:
 def head_pick(
     launcher: Launcher, logits: Logits, requests: Array, places: RowPlaces, picked: Array
 ) -> None:
-    """`picked` int32 (R,): the token after each row, or -1 where the definition has to be asked.
+    """`picked` int32 (R,): the token after each row, or -1 where the definition has to decide.
 
     `requests`: int64 (any, REQUEST_WORDS), rows from `device_request`; their N_VOCAB is `n`.
     """

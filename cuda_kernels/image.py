@@ -20,7 +20,7 @@ SECTION = struct.Struct("<IIQQQQIIQQ")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a kernel wants to be called."""
+    """The launch configuration of a kernel."""
 
     parameters: tuple[int, ...]  # bytes of each, in their order
     threads: int | None  # of a block at most, if the source says

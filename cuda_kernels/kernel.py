@@ -1,8 +1,8 @@
 """What a kernel is, what it needs of the hardware, and how it is started.
 
 A launcher module (`norm_quant.py` beside `norm_quant.cu`) declares `Source`s and `Kernel`s, checks
-shapes, chooses the grid and calls `Launcher.launch`. It never asks whether it runs on a GPU or, in
-tests, on the CPU through the shim: that is the launcher's business.
+shapes, chooses the grid and calls `Launcher.launch`. Whether that runs on a GPU or, in tests, on
+the CPU through the shim is the launcher's business.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Kernel:
     threads: int  # of a block, at most: `__launch_bounds__`
     registers: int  # per thread, at most, on every architecture
     shared: int = 0  # bytes of static shared memory, at most
-    dynamic_shared: int = 0  # bytes of dynamic shared memory that any launch asks for, at most
+    dynamic_shared: int = 0  # bytes of dynamic shared memory of any launch, at most
     stack: int = 0  # bytes of local memory per thread, at most; never for spills
 
 

@@ -13,8 +13,8 @@ is a multiple of 16; from 64 on, pages are read in the longest pieces.
 
 int8 elements are multiples of a half-float scale for each 32 of a cell and head: 1 / 127 of the
 largest. Half floats end at 65504, infinities included. What is no number makes a key's scale, or
-element, NaN. In a value it becomes 0, and the cell's whole key NaN: who sees the cell gets NaN, who
-does not see it cannot be reached.
+element, NaN. In a value it becomes 0, and the cell's whole key NaN: a row that sees the cell gets
+NaN, one that does not see it cannot be reached.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .driver import CudaDriver, Driver
 from .image import Shape, shapes
 from .kernel import Array, Dim, Kernel, Launcher, Source
 
-FREELY_SHARED = 48 << 10  # bytes of dynamic shared memory that need not be asked for
+FREELY_SHARED = 48 << 10  # bytes of dynamic shared memory that need no request
 FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for the one before
 
 

@@ -58,7 +58,7 @@ class PlainStack:
 
 @dataclass(frozen=True, slots=True)
 class PlainExperts:
-    """Whom a launch asks: routed experts, the shared one, or both, if they are alike."""
+    """The experts of a launch: routed experts, the shared one, or both, if they are alike."""
 
     routed: PlainStack | None
     shared: PlainStack | None = None
@@ -125,7 +125,7 @@ def plain_experts_down(
 ) -> None:
     """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights.
 
-    Ranks of experts that this launch does not ask stay as they are.
+    Ranks of experts of other launches stay as they are.
     """
     one = experts.checked()
     _, n_out, n_k = one.shape

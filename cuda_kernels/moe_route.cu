@@ -1,4 +1,4 @@
-// A mixture of experts decides whom to ask: router logits in plain float32, the choice, and the lists of moe_lists.cuh.
+// A mixture of experts chooses: router logits in plain float32, the choice, and the lists of moe_lists.cuh.
 // moe_route does it in one launch; for many rows moe_logits and moe_choose share it among more blocks.
 #define MOE_BUILDS_LISTS
 #include "float_dot.cuh"
@@ -22,7 +22,7 @@ struct Routes {
     int* experts;        // [n_rows][n_used] best first
     float* weights;      // [n_rows][n_used + has_shared]; the last is the shared expert's
     int has_shared;
-    const int* n_live;   // [1] or null: only so many rows ask anybody
+    const int* n_live;   // [1] or null: only so many rows use experts
     int n_rows;
     int* tickets;        // [1] 0 between launches
 

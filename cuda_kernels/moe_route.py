@@ -1,4 +1,4 @@
-"""Routing of a mixture of experts: router logits, choice, and who is asked by which rows."""
+"""Routing of a mixture of experts: router logits, choice, and the rows of each expert."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ExpertChoice:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What `moe_route` leaves: of each row, and of each expert that any row asks.
+    """What `moe_route` leaves: of each row, and of each expert that any row uses.
 
     A bundle is up to `bundle` (4 or 8) columns of one expert, entries starts[i] to starts[i + 1]
     of `columns`: row << 5 | rank, ascending within an expert. The shared expert, if there is one,
@@ -148,7 +148,7 @@ def moe_route(
     *,
     n_live: Array | None = None,
 ) -> None:
-    """`x`: normed float32 rows (T, n_k), or packed. `n_live` int32 (1,): later rows ask nobody."""
+    """`x`: normed float32 rows (T, n_k), or packed. `n_live` int32 (1,): later rows use none."""
     n_expert, n_k = matrix_shape("router", router.weights)
     n_rows = routes.n_rows
     _check(router, choice, routes, n_k)

@@ -8,7 +8,7 @@ template <int AT_ONCE>
 __device__ __forceinline__ void add_parts(float x[8], const float* parts, int n_parts, int at, int width) {
     float sum[8];
     load_8(parts, at, width, sum);
-    if (whole_8(at, width)) {  // asked here, so that several parts are under way at once
+    if (whole_8(at, width)) {  // checked here, so that several parts are under way at once
 #pragma unroll AT_ONCE
         for (int i = 1; i < n_parts; i++) {
             float part[8];

@@ -15,7 +15,7 @@ PIECE = 16 << 10  # bytes that a block copies
 
 @dataclass(frozen=True, slots=True)
 class PageArrays:
-    """Arrays whose first dimension is that of pages, and what the kernel knows of them."""
+    """Arrays whose first dimension is that of pages, and what the kernel needs of them."""
 
     page_bytes: tuple[int, ...]
     table: Array  # int64 (arrays, 3) on the device, see `page_table`

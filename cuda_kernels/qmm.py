@@ -1,7 +1,7 @@
 """`qmm.cu`: packed rows times quantised weights, for 1 to 16 rows at a time.
 
 The ops of the reference backend that it equals are `matmul` (with and without `add_to`), `head` and
-`gated_ffn`. Everything is made beforehand: weights by `repack.py`, activations by whoever packs
+`gated_ffn`. Everything is made beforehand: weights by `repack.py`, activations by the op that packs
 rows, and one `Workspace`, which all products of a stream share.
 """
 

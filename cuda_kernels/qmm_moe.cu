@@ -1,5 +1,5 @@
 // The experts' products of a mixture: packed rows times the quantised weights (repack.py) of those experts whom moe_route
-// listed. One launch makes gate and up of all that are asked, another their down projections.
+// listed. One launch makes gate and up of all that are chosen, another their down projections.
 //
 // An item is (bundle, group of 128 weight rows, split of K): a walk over n_steps times 256 of k for up to 4 * TILES columns,
 // which are rows of x gathered by the list. Items are numbered in that order; block i takes items i, i + grid, ... Where K is

@@ -55,7 +55,7 @@ class ExpertStack:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Whom a launch asks: routed experts, the shared one, or both, if they are alike."""
+    """The experts of a launch: routed experts, the shared one, or both, if they are alike."""
 
     routed: ExpertStack | None
     shared: ExpertStack | None = None
@@ -163,7 +163,7 @@ def experts_down(
 ) -> None:
     """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights.
 
-    Ranks of experts that this launch does not ask stay as they are.
+    Ranks of experts of other launches stay as they are.
     """
     one = experts.checked()
     per_row = routes.n_used + routes.has_shared

@@ -150,7 +150,7 @@ def _from_sixes(part: Bytes) -> Words:
 
 
 # Nibbles. The file's word has values 4 t ... 4 t + 3 in its low nibbles and those 16 further in the
-# high ones; what chooses from a table wants the first in the low half and the others above.
+# high ones; what chooses from a table has the first in the low half and the others above.
 
 
 def _halves(words: Words) -> Words:

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         first_past[mine] = head_past - n;
         first_out_rows[mine] = n > 0 ? first.at[mine] + n - 1 : 0;
         next_past[mine] = head_past;
-        next_out_rows[mine] = row;  // of a sequence without one that of another: nobody looks
+        next_out_rows[mine] = row;  // of a sequence without one that of another: it is not read
         if (length > 1) {
             next_tokens[row] = sequences.at(SEQ_TOKEN, mine);
             next_positions[row] = past + 1;

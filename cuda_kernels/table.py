@@ -28,7 +28,7 @@ def table(cubins: Cubins) -> str:
     lines = [
         f"{n_kernels} kernels of {n_sources} sources, compiled by NVRTC {version} for sm_{names}. "
         "Registers are the least and the most of these,\nshared memory is static + the most that "
-        "a launch asks for, in bytes. No kernel spills.\n\n",
+        "of a launch, in bytes. No kernel spills.\n\n",
         HEAD,
         "| --- | --- | --- | --- | --- | --- |\n",
         *(_row(kernel, cubins) for kernel in all_kernels()),

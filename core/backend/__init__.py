@@ -20,7 +20,7 @@ def create_backend(
 ) -> Backend:
     """A backend by its command-line name: `cpu`, `cuda`, `cuda:1`, `torch`, `torch:mps`, `auto`.
 
-    `repack_cache` keeps the weights of the CPU backend on disk as it wants them.
+    `repack_cache` keeps the weights of the CPU backend on disk in its layout.
     """
     kind, _, name = ("cpu" if device == "auto" else device).partition(":")
     if repack_cache and kind != "cpu":

@@ -159,7 +159,7 @@ class SharedExpert:
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Mixture of experts: who is asked is decided in float32, outputs are added by rank."""
+    """Mixture of experts: chosen in float32, outputs added by rank."""
 
     gate_inp: Matrix  # the router (n_expert, D)
     gate_up: Matrix  # stack of (2F, D), gate rows first

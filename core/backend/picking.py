@@ -1,8 +1,8 @@
-"""How a sampler asks a backend to pick a token from a row of logits by itself.
+"""How a sampler has a backend pick a token from a row of logits by itself.
 
 A request is an array of int64 words, made once per sequence and read at every pick. It says what
 `core/sampling` defines: so many best tokens, then filters, then the draw with the frozen noise.
-Whoever picks answers with the token, or with `UNSURE` where the definition has to be asked: the
+The answer is the token, or `UNSURE` where the definition has to decide: the
 numbers are broken, nothing is left, or a sum comes so near to a threshold that the last bits of
 another exponential function could decide otherwise.
 """

@@ -31,7 +31,7 @@ class Step:
         Ints  # (B,) pending recurrent factors that turned out true, see `Backend.delta_rule`
     )
     pages: Ints  # (B, P) page table: cell c of sequence b is in page pages[b, c // page_len]
-    out_rows: Ints  # (R,) rows whose logits are wanted
+    out_rows: Ints  # (R,) rows with logits
     hidden: NDArray[np.float32] | None = None  # (T, D) rows that a drafter continues from
     # (B,) addresses, see `picking.py`: a backend that can picks the token after each row with
     # logits, which has the row's position + 1. 0, or no array: nothing is picked.
@@ -85,10 +85,10 @@ _MAX_STEPS: Final = 256
 
 
 class StepArrays:
-    """Steps over arrays that are made once, for whoever runs one after the other.
+    """Steps over arrays that are made once, for steps that follow each other.
 
-    Fill in the arrays, then ask for a step of so many rows. The same numbers of rows and sequences
-    get the same `Step`, whose addresses a backend then knows already.
+    Fill in the arrays, then make a step of so many rows. The same numbers of rows and sequences
+    get the same `Step`, whose addresses a backend has read already.
     """
 
     def __init__(self, max_rows: int, max_sequences: int, max_pages: int, width: int = 0) -> None:

@@ -10,7 +10,7 @@
 // Weights and their sums are kept times this, so that a small weight keeps its bits in a half float.
 #define WEIGHT_UNIT 16384.0f
 
-// A context is split at fixed cells, whoever looks at it: `per_octave` splits of 128 cells, as many between any power
+// A context is split at fixed cells, for any reader: `per_octave` splits of 128 cells, as many between any power
 // of two times that and the next, which are up to 16 times as long, and from there on equal ones.
 struct Splits {
     int per_octave;

@@ -171,7 +171,7 @@ __device__ __forceinline__ void scale_weights(TwoBf16 scaled[TILES][2], const fl
 }
 
 // sums[m][n][i]: value 2 g + (i >> 1) of 16. A weight meets the scale of its cell and block before it is rounded.
-// `n_cells`: from there on nobody has written a scale.
+// `n_cells`: from there on no scale has been written.
 __device__ __forceinline__ void add_bytes(Sums sums, const unsigned char* values, const unsigned char* weights, int n_cells,
                                           const Place& p) {
     // lane 8 i + r: cell 8 i + r of 32. Turned, a pair of neighbouring values is an element.

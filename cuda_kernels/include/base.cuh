@@ -35,7 +35,7 @@ __device__ __forceinline__ uint16_t float_to_bf16(float f) {
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(f));
     return h;
 }
-// low and high in one word, as mma wants them
+// low and high in one word, as mma expects them
 __device__ __forceinline__ uint32_t floats_to_half2(float low, float high) {
     uint32_t r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -63,7 +63,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global));
 }
-// The same, or 16 zeros without a look at `global`.
+// The same, or 16 zeros without reading `global`.
 __device__ __forceinline__ void cp_async_16_or_zeros(void* shared, const void* global, bool is_wanted) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                  "r"(is_wanted ? 16 : 0));
@@ -84,11 +84,11 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
     return v;
 }
 
-// The line at `p` is on its way to the second-level cache. Nobody waits for it, and what is there stays coherent: this may
-// be asked for before wait_for_previous, of memory that earlier kernels still write.
+// The line at `p` is on its way to the second-level cache. This does not wait, and what is there stays coherent: it may
+// be called before wait_for_previous, of memory that earlier kernels still write.
 __device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// Adds to a counter and gives what it was. Whoever adds later, and those who meet it at a barrier then, see what this thread
+// Adds to a counter and returns what it was. A thread that adds later, and those that meet it at a barrier then, see what this thread
 // wrote, and those that it had met at a barrier. Cheaper than __threadfence, which orders more than that.
 __device__ __forceinline__ int atomic_add_ordered(int* counter, int n) {
     int before;
@@ -151,7 +151,7 @@ __device__ __forceinline__ float warp_max(float x) {
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
     x = warp_sum(x);
-    __syncthreads();  // whoever still reads the last result
+    __syncthreads();  // other warps may still read the last result
     if (lane == 0) scratch[warp] = x;
     __syncthreads();
     if (warp == 0) {

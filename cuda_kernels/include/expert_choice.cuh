@@ -1,4 +1,4 @@
-// Who of a mixture of experts is asked, from router logits: by a warp for each row.
+// The choice of a mixture's experts from router logits: by a warp for each row.
 #pragma once
 #include "base.cuh"
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ float softmax_of_lanes(float x, int n) {
     return e / warp_sum(e);
 }
 
-// Who is asked at rank r, and with which probability, is told to lane r < n_used. Expert 32 * slot + lane is in a lane's hands.
+// Lane r < n_used receives the expert of rank r and its probability. Expert 32 * slot + lane is in a lane's hands.
 template <int SLOTS>
 __device__ __forceinline__ void best_experts(const volatile float* logits, const Choice& choice, int* expert, float* weight) {
     int lane = threadIdx.x & 31;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void best_experts(const volatile float* logits, const
     }
 }
 
-// Lane r < n_used learns who is asked at rank r, and with which weight. `logits`: of this row.
+// Lane r < n_used receives the expert of rank r and its weight. `logits`: of this row.
 __device__ __forceinline__ void choose_experts(const volatile float* logits, const Choice& choice, int* expert, float* weight) {
     *expert = 0;
     *weight = 0.0f;

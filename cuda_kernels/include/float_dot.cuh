@@ -85,7 +85,7 @@ __device__ __forceinline__ float block_dots(const float* const weights[ROWS], co
             for (int j = 0; j < 8; j++) w[r][j] = next[r][j];
         }
     }
-    __syncthreads();  // whoever still reads the last result
+    __syncthreads();  // other warps may still read the last result
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
 #pragma unroll

@@ -1,7 +1,7 @@
 // Gated DeltaNet: where a layer's state lies (gdn_layout.py), and the one way in which a state moves on:
 //   S = fmaf(u, k, g * S)
 // in the step that makes a factor (k, u, g) and wherever it is applied again, so that both leave the same bits.
-// HEAD_DIM is defined by whoever compiles.
+// HEAD_DIM is defined at compilation.
 #pragma once
 #include "base.cuh"
 
@@ -159,7 +159,7 @@ __device__ __forceinline__ void replay(float s[ROWS][PER_LANE], Factors<ROWS>& t
     constexpr int CHUNK = Tile<ROWS>::CHUNK;
     for (int done = 0; done < n; done += CHUNK) {
         if (done) {
-            __syncthreads();  // whoever still applies the last ones
+            __syncthreads();  // other warps may still apply the last ones
             fetch_factors<ROWS>(through, layer, at, done, min(CHUNK, n - done));
             cp_async_wait<0>();
             __syncthreads();

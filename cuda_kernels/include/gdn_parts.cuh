@@ -1,4 +1,4 @@
-// What the parts of `gdn_step` share. HEAD_DIM and CONV_WIDTH are defined by whoever compiles.
+// What the parts of `gdn_step` share. HEAD_DIM and CONV_WIDTH are defined at compilation.
 #pragma once
 #include "gdn.cuh"
 #include "packed.cuh"

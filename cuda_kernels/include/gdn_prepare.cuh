@@ -1,4 +1,4 @@
-// What `gdn_step` does with rows before it looks at any state: fetching, convolution, gates, unit length.
+// What `gdn_step` does with rows before it reads any state: fetching, convolution, gates, unit length.
 #pragma once
 #include "gdn_parts.cuh"
 
@@ -137,7 +137,7 @@ __device__ __forceinline__ void convolve(Shared<ROWS>& shared, int column, int n
 
 __device__ __forceinline__ float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-// What comes of rows chunk ... chunk + n - 1 before any state is looked at; q and k not yet of unit length.
+// What comes of rows chunk ... chunk + n - 1 before any state is read; q and k not yet of unit length.
 template <int ROWS>
 __device__ __forceinline__ void prepare(Shared<ROWS>& shared, const DeltaLayer& layer, const Inputs& in,
                                         const Weights& weights, const Place& at, const Sequence& s, int chunk, int n) {
@@ -151,7 +151,7 @@ __device__ __forceinline__ void prepare(Shared<ROWS>& shared, const DeltaLayer& 
         beta = row[0];
         alpha = row[layer.n_value_heads];
     }
-    cp_async_wait<1>();  // all but old factors, which were asked for before
+    cp_async_wait<1>();  // all but old factors, which were fetched before
     __syncthreads();
 #pragma unroll 1
     for (int column = threadIdx.x; column < Shared<ROWS>::COLUMNS; column += T::THREADS) convolve(shared, column, n);

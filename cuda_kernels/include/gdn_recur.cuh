@@ -81,7 +81,7 @@ __device__ __forceinline__ void recur(float s[ROWS][PER_LANE], const Shared<ROWS
         read_state<ROWS>(s, k, sums);
         in += Shared<ROWS>::COLUMNS;
         gates += Tile<ROWS>::N_ROWS;
-        if (AHEAD) load_part(q, in);  // behind the last row nobody looks at it
+        if (AHEAD) load_part(q, in);  // behind the last row it is not read
         decay_state<ROWS>(s, of_row.x);
         float sum = LaneSum<2 * ROWS, HALF>::of(sums);
         float update = of_row.y * fmaf(-of_row.x, sum, value);

@@ -3,7 +3,7 @@
 //
 // K is shared among the 8 warps: warp w takes chunks w, w + 8, ... of 64, so that a block reads runs of 1024 bytes of each
 // row of W. A lane copies the 16-byte pieces that it is going to multiply itself to slots of its own in shared memory,
-// STAGES - 1 chunks ahead: nobody waits for anybody. Which k meet within a product is free, as long as both sides agree:
+// STAGES - 1 chunks ahead: without a barrier. Which k meet within a product is free, as long as both sides agree:
 // lane t of a row holds 8 neighbours, k = 8 t ... 8 t + 7 of 32, as two steps of the tensor core.
 //
 // Each row of x is a pair of columns, `high` and `low`, whose sum with their weights it is:
@@ -163,7 +163,7 @@ __device__ __forceinline__ float* products(const Tiles& tiles, const Input& x, i
         __syncwarp();  // no read of this stage is put off until after the copy that follows
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
-    __syncthreads();  // whoever still reads a stage
+    __syncthreads();  // other warps may still read a stage
     float* red = (float*)stages;
     int g = lane >> 2, t = lane & 3;
 #pragma unroll

@@ -1,5 +1,5 @@
 // Which rows an expert has: what the products of a mixture of experts walk along. A bundle is up to `width` columns of one
-// expert; one that more rows ask has several bundles, one behind the other.
+// expert; one that more rows use has several bundles, one behind the other.
 //   n_bundles [2]           those of routed experts; all, with those of the shared one, which comes last and has all rows
 //   ids       [all]         whose they are, ascending; the shared expert is number n_expert
 //   starts    [all + 1]     where the columns of each begin; the last: their number
@@ -80,7 +80,7 @@ __device__ __forceinline__ void number_experts(int counts[MOE_MAX_EXPERTS], cons
     }
 }
 
-// By a block of 256. `experts`: [n_rows][n_used], whom a row asks.
+// By a block of 256. `experts`: [n_rows][n_used], the experts of a row.
 __device__ __forceinline__ void build_lists(const volatile int* experts, int n_rows, bool has_shared, const Choice& choice,
                                             const MoeLists& lists) {
     __shared__ ListScratch scratch;

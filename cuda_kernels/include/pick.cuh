@@ -343,10 +343,10 @@ __device__ __forceinline__ Scored best_of_warp(Scored mine) {
 
 // The argmax of value + noise; of equals the lower token.
 __device__ __forceinline__ Picked draw(const Candidates& c, Picked mine, uint32_t position, PickRoom& room, BlockCount& count) {
-    Picked nobody = {UNSURE, -1};
+    Picked no_pick = {UNSURE, -1};
     if (c.n == 1) return {room.best_token[0], room.best_place[0]};
     // Beyond this, values swallow the noise, and the definition's short cuts are better not relied on.
-    if (count(c.is_mine() && !(fabs(c.value) < 1e12))) return nobody;
+    if (count(c.is_mine() && !(fabs(c.value) < 1e12))) return no_pick;
     Scored scored = {LLONG_LOWEST, {0x7fffffff, -1}};
     if (c.is_mine()) {
         NoisePlace at = {(uint32_t)room.request[KEY_LOW], (uint32_t)room.request[KEY_HIGH], position,
@@ -369,7 +369,7 @@ __device__ __forceinline__ Picked draw(const Candidates& c, Picked mine, uint32_
 // Every thread of the block gets the token of `position`, by the words of `request`, or UNSURE.
 __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long long* request, uint32_t position, int& best,
                                              PickRoom& room) {
-    Picked nobody = {UNSURE, -1};
+    Picked no_pick = {UNSURE, -1};
     int own[OWN_MAXIMA];
     for (int i = threadIdx.x; i < REQUEST_WORDS; i += PICK_THREADS) room.request[i] = request[i];
     if (threadIdx.x == 0) {
@@ -377,7 +377,7 @@ __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long lon
         room.lowest_block = room.lowest_place = 0xffffffffu;
     }
     best = read_maxima(row, own, room);
-    if (best >= ORDER_OF_INFINITY || best < ORDER_OF_LOWEST) return nobody;
+    if (best >= ORDER_OF_INFINITY || best < ORDER_OF_LOWEST) return no_pick;
     int n_best = (int)room.request[N_BEST], n_biases = (int)room.request[N_BIASES], wanted = n_best + n_biases;
     if (wanted == 1) {
         int place = first_of_best(row, own, best, room);
@@ -395,7 +395,7 @@ __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long lon
     __syncthreads();
     n_found = room.n_found;
     int n_left = n_found - room.n_out;
-    if (n_left == 0) return nobody;
+    if (n_left == 0) return no_pick;
     rank(n_found, n_best, room);
     Candidates c = {0.0, __longlong_as_double(ordered(room.best_order[0])), min(n_left, n_best)};
     Picked mine = {0, -1};
@@ -405,5 +405,5 @@ __device__ __forceinline__ Picked pick_token(const LogitRow& row, const long lon
     }
     bool is_sure = filter(c, room, count);
     Picked picked = draw(c, mine, position, room, count);
-    return is_sure ? picked : nobody;
+    return is_sure ? picked : no_pick;
 }

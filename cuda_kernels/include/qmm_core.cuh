@@ -75,7 +75,7 @@ __device__ __forceinline__ void fetch_weights(char* to, const char* from, int ti
     for (int at = 16 * lane; at < tiles * Format::TILE_BYTES; at += 512, to += 512, from += 512) cp_async_16(to, from);
 }
 
-// The values of all columns. What no token fills stays what it was: it ends in columns that nobody reads.
+// The values of all columns. What no token fills stays what it was: it ends in columns that are not read.
 template <int TILES, class Cursor>
 __device__ __forceinline__ void fetch_columns(char* to, const PackedRows& x, const Cursor& cursor) {
     int lane = forgotten(threadIdx.x & 31), plane = lane >> 4, piece = 16 * (lane & 15);
@@ -321,7 +321,7 @@ __device__ __forceinline__ void multiply_units(const Ring<Format, TILES>& ring, 
 }
 
 // Walks over `steps` units from `first` on. `finish(unit, sums)` is called by all threads after the last unit of
-// each run, with that unit; the fetching warp has no sums. Weights are asked for before what an earlier kernel
+// each run, with that unit; the fetching warp has no sums. Weights are fetched before what an earlier kernel
 // wrote is waited for: if `work` itself reads such things, wait before. `memory`: Ring::STAGES * Ring::STAGE bytes, aligned to 16.
 template <class Format, int TILES, class Work, class Finish>
 __device__ __forceinline__ void walk(char* memory, const PackedRows& x, const Work& work, int first, int steps, Finish&& finish) {

@@ -56,7 +56,7 @@ struct Shares {
     }
 };
 
-// What is asked for after a run only. In shared memory: in registers it would be all the time, with what follows from it.
+// What is used after a run only. In shared memory: in registers it would be all the time, with what follows from it.
 struct BetweenRuns {
     Shares shares;
     int k_blocks, groups;

@@ -1,9 +1,9 @@
-// How a text wants its tokens, as a row of 64-bit words: see head_pick.py.
+// How the tokens of a sequence are picked, as a row of 64-bit words: see head_pick.py.
 #pragma once
 
 #define MAX_BIASES 64
 #define MAX_FILTERS 8
-#define UNSURE (-1)  // the answer where the definition has to be asked
+#define UNSURE (-1)  // the answer where the definition has to decide
 
 // Words of a request; filters follow, three words each, then ids and values of biases.
 enum { N_VOCAB, N_BEST, N_BIASES, KEY_LOW = 5, KEY_HIGH, SEQUENCE, N_FILTERS, FIRST_FILTER };

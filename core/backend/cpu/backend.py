@@ -186,7 +186,7 @@ class CpuBackend(Backend):
 
 
 def choose_set(name: str | None) -> Simd:
-    """The best that this CPU has, or the one that was asked for."""
+    """The best of this CPU, or the chosen one."""
     if name is None:
         return next(made() for made in SETS.values() if made.is_available())
     if name not in SETS:

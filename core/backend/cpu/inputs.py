@@ -66,7 +66,7 @@ class RowCount:
 
 
 class RopeTable:
-    """cos and sin of positions, as far as they were asked for: [cos …, sin …] in each row."""
+    """cos and sin of positions, as far as they were computed: [cos …, sin …] in each row."""
 
     def __init__(self, rope: RotaryPositions, n_positions: int) -> None:
         self.rope = rope

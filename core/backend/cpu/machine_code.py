@@ -29,7 +29,7 @@ Writer = Callable[[Emitter], None]  # writes the body of one kernel
 
 
 class Kernels:
-    """Machine code of named kernels; compiles what is asked for and not cached."""
+    """Machine code of named kernels; compiles those that are not cached."""
 
     def __init__(self, simd: Simd, folder: Path | None = None) -> None:
         self.simd = simd

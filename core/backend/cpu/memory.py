@@ -1,4 +1,4 @@
-"""Aligned arrays, arenas of them, and buffers that go back to a pool when nobody needs them."""
+"""Aligned arrays, arenas of them, and buffers that return to a pool after their last use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def padded(n_bytes: int) -> int:
 class Arena:
     """Memory in one piece, for arrays whose sizes are known beforehand: the weights.
 
-    It lies on huge pages where the system gives them quickly. Only whole ones are asked for, so
+    It lies on huge pages where the system gives them quickly. Only whole ones are requested, so
     that no more becomes resident than is used. The mapping goes with the last array over it.
     """
 
@@ -42,7 +42,7 @@ class Arena:
     def __init__(self, n_bytes: int) -> None:
         self._memory = np.empty(0, np.uint8)
         self._first = self._next = self._end = 0
-        self._huge_end = 0  # as far as huge pages were asked for
+        self._huge_end = 0  # as far as huge pages were requested
         self._gives_huge = hasattr(mmap, "MADV_HUGEPAGE")
         if n_bytes:
             self._mapping = _map_anonymous(n_bytes + HUGE_PAGE)

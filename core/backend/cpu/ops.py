@@ -266,7 +266,7 @@ def delta_rule(r: Recording, rows: FloatRows, d: DeltaRule, state: CpuState) -> 
 
 
 def maxima(r: Recording, logits: FloatRows) -> FloatRows:
-    """The best of each block of the logits, so that a sampler needs to look at few numbers."""
+    """The best of each block of the logits, so that a sampler reads few numbers."""
     out = FloatRows(r, -(-logits.width // MAXIMA_BLOCK), logits.row_set)
     r.add(
         name_of("maxima", logits.width),
@@ -277,7 +277,7 @@ def maxima(r: Recording, logits: FloatRows) -> FloatRows:
 
 
 def given_rows(r: Recording, width: int) -> FloatRows:
-    """Rows that the caller fills in before each run, into a buffer that nobody else gets."""
+    """Rows that the caller fills in before each run, into a buffer of its own."""
     out = FloatRows(r, width, r.inputs.rows)
     r.held.append(out)
     r.given = out.array()

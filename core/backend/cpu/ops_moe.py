@@ -65,7 +65,7 @@ def _sort(r: Recording, shape: MoeShape, experts: Words) -> PairSet:
     start, size, pair_of, row_of = (np.zeros(n_pairs, np.int64) for _ in range(4))
     jobs, counts = np.zeros((n_pairs, 3), np.int64), np.zeros(shape.n_expert + 1, np.int64)
     table = np.zeros(Sorted.WORDS, np.int64)
-    # Behind the words of a row set, whose groups nobody asks for: jobs take their place.
+    # Behind the words of a row set, whose groups are not used: jobs take their place.
     table[3:] = [
         start.ctypes.data, size.ctypes.data, jobs.ctypes.data, 0,
         pair_of.ctypes.data, row_of.ctypes.data, counts.ctypes.data,

@@ -47,7 +47,7 @@ class Picker:
 
 
 def add_picks(r: Recording, logits: FloatRows, maxima: FloatRows, n_threads: int) -> Words:
-    """Let the program pick what `step.requests` asks for; where the tokens will be."""
+    """Let the program pick by `step.requests`; returns where the tokens will be."""
     picked = np.zeros(row_set_capacity(r, logits.row_set), np.int64)
     scratch = aligned(n_threads * picking.SCRATCH_BYTES)
     words = r.add("picks", write_picks, [0] * PickWords.COUNT)

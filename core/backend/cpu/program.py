@@ -44,9 +44,9 @@ class FloatRows:
 
 
 class PackedActivations:
-    """Activations for a product, as floats, as records, or both: whatever consumers ask for.
+    """Activations for a product, as floats, as records, or both: whatever consumers read.
 
-    The producer's argument words `rows_word` and `records_word` are filled in when somebody asks;
+    The producer's argument words `rows_word` and `records_word` are filled in at the first use;
     a producer that cannot write records is followed by a packing entry. `made_of` is what the
     producer reads: it must not get the same buffers, so they are not given back before these.
     """
@@ -138,7 +138,7 @@ class Recording:
         for words, index, name in self.late:
             words[index] = addresses[name]
         # Writers know the rows they write for, which know this recording: a circle that would
-        # keep all its buffers until somebody looks for circles.
+        # keep all its buffers until the garbage collector runs.
         self.writers.clear()
         self.entries[-1].meet = True
         return Program(

@@ -1,7 +1,7 @@
 """Our own threads, which walk a program of kernels together.
 
 A program is an int64 array of (kernel, arguments, meet) rows. Every thread runs its share of each
-kernel; where `meet` is set they wait for each other at an atomic counter. A kernel may ask for all
+kernel; where `meet` is set they wait for each other at an atomic counter. A kernel may request all
 of it to be walked once more. Nothing of Python runs in between. Waiting spins first, then yields,
 and a member that found nothing to do for a while sleeps until it is woken.
 """
@@ -26,8 +26,8 @@ BEGIN = ir.FunctionType(VOID, [I64])
 RUN = ir.FunctionType(I64, [I64, I64, I64, I64])  # (control, program, entries, parts)
 
 LINE = 64
-# Polls before the first yield, about 200 us: who yields beside a busy process may wait for the
-# whole of its time slice, some milliseconds, and every meeting of a step is an occasion.
+# Polls before the first yield, about 200 us: a thread that yields beside a busy process may wait
+# for the whole of its time slice, some milliseconds, at every meeting of a step.
 SPINS = 20_000
 YIELDS_BEFORE_SLEEP = 2000  # some milliseconds
 
@@ -35,8 +35,8 @@ YIELDS_BEFORE_SLEEP = 2000  # some milliseconds
 class Control:
     """Byte offsets in the shared block; each counter has its own cache line."""
 
-    ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, AGAIN, ASLEEP = (LINE * i for i in range(7))
-    BYTES = ASLEEP + LINE * 256  # one flag for each member
+    ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, AGAIN, SLEEPING = (LINE * i for i in range(7))
+    BYTES = SLEEPING + LINE * 256  # one flag for each member
     LED = PROGRAM + 8  # of the steps announced, those that the leader has walked to their end
 
 
@@ -51,7 +51,7 @@ def _atomic_add(e: Emitter, address: Value) -> None:
 
 
 def _pause(e: Emitter, tries: Any) -> None:
-    """Between two looks at a counter."""
+    """Between two reads of a counter."""
     tries.set(tries.get() + 1)
     with e.when(tries.get() > SPINS):
         e.call("spec_yield", I32)
@@ -111,7 +111,7 @@ def write_run(e: Emitter) -> None:
         _announce(e, control)
         n_asleep = e.variable(e.index(0))
         with e.range(1, parts) as part:
-            flag = _atomic_load(e, control + Control.ASLEEP + part * LINE)
+            flag = _atomic_load(e, control + Control.SLEEPING + part * LINE)
             n_asleep.set(n_asleep.get() + flag)
         with e.when(n_asleep.get().equals(0)):
             _lead_program(e, control, e.index(0), parts)
@@ -126,11 +126,11 @@ def write_lead(e: Emitter) -> None:
 
 
 def write_member(e: Emitter) -> None:
-    """Serve steps until told to quit (returns -1) or idle for long (returns the steps seen)."""
+    """Serve steps until `QUIT` is set (returns -1) or idle for long (returns the steps seen)."""
     control, part, parts, seen = e.parameters
     steps = e.variable(seen)
     result = e.variable(e.index(-1))
-    flag = control + Control.ASLEEP + part * LINE
+    flag = control + Control.SLEEPING + part * LINE
     pointer = e.builder.inttoptr(flag.v, POINTER)
     with e.repeat_while() as leave_if:
         tries = e.variable(e.index(0))
@@ -139,7 +139,7 @@ def write_member(e: Emitter) -> None:
             found_if(tries.get() > SPINS + YIELDS_BEFORE_SLEEP)
             _pause(e, tries)
         with e.when(tries.get() > SPINS + YIELDS_BEFORE_SLEEP):
-            # Raise the flag, then look once more: the leader looks at flags after it announced.
+            # Raise the flag, then read once more: the leader reads flags after it announced.
             e.builder.atomic_rmw("xchg", pointer, ir.Constant(I64, 1), "seq_cst")
             result.set(steps.get())
         idle = _atomic_load(e, control + Control.STEP) <= steps.get()
@@ -205,7 +205,7 @@ class Team:
     @property
     def again(self) -> int:
         """Address of the word by which a kernel before the last meeting says whether the program
-        is walked once more. Whoever sets it clears it."""
+        is walked once more. The kernel that sets it clears it."""
         return self._control + Control.AGAIN
 
     def run(self, program: Program) -> None:
@@ -235,7 +235,7 @@ class Team:
 
 def _wake(block: NDArray[np.int64], bells: list[threading.Semaphore]) -> None:
     for part in range(1, len(bells)):
-        if block[(Control.ASLEEP + part * LINE) // 8]:
+        if block[(Control.SLEEPING + part * LINE) // 8]:
             bells[part].release()  # it lowers its flag itself; a ring too many does no harm
 
 

@@ -75,7 +75,7 @@ class CudaBackend(Backend):
         return twin
 
     def working(self, rehearsal: PlannedSteps) -> Working:
-        assert isinstance(self.device, PlannedDevice), "asked of a `planner`"
+        assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
         return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
 
     @property

@@ -36,7 +36,7 @@ ACTIVATIONS = {
 
 
 class Chosen(NamedTuple):
-    """Some rows, which whoever norms them picks out."""
+    """Some rows, picked out by the norm that reads them."""
 
     rows: Rows
     which: Array  # int32
@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
 
 @dataclass(slots=True)
 class Looked:
-    """Rows of a table, which are made unless whoever norms them looks them up."""
+    """Rows of a table, which are made unless the next norm looks them up."""
 
     table: CudaMatrix
     ids: Array
@@ -60,7 +60,7 @@ class Scored(NamedTuple):
 
 @dataclass(slots=True)
 class Summing:
-    """Rows to which parts (T, n, width) are still to be added: whoever norms them does it."""
+    """Rows to which parts (T, n, width) are still to be added: the next norm does it."""
 
     rows: Array
     parts: Array | None
@@ -173,7 +173,7 @@ class CudaOps(Ops):
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
-            weights = RowNorm(self._memory.ones(x.rows.shape[1]), 1.0)  # nobody looks at the norm
+            weights = RowNorm(self._memory.ones(x.rows.shape[1]), 1.0)  # the norm is not read
             out = NormOutputs(rows=self._memory.rows(*x.rows.shape))
             norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
             x.parts = None
@@ -250,7 +250,7 @@ class CudaOps(Ops):
 
 
 def shape_of(x: Rows) -> tuple[int, int]:
-    """Rows and width of what is asked for."""
+    """Rows and width of the result."""
     if isinstance(x, Chosen):
         return int(x.which.shape[0]), shape_of(x.rows)[1]
     if isinstance(x, Product):

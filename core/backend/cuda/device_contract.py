@@ -30,7 +30,7 @@ class Mirror(ABC):
 
     @abstractmethod
     def send(self, n_bytes: int) -> None:
-        """The first so many bytes, in the order of launches. Nobody waits."""
+        """The first so many bytes, in the order of launches, without waiting."""
 
     @abstractmethod
     def view(self, start: int, shape: Shape, dtype: str) -> Array:

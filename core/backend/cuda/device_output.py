@@ -1,4 +1,4 @@
-"""What a step left on the device, copied to the host when somebody looks."""
+"""What a step left on the device, copied to the host when it is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Made:
 
 
 class DeviceOutput(HostOutput):
-    """Rows of logits are a megabyte each: where tokens are picked on the device, nobody needs
+    """Rows of logits are a megabyte each: where tokens are picked on the device, they are not
     them. Only the picks are fetched at once, which waits for the step as well."""
 
     __slots__ = ("_rows",)
@@ -62,12 +62,12 @@ class _Rows:
         found = self._fetched.get(name)
         if found is None:
             if self.is_over:
-                raise RuntimeError(f"the {name} of a step were asked for after the next had run")
+                raise RuntimeError(f"the {name} of a step were read after the next had run")
             found = self._fetched[name] = self._device.get(array)
         return found
 
     def picked(self) -> list[int] | None:
-        """Then or in any other case the step is over: who asked for it knows how long it took."""
+        """The step is over then, in any case: the caller can time it."""
         if self.made.picked is not None and self.made.picked.shape[0]:
             tokens: list[int] = self._device.get(self.made.picked).tolist()
             return tokens

@@ -136,7 +136,7 @@ _ARRAYS = (
 
 def contents_of(step: Step) -> dict[str, Numpy]:
     found: dict[str, Numpy] = {name: getattr(step, name) for name in _ARRAYS}
-    # Where a recurrence begins is told by the position of a sequence's first row.
+    # The position of a sequence's first row says whether a recurrence begins there.
     found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
     if step.hidden is not None:
         found["hidden"] = step.hidden

@@ -191,7 +191,7 @@ def _lines(
     table[Field.LENGTH] = lengths
     table[Field.P_MIN] = np.array([each.p_min for each in settings], np.float32).view(np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths > 1)]).astype(np.int32)
-    tokens = np.zeros(n, np.int32)  # rows beyond those of the sequences are nobody's
+    tokens = np.zeros(n, np.int32)  # rows beyond those of the sequences are padding
     tokens[: starts[-1]] = step.tokens[last][lengths > 1]
     return {
         "table": table,
@@ -231,7 +231,7 @@ class _There:
         drafts = 4 * len(Field) * n
         return SequenceTable(
             part("sequences", 0, (len(Field), n), "int32"),
-            part("sequences", 0, (n, most + 1), "int32"),  # what came out last: nobody looks
+            part("sequences", 0, (n, most + 1), "int32"),  # what came out last: not read
             part("sequences", drafts, (n, most), "int32"),
             part("sequences", drafts + 4 * n * most, (n, most), "float32"),
         )

@@ -1,4 +1,4 @@
-"""Mixtures of experts: who is asked, and the two products of everybody who is."""
+"""Mixtures of experts: the choice of experts, and their two products."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..layers import GateActivation, Moe
 from .step_memory import StepMemory
 from .weights import Stack
 
-Group = Experts | PlainExperts  # whom one launch asks
+Group = Experts | PlainExperts  # the experts of one launch
 _KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
 
 
@@ -166,7 +166,7 @@ def _alike(routed: Stack, shared: Stack) -> bool:
 
 
 def _sizes(launcher: Launcher, layer: Layer, routes: Routes) -> tuple[int, int]:
-    """Sums and arrivals that both products of the layer need, whoever is asked."""
+    """Sums and arrivals that both products of the layer need, for any choice of experts."""
     bundles = int(routes.ids.shape[0])
     sums = n_pairs(routes) * layer.n_inner
     arrivals = bundles * (padded_width(layer.n_inner) // BLOCK)

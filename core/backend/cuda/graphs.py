@@ -42,7 +42,7 @@ class Repeated(Generic[P, T]):
 
 
 class Graphs(Generic[P, T]):
-    """By key; those that nobody asked for in a long time are dropped."""
+    """By key; those unused for the longest time are dropped."""
 
     def __init__(self, device: Device, most: int = MOST_GRAPHS) -> None:
         self._device, self._most = device, most

@@ -56,7 +56,7 @@ class Packet:
         return self._mirror.view(self._starts[name] + first, shape, dtype)
 
     def send(self, contents: Mapping[str, Numpy]) -> None:
-        """Nobody waits for it: launches that follow find it there."""
+        """Without waiting: launches that follow find it there."""
         self._mirror.ready()
         for name, values in contents.items():
             np.copyto(self._host[name], values)

@@ -24,7 +24,7 @@ NO_REQUEST_ROW = -1
 
 def requests_of(step: Step) -> dict[str, Numpy]:
     """Of the sequences that have one, as arrays for the device."""
-    assert step.requests is not None, "asked for where there are some"
+    assert step.requests is not None, "called only where there are some"
     rows = np.zeros((step.n_sequences, REQUEST_WORDS), np.int64)
     row_of = np.full(step.n_sequences, NO_REQUEST_ROW, np.int32)
     for b, address in enumerate(step.requests.tolist()):
@@ -57,7 +57,7 @@ def _words(address: int, n: int) -> NDArray[np.int64]:
 def pick(
     launcher: Launcher, rows: Array, maxima: Array, arrays: dict[str, Array], picked: Array
 ) -> None:
-    """The token after each row of logits, or -1 where the definition has to be asked."""
+    """The token after each row of logits, or -1 where the definition has to decide."""
     places = RowPlaces(
         arrays["sequence_of"], arrays["positions"], arrays["request_of"], arrays["out_rows"]
     )

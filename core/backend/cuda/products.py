@@ -16,7 +16,7 @@ from .weights import CudaMatrix, ProductPart
 
 @dataclass(slots=True)
 class Product:
-    """Not made yet: who reads it may want parts of it elsewhere."""
+    """Not made yet: its reader may place parts of it elsewhere."""
 
     a: PackedRows
     w: CudaMatrix

@@ -1,7 +1,7 @@
 """Prompts on CUDA: which rows of a step are one, and how they are run.
 
 A piece of a prompt goes through products of many rows, made for one of a few row counts, alone. So
-its numbers follow from its tokens, its place and its length, and neither from who else is in the
+its numbers follow from its tokens, its place and its length, and not from what else is in the
 step nor from what a cache held: an engine cuts prompts at absolute multiples of `chunk`, and reuses
 whole chunks of prompts only. All other rows, and short ends of prompts, are run by the kernels for
 few rows, beside each other.
@@ -36,7 +36,7 @@ class PromptSizes:
     chunk: int = 2048  # where prompts are cut: weights are unpacked once for each piece
 
     def call(self, n_rows: int) -> int:
-        """Rows of the products of a piece: those beyond its own are nobody's."""
+        """Rows of the products of a piece: those beyond its own are padding."""
         for call in self.calls:
             if n_rows <= call:
                 return call

@@ -24,7 +24,7 @@ NARROW = 256  # outputs: float32 weights of so few stay float32, they are gates 
 class WideRows:
     """Rows for products of many rows."""
 
-    halves: Array  # bfloat16 as uint16 (call, width): the first n_rows are somebody's
+    halves: Array  # bfloat16 as uint16 (call, width): rows from n_rows on are padding
     n_rows: int
     floats: Callable[[], Array] | None = None  # the same in float32, (n_rows, width), made now
 

@@ -1,4 +1,4 @@
-"""Rows of stored matrices that lie one under the other, a few at a time, in the order asked for."""
+"""Rows of stored matrices that lie one under the other, a few at a time, in any order."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class StepMemory:
 
 
 class Outputs:
-    """What the runs of one forward pass leave: always in the same memory, which nobody else writes
+    """What the runs of one forward pass leave: always in the same memory, which no other run writes
     to. What is made for a graph in passing may be overwritten by any other graph."""
 
     def __init__(self, device: Device, most_kept: int = MOST_REPEATED) -> None:

@@ -67,7 +67,7 @@ class TorchDevice(Device):
         self.launcher.begin_after_all()
 
     def post(self, array: Tensor, values: Numpy) -> None:
-        # Pinned, so that nobody waits; torch gives the memory out again when the copy is done.
+        # Pinned, so that the copy is asynchronous; torch reuses the memory when the copy is done.
         array.copy_(torch.from_numpy(np.array(values, order="C")).pin_memory(), non_blocking=True)
 
     def shared(self, shape: Shape, dtype: str) -> tuple[Tensor, Numpy]:

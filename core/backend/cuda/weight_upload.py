@@ -2,7 +2,7 @@
 
 All large tensors pass through one `Uploads`, a piece at a time: threads fill a piece of host memory
 while the one before is copied. So the host never holds a tensor, and the file is read once, from
-its mapping. Who wants other numbers than a file's puts another `Uploads` in its place: sizes, types
+its mapping. For other numbers than a file's another `Uploads` takes its place: sizes, types
 and layouts stay, and no file has to be read.
 """
 
@@ -151,7 +151,7 @@ class Uploads:
         try:
             for task in tasks:
                 task.result()
-        except BaseException:  # nobody may write there any more when this is over
+        except BaseException:  # no thread may write there after this
             for task in tasks:
                 task.cancel()
             wait(tasks)

@@ -36,7 +36,7 @@ class Ops(ABC):
 
     @abstractmethod
     def out_rows(self, x: Rows, step: Step) -> Rows:
-        """Only the rows whose logits are wanted."""
+        """Only the rows with logits."""
 
     @abstractmethod
     def to_host(self, x: Rows) -> Floats:
@@ -50,7 +50,7 @@ class Ops(ABC):
 
     @abstractmethod
     def norm_rows(self, x: Rows, norm: Norm) -> Rows:
-        """RMS norm as float rows, for whoever taps it."""
+        """RMS norm as float rows, for a tap."""
 
     @abstractmethod
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> Packed:

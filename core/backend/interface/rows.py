@@ -19,7 +19,7 @@ class Output:
     """What a model's forward pass leaves: the backend's own rows."""
 
     logits: Rows  # (R, V)
-    taps: dict[str, Rows] = field(default_factory=dict)  # (T, width) of each wanted tap
+    taps: dict[str, Rows] = field(default_factory=dict)  # (T, width) of each requested tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,4 @@ class HostOutput:
     # If the backend can pick tokens by itself: row, address of the request and position to the
     # token, or to UNSURE; see `picking.py`.
     pick: Callable[[int, int, int], int] | None = None
-    picked: Sequence[int] | None = None  # (R,) tokens that `step.requests` asked for, or UNSURE
+    picked: Sequence[int] | None = None  # (R,) tokens picked by `step.requests`, or UNSURE

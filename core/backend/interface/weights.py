@@ -19,7 +19,7 @@ def _silent(what: str, fraction: float) -> None:
 class WeightMemory(ABC):
     prepared_bytes: int = 0
     mapped_bytes: int = 0  # of these, in files that are mapped and not copied
-    repacked_path: Path | None = None  # the file that keeps them as this backend wants them
+    repacked_path: Path | None = None  # the file that keeps them in this backend's layout
     reserved: int = 0  # bytes of the first rank's device that a draft model's state will take
     savings: tuple[str, ...] = ()  # flags that make a model fit, beside -c and -np
     report: Report = staticmethod(_silent)
@@ -46,7 +46,7 @@ class WeightMemory(ABC):
         """Keep a small float32 array beside the matrices."""
 
     def free_device_bytes(self) -> int | None:
-        """Memory of its own that is left; None: its arrays are the host's, or it cannot tell."""
+        """Memory of its own that is left; None: its arrays are the host's, or it is unknown."""
         return None
 
     def left_beside(self, state_bytes: int, available: int) -> int:

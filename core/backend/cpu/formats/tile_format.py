@@ -28,7 +28,7 @@ class Ahead:
     """How weights are fetched before their use.
 
     A line on its way keeps one of the few places that a core has for misses. Where little is done
-    with each byte, one line of many is asked for: that brings the page's address and starts the
+    with each byte, one line of many is prefetched: that brings the page's address and starts the
     hardware's own fetching, which does better undisturbed.
     """
 

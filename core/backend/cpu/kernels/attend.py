@@ -1,8 +1,8 @@
-"""Attention, its second half: who attends to what, and which thread does it.
+"""Attention, its second half: which rows attend to which cells, and on which thread.
 
 A unit is a block of neighbouring rows of one sequence and a few query heads that share a key-value
 head: they share a pass over its cells. Where there are few units, threads share those with long
-contexts span by span, and whoever is last puts the spans of a unit together. Neither changes a
+contexts span by span, and the last thread puts the spans of a unit together. Neither changes a
 number: a row's spans are the same, and folded in the same order, however the work is divided.
 """
 
@@ -124,7 +124,7 @@ class _Attend:
             n_blocks.set(n_blocks.get() + 1)
             n_spans.set(n_spans.get() + self._spans(block, row, end)[1])
         n_units, all_spans = n_blocks.get() * per_block, n_spans.get() * per_block
-        # One thread has nobody to share with; beyond the room for partials there is no sharing.
+        # One thread does not share; nor is there sharing beyond the room for partials.
         is_shared = (
             (n_units < parts * UNITS_PER_THREAD)
             & (n_units < all_spans)
@@ -159,7 +159,7 @@ class _Attend:
         return block.past + (row - block.start)
 
     def _first_cell(self, own: Value) -> Value:
-        """That a row sees whose own cell is this one."""
+        """For a row whose own cell is this one."""
         if not self.s.window:
             return self.e.index(0)
         return self.e.maximum(own - (self.s.window - 1), 0)
@@ -230,7 +230,7 @@ class _Attend:
                 self.work.fold(self.sums + at, self.new + at)
 
     def put_together(self, unit: Unit, n_done: Value, plan: Plan) -> None:
-        """Whoever does the last of a unit's spans folds all of them."""
+        """The thread that finishes the last span of a unit folds all of them."""
         e, counter = self.e, self.counters + unit.number * 8
         pointer = e.builder.inttoptr(counter.v, ir.PointerType())
         before = Value(e.builder, e.builder.atomic_rmw("add", pointer, n_done.v, "acq_rel"))

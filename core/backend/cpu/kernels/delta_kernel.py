@@ -85,7 +85,7 @@ def _gated_norm(
     row: Value,
     of: tuple[Value, Value],
 ) -> None:
-    """norm(x) * silu(z) of one head; packed if asked for."""
+    """norm(x) * silu(z) of one head; packed if `packs`."""
     words, step = at
     head, x = of
     z = words[DeltaWords.ROWS] + row * (4 * s.width) + 4 * s.channels + head * (4 * s.head_dim)

@@ -62,7 +62,7 @@ class _Loop(Filling):
         self.w = e.words(words_at, LoopWords.COUNT)
         super().__init__(e, self.w[LoopWords.STEP], self.w[LoopWords.SOURCE])
 
-    def ask(self, b: Value, word: int) -> Value:
+    def setting(self, b: Value, word: int) -> Value:
         return self.w[LoopWords.SETTINGS] + b * (8 * SettingsWords.COUNT) + 8 * word
 
     def row_word(self, row: Value, word: int) -> Value:
@@ -82,7 +82,7 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
             copy_floats(e, hidden, c.w[LoopWords.GIVEN] + at, hidden_width)
     n_out, reach, is_whole = (e.variable(e.index(first)) for first in (0, 0, 1))
     with e.range(0, n_sequences) as b:
-        length = e.load(I64, c.ask(b, SettingsWords.LENGTH), 8)
+        length = e.load(I64, c.setting(b, SettingsWords.LENGTH), 8)
         n_cells = c.n_cells(b) + e.maximum(length - 1, 0)
         c.copy_pages(b, n_cells)
         room = c.step[StepWords.PAGE_LEN] * c.source[SourceWords.N_PAGES]
@@ -107,7 +107,7 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
 
 
 def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
-    """Threads share the rows; who is done last lays out the next step."""
+    """Threads share the rows; the last one to finish lays out the next step."""
     words_at, part, parts = e.parameters
     c = _Loop(e, words_at)
     n_rows = e.load(I64, c.step[StepWords.OUT_SET], 8)
@@ -135,23 +135,23 @@ def _choose(c: _Loop, row: Value, scratch: Value, is_short: bool) -> None:
     b = e.load(I64, c.row_word(row, RowWords.SEQUENCE), 8)
     last = c.last_row(e.load(I64, c.row_word(row, RowWords.PLACE), 8))
     position = c.word(c.step[StepWords.POSITIONS], last) + 1
-    request = e.load(I64, c.ask(b, SettingsWords.REQUEST), 8)
+    request = e.load(I64, c.setting(b, SettingsWords.REQUEST), 8)
     best = largest(e, maxima, head.n_blocks)
     token = pick_token(e, head, best, (request, scratch, position))
     goes_on = e.variable(e.index(picking.UNSURE))
     with e.when(token < 0):
         c.put(e.index(1), w[LoopWords.UNSURE], b)
     with e.when((token >= 0) & (_stops(c, token) ^ 1)):
-        inverse_temperature = e.load(F32, c.ask(b, SettingsWords.SHARPNESS))
+        inverse_temperature = e.load(F32, c.setting(b, SettingsWords.SHARPNESS))
         chance = _chance(e, head, (best, sums, inverse_temperature), token)
-        with e.when(chance >= e.load(F64, c.ask(b, SettingsWords.P_MIN), 8)):
+        with e.when(chance >= e.load(F64, c.setting(b, SettingsWords.P_MIN), 8)):
             n = c.word(w[LoopWords.COUNTS], b)
             at = b * w[LoopWords.MAX_DRAFT] + n
             c.put(token, w[LoopWords.DRAFTED], at)
             e.store(chance, w[LoopWords.CHANCES] + at * 8, 8)
             c.put(n + 1, w[LoopWords.COUNTS], b)
-            wants_more = n + 1 < e.load(I64, c.ask(b, SettingsWords.LENGTH), 8)
-            goes_on.set(wants_more.select(token, goes_on.get()))
+            goes_on_after = n + 1 < e.load(I64, c.setting(b, SettingsWords.LENGTH), 8)
+            goes_on.set(goes_on_after.select(token, goes_on.get()))
     e.store(goes_on.get(), c.row_word(row, RowWords.TOKEN), 8)
 
 
@@ -251,7 +251,7 @@ def _replay_after(c: _Loop, replay: Value, n_rows: Value) -> Value:
 
 def write_summits(e: Emitter, width: int, stride: int) -> None:
     """Of each block of logits the best, and the sum of all exponentials less the best, at the
-    inverse_temperature that is asked for.
+    inverse_temperature of its settings.
 
     Arguments: row set, rows of `stride` floats of which the first `width` count, maxima, sums,
     `RowWords` of each row, `SettingsWords` of each sequence.

@@ -51,7 +51,7 @@ class Filling:
             self.put(self.e.load(I32, source + i * 4).widen(I64, signed=True), target, i)
 
     def lay_out(self) -> None:
-        """All but page tables, hidden rows, and which rows' logits are wanted."""
+        """All but page tables, hidden rows, and the rows with logits."""
         e, step, source = self.e, self.step, self.source
         n_rows, n_sequences = source[SourceWords.N_ROWS], source[SourceWords.N_SEQUENCES]
         self.set_rows(StepWords.ROW_SET, n_rows)

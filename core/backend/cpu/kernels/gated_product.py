@@ -1,7 +1,7 @@
 """activation(x gate^T) * (x up^T), packed for the next product, without writing either of them.
 
 A thread makes 32 columns of both products for a group of rows, which is one block of the packed
-result: nobody has to meet before the activation.
+result: threads need not meet before the activation.
 """
 
 from __future__ import annotations

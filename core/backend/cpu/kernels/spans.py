@@ -2,7 +2,7 @@
 
 A span is a fixed number of cells at a fixed place. Its partial result for a query (one head of one
 row) is the sum of weighted values, the highest score, and the sum of the weights relative to that
-score. Partials are folded in the order of their spans, so that it makes no difference who computed
+score. Partials are folded in the order of their spans, whichever thread computed
 which: one thread alone, or several that share a long context.
 
 A partial in memory: the vectors of the sum, then a line with the highest score and the total.

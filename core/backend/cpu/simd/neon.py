@@ -25,7 +25,7 @@ class NeonDotprod(Simd):
 
     @classmethod
     def is_available(cls) -> bool:
-        """LLVM does not see the dot product everywhere: Linux is asked, Apple's have it all."""
+        """LLVM does not see the dot product everywhere: Linux reports it, Apple's have it all."""
         if platform.machine().lower() not in ("aarch64", "arm64"):
             return False
         return sys.platform == "darwin" or super().is_available() or _linux_has("asimddp")
