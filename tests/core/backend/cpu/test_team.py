@@ -76,7 +76,7 @@ def test_every_entry_sees_all_of_the_one_before(threads: int) -> None:
 
 def wait_until_asleep(team: Team) -> None:
     """All members: beside busy neighbours that takes them long."""
-    flags = [(Control.ASLEEP + part * LINE) // 8 for part in range(1, team.n_threads)]
+    flags = [(Control.SLEEPING + part * LINE) // 8 for part in range(1, team.n_threads)]
     end = time.monotonic() + 20
     while not all(team._block[flag] for flag in flags):
         assert time.monotonic() < end, "members do not fall asleep"
