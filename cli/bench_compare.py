@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from .bench_reading import read_report, with_usage_errors
-from .flags import takes_flags
+from .flags import argument, flag, flag_group, takes_flags
 from .output import Output
 from .shared_options import VoiceOptions
 
@@ -20,19 +19,12 @@ if TYPE_CHECKING:
 FORMATS = ("md", "json")
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Reports")
 class ComparedOptions:
-    SECTION: ClassVar = "Reports"
-
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="A report (-o json, --save).")]
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another: what has become of it.")]
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="|".join(FORMATS), help="What stdout gets.")
-    ] = "md"
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare speeds of different machines and models, too."),
-    ] = False
+    a: Path = argument("A.json", "A report (-o json, --save).")
+    b: Path = argument("B.json", "Another: what has become of it.")
+    output: str = flag(f"--output -o {'|'.join(FORMATS)}", "What stdout gets.", "md")
+    force: bool = flag("--force", "Compare speeds of different machines and models, too.")
 
 
 @takes_flags

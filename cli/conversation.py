@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -67,7 +67,7 @@ def start_renderer() -> None:
 
 
 def _refuse_without_chat(options: ChatOptions) -> None:
-    for name in options.__slots__:
+    for name in (each.name for each in fields(options)):
         if name != "chat" and getattr(options, name) is not None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} needs --chat")
 

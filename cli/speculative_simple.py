@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..core.errors import ConfigError
-from .flags import takes_flags
+from .flags import flag, flag_group, takes_flags
 from .generate_params import flag_names
 from .open_model import bundled_model, open_runtime
 from .output import READING, Output
 from .prompt_source import read_prompt
 from .sampling_options import SamplingOptions
 from .shared_options import (
+    IGNORE_EOS,
+    PREDICT,
     UNLIMITED,
-    IgnoreEosOption,
     ModelOptions,
     PlaceOptions,
-    PredictOption,
     PromptOptions,
     VoiceOptions,
 )
@@ -35,15 +34,11 @@ if TYPE_CHECKING:
 ACCEPTED = "32"  # green
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Text")
 class LoopOptions:
-    SECTION: ClassVar = "Text"
-
-    predict: PredictOption = UNLIMITED
-    ignore_eos: IgnoreEosOption = False
-    color: Annotated[bool, typer.Option("--color", help="Colour for accepted draft tokens.")] = (
-        False
-    )
+    predict: int = PREDICT
+    ignore_eos: bool = IGNORE_EOS
+    color: bool = flag("--color", "Colour for accepted draft tokens.")
 
 
 @takes_flags

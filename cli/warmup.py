@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..core.errors import ModelError
-from .flags import takes_flags
+from .flags import flag, flag_group, takes_flags
 from .open_model import open_runtime, warm_up
 from .output import Output
 from .shared_options import ModelArgument, PlaceOptions, VoiceOptions
@@ -50,18 +49,15 @@ def clear(wanted: bool) -> None:
     raise typer.Exit
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Model")
 class ClearOptions:
-    SECTION: ClassVar = "Model"
-
-    clear: Annotated[
-        bool,
-        typer.Option(
-            "--clear", callback=clear, is_eager=True,
-            help="Removal of all compiled kernels and of all weights kept by --repack-cache, "
-            "without a warm-up.",
-        ),
-    ] = False  # fmt: skip
+    clear: bool = flag(
+        "--clear",
+        "Removal of all compiled kernels and of all weights kept by --repack-cache, without a "
+        "warm-up.",
+        callback=clear,
+        is_eager=True,
+    )
 
 
 @takes_flags

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from ...core.errors import ConfigError
-from ..flags import takes_flags
+from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
 from .writing import (
-    ForceOption,
-    JsonOption,
-    RevisionOption,
-    SplitOption,
+    FORCE,
+    JSON,
+    REVISION,
+    SPLIT,
     cleared,
     drafting_command,
     finish,
@@ -34,79 +33,49 @@ if TYPE_CHECKING:
     from ...core.gguf.reader import GgufFile
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class AttachFiles:
-    SECTION: ClassVar = "Files"
-
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="Model: a GGUF, or any shard of one.")
-    ]
-    source: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="SOURCE",
-            help="Source of the head: the original checkpoint's folder (safetensors), one file of "
-            "it, its repository owner/name (only the head is fetched), a GGUF of the same model "
-            "that has its head, or an mtp-*.gguf.",
-        ),
-    ]  # fmt: skip
-    revision: RevisionOption = None
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take out the head that TARGET has.")
-    ] = False
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Attach it although SOURCE seems to be another model: a fine-tune, say."
-        ),
-    ] = False
+    target: Path = argument("TARGET", "Model: a GGUF, or any shard of one.")
+    source: str = flag(
+        "--from SOURCE",
+        "Source of the head: the original checkpoint's folder (safetensors), one file of it, its "
+        "repository owner/name (only the head is fetched), a GGUF of the same model that has its "
+        "head, or an mtp-*.gguf.",
+        REQUIRED,
+    )
+    revision: str | None = REVISION
+    replace: bool = flag("--replace", "Take out the head that TARGET has.")
+    trust: bool = flag(
+        "--trust", "Attach it although SOURCE seems to be another model: a fine-tune, say."
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Types")
 class HeadTypeOptions:
-    SECTION: ClassVar = "Types"
-
-    type: Annotated[
-        str | None,
-        typer.Option(
-            "--type", metavar="TYPE",
-            help="Type of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, "
-            "or keep. Default: keep from a GGUF or for a model of floats, else q8_0.",
-        ),
-    ] = None  # fmt: skip
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type", metavar="RULE",
-            help="Type of some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several "
-            "times; the first that fits decides.",
-        ),
-    ] = None  # fmt: skip
-    keep_copies: Annotated[
-        bool,
-        typer.Option(
-            "--keep-copies",
-            help="Also write embedding and output matrices of the head that equal the model's.",
-        ),
-    ] = False
+    type: str | None = flag(
+        "--type TYPE",
+        "Type of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, or "
+        "keep. Default: keep from a GGUF or for a model of floats, else q8_0.",
+    )
+    tensor_type: list[str] | None = flag(
+        "--tensor-type RULE",
+        "Type of some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several times; "
+        "the first that fits decides.",
+    )
+    keep_copies: bool = flag(
+        "--keep-copies",
+        "Also write embedding and output matrices of the head that equal the model's.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class AttachOutput:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Output file.")
-    ] = None
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Put the new file in TARGET's place; see --backup.")
-    ] = False
-    backup: Annotated[
-        bool, typer.Option("--backup", help="With --in-place: keep the old file as TARGET.bak.")
-    ] = False
-    force: ForceOption = False
-    split_max_size: SplitOption = None
-    json: JsonOption = False
+    output: Path | None = flag("--output -o OUT", "Output file.")
+    in_place: bool = flag("--in-place", "Put the new file in TARGET's place; see --backup.")
+    backup: bool = flag("--backup", "With --in-place: keep the old file as TARGET.bak.")
+    force: bool = FORCE
+    split_max_size: str | None = SPLIT
+    json: bool = JSON
 
 
 @takes_flags

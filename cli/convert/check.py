@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...core.errors import NextnError
 from ..auditing import difference_line
-from ..flags import takes_flags
+from ..flags import argument, flag, flag_group, takes_flags
 from ..open_model import open_runtime
 from ..output import Output, one_line, print_error
 from ..shared_options import PlaceOptions, VoiceOptions
@@ -26,23 +25,15 @@ if TYPE_CHECKING:
 SHOWN = 10  # faults of one kind
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("File")
 class CheckOptions:
-    SECTION: ClassVar = "File"
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file; of shards, the first.")]
-    draft: Annotated[
-        Path | None,
-        typer.Option(
-            "--draft", "-md", metavar="FILE",
-            help="Draft model, or file with an MTP head, for the trial runs.",
-        ),
-    ] = None  # fmt: skip
-    no_run: Annotated[bool, typer.Option("--no-run", help="No trial runs.")] = False
-    predict: Annotated[
-        int, typer.Option("--predict", "-n", metavar="N", min=1, help="Tokens of each trial run.")
-    ] = 48
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
+    file: Path = argument("FILE", "A GGUF file; of shards, the first.")
+    draft: Path | None = flag(
+        "--draft -md FILE", "Draft model, or file with an MTP head, for the trial runs."
+    )
+    no_run: bool = flag("--no-run", "No trial runs.")
+    predict: int = flag("--predict -n N", "Tokens of each trial run.", 48, min=1)
+    json: bool = flag("--json", "One JSON object instead of text.")
 
 
 class CheckLines:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
 
-import typer
-
-from ..flags import takes_flags
+from ..flags import flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
 from .writing import (
-    ForceOption,
+    FORCE,
+    JSON,
     HeadedFileOptions,
-    JsonOption,
     drafting_command,
     finish,
     size,
@@ -22,16 +18,11 @@ from .writing import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class ExtractOutput:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="OUT", help="Output file; mtp-FILE by default."),
-    ] = None
-    force: ForceOption = False
-    json: JsonOption = False
+    output: Path | None = flag("--output -o OUT", "Output file; mtp-FILE by default.")
+    force: bool = FORCE
+    json: bool = JSON
 
 
 @takes_flags

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...core.errors import ConfigError
-from ..flags import takes_flags
+from ..flags import argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
 from .writing import (
-    ForceOption,
-    JsonOption,
-    RevisionOption,
-    SplitOption,
-    ThreadsOption,
+    FORCE,
+    JSON,
+    REVISION,
+    SPLIT,
+    THREADS,
     cleared,
     finish,
     quoted,
@@ -34,62 +33,39 @@ if TYPE_CHECKING:
     from ...convert.hf import Conversion, Options
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Checkpoint")
 class CheckpointOptions:
-    SECTION: ClassVar = "Checkpoint"
-
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="Folder with config.json, .safetensors files and a tokenizer, or a repository "
-            "owner/name, which is fetched into the cache.",
-        ),
-    ]
-    revision: RevisionOption = None
-    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave the MTP head out.")] = False
-    mtp_only: Annotated[
-        bool,
-        typer.Option(
-            "--mtp-only",
-            help="Write only the MTP head, as a file for -md beside a model.",
-        ),
-    ] = False
-    pre: Annotated[
-        str | None,
-        typer.Option(
-            "--pre", metavar="NAME",
-            help="Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised.",
-        ),
-    ] = None  # fmt: skip
+    checkpoint: str = argument(
+        "CHECKPOINT",
+        "Folder with config.json, .safetensors files and a tokenizer, or a repository owner/name, "
+        "which is fetched into the cache.",
+    )
+    revision: str | None = REVISION
+    no_mtp: bool = flag("--no-mtp", "Leave the MTP head out.")
+    mtp_only: bool = flag(
+        "--mtp-only", "Write only the MTP head, as a file for -md beside a model."
+    )
+    pre: str | None = flag(
+        "--pre NAME", "Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised."
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class HfOutputOptions:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT",
-            help="GGUF file, or a folder to put it in under a name of its own.",
-        ),
-    ] = None  # fmt: skip
-    type: Annotated[
-        str,
-        typer.Option(
-            "--type", metavar="TYPE",
-            help="Type of the matrices: f32, f16, bf16, q8_0, or a mixture of quantize such as "
-            "Q4_K_M; auto keeps the checkpoint's own.",
-        ),
-    ] = "auto"  # fmt: skip
-    force: ForceOption = False
-    split_max_size: SplitOption = None
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-    ] = False
-    json: JsonOption = False
-    threads: ThreadsOption = None
+    output: Path | None = flag(
+        "--output -o OUT", "GGUF file, or a folder to put it in under a name of its own."
+    )
+    type: str = flag(
+        "--type TYPE",
+        "Type of the matrices: f32, f16, bf16, q8_0, or a mixture of quantize such as Q4_K_M; "
+        "auto keeps the checkpoint's own.",
+        "auto",
+    )
+    force: bool = FORCE
+    split_max_size: str | None = SPLIT
+    dry_run: bool = flag("--dry-run", "Print what would be written, and write nothing.")
+    json: bool = JSON
+    threads: int | None = THREADS
 
 
 @takes_flags

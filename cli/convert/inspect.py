@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...core.errors import ConfigError
-from ..flags import SectionedCommand, takes_flags
+from ..flags import SectionedCommand, argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
 from .inspect_text import metadata_lines, report_lines, tensor_line
-from .writing import RevisionOption
+from .writing import REVISION
 
 if TYPE_CHECKING:
     from ...convert.checkpoint import Checkpoint
@@ -37,44 +36,28 @@ class InspectCommand(SectionedCommand):
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Model")
 class InspectOptions:
-    SECTION: ClassVar = "Model"
-
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="GGUF file (any of its parts), a folder of safetensors, or a repository: "
-            "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
-        ),
-    ]
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft", metavar="FILE",
-            help="Draft model, or file with an MTP head, to compare with it.",
-        ),
-    ] = None  # fmt: skip
-    revision: RevisionOption = None
+    model: str = argument(
+        "MODEL",
+        "GGUF file (any of its parts), a folder of safetensors, or a repository: "
+        "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
+    )
+    draft: str | None = flag(
+        "--draft FILE", "Draft model, or file with an MTP head, to compare with it."
+    )
+    revision: str | None = REVISION
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class ListingOptions:
-    SECTION: ClassVar = "Output"
-
-    tensors: Annotated[
-        str | None,
-        typer.Option(
-            "--tensors", metavar="[PATTERN]",
-            help="List tensors instead: all, or those whose names match a pattern such as "
-            "*.attn_*, or contain this.",
-        ),
-    ] = None  # fmt: skip
-    metadata: Annotated[
-        bool, typer.Option("--metadata", help="List the keys of the metadata instead.")
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
+    tensors: str | None = flag(
+        "--tensors [PATTERN]",
+        "List tensors instead: all, or those whose names match a pattern such as *.attn_*, or "
+        "contain this.",
+    )
+    metadata: bool = flag("--metadata", "List the keys of the metadata instead.")
+    json: bool = flag("--json", "One JSON object instead of text.")
 
 
 @takes_flags

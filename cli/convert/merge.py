@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
 
-import typer
-
-from ..flags import takes_flags
+from ..flags import argument, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
 from .writing import OutOptions, finish, quoted, size, writing
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class ShardOptions:
-    SECTION: ClassVar = "Files"
-
-    shards: Annotated[
-        list[Path],
-        typer.Argument(metavar="SHARDS", help="One shard, which finds the others, or all of them."),
-    ]
+    shards: list[Path] = argument("SHARDS", "One shard, which finds the others, or all of them.")
 
 
 @takes_flags

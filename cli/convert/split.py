@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
 
-import typer
-
-from ..flags import takes_flags
+from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
-from .writing import ForceOption, JsonOption, finish, quoted, read_size, size, writing
+from .writing import FORCE, JSON, finish, quoted, read_size, size, writing
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class SplitFiles:
-    SECTION: ClassVar = "Files"
-
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="GGUF; one in shards is divided anew.")
-    ]
-    split_max_size: Annotated[
-        str,
-        typer.Option(
-            "--split-max-size", metavar="SIZE",
-            help="Tensor data in a shard: 500M, 4G (10^9 bytes, as llama.cpp has it) or 4GiB.",
-        ),
-    ]  # fmt: skip
+    file: Path = argument("FILE", "GGUF; one in shards is divided anew.")
+    split_max_size: str = flag(
+        "--split-max-size SIZE",
+        "Tensor data in a shard: 500M, 4G (10^9 bytes, as llama.cpp has it) or 4GiB.",
+        REQUIRED,
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class SplitOutput:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", metavar="PREFIX", help="Shards are PREFIX-00001-of-0000N.gguf."
-        ),
-    ]
-    force: ForceOption = False
-    json: JsonOption = False
+    output: str = flag("--output -o PREFIX", "Shards are PREFIX-00001-of-0000N.gguf.", REQUIRED)
+    force: bool = FORCE
+    json: bool = JSON
 
 
 @takes_flags

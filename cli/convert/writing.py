@@ -9,15 +9,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 from ...core.errors import ConfigError
 from ...core.gguf.printable import printable_path
+from ..flags import REQUIRED, argument, flag, flag_group
 from ..output import Output
 
 if TYPE_CHECKING:
@@ -26,40 +26,26 @@ if TYPE_CHECKING:
 _EVERY_S = 0.1
 _TERMINATED = 143
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object about what was written.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Output file.")]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        "--split-max-size", metavar="SIZE",
-        help="Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB.",
-    ),
-]  # fmt: skip
-RevisionOption = Annotated[
-    str | None,
-    typer.Option("--revision", metavar="NAME", help="Branch, tag or commit of a repository."),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", "-t", metavar="N", min=1, help="Threads; all cores by default."),
-]
+JSON: Final = flag("--json", "One JSON object about what was written.")
+FORCE: Final = flag("--force", "Replace an existing output.")
+OUTPUT: Final = flag("--output -o OUT", "Output file.", REQUIRED)
+SPLIT: Final = flag(
+    "--split-max-size SIZE", "Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB."
+)
+REVISION: Final = flag("--revision NAME", "Branch, tag or commit of a repository.")
+THREADS: Final = flag("--threads -t N", "Threads; all cores by default.", min=1)
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class HeadedFileOptions:
-    SECTION: ClassVar = "Files"
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="GGUF with its MTP head.")]
+    file: Path = argument("FILE", "GGUF with its MTP head.")
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class OutOptions:
-    SECTION: ClassVar = "Output"
-
-    output: OutputOption
-    force: ForceOption = False
-    json: JsonOption = False
+    output: Path = OUTPUT
+    force: bool = FORCE
+    json: bool = JSON
 
 
 def read_size(text: str | None) -> int | None:
