@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .bench_reading import read_report, with_usage_errors
+from .bench_reading import flag_names, read_report
 from .flags import argument, flag, flag_group, takes_flags
 from .output import Output
 from .shared_options import VoiceOptions
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.bench.comparing import Comparison
@@ -40,7 +41,8 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
 
     output = Output(quiet=voice.quiet, verbose=voice.verbose)
     a, b = read_report(compared.a, "report"), read_report(compared.b, "report")
-    found = with_usage_errors(lambda: compare_reports(a, b, force=compared.force))
+    with flag_errors(flag_names):
+        found = compare_reports(a, b, force=compared.force)
     output.text(_text(found, compared.output))
 
 

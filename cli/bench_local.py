@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ..core.errors import ConfigError
 from .bench_progress import BenchProgress
 from .bench_reading import flag_names, pick_prompts
 from .bench_running import BenchPlan, argv, compare
-from .spec_options import with_dashes
+from .usage import flag_errors, with_dashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,10 +91,8 @@ class LocalBench:
         unique_names(targets)
         configurations += [configuration_of_server(each, targets[0]) for each in remote]
         plan = BenchPlan(prompts, self.settings, self.schedule, gates, save, self.progress)
-        try:
+        with self.output.cleared():
             return compare(targets, configurations, self.provenance(), plan)
-        finally:
-            self.progress.close()
 
     def sweep(
         self,
@@ -114,15 +111,11 @@ class LocalBench:
         configurations = [configuration_of(target, plain)]
         report = new_report(self.provenance(), prompts, settings, configurations)
         gc.freeze()
-        try:
+        with flag_errors(flag_names), self.output.cleared():
             report.curve = sweep(
                 target, self.target, base.options, lengths, prompts.prompts, settings,
                 self.schedule, self.progress,
             )  # fmt: skip
-        except ConfigError as error:
-            raise typer.BadParameter(flag_names(str(error))) from None
-        finally:
-            self.progress.close()
         if not report.curve:
             report.warnings.append("too few pairs for a curve; give more prompts or repetitions")
         return report
@@ -130,14 +123,12 @@ class LocalBench:
     def target(self, variant: SpecVariant) -> LocalTarget:
         from ..core.bench.local import LocalTarget
 
-        try:
+        def spell(message: str) -> str:
+            return f"--vs {variant.name}: {with_dashes(message)}"
+
+        with flag_errors(spell), self.output.cleared():
             target = LocalTarget(self.runtime, variant)
             target.prepare(self.schedule.concurrency[0])
-        except ConfigError as error:
-            message = with_dashes(str(error))
-            raise typer.BadParameter(f"--vs {variant.name}: {message}") from None
-        finally:
-            self.output.clear_progress()
         return target
 
     def provenance(self) -> dict[str, object]:

@@ -29,9 +29,6 @@ class BenchProgress:
         stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"
         self._output.progress(stage, min(progress.done, 0.999))
 
-    def close(self) -> None:
-        self._output.clear_progress()
-
 
 def _forecast(left: float) -> str:
     shorter = ""

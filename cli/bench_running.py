@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .bench_output import save_report
-from .bench_reading import with_usage_errors
+from .bench_reading import flag_names
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.bench.gates import Gates
@@ -47,11 +48,11 @@ def compare(
     from ..core.bench.servers import finish_servers
 
     gates, seed = plan.gates, plan.schedule.seed
-    with_usage_errors(lambda: gates.check(configurations, configurations[0].name))
-    report = new_report(provenance, plan.prompts, plan.settings, configurations)
-    before = gates.baseline
-    if before is not None:
-        with_usage_errors(lambda: check_comparable(report, before))
+    with flag_errors(flag_names):
+        gates.check(configurations, configurations[0].name)
+        report = new_report(provenance, plan.prompts, plan.settings, configurations)
+        if gates.baseline is not None:
+            check_comparable(report, gates.baseline)
     gc.freeze()
     began = MachineLoad.now()
     runner = PairedRun(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.show)

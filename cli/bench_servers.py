@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .bench_progress import BenchProgress
-from .bench_reading import pick_prompts, settings_of, with_usage_errors
+from .bench_reading import flag_names, pick_prompts, settings_of
 from .bench_running import BenchPlan, argv, compare
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,8 @@ def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> li
 
     if requests.places:
         output.progress("probing the servers", 0.0)
-    try:
-        targets = with_usage_errors(lambda: open_servers(requests))
-    finally:
-        output.clear_progress()
+    with flag_errors(flag_names), output.cleared():
+        targets = open_servers(requests)
     for target in targets:
         ends.callback(target.close)
     return targets
@@ -75,7 +74,7 @@ def compare_servers(
         unique_names(remote)
         prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
         plan = BenchPlan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
-        ends.callback(progress.close)
+        ends.callback(output.clear_progress)
         configurations = [configuration_of_server(each, remote[0]) for each in remote]
         known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
         return compare(remote, configurations, known, plan)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 
 import typer
 
@@ -20,6 +19,7 @@ from .bench_output import check_results, deliver
 from .bench_reading import (
     check_prompt_set,
     counts,
+    flag_names,
     read_gates,
     read_peers,
     read_prompt_file,
@@ -27,13 +27,13 @@ from .bench_reading import (
     read_servers,
     read_variants,
     settings_of,
-    with_usage_errors,
 )
 from .bench_servers import compare_servers, open_remote, start_peers
 from .flags import takes_flags
 from .open_model import bundled_model, open_runtime
 from .output import Output
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
+from .usage import flag_errors
 
 
 @takes_flags
@@ -72,7 +72,8 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         deliver(report, results, output)
         return
     model = models.model or bundled_model()
-    wanted = with_usage_errors(partial(common_options, variants))
+    with flag_errors(flag_names):
+        wanted = common_options(variants)
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
         runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))

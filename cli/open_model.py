@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
 from .output import Output
 from .shared_options import PlaceOptions
-from .spec_options import with_dashes
 from .summary import model_lines
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +53,8 @@ def open_runtime(
         logger.addHandler(_Remarks(output))
     if place.threads is not None and place.device != "cpu":
         raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
-    try:
+    # Before the model is open, only a flag can be wrong.
+    with flag_errors(), output.cleared():
         runtime = core.load(
             model,
             place.device,
@@ -67,10 +67,6 @@ def open_runtime(
             draft=draft,
             progress=output.progress,
         )
-    except ConfigError as error:  # before the model is open, only a flag can be wrong
-        raise typer.BadParameter(with_dashes(str(error))) from None
-    finally:
-        output.clear_progress()
     for line in model_lines(runtime):
         output.note(line)
     return runtime
@@ -83,10 +79,6 @@ def _is_repack_cache_set(device: str) -> bool:
 
 def warm_up(runtime: Runtime, output: Output) -> None:
     """Compile all missing kernels, so that the first token need not wait for them."""
-    try:
+    with flag_errors(), output.cleared():  # a drafter is made here, and a flag chose it
         runtime.warm_up()
-    except ConfigError as error:  # a drafter is made here, and a flag chose it
-        raise typer.BadParameter(with_dashes(str(error))) from None
-    finally:
-        output.clear_progress()
     gc.freeze()  # loaded objects stay, and scanning them again takes milliseconds

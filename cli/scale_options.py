@@ -7,11 +7,9 @@ import os
 from dataclasses import replace
 from typing import Final
 
-import typer
-
-from ..core.errors import ConfigError
 from .flags import flag, flag_group
 from .shared_options import PlaceOptions
+from .usage import flag_errors
 
 MAX_REPLICAS: Final = 64
 MAX_CPUS: Final = 4096
@@ -63,10 +61,8 @@ def gpus_of(scale: ScaleOptions, device: str) -> float:
     """Of each replica."""
     from ..core.ranks.devices import each_device
 
-    try:
+    with flag_errors():
         devices = each_device(device)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     if scale.replica_gpus is not None:
         return scale.replica_gpus
     return float(len(devices)) if device.removeprefix("torch:").startswith("cuda") else 0.0

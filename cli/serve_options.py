@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ..core.errors import ConfigError
 from .flags import flag, flag_group
 from .sampling_options import RANDOM_SEED, SamplingOptions
 from .shared_options import UNLIMITED
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.server.settings import ServerSettings
@@ -154,7 +154,7 @@ def build_settings(
     for path in (listen.ssl_key_file, listen.ssl_cert_file):
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
-    try:
+    with flag_errors():
         if cache.slot_save_path is not None:
             check_folder(cache.slot_save_path)
         return ServerSettings(
@@ -181,8 +181,6 @@ def build_settings(
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

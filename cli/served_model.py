@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
 from ..core.speculation.options import SpecOptions
 from .open_model import open_runtime
 from .output import Output
 from .shared_options import PlaceOptions
-from .spec_options import with_dashes
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
@@ -36,13 +35,9 @@ class ServedModel:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)
-        try:
+        with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)
             return prepare(runtime, self.n_parallel, template, self.cache_ram)
-        except ConfigError as error:  # memory, or a drafter: flags chose it
-            raise typer.BadParameter(with_dashes(str(error))) from None
-        finally:
-            output.clear_progress()
 
     def _template(self, runtime: Runtime) -> ChatTemplate | None:
         from ..core.tokenizer import ChatTemplate, load_chat_template

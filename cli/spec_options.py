@@ -25,6 +25,7 @@ from ..core.speculation.options import (
     SpecOptions,
 )
 from .flags import flag, flag_group
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
@@ -191,19 +192,15 @@ FIXED: Final = ControlFlags(fixed=True)
 
 def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     """Return the options; wrong values raise a usage error."""
-    try:
+    with flag_errors():
         options = SpecOptions(**flags.values(), **control.values())
-    except ConfigError as error:
-        raise typer.BadParameter(with_dashes(str(error))) from None
     _check_draft(options, flags)
     _check_use(options)
     if options.draft_vocab != DEFAULT.draft_vocab:
         from ..core.speculation.drafters.draft_vocab import check_option
 
-        try:
+        with flag_errors():
             check_option(options.draft_vocab)
-        except ConfigError as error:
-            raise typer.BadParameter(str(error)) from None
     return options
 
 
@@ -245,11 +242,6 @@ def warning_of(options: SpecOptions) -> str | None:
 def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
     """Return the rule without its numbers, which depend on the drafters."""
     return Acceptance(SYNTHETIC) if options.is_synthetic else parse_accept(options.accept)
-
-
-def with_dashes(message: str) -> str:
-    """The core names options without the dashes of flags."""
-    return f"--{message}" if message.startswith(("spec-", "lookup-", "cache-ram")) else message
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:

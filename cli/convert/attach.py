@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.errors import ConfigError
 from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from .writing import (
     FORCE,
     JSON,
     REVISION,
     SPLIT,
-    cleared,
     drafting_command,
     finish,
     read_size,
@@ -99,7 +98,7 @@ def attach(
         check_target(target, replaces=files.replace)
         place = output_file(out, target, max_bytes)
         output.progress(f"reading {files.source}", 0.0)
-        with cleared(output), open_source(files.source, files.revision) as source:
+        with output.cleared(), open_source(files.source, files.revision) as source:
             head = read_head(source, target, keep_copies=types.keep_copies)
             output.clear_progress()
             from_gguf = source if isinstance(source, GgufFile) else None
@@ -156,11 +155,9 @@ def type_choice(types: HeadTypeOptions, default: str | None = None) -> TypeChoic
     from ...convert.files.head_types import TypeChoice, check_type
     from ...convert.quantize.type_rules import parse_rule
 
-    try:
+    with flag_errors():
         rules = [parse_rule(text) for text in types.tensor_type or []]
         wanted = default if types.type is None else check_type(types.type)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     return None if wanted is None else TypeChoice(wanted, tuple(rules))
 
 

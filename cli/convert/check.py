@@ -15,7 +15,7 @@ from ..flags import argument, flag, flag_group, takes_flags
 from ..open_model import open_runtime
 from ..output import Output, one_line, print_error
 from ..shared_options import PlaceOptions, VoiceOptions
-from .writing import cleared, size
+from .writing import size
 
 if TYPE_CHECKING:
     from ...convert.verify import FileReport, OpenedGguf
@@ -106,7 +106,7 @@ def look_through(
         f"{file.label}: {architecture}, {n_params / 1e6:.1f} M parameters in "
         f"{len(file.tensors)} tensors",
     )
-    with cleared(output):
+    with output.cleared():
         scanned = scan(file, output.progress)
     say_scanned(scanned, lines)
     report = examine(opened, was_scanned=True)
@@ -159,7 +159,7 @@ def run(
     made: list[dict[str, Any]] = []
     try:
         with (
-            cleared(output),
+            output.cleared(),
             open_runtime(options.file, place, output, draft=options.draft) as runtime,
         ):
             for trial in trials(runtime, options.predict):

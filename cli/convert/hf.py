@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...core.errors import ConfigError
 from ..flags import argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from .writing import (
     FORCE,
     JSON,
     REVISION,
     SPLIT,
     THREADS,
-    cleared,
     finish,
     quoted,
     read_size,
@@ -90,7 +89,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
 
     options = read_options(checkpoint, result)
     began = time.perf_counter()
-    with cleared(output):
+    with output.cleared():
         output.progress(f"reading {checkpoint.checkpoint}", 0.0)
         place = open_place(checkpoint.checkpoint, checkpoint.revision)
     opened, folder = describe(place, output)
@@ -125,10 +124,8 @@ def read_options(checkpoint: CheckpointOptions, result: HfOutputOptions) -> Opti
     from ...convert.hf import Options
     from ...convert.hf.output_types import find_kind
 
-    try:
+    with flag_errors():
         kind = find_kind(result.type)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     mtp = "without" if checkpoint.no_mtp else "only" if checkpoint.mtp_only else "with"
     return Options(kind, mtp, checkpoint.pre)
 
@@ -139,7 +136,7 @@ def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
     from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_descriptions
 
-    with cleared(output):
+    with output.cleared():
         if isinstance(place, Repository):
             fetch_descriptions(place, output.progress)
             return read_checkpoint(place), place.kept_path("config.json").parent
@@ -150,7 +147,7 @@ def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
 def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output) -> Conversion:
     from ...convert.hf import plan_conversion
 
-    with cleared(output):
+    with output.cleared():
         output.progress("reading the checkpoint's headers and tokenizer", 0.0)
         return plan_conversion(opened, folder, options)
 
@@ -166,7 +163,7 @@ def fetched(
     if not isinstance(place, Repository):
         return opened, plan
     folder = place.kept_path("config.json").parent
-    with cleared(output):
+    with output.cleared():
         fetch_weights(place, opened, output.progress)
     output.remark(f"note: {place.label} was fetched into {folder}, which may be removed")
     opened.close()

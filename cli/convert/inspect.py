@@ -93,10 +93,8 @@ def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Chec
     from ...convert.verify import open_anything
 
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
-    try:
+    with output.cleared():
         return open_anything(where, revision)
-    finally:
-        output.clear_progress()
 
 
 def _list(opened: OpenedGguf | Checkpoint, listings: ListingOptions, output: Output) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.errors import ConfigError
 from ..flags import argument, flag, flag_group, takes_flags
 from ..output import Output
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from . import quantize_report as reports
 from .writing import FORCE, SPLIT, THREADS, read_size, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...convert.quantize.quantize_plan import QuantizeOptions, QuantizePlan
 
 
@@ -119,15 +116,6 @@ def quantize(
                 compiling=lambda done, n: output.progress("preparing the quantisers", done / n),
             )
     reports.finish_run(plan, result, output, as_json=runs.json)
-
-
-@contextmanager
-def flag_errors() -> Iterator[None]:
-    """A configuration error here is an error of a flag."""
-    try:
-        yield
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptions:

@@ -13,12 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import typer
-
-from ...core.errors import ConfigError
 from ...core.gguf.printable import printable_path
-from ..flags import REQUIRED, argument, flag, flag_group
+from ..flags import flag
 from ..output import Output
+from ..usage import flag_errors
 
 if TYPE_CHECKING:
     from ...convert.files.output_file import Progress
@@ -28,7 +26,6 @@ _TERMINATED = 143
 
 JSON: Final = flag("--json", "One JSON object about what was written.")
 FORCE: Final = flag("--force", "Replace an existing output.")
-OUTPUT: Final = flag("--output -o OUT", "Output file.", REQUIRED)
 SPLIT: Final = flag(
     "--split-max-size SIZE", "Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB."
 )
@@ -36,26 +33,12 @@ REVISION: Final = flag("--revision NAME", "Branch, tag or commit of a repository
 THREADS: Final = flag("--threads -t N", "Threads; all cores by default.", min=1)
 
 
-@flag_group("Files")
-class HeadedFileOptions:
-    file: Path = argument("FILE", "GGUF with its MTP head.")
-
-
-@flag_group("Output")
-class OutOptions:
-    output: Path = OUTPUT
-    force: bool = FORCE
-    json: bool = JSON
-
-
 def read_size(text: str | None) -> int | None:
     """Of --split-max-size."""
     from ...convert.files.recombine import parse_size
 
-    try:
+    with flag_errors(lambda message: f"--split-max-size: {message}"):
         return None if text is None else parse_size(text)
-    except ConfigError as error:
-        raise typer.BadParameter(f"--split-max-size: {error}") from None
 
 
 @contextmanager
@@ -75,20 +58,8 @@ def writing(output: Output, path: Path) -> Iterator[Progress]:
             detail = f", {size(per_s)}/s, {duration((total - done) / per_s)} left"
             output.progress(stage + (detail if sys.stderr.isatty() else ""), done / total)
 
-    with ended_in_order():
-        try:
-            yield progress
-        finally:
-            output.clear_progress()
-
-
-@contextmanager
-def cleared(output: Output) -> Iterator[None]:
-    """No progress stays in front of an error."""
-    try:
-        yield
-    finally:
-        output.clear_progress()
+    with ended_in_order(), output.cleared():
+        yield progress
 
 
 @contextmanager
