@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
+from ...core.gguf.printable import listing
 from ..output import Output
 from .writing import finish, quoted, size
 
@@ -28,7 +29,7 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
     for format_name, names in fallbacks(plan).items():
         output.remark(
             f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
-            f"type asked for: {_some(names)}"
+            f"type asked for: {listing(names, _NAMES_SHOWN)}"
         )
     for line in plan_lines(plan)[:-1]:
         output.note(line)
@@ -36,7 +37,7 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
         output.remark(f"warning: --tensor-type {rule} fits no tensor that is left to it")
     unknown = plan.without_importance()
     if unknown:
-        output.remark(f"not in the importance matrix: {_some(unknown)}")
+        output.remark(f"not in the importance matrix: {listing(unknown, _NAMES_SHOWN)}")
 
 
 def say_refusal(plan: QuantizePlan, output: Output) -> None:
@@ -59,11 +60,6 @@ def fallbacks(plan: QuantizePlan) -> dict[str, list[str]]:
 
 def _tensors(found: Sequence[object]) -> str:
     return "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def plan_lines(plan: QuantizePlan) -> list[str]:

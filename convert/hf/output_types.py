@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ...core.errors import ConfigError, ModelError
-from ...core.gguf.encode import exact_types
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.tensors import Tensor
+from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
 from ..checkpoint.safetensors import Floats
+from ..files.header_only import header_only, without_numbers
 from ..quantize.native_quantizer import HALVES, LARGEST_HALF, SLAB_ELEMENTS, encode
 from ..quantize.quantize_plan import QuantizeOptions, check_plan, make_plan
 from ..quantize.recipes import RECIPES, find_recipe
@@ -59,27 +59,24 @@ def choose_type(wanted: str, planned: Iterable[OutputTensor]) -> str:
     return {"F32": "f32", "F64": "f32", "F16": "f16"}.get(most, "bf16")
 
 
+def as_floats(planned: Mapping[str, OutputTensor], metadata: Metadata, label: str) -> GgufFile:
+    """The file as it would be without quantisation, and without its numbers."""
+    return header_only(
+        [Path(label)],
+        metadata,
+        (without_numbers(t.name, t.shape, _format_of(t, "f32")) for t in planned.values()),
+    )
+
+
 def choose_formats(
-    planned: Mapping[str, OutputTensor], kind: str, metadata: Mapping[str, Any]
+    planned: Mapping[str, OutputTensor], kind: str, file: GgufFile
 ) -> dict[str, BlockFormat]:
-    """By name. Mixtures decide as if the tensors were in a file of floats already."""
+    """By name. `file`: of `as_floats`, from which mixtures decide."""
     if kind in CONVERTED:
         return {name: _format_of(tensor, kind) for name, tensor in planned.items()}
-    nothing = np.empty(0, np.uint8)
-    tensors = {
-        name: Tensor(name, tensor.shape, _format_of(tensor, "f32"), nothing)
-        for name, tensor in planned.items()
-    }
-    model = _UnwrittenFile(Metadata(exact_types(metadata)), tensors)
-    plan = make_plan(model, QuantizeOptions(RECIPES[kind.upper()]))
+    plan = make_plan(file, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
     return {item.tensor.name: item.format for item in plan.items}
-
-
-@dataclass(frozen=True)
-class _UnwrittenFile:
-    metadata: Metadata
-    tensors: dict[str, Tensor]
 
 
 def _format_of(tensor: OutputTensor, kind: str) -> BlockFormat:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
 
+from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES
 from ..checkpoint.folder import Checkpoint
 from ..heads.checkpoint_weights import CheckpointWeights
@@ -22,7 +23,6 @@ from .checkpoint_names import (
     text_config,
     trunk_layers,
 )
-from .gguf_facts import listing
 from .template_facts import describe_template
 from .verdict import (
     DrafterVerdict,

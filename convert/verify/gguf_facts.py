@@ -140,12 +140,6 @@ class GgufFacts:
             self.faults.append(text)
 
 
-def listing(items: list[str], most: int = 12) -> str:
-    """Every name, as long as they can be read."""
-    more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
-
-
 def ranges(numbers: list[int]) -> str:
     """1, 2, 3, 7 as "1-3, 7"."""
     parts: list[list[int]] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from shlex import quote
 from typing import Final
 
+from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
 from ..heads.mtp_family import NEXTN_STEMS
-from .gguf_facts import GgufFacts, listing, ranges
+from .gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject
 
 CHECKPOINT: Final = "CHECKPOINT"  # in a command: what only the user knows

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from ...core.gguf.printable import listing
 from ...core.tokenizer.pretokenizers import PRE_TOKENIZERS
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .verdict import FileReport, Subject
 
 Rule = Callable[[GgufFacts], Iterator[str]]

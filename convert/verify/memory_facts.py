@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ...core.errors import NextnError
+from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES, survey_model
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .verdict import FileReport, MemoryFacts, Subject
 
 if TYPE_CHECKING:

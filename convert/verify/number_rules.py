@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .head_rules import how_to_attach
 from .scan import look_at
 from .verdict import FileReport, Subject
