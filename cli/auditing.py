@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import Output, print_error
+from .console import Console, print_error
 
 if TYPE_CHECKING:
     from ..core.audit import AuditedRow, BestTokens, Difference, Verdict
@@ -32,7 +32,7 @@ class Auditor:
         return audit(runtime, prompt, params, self.recorder.rows)
 
 
-def fail_if_different(verdict: Verdict, tokenizer: Tokenizer, output: Output) -> None:
+def fail_if_different(verdict: Verdict, tokenizer: Tokenizer, output: Console) -> None:
     difference = verdict.difference
     if difference is None:
         output.remark(f"lossless: {verdict.n_tokens} tokens, logits equal")

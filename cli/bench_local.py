@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
     from .bench_options import PromptSetOptions
-    from .output import Output
+    from .console import Console
     from .shared_options import PlaceOptions
 
 SHOWN: Final = 5  # prompts that are left out, by name
@@ -47,7 +47,7 @@ class LocalBench:
     """One model, and what is done with it."""
 
     def __init__(
-        self, runtime: Runtime, output: Output, schedule: Schedule, settings: RunSettings,
+        self, runtime: Runtime, output: Console, schedule: Schedule, settings: RunSettings,
         place: PlaceOptions,
     ) -> None:  # fmt: skip
         self.runtime, self.output, self.place = runtime, output, place

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
     from .bench_options import PromptSetOptions
-    from .output import Output
+    from .console import Console
 
 
-def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> list[ServerTarget]:
+def open_remote(requests: ServerRequests, ends: ExitStack, output: Console) -> list[ServerTarget]:
     from ..core.bench.servers import open_servers
 
     if requests.places:
@@ -62,7 +62,7 @@ def compare_servers(
     schedule: Schedule,
     gates: Gates,
     save: Path | None,
-    output: Output,
+    output: Console,
 ) -> BenchReport:
     """The servers against each other. Whether a prompt fits, the server decides."""
     from ..core.bench.provenance import provenance

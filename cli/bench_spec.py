@@ -29,9 +29,9 @@ from .bench_reading import (
     settings_of,
 )
 from .bench_servers import compare_servers, open_remote, start_peers
+from .console import Console
 from .flags import takes_flags
 from .open_model import bundled_model, open_runtime
-from .output import Output
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
 from .usage import flag_errors
 
@@ -56,7 +56,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     """
     from ..core.bench.variants import common_options
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     check_results(results)
     check_prompt_set(work.prompt_set)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from ..core.errors import NextnError
 from ..core.sampling.params import MAX_SEED
+from .console import READING, print_error
 from .interrupts import rearm
 from .line_input import LineDroppedError, read_message
-from .output import READING, print_error
 from .print_answer import print_answer
 from .summary import summary_lines, turn_line
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
+    from .console import Console
     from .conversation import Conversation
-    from .output import Output
     from .print_answer import Printer
 
 WELCOME: Final = "Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands."
@@ -36,7 +36,7 @@ def run_chat_loop(
     conversation: Conversation,
     params: GenerateParams,
     printer: Printer,
-    output: Output,
+    output: Console,
 ) -> int:
     """Run until the user leaves; return the exit code."""
     output.remark(WELCOME)
@@ -50,7 +50,7 @@ class _ChatLoop:
         conversation: Conversation,
         params: GenerateParams,
         printer: Printer,
-        output: Output,
+        output: Console,
     ) -> None:
         self.runtime, self.conversation, self.params = runtime, conversation, params
         self.printer, self.output = printer, output

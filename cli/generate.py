@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from .auditing import Auditor, fail_if_different
+from .console import READING, Console
 from .conversation import read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params
 from .open_model import bundled_model, open_runtime, warm_up
-from .output import READING, Output
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
 from .prompt_source import read_prompt
@@ -80,7 +80,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     text = ""
     if not is_interactive:
         text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
     if warning := warning_of(speculation):
@@ -109,7 +109,7 @@ def answer_once(
     prompt: str | Sequence[int],
     params: GenerateParams,
     printer: Printer,
-    output: Output,
+    output: Console,
     auditor: Auditor | None,
 ) -> None:
     output.progress(READING, 0.0)
@@ -136,7 +136,7 @@ def check_results(results: ResultOptions) -> None:
         raise typer.BadParameter("--show-drafts colours text; JSON names the source of each token")
 
 
-def make_printer(results: ResultOptions, output: Output, runtime: Runtime, model: Path) -> Printer:
+def make_printer(results: ResultOptions, output: Console, runtime: Runtime, model: Path) -> Printer:
     if results.json or results.jsonl:
         return JsonPrinter(output, runtime, model, each=results.jsonl)
     return TextPrinter(output, show_drafts=results.show_drafts)

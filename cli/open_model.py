@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .output import Output
+from .console import Console
 from .shared_options import PlaceOptions
 from .summary import model_lines
 from .usage import flag_errors
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _Remarks(logging.Handler):
     """Prints warnings of the core as lines on stderr."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Console) -> None:
         super().__init__(logging.WARNING)
         self.output = output
 
@@ -42,7 +42,7 @@ def bundled_model() -> Path:
 def open_runtime(
     model: Path,
     place: PlaceOptions,
-    output: Output,
+    output: Console,
     spec: SpecOptions | None = None,
     draft: Path | None = None,
 ) -> Runtime:
@@ -77,7 +77,7 @@ def _is_repack_cache_set(device: str) -> bool:
     return device == "cpu" and os.environ.get("SPEC_REPACK_CACHE") == "1"
 
 
-def warm_up(runtime: Runtime, output: Output) -> None:
+def warm_up(runtime: Runtime, output: Console) -> None:
     """Compile all missing kernels, so that the first token need not wait for them."""
     with flag_errors(), output.cleared():  # a drafter is made here, and a flag chose it
         runtime.warm_up()

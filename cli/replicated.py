@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from .output import Output, print_error
+from .console import Console, print_error
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
 from .serve_options import ListenOptions
 from .served_model import ServedModel
@@ -38,7 +38,7 @@ def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:
 
 def serve_replicas(
     recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, plan: ClusterPlan,
-    output: Output,
+    output: Console,
 ) -> NoReturn:  # fmt: skip
     from ..core.server.replicas.ingress_serving import IngressServing
     from ..core.server.replicas.ray_cluster import RayCluster
@@ -82,7 +82,7 @@ class ReplicaLoader:
         from ..core.server.replicas.forwarding import LoadFailedError
 
         try:
-            return self.recipe.load(Output(quiet=True))
+            return self.recipe.load(Console(quiet=True))
         except UsageError as error:
             raise LoadFailedError(describe(error, []), 2) from None
         except Exception as error:  # noqa: BLE001 - one line reaches the server process

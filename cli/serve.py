@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from ..core.tokenizer.chatml import CHATML
+from .console import Console
 from .conversation import read_switches
 from .flags import takes_flags
 from .log import show_log
 from .open_model import bundled_model
-from .output import Output
 from .prompt_source import one_of
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
@@ -60,7 +60,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     """
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     show_log(output)
     speculation = build_spec(spec, control)
     plan = read_plan(scale, place)
@@ -88,7 +88,7 @@ def serve(  # noqa: PLR0913 - groups of flags
 
 
 def serve_one(
-    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Output
+    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Console
 ) -> NoReturn:
     from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
@@ -120,7 +120,7 @@ def serve_one(
 
 def finish(serving: Serving, code: int) -> NoReturn:
     """Print why the server ended, and exit with the right code."""
-    from .output import print_error
+    from .console import print_error
 
     worker = serving.worker
     has_ended = worker.join(_JOIN_S)

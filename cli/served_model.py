@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.speculation.options import SpecOptions
+from .console import Console
 from .open_model import open_runtime
-from .output import Output
 from .shared_options import PlaceOptions
 from .usage import flag_errors
 
@@ -31,7 +31,7 @@ class ServedModel:
     template: str | None  # Jinja
     template_name: str | None  # of the model's file
 
-    def load(self, output: Output) -> Loaded:
+    def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
 from .generate_params import build_params
 from .open_model import bundled_model, open_runtime
-from .output import READING, Output
 from .prompt_source import read_prompt
 from .sampling_options import SamplingOptions
 from .shared_options import (
@@ -61,7 +61,7 @@ def speculative_simple(
     params = build_params(limits, sampling, ResultOptions())
     speculation = build_spec(spec)
     text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     model = models.model or bundled_model()
@@ -74,7 +74,7 @@ def speculative_simple(
             loop.close()
 
 
-def make_loop(runtime: Runtime, output: Output) -> SimpleLoop:
+def make_loop(runtime: Runtime, output: Console) -> SimpleLoop:
     """Return the loop, with all kernels compiled."""
     from ..core.simple import SimpleLoop
     from ..core.speculation.build import make_speculators
@@ -89,7 +89,7 @@ def write(
     loop: SimpleLoop,
     prompt: list[int],
     params: GenerateParams,
-    output: Output,
+    output: Console,
     colour: str,
 ) -> None:
     from ..core.engine.engine import check_prompt

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..core.errors import ModelError
+from .console import Console
 from .flags import flag, flag_group, takes_flags
 from .open_model import open_runtime, warm_up
-from .output import Output
 from .shared_options import ModelArgument, PlaceOptions, VoiceOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Compiling(Output):
+class Compiling(Console):
     """Counts the kernels that are compiled, and the seconds that this takes."""
 
     n_kernels = 0
@@ -42,7 +42,7 @@ def clear(wanted: bool) -> None:
         return
     from ..core.backend.kept import remove_kept
 
-    output = Output()
+    output = Console()
     for each in remove_kept():
         size = f"{each.n_bytes / 2**20:.1f} MiB"
         output.line(f"removed {each.what}: {each.n_files} files, {size} from {each.folder}")
@@ -79,7 +79,7 @@ def warmup(
         _print_kept(repacked, output)
 
 
-def _print_kept(repacked: Path | None, output: Output) -> None:
+def _print_kept(repacked: Path | None, output: Console) -> None:
     if repacked is None:  # the reason was printed before
         raise ModelError(f"the repacked weights could not be kept in {_repack_folder()}")
     output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")

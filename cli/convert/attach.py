@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..console import Console
 from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
-from ..output import Output
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
 from .writing import (
@@ -24,7 +24,7 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.files.attach_head import Attached
     from ...convert.files.head_types import TypeChoice
     from ...convert.files.output_file import OutputFile
@@ -86,7 +86,7 @@ def attach(
     spec convert attach model-Q4_K_M.gguf --from Qwen3.6-27B/ -o model-mtp.gguf
     """
     check_places(out)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.files.attach_head import attach_head, check_target, default_type
     from ...convert.files.head_source import open_source
@@ -169,7 +169,9 @@ def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> O
     return OutputFile(out.output, out.force, max_bytes)
 
 
-def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> StoredHead:
+def read_head(
+    source: ModelCheckpoint | GgufFile, target: GgufFile, *, keep_copies: bool
+) -> StoredHead:
     from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
     from ...core.gguf.reader import GgufFile

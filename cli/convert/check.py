@@ -11,9 +11,9 @@ import typer
 
 from ...core.errors import NextnError
 from ..auditing import difference_line
+from ..console import Console, one_line, print_error
 from ..flags import argument, flag, flag_group, takes_flags
 from ..open_model import open_runtime
-from ..output import Output, one_line, print_error
 from ..shared_options import PlaceOptions, VoiceOptions
 from .writing import size
 
@@ -39,7 +39,7 @@ class CheckOptions:
 class CheckLines:
     """Printed lines, with the failures and warnings among them."""
 
-    def __init__(self, output: Output, *, prints: bool) -> None:
+    def __init__(self, output: Console, *, prints: bool) -> None:
         self.output, self.prints = output, prints
         self.failed: list[str] = []
         self.warnings: list[str] = []
@@ -75,7 +75,7 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
     """
     from ...convert.verify.opening import open_whole_gguf
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     lines = CheckLines(output, prints=not options.json)
     result: dict[str, Any] = {"file": str(options.file)}
     paths = [options.file, *([options.draft] if options.draft else [])]
@@ -94,7 +94,7 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
 
 
 def look_through(
-    opened: OpenedGguf, lines: CheckLines, output: Output
+    opened: OpenedGguf, lines: CheckLines, output: Console
 ) -> tuple[dict[str, Any], FileReport]:
     from ...convert.verify import examine
     from ...convert.verify.scan import scan
@@ -113,7 +113,7 @@ def look_through(
     if report.broken:
         lines.fail("rules", report.broken)
     else:
-        lines.say("rules", f"what llama.cpp asks of {architecture} holds")
+        lines.say("rules", f"what llama.cpp requires of {architecture} holds")
     for text in report.suspicions:
         lines.warn("rules", text)
     record = {
@@ -152,7 +152,7 @@ def can_run(report: FileReport, lines: CheckLines) -> bool:
 
 
 def run(
-    options: CheckOptions, place: PlaceOptions, lines: CheckLines, output: Output
+    options: CheckOptions, place: PlaceOptions, lines: CheckLines, output: Console
 ) -> list[dict[str, Any]]:
     from ...convert.verify.trial import trials
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..console import Console
 from ..flags import argument, flag, flag_group, takes_flags
-from ..output import Output
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
 from .writing import (
@@ -28,7 +28,7 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint, FilePlace
+    from ...convert.checkpoint import FilePlace, ModelCheckpoint
     from ...convert.hf import Conversion, Options
 
 
@@ -81,7 +81,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
     shard_bytes = read_size(result.split_max_size)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.checkpoint import open_place
     from ...convert.files.output_file import OutputFile, check_output
@@ -130,7 +130,7 @@ def read_options(checkpoint: CheckpointOptions, result: HfOutputOptions) -> Opti
     return Options(kind, mtp, checkpoint.pre)
 
 
-def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
+def describe(place: FilePlace, output: Console) -> tuple[ModelCheckpoint, Path]:
     """All but the weights, and the folder where that is."""
     from ...convert.checkpoint.folder import Folder, read_checkpoint
     from ...convert.checkpoint.repository import Repository
@@ -144,7 +144,9 @@ def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
         return read_checkpoint(place), place.path
 
 
-def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output) -> Conversion:
+def make_plan(
+    opened: ModelCheckpoint, folder: Path, options: Options, output: Console
+) -> Conversion:
     from ...convert.hf import plan_conversion
 
     with output.cleared():
@@ -153,8 +155,8 @@ def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output
 
 
 def fetched(
-    place: FilePlace, opened: Checkpoint, plan: Conversion, options: Options, output: Output
-) -> tuple[Checkpoint, Conversion]:
+    place: FilePlace, opened: ModelCheckpoint, plan: Conversion, options: Options, output: Console
+) -> tuple[ModelCheckpoint, Conversion]:
     """The same with the weights on this machine."""
     from ...convert.checkpoint.folder import read_checkpoint
     from ...convert.checkpoint.repository import Repository
@@ -181,7 +183,7 @@ def target(wanted: Path | None, folder: Path, kind: str, *, is_head: bool) -> Pa
     return (wanted or Path()) / name
 
 
-def show_plan(plan: Conversion, path: Path, output: Output, *, as_json: bool) -> None:
+def show_plan(plan: Conversion, path: Path, output: Console, *, as_json: bool) -> None:
     if as_json:
         found = {"output": [str(path)], "tensor_bytes": plan.n_bytes, **report(plan)}
         output.line(json.dumps(found))

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ...core.errors import ConfigError
+from ..console import Console
 from ..flags import SectionedCommand, argument, flag, flag_group, takes_flags
-from ..output import Output
 from ..shared_options import VoiceOptions
 from .inspect_text import metadata_lines, report_lines, tensor_line
 from .writing import REVISION
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.verify import OpenedGguf
 
 ALL = "*"
@@ -70,7 +70,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
     """
     from ...convert.verify import examine
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
     opened = _open(what.model, what.revision, output)
     if (listings.tensors is not None or listings.metadata) and what.draft is not None:
         raise ConfigError("--draft goes with neither --tensors nor --metadata")
@@ -89,7 +89,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
         raise typer.Exit(1)
 
 
-def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
+def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | ModelCheckpoint:
     from ...convert.verify import open_anything
 
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
@@ -97,7 +97,7 @@ def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Chec
         return open_anything(where, revision)
 
 
-def _list(opened: OpenedGguf | Checkpoint, listings: ListingOptions, output: Output) -> None:
+def _list(opened: OpenedGguf | ModelCheckpoint, listings: ListingOptions, output: Console) -> None:
     found: dict[str, Any] = {}
     if listings.tensors is not None:
         found["tensors"] = [
@@ -122,10 +122,10 @@ def is_like(name: str, pattern: str) -> bool:
     return pattern in name
 
 
-def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
-    from ...convert.checkpoint import Checkpoint
+def _tensors(opened: OpenedGguf | ModelCheckpoint) -> list[dict[str, Any]]:
+    from ...convert.checkpoint import ModelCheckpoint
 
-    if isinstance(opened, Checkpoint):
+    if isinstance(opened, ModelCheckpoint):
         stored = [(t.name, t.dtype, t.shape, t.n_bytes) for t in opened.tensors.values()]
     else:
         tensors = opened.file.tensors.values()
@@ -136,10 +136,10 @@ def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
     ]
 
 
-def _metadata(opened: OpenedGguf | Checkpoint) -> dict[str, Any]:
-    from ...convert.checkpoint import Checkpoint
+def _metadata(opened: OpenedGguf | ModelCheckpoint) -> dict[str, Any]:
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.verify.gguf_facts import plain_metadata
 
-    if isinstance(opened, Checkpoint):
+    if isinstance(opened, ModelCheckpoint):
         return opened.config
     return plain_metadata(opened.file.metadata)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from ..console import Console
 from ..flags import argument, flag, flag_group, takes_flags
-from ..output import Output
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
 from . import quantize_report as reports
@@ -87,7 +87,7 @@ def quantize(
     if runs.output is None and not runs.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     shard_bytes = read_size(runs.split_max_size)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = Console(quiet=voice.quiet, verbose=voice.verbose)
 
     from ...convert.files.output_file import OutputFile
     from ...convert.quantize.quantize_file import quantize_file
@@ -143,7 +143,7 @@ def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptio
     )
 
 
-def show_plan(plan: QuantizePlan, output: Output, *, as_json: bool) -> None:
+def show_plan(plan: QuantizePlan, output: Console, *, as_json: bool) -> None:
     if as_json:
         record = reports.plan_record(plan) | {"plan": reports.tensors_record(plan)}
         output.line(json.dumps(record))

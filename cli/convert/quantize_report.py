@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
 from ...core.gguf.printable import listing
-from ..output import Output
+from ..console import Console
 from .writing import finish, quoted, size
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _NAMES_SHOWN: Final = 3
 
 
-def say_remarks(plan: QuantizePlan, output: Output) -> None:
+def say_remarks(plan: QuantizePlan, output: Console) -> None:
     """What the user may not have meant."""
     requantised = [item for item in plan.items if item.is_requantised]
     if requantised and plan.options.allows_requantising:
@@ -29,7 +29,7 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
     for format_name, names in fallbacks(plan).items():
         output.remark(
             f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
-            f"type asked for: {listing(names, _NAMES_SHOWN)}"
+            f"requested type: {listing(names, _NAMES_SHOWN)}"
         )
     for line in plan_lines(plan)[:-1]:
         output.note(line)
@@ -40,7 +40,7 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
         output.remark(f"not in the importance matrix: {listing(unknown, _NAMES_SHOWN)}")
 
 
-def say_refusal(plan: QuantizePlan, output: Output) -> None:
+def say_refusal(plan: QuantizePlan, output: Console) -> None:
     """What a run without --dry-run would end with."""
     from ...convert.quantize.quantize_plan import check_plan
 
@@ -127,7 +127,7 @@ def _types_record(plan: QuantizePlan) -> dict[str, dict[str, Any]]:
 
 
 def finish_run(
-    plan: QuantizePlan, result: QuantizeResult, output: Output, *, as_json: bool
+    plan: QuantizePlan, result: QuantizeResult, output: Console, *, as_json: bool
 ) -> None:
     rate = result.source_bytes / max(result.seconds, 1e-9)
     recipe = plan.options.recipe

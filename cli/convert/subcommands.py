@@ -6,8 +6,8 @@ from typing import Final
 
 import typer
 
+from ..console import print_help
 from ..lazy_group import SETTINGS, Subcommand, group_of
-from ..output import print_help
 
 # in the order in which a model meets them
 COMMANDS: Final = {

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ...core.gguf.printable import printable_path
+from ..console import Console
 from ..flags import flag
-from ..output import Output
 from ..usage import flag_errors
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_size(text: str | None) -> int | None:
 
 
 @contextmanager
-def writing(output: Output, path: Path) -> Iterator[Progress]:
+def writing(output: Console, path: Path) -> Iterator[Progress]:
     """Progress with speed and time left. SIGTERM leaves nothing behind."""
     name = printable_path(path.name)
     began, shown_at, stage = time.perf_counter(), 0.0, f"writing {name}"
@@ -98,7 +98,7 @@ def quoted(path: str | Path) -> str:
 
 
 def finish(
-    output: Output, paths: Sequence[Path], what: str, command: str, *, as_json: bool, **more: Any
+    output: Console, paths: Sequence[Path], what: str, command: str, *, as_json: bool, **more: Any
 ) -> None:
     """The end of every command: what was written, the next command on a line of its own, and with
     --json one object, which also has the fields `more`."""

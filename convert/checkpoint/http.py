@@ -93,7 +93,7 @@ class HttpClient:
             raise RemoteError(f"{what}: the server's answer is not JSON") from None
 
     def size(self, url: str, what: str) -> int:
-        """Of a file, where no listing tells it."""
+        """Return the size of a file that no listing has."""
 
         def attempt() -> int:
             response = self._follow(url, {"Range": "bytes=0-0"}, what)
@@ -184,7 +184,7 @@ class HttpClient:
             if response.status in (200, 206, 416):
                 self._moved[url] = moved
                 return self._plain(response, what)
-            self._drop()  # such places are signed, and expire: ask for it again
+            self._drop()  # such places are signed, and expire: request it again
         at = url
         for _ in range(MAX_REDIRECTS + 1):
             response = self._request(at, headers)
@@ -198,7 +198,7 @@ class HttpClient:
 
     def _plain(self, response: HTTPResponse, what: str) -> HTTPResponse:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._wrong(what, "the server sent it compressed, unasked")
+            raise self._wrong(what, "the server sent it compressed without need")
         return response
 
     def _next(self, url: str, location: str | None, what: str) -> str:
@@ -239,7 +239,7 @@ class HttpClient:
     def _connection(
         self, parts: SplitResult, origin: tuple[str, str, int]
     ) -> tuple[HTTPConnection, str]:
-        """With what stands before the path in a request: a proxy wants the whole URL."""
+        """With what stands before the path in a request: a proxy needs the whole URL."""
         scheme, host, port = origin
         proxy = None if host in _LOOPBACK or proxy_bypass(host) else getproxies().get(scheme)
         prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
@@ -340,7 +340,7 @@ def _reason(status: int, *, has_token: bool) -> str:
             return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
         case 403:
             return (
-                "access is denied (403): a gated repository wants its terms accepted on its page, "
+                "access is denied (403): a gated repository needs its terms accepted on its page, "
                 "and HF_TOKEN set"
             )
         case 404:

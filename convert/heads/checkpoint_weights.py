@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
-from ..checkpoint import Checkpoint, StoredTensor
+from ..checkpoint import ModelCheckpoint, StoredTensor
 from .lazy_values import SLAB_BYTES, Floats, LazyValues, stored
 
 _BLOCK: Final = 128
@@ -38,7 +38,7 @@ _FP4_NUMBERS: Final = np.array([*_FP4_POSITIVE, *(-x for x in _FP4_POSITIVE)], n
 
 
 class CheckpointWeights:
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: ModelCheckpoint) -> None:
         self.label = checkpoint.label
         nested = checkpoint.config.get("text_config") or checkpoint.config.get("llm_config")
         self.config: dict[str, Any] = checkpoint.config | (

@@ -74,7 +74,7 @@ class MtpFamily:
     stems: Mapping[str, str] = field(default_factory=dict)  # beside, or instead of, STEMS
     whole: Mapping[str, str] = field(default_factory=dict)  # beside WHOLE
     shifted_norms: bool = False  # x * (1 + w): checkpoints hold w, GGUF holds 1 + w
-    fuses_qkv: bool = False  # whatever the trunk has: llama.cpp's graph of the head wants it
+    fuses_qkv: bool = False  # whatever the trunk has: llama.cpp's graph of the head needs it
     layer_keys: LayerKeys = no_layer_keys
     factors: Factors = no_factors  # by stem: what its numbers are multiplied by
     sizes: str = ""  # before the names of the attention's sizes in config.json, if heads have own

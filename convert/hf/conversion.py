@@ -19,7 +19,7 @@ from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
-from ..checkpoint import Checkpoint
+from ..checkpoint import ModelCheckpoint
 from ..files.output_file import OutputFile, Progress, write
 from ..quantize.native_quantizer import prepare
 from ..quantize.recipes import RECIPES
@@ -91,7 +91,7 @@ class Conversion:
             return write(output, self.metadata, tensors, [], progress, inputs)
 
 
-def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> Conversion:
+def plan_conversion(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
     config = ModelConfig.of(checkpoint.label, checkpoint.config)
     family = find_family(config)
     architecture, notes = family.architecture, list[str]()

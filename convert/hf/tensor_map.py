@@ -233,7 +233,7 @@ def _mixtral(name: str) -> str:
     return name
 
 
-# Orders that GGUF wants rows (and some columns) in, as indices into the checkpoint's.
+# Orders of rows (and of some columns) in GGUF, as indices into the checkpoint's.
 
 
 def neighbours(n_rows: int, head_dim: int) -> Order:

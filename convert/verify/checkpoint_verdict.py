@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES
-from ..checkpoint.folder import Checkpoint
+from ..checkpoint.folder import ModelCheckpoint
 from ..heads.checkpoint_weights import CheckpointWeights
 from ..heads.family_table import find_mtp_family
 from .checkpoint_names import (
@@ -40,7 +40,7 @@ MAX_LAYERS: Final = 10_000  # more are damage
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
-def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
+def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
     config, tensors = checkpoint.config, checkpoint.tensors
     n_trunk = number(config, "num_hidden_layers", "n_layer", "num_layers")
     n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
@@ -78,7 +78,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
     return report
 
 
-def _heads(checkpoint: Checkpoint, architecture: str, n_trunk: int) -> list[HeadNames]:
+def _heads(checkpoint: ModelCheckpoint, architecture: str, n_trunk: int) -> list[HeadNames]:
     family = find_mtp_family(architecture)
     if not family.architecture:
         return []
@@ -128,7 +128,7 @@ def _layers(
     )
 
 
-def _tokenizer(checkpoint: Checkpoint) -> TokenizerFacts | None:
+def _tokenizer(checkpoint: ModelCheckpoint) -> TokenizerFacts | None:
     names = checkpoint.place.names()
     found = [name for name in _TOKENIZERS if name in names]
     if not found:
@@ -137,7 +137,7 @@ def _tokenizer(checkpoint: Checkpoint) -> TokenizerFacts | None:
     return TokenizerFacts(found[0], "", size, None, None)
 
 
-def _template(checkpoint: Checkpoint) -> TemplateFacts | None:
+def _template(checkpoint: ModelCheckpoint) -> TemplateFacts | None:
     source: object = checkpoint.text("chat_template.jinja")
     names: list[str] = []
     if source is None:
@@ -150,7 +150,7 @@ def _template(checkpoint: Checkpoint) -> TemplateFacts | None:
 
 
 def _check(
-    checkpoint: Checkpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
+    checkpoint: ModelCheckpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
 ) -> None:
     if checkpoint.absent:
         report.problem(
@@ -176,7 +176,7 @@ def _check(
         report.warning(Subject.MODEL, f"the chat template fails: {report.template.error}")
 
 
-def _check_heads(checkpoint: Checkpoint, report: FileReport, heads: list[HeadNames]) -> None:
+def _check_heads(checkpoint: ModelCheckpoint, report: FileReport, heads: list[HeadNames]) -> None:
     n_experts = report.layers.experts if report.layers else 0
     for n, head in enumerate(heads):
         if missing := head.missing(n_experts):
@@ -199,7 +199,7 @@ def _check_heads(checkpoint: Checkpoint, report: FileReport, heads: list[HeadNam
 
 
 def _mtp(
-    checkpoint: Checkpoint, report: FileReport, n_heads: int, *, has_trunk: bool
+    checkpoint: ModelCheckpoint, report: FileReport, n_heads: int, *, has_trunk: bool
 ) -> DrafterVerdict:
     place = quote(checkpoint.label)
     declared, arch = declared_heads(checkpoint.config), report.architecture

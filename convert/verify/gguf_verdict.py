@@ -154,7 +154,7 @@ def _drafters(
             DrafterVerdict(
                 "draft",
                 True,
-                "any small model; best of one vocabulary (inspect --draft tells)",
+                "any small model; best of one vocabulary (inspect --draft compares)",
                 f"spec generate -m {path} -md DRAFT.gguf",
             ),
         ]

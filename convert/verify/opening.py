@@ -16,7 +16,7 @@ from ...core.gguf.printable import listing, printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
 from ...core.gguf.shards import check_set, shard_paths
 from ..checkpoint.byte_source import ByteSource
-from ..checkpoint.folder import Checkpoint, FilePlace, Folder, read_checkpoint
+from ..checkpoint.folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
 from ..checkpoint.repository import Repository, open_repository, parse_repository
 from ..files.header_only import header_only, without_numbers
 
@@ -41,7 +41,7 @@ class OpenedGguf:
     n_bytes: int  # of all its files
 
 
-def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Checkpoint:
+def open_anything(where: str, revision: str | None = None) -> OpenedGguf | ModelCheckpoint:
     if not where:
         raise FileFormatError("the name of a file, folder or repository is empty")
     path = Path(where)
@@ -62,7 +62,7 @@ def _looks_like_a_path(where: str) -> bool:
     return where.endswith((".gguf", ".safetensors")) and where.count("/") < 2
 
 
-def _open_file(path: Path) -> OpenedGguf | Checkpoint:
+def _open_file(path: Path) -> OpenedGguf | ModelCheckpoint:
     if (
         path.name.endswith((".safetensors", ".safetensors.index.json"))
         or path.name == "config.json"
@@ -150,7 +150,7 @@ def _remote_header(repository: Repository, name: str) -> tuple[Header, int]:
     return _grow(more, source.size, source.label), source.size
 
 
-def _open_place(place: FilePlace, folder: Path | None) -> OpenedGguf | Checkpoint:
+def _open_place(place: FilePlace, folder: Path | None) -> OpenedGguf | ModelCheckpoint:
     names = place.names()
     if any(name.endswith(".safetensors") for name in names) and "config.json" in names:
         return read_checkpoint(place)

@@ -229,7 +229,7 @@ class TimeSpread(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class SummaryCounts:
     """What repeats exactly where drafts do not depend on a clock: of one repetition then, of all
     of them otherwise."""
 
@@ -280,7 +280,7 @@ class Summary:
     configuration: str
     category: str  # "" for all together
     concurrency: int
-    counts: Counts = field(default_factory=Counts)
+    counts: SummaryCounts = field(default_factory=SummaryCounts)
     times: Times = field(default_factory=Times)
 
     @property

@@ -53,7 +53,7 @@ def _round_step(raw: float) -> float:
 
 
 def short(value: float) -> str:
-    """A number with as many digits as a reader wants."""
+    """A number with three digits or so."""
     size = abs(value)
     if size >= 10_000:
         return f"{value / 1000:,.0f}k" if size < 1e6 else f"{value:.3g}"

@@ -142,4 +142,4 @@ def _value(text: str, key: str, value: str) -> Any:
         return kind(value)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{text!r}: {key}= wants {what}, got {value!r}") from None
+        raise ConfigError(f"{text!r}: {key}= needs {what}, got {value!r}") from None

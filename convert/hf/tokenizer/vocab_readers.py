@@ -10,7 +10,7 @@ from ....core.errors import FileFormatError, ModelError
 from ....core.gguf.printable import printable
 from ....core.tokenizer.bpe import BYTE_CHARS
 from ....core.tokenizer.vocabulary import Kind
-from ...checkpoint import Checkpoint
+from ...checkpoint import ModelCheckpoint
 from .pre_detection import choose_pre
 from .sentencepiece import BPE, parse_proto
 from .vocab_files import SPACE_MARK, CheckpointVocab, TokenizerFiles
@@ -20,7 +20,11 @@ PROTO: Final = "tokenizer.model"
 
 
 def read_vocab(
-    checkpoint: Checkpoint, files: TokenizerFiles, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint,
+    files: TokenizerFiles,
+    architecture: str,
+    n_rows: int,
+    pre: str | None,
 ) -> CheckpointVocab:
     """Of the files that decide; `pre`: tokenizer.ggml.pre, where it is given."""
     decoding = [*files.parts("pre_tokenizer"), *files.parts("decoder")]
@@ -62,7 +66,11 @@ def _read_byte_level(files: TokenizerFiles, n_rows: int, pre: str | None) -> Che
 
 
 def _read_slow(
-    checkpoint: Checkpoint, files: TokenizerFiles, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint,
+    files: TokenizerFiles,
+    architecture: str,
+    n_rows: int,
+    pre: str | None,
 ) -> CheckpointVocab:
     """vocab.json and merges.txt, as they were before tokenizer.json."""
     vocab, text = checkpoint.json("vocab.json"), checkpoint.text("merges.txt")
@@ -124,7 +132,7 @@ def _read_unigram(files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
     return out
 
 
-def _read_proto(checkpoint: Checkpoint, files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
+def _read_proto(checkpoint: ModelCheckpoint, files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
     source = checkpoint.place.open(PROTO)
     try:
         proto = parse_proto(bytes(source.read(0, source.size)), source.label)

@@ -29,7 +29,7 @@ class StdoutClosedError(Exception):
     """The reader of stdout has closed it (`| head -1`), which is not a failure."""
 
 
-class Output:
+class Console:
     """One command's standard streams."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
