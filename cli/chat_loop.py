@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import NextnError
@@ -31,31 +31,17 @@ HELP: Final = (
 INTERRUPTED: Final = 130
 
 
-def run_chat_loop(
-    runtime: Runtime,
-    conversation: Conversation,
-    params: GenerateParams,
-    printer: Printer,
-    output: Console,
-) -> int:
-    """Run until the user leaves; return the exit code."""
-    output.remark(WELCOME)
-    return _ChatLoop(runtime, conversation, params, printer, output).run()
-
-
-class _ChatLoop:
-    def __init__(
-        self,
-        runtime: Runtime,
-        conversation: Conversation,
-        params: GenerateParams,
-        printer: Printer,
-        output: Console,
-    ) -> None:
-        self.runtime, self.conversation, self.params = runtime, conversation, params
-        self.printer, self.output = printer, output
+@dataclass
+class ChatLoop:
+    runtime: Runtime
+    conversation: Conversation
+    params: GenerateParams
+    printer: Printer
+    output: Console
 
     def run(self) -> int:
+        """Run until the user leaves; return the exit code."""
+        self.output.remark(WELCOME)
         was_interrupted = False
         while True:
             rearm()

@@ -93,9 +93,9 @@ def generate(  # noqa: PLR0913 - groups of flags
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)
         if is_interactive and conversation is not None:
-            from .chat_loop import run_chat_loop
+            from .chat_loop import ChatLoop
 
-            raise typer.Exit(run_chat_loop(runtime, conversation, params, printer, output))
+            raise typer.Exit(ChatLoop(runtime, conversation, params, printer, output).run())
         prompt: str | Sequence[int] = text
         if conversation is not None:
             conversation.add_question(text)

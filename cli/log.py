@@ -29,5 +29,4 @@ def show_log(output: Console) -> None:
     """Print the records of the library; SPEC_DEBUG=1 adds tracebacks."""
     logger = logging.getLogger(_ALL)
     logger.handlers = [_ToOutput(output)]
-    logger.propagate = False
     logger.setLevel(logging.DEBUG if os.environ.get("SPEC_DEBUG") == "1" else logging.WARNING)

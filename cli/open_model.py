@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 from typing import TYPE_CHECKING
 
 import typer
 
 from .console import Console
+from .log import show_log
 from .shared_options import PlaceOptions
 from .summary import model_lines
 from .usage import flag_errors
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
-
-
-class _Remarks(logging.Handler):
-    """Prints warnings of the core as lines on stderr."""
-
-    def __init__(self, output: Console) -> None:
-        super().__init__(logging.WARNING)
-        self.output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.output.clear_progress()
-        self.output.remark(record.getMessage())
 
 
 def bundled_model() -> Path:
@@ -48,9 +36,7 @@ def open_runtime(
 ) -> Runtime:
     from .. import core
 
-    logger = logging.getLogger(__package__.partition(".")[0])
-    if not any(isinstance(each, _Remarks) and each.output is output for each in logger.handlers):
-        logger.addHandler(_Remarks(output))
+    show_log(output)
     if place.threads is not None and place.device != "cpu":
         raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
     # Before the model is open, only a flag can be wrong.

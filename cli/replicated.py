@@ -12,7 +12,7 @@ import typer
 
 from .console import Console, print_error
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
-from .serve_options import ListenOptions
+from .serve_options import ListenOptions, open_listener
 from .served_model import ServedModel
 from .shared_options import PlaceOptions
 from .usage import UsageError, describe, failure_line
@@ -43,12 +43,8 @@ def serve_replicas(
     from ..core.server.replicas.ingress_serving import IngressServing
     from ..core.server.replicas.ray_cluster import RayCluster
     from ..core.server.replicas.ray_replicas import RayReplicas
-    from ..core.server.sockets import check_certificate, open_socket, url_of
 
-    if settings.ssl_cert is not None and settings.ssl_key is not None:
-        check_certificate(settings.ssl_cert, settings.ssl_key)
-    sock = open_socket(listen.host, listen.port)
-    url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
+    sock, url = open_listener(listen, settings)
     output.note(f"loading    {recipe.model}")
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Ray reports lost actors there
     cluster = RayCluster(plan)

@@ -27,6 +27,7 @@ from .serve_options import (
     ListenOptions,
     TemplateOptions,
     build_settings,
+    open_listener,
 )
 from .served_model import ServedModel
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
@@ -90,13 +91,9 @@ def serve(  # noqa: PLR0913 - groups of flags
 def serve_one(
     recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Console
 ) -> NoReturn:
-    from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
 
-    if settings.ssl_cert is not None and settings.ssl_key is not None:
-        check_certificate(settings.ssl_cert, settings.ssl_key)
-    sock = open_socket(listen.host, listen.port)
-    url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
+    sock, url = open_listener(listen, settings)
     worker = Worker(
         lambda: recipe.load(output),
         max_queue=settings.max_queue,

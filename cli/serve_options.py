@@ -14,6 +14,8 @@ from .shared_options import UNLIMITED
 from .usage import flag_errors
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ..core.server.settings import ServerSettings
 
 DEFAULT_PORT: Final = 8080
@@ -181,6 +183,17 @@ def build_settings(
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )
+
+
+def open_listener(listen: ListenOptions, settings: ServerSettings) -> tuple[socket, str]:
+    """The socket that the server listens on, and its URL."""
+    from ..core.server.sockets import check_certificate, open_socket, url_of
+
+    if settings.ssl_cert is not None and settings.ssl_key is not None:
+        check_certificate(settings.ssl_cert, settings.ssl_key)
+    sock = open_socket(listen.host, listen.port)
+    is_secure = settings.ssl_cert is not None
+    return sock, url_of(listen.host, sock.getsockname()[1], is_secure=is_secure)
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

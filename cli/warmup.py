@@ -81,7 +81,9 @@ def warmup(
 
 def _print_kept(repacked: Path | None, output: Console) -> None:
     if repacked is None:  # the reason was printed before
-        raise ModelError(f"the repacked weights could not be kept in {_repack_folder()}")
+        from ..core.backend.cpu.repacked import repack_folder
+
+        raise ModelError(f"the repacked weights could not be kept in {repack_folder()}")
     output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")
 
 
@@ -92,22 +94,12 @@ def _print_compiled(device: str, place: PlaceOptions, output: Compiling) -> None
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return
-    folder = kernel_folder()
+    from ..core.backend.cpu.compile import cache_folder
+
+    folder = cache_folder()
     if not output.n_kernels:
         output.line(f"nothing to compile: all kernels are in {folder}")
         return
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ModelError(f"kernels were compiled, but could not be kept: cannot write to {folder}")
     output.line(f"compiled {output.n_kernels} kernels in {output.seconds:.1f} s, kept in {folder}")
-
-
-def _repack_folder() -> Path:
-    from ..core.backend.cpu.repacked import repack_folder
-
-    return repack_folder()
-
-
-def kernel_folder() -> Path:
-    from ..core.backend.cpu.compile import cache_folder
-
-    return cache_folder()

@@ -78,7 +78,7 @@ class StoredMatrix:
 
     def _release(self, first: int, last: int) -> None:
         """Let the system take back pages of a mapped file."""
-        if not isinstance(self.tensor.source, LocalSource):  # a second read would fetch it again
+        if type(self.tensor.source) is not LocalSource:  # a second read would fetch it again
             return
         size = self.tensor.n_bytes // max(1, self.n_rows)
         start, stop = self.tensor.start + first * size, self.tensor.start + last * size
