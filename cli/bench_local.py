@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from ..core.gguf.printable import listing
 from .bench_progress import BenchProgress
-from .bench_reading import flag_names, pick_prompts
+from .bench_reading import flag_names
 from .bench_running import BenchPlan, argv, compare
 from .usage import flag_errors, with_dashes
 
@@ -22,25 +23,14 @@ if TYPE_CHECKING:
     from ..core.bench.local import LocalTarget
     from ..core.bench.paired_run import Schedule
     from ..core.bench.peer import PeerSettings
-    from ..core.bench.record import BenchReport, PromptSet, RunSettings, Target
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
     from ..core.bench.server_target import ServerTarget
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
-    from .bench_options import PromptSetOptions
     from .console import Console
     from .shared_options import PlaceOptions
 
 SHOWN: Final = 5  # prompts that are left out, by name
-
-
-def choose_prompts(
-    runtime: Runtime, given: PromptSet | None, work: PromptSetOptions, *, is_bundled: bool
-) -> PromptSet:
-    from ..core.bench.prompt_tokens import PromptRenderer
-
-    return pick_prompts(
-        given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
-    )
 
 
 class LocalBench:
@@ -61,11 +51,10 @@ class LocalBench:
 
         kept, left_out = fitting(prompts, self.runtime, self.settings)
         if left_out:
-            names, n_more = list(left_out)[:SHOWN], len(left_out) - SHOWN
-            more = f" and {n_more} more" if n_more > 0 else ""
+            names = listing(list(left_out), SHOWN)
             self.output.remark(
-                f"left out: {', '.join(names)}{more}; up to {max(left_out.values())} tokens do not "
-                f"fit into a context of {self.runtime.n_ctx}, see -c"
+                f"left out: {names}; up to {max(left_out.values())} tokens do not fit into a "
+                f"context of {self.runtime.n_ctx}, see -c"
             )
         if not kept.prompts:
             raise typer.BadParameter("no prompt fits into the context; give a larger -c")
@@ -79,20 +68,10 @@ class LocalBench:
         save: Path | None,
         remote: Sequence[ServerTarget] = (),
     ) -> BenchReport:
-        from ..core.bench.reporting import configuration_of
-        from ..core.bench.servers import configuration_of_server, unique_names
-
-        targets: list[Target] = [self.target(variant) for variant in variants]
-        configurations = [
-            configuration_of(target, variant)
-            for target, variant in zip(targets, variants, strict=True)
-        ]
-        targets += remote
-        unique_names(targets)
-        configurations += [configuration_of_server(each, targets[0]) for each in remote]
+        targets: list[LocalTarget | ServerTarget] = [*map(self.target, variants), *remote]
         plan = BenchPlan(prompts, self.settings, self.schedule, gates, save, self.progress)
         with self.output.cleared():
-            return compare(targets, configurations, self.provenance(), plan)
+            return compare(targets, self.provenance(), plan)
 
     def sweep(
         self,
@@ -100,7 +79,7 @@ class LocalBench:
         prompts: PromptSet,
         lengths: Sequence[int],
     ) -> BenchReport:
-        from ..core.bench.reporting import configuration_of, new_report
+        from ..core.bench.reporting import new_report
         from ..core.bench.sweep import sweep
         from ..core.bench.variants import parse_variant
 
@@ -108,8 +87,8 @@ class LocalBench:
         plain = parse_variant("none")
         target = self.target(plain)
         settings = replace(self.settings, ignore_eos=True)
-        configurations = [configuration_of(target, plain)]
-        report = new_report(self.provenance(), prompts, settings, configurations)
+        configuration = target.configuration(target)
+        report = new_report(self.provenance(), prompts, settings, [configuration])
         gc.freeze()
         with flag_errors(flag_names), self.output.cleared():
             report.curve = sweep(

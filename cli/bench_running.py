@@ -16,8 +16,10 @@ from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.bench.gates import Gates
+    from ..core.bench.local import LocalTarget
     from ..core.bench.paired_run import RunProgress, Schedule
-    from ..core.bench.record import BenchReport, Configuration, PromptSet, RunSettings, Target
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
+    from ..core.bench.server_target import ServerTarget
 
 SAVED_EVERY_S: Final = 10.0
 
@@ -35,19 +37,18 @@ class BenchPlan:
 
 
 def compare(
-    targets: Sequence[Target],
-    configurations: Sequence[Configuration],
-    provenance: dict[str, object],
-    plan: BenchPlan,
+    targets: Sequence[LocalTarget | ServerTarget], provenance: dict[str, object], plan: BenchPlan
 ) -> BenchReport:
     """The first is what the others are compared with. All are closed at the end."""
     from ..core.bench.machine_noise import MachineLoad
     from ..core.bench.paired_run import PairedRun
     from ..core.bench.reporting import fill, judge_report, new_report
     from ..core.bench.run_differences import check_comparable
-    from ..core.bench.servers import finish_servers
+    from ..core.bench.servers import finish_servers, unique_names
 
     gates, seed = plan.gates, plan.schedule.seed
+    unique_names(targets)
+    configurations = [target.configuration(targets[0]) for target in targets]
     with flag_errors(flag_names):
         gates.check(configurations, configurations[0].name)
         report = new_report(provenance, plan.prompts, plan.settings, configurations)

@@ -66,15 +66,13 @@ def compare_servers(
 ) -> BenchReport:
     """The servers against each other. Whether a prompt fits, the server decides."""
     from ..core.bench.provenance import provenance
-    from ..core.bench.servers import configuration_of_server, provenance_of, unique_names
+    from ..core.bench.servers import provenance_of
 
     progress = BenchProgress(output)
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
-        unique_names(remote)
         prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
         plan = BenchPlan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
         ends.callback(output.clear_progress)
-        configurations = [configuration_of_server(each, remote[0]) for each in remote]
         known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
-        return compare(remote, configurations, known, plan)
+        return compare(remote, known, plan)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import typer
 
-from .bench_local import LocalBench, choose_prompts
+from .bench_local import LocalBench
 from .bench_options import (
     GateOptions,
     MethodOptions,
@@ -20,6 +20,7 @@ from .bench_reading import (
     check_prompt_set,
     counts,
     flag_names,
+    pick_prompts,
     read_gates,
     read_peers,
     read_prompt_file,
@@ -54,6 +55,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     empty caches. The report goes to stdout, progress and FAIL lines to stderr. Exit codes: 0 fine,
     1 failed, 2 wrong usage or a baseline that cannot be compared, 3 a gate was missed.
     """
+    from ..core.bench.prompt_tokens import PromptRenderer
     from ..core.bench.variants import common_options
 
     output = Console(quiet=voice.quiet, verbose=voice.verbose)
@@ -77,7 +79,10 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
         runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
-        prompts = choose_prompts(runtime, given, work, is_bundled=models.model is None)
+        is_bundled = models.model is None
+        prompts = pick_prompts(
+            given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
+        )
         bench = LocalBench(runtime, output, schedule, settings_of(work, prompts), place)
         prompts = bench.fitting(prompts)
         if versus.synth is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .auditing import Auditor, fail_if_different
+from .auditing import fail_if_different
 from .console import READING, Console
 from .conversation import read_chat, start_renderer
 from .flags import takes_flags
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ..core.audit import RowRecorder
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
     from .print_answer import Printer
@@ -100,8 +101,12 @@ def generate(  # noqa: PLR0913 - groups of flags
         if conversation is not None:
             conversation.add_question(text)
             prompt = conversation.prompt()
-        auditor = Auditor() if audit.verify_lossless else None
-        answer_once(runtime, prompt, params, printer, output, auditor)
+        recorder = None
+        if audit.verify_lossless:
+            from ..core.audit import RowRecorder
+
+            recorder = RowRecorder()
+        answer_once(runtime, prompt, params, printer, output, recorder)
 
 
 def answer_once(
@@ -110,11 +115,11 @@ def answer_once(
     params: GenerateParams,
     printer: Printer,
     output: Console,
-    auditor: Auditor | None,
+    recorder: RowRecorder | None,
 ) -> None:
     output.progress(READING, 0.0)
     try:
-        answer = print_answer(runtime, prompt, params, printer, auditor)
+        answer = print_answer(runtime, prompt, params, printer, recorder)
     finally:
         output.clear_progress()
     output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .checkpoint_weights import CheckpointWeights
@@ -123,30 +123,18 @@ def dots_factors(weights: CheckpointWeights) -> dict[str, float]:
 # Values of per-layer keys for the blocks of the head ---------------------------------------------
 
 
-def attention_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.recurrent_layers": [False] * n_heads}
+def in_each_head(
+    key: str, value: object, *, has_clamps: bool = False
+) -> Callable[[Config, int, int], Keys]:
+    def keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
+        return {key: [value] * n_heads} | (_clamps(config, n_heads) if has_clamps else {})
 
-
-def full_attention_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.sliding_window_pattern": [False] * n_heads}
-
-
-def windowed_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.sliding_window_pattern": [True] * n_heads}
-
-
-def glm5_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    """One key-value head, where layers with a recurrent state have none."""
-    return {"attention.head_count_kv": [1] * n_heads} | _clamps(config, n_heads)
-
-
-def deepseek4_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.compress_ratios": [0] * n_heads} | _clamps(config, n_heads)
+    return keys
 
 
 def dots_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
     """Windowed layers have sizes of their own (`swa_*` of config.json), and the head is one."""
-    found = windowed_keys(config, n_trunk, n_heads)
+    found = _window_pattern(["sliding_attention"] * n_heads)
     if isinstance(n := config.get("swa_num_attention_heads"), int):
         found["attention.head_count"] = [n] * n_heads
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,8 @@ from ..errors import ConfigError
 from .gates import Gates, judge
 from .machine_noise import warnings_of
 from .paired_run import complete, paired
-from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample, Target, encode
+from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample
 from .summaries import summarise
-from .variants import SpecVariant
-
-
-def configuration_of(target: Target, variant: SpecVariant) -> Configuration:
-    details = json.loads(json.dumps(encode(target.describe())))  # as a file holds it
-    return Configuration(
-        target.name, variant.repeats, variant.is_lossless, details, target.memory()
-    )
 
 
 def new_report(
