@@ -47,8 +47,9 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
 
 
 def _text(found: Comparison, form: str) -> str:
+    from ..core.bench.record import encode
     from ..core.bench.report_tables import comparison_markdown
 
     if form == "json":
-        return json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(encode(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return comparison_markdown(found)

@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from ..core.generation import GenerateParams
 
 DEFAULT: Final = SpecOptions()
+_MATCH, _LENGTH = "Match length in tokens.", "Draft length in tokens."
+_HITS: Final = "Minimum occurrences of a match."
+
+
+def size_flag(drafter: str, size: str, help: str) -> Any:
+    """A size of an n-gram drafter, with the drafter's own default."""
+    default = getattr(getattr(DEFAULT, drafter.replace("-", "_")), size)
+    return flag(f"--spec-{drafter}-{size.replace('_', '-')} N", help, default)
 
 
 @flag_group("Speculation", DEFAULT)
@@ -65,48 +73,18 @@ class SpecFlags:
     mtp_prefill: int = flag(
         "--spec-mtp-prefill N", "Number of last prompt tokens that mtp reads; -1: all."
     )
-    simple_size_n: int = flag(
-        "--spec-ngram-simple-size-n N", "Match length in tokens.", DEFAULT.ngram_simple.size_n
-    )
-    simple_size_m: int = flag(
-        "--spec-ngram-simple-size-m N", "Draft length in tokens.", DEFAULT.ngram_simple.size_m
-    )
-    simple_min_hits: int = flag(
-        "--spec-ngram-simple-min-hits N",
-        "Minimum occurrences of a match.",
-        DEFAULT.ngram_simple.min_hits,
-    )
-    map_k_size_n: int = flag(
-        "--spec-ngram-map-k-size-n N", "Match length in tokens.", DEFAULT.ngram_map_k.size_n
-    )
-    map_k_size_m: int = flag(
-        "--spec-ngram-map-k-size-m N", "Draft length in tokens.", DEFAULT.ngram_map_k.size_m
-    )
-    map_k_min_hits: int = flag(
-        "--spec-ngram-map-k-min-hits N",
-        "Minimum occurrences of a match.",
-        DEFAULT.ngram_map_k.min_hits,
-    )
-    map_k4v_size_n: int = flag(
-        "--spec-ngram-map-k4v-size-n N", "Match length in tokens.", DEFAULT.ngram_map_k4v.size_n
-    )
-    map_k4v_size_m: int = flag(
-        "--spec-ngram-map-k4v-size-m N", "Draft length in tokens.", DEFAULT.ngram_map_k4v.size_m
-    )
-    map_k4v_min_hits: int = flag(
-        "--spec-ngram-map-k4v-min-hits N",
-        "Minimum occurrences of a match.",
-        DEFAULT.ngram_map_k4v.min_hits,
-    )
-    mod_n_match: int = flag(
-        "--spec-ngram-mod-n-match N", "Match length in tokens.", DEFAULT.ngram_mod.n_match
-    )
-    mod_n_min: int = flag(
-        "--spec-ngram-mod-n-min N", "Minimum draft length.", DEFAULT.ngram_mod.n_min
-    )
-    mod_n_max: int = flag(
-        "--spec-ngram-mod-n-max N", "Maximum draft length.", DEFAULT.ngram_mod.n_max
-    )
+    simple_size_n: int = size_flag("ngram-simple", "size_n", _MATCH)
+    simple_size_m: int = size_flag("ngram-simple", "size_m", _LENGTH)
+    simple_min_hits: int = size_flag("ngram-simple", "min_hits", _HITS)
+    map_k_size_n: int = size_flag("ngram-map-k", "size_n", _MATCH)
+    map_k_size_m: int = size_flag("ngram-map-k", "size_m", _LENGTH)
+    map_k_min_hits: int = size_flag("ngram-map-k", "min_hits", _HITS)
+    map_k4v_size_n: int = size_flag("ngram-map-k4v", "size_n", _MATCH)
+    map_k4v_size_m: int = size_flag("ngram-map-k4v", "size_m", _LENGTH)
+    map_k4v_min_hits: int = size_flag("ngram-map-k4v", "min_hits", _HITS)
+    mod_n_match: int = size_flag("ngram-mod", "n_match", _MATCH)
+    mod_n_min: int = size_flag("ngram-mod", "n_min", "Minimum draft length.")
+    mod_n_max: int = size_flag("ngram-mod", "n_max", "Maximum draft length.")
     lookup_cache_static: Path | None = flag(
         "--lookup-cache-static -lcs FILE", "N-gram file of ngram-cache that is only read."
     )
@@ -123,13 +101,9 @@ class SpecFlags:
 
     def values(self) -> dict[str, Any]:
         """The arguments of `SpecOptions`."""
-        return {
+        same = ("draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab", "mtp_prefill")
+        return {name: getattr(self, name) for name in same} | {
             "types": self.types(),
-            "draft_n_max": self.draft_n_max,
-            "draft_n_min": self.draft_n_min,
-            "draft_p_min": self.draft_p_min,
-            "draft_vocab": self.draft_vocab,
-            "mtp_prefill": self.mtp_prefill,
             "ngram_simple": NgramSizes(
                 self.simple_size_n, self.simple_size_m, self.simple_min_hits
             ),

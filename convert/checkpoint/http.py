@@ -222,19 +222,16 @@ class HttpClient:
         if self._token and origin == self._home and is_private:
             sent["Authorization"] = f"Bearer {self._token}"
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        is_fresh = origin not in self._connections
-        connection, prefix = self._connection(parts, origin)
-        try:
-            connection.request("GET", prefix + path, headers=sent)
-            return connection.getresponse()
-        except (OSError, HTTPException):
-            self._drop()
-            if is_fresh:
-                raise
-        # A connection that was kept had been closed by the other side meanwhile.
-        connection, prefix = self._connection(parts, origin)
-        connection.request("GET", prefix + path, headers=sent)
-        return connection.getresponse()
+        while True:
+            is_fresh = origin not in self._connections
+            connection, prefix = self._connection(parts, origin)
+            try:
+                connection.request("GET", prefix + path, headers=sent)
+                return connection.getresponse()
+            except (OSError, HTTPException):
+                self._drop()
+                if is_fresh:  # else it was kept, and closed by the other side meanwhile
+                    raise
 
     def _connection(
         self, parts: SplitResult, origin: tuple[str, str, int]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError, ModelError
-from ...core.gguf.quants import BlockFormat
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
-from ..heads.stored_head import HeadTensor, StoredHead
+from ..heads.stored_head import StoredHead
 from ..quantize.type_rules import KEEP
 from .head_fit import fit, suspicions, twin_of
 from .head_types import TypeChoice, encoded
@@ -99,13 +98,9 @@ def copied(file: GgufFile, name: str) -> TensorData:
 
 def _head_tensors(head: StoredHead, parts: ModelParts, choice: TypeChoice) -> Iterator[TensorData]:
     n_layers = parts.n_trunk + len(head.blocks)
-    for index, block in enumerate(head.blocks):
+    for index, block in enumerate(head.blocks, parts.n_trunk):
         for tensor in block:
-            name = f"blk.{parts.n_trunk + index}.{tensor.stem}"
-            yield _head_tensor(name, tensor, choice.of(name, tensor, n_layers))
-
-
-def _head_tensor(name: str, tensor: HeadTensor, form: BlockFormat) -> TensorData:
-    if tensor.place is not None and form.name == tensor.kept.name:
-        return TensorData(name, tensor.shape, form, tensor.place)
-    return TensorData(name, tensor.shape, form, encoded(tensor, form))
+            name = f"blk.{index}.{tensor.stem}"
+            form = choice.of(name, tensor, n_layers)
+            place = tensor.place if form.name == tensor.kept.name else None
+            yield TensorData(name, tensor.shape, form, place or encoded(tensor, form))

@@ -43,7 +43,8 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
     elif report.kind == "mtp-head":
         _examine(facts, report, is_head=True, was_scanned=was_scanned)
     else:
-        _say_what_for(facts, report)
+        for fault in facts.faults if facts.architecture else ():
+            report.warning(Subject.MODEL, fault)
     if not opened.has_numbers and facts.marked:
         report.note(Subject.HEAD, "only headers were read: NaN and wrong norms are not looked for")
     return report
@@ -187,8 +188,3 @@ def _mtp(facts: GgufFacts, report: FileReport, path: str, *, has_head: bool) -> 
     return DrafterVerdict(
         "mtp", False, f"no head; none is known of architecture {facts.architecture}"
     )
-
-
-def _say_what_for(facts: GgufFacts, report: FileReport) -> None:
-    for fault in facts.faults if facts.architecture else ():
-        report.warning(Subject.MODEL, fault)

@@ -178,14 +178,6 @@ class Sample:
         """What has to be equal between configurations."""
         return self.tokens if self.tokens is not None else self.text
 
-    def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = encode(self)
-        return value
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        return decode(cls, value)
-
 
 class Target(Protocol):
     """Something that writes texts: engines in this process, or a server."""
