@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -99,6 +100,12 @@ def _qwen(architecture: str, ffn: Need, *model_types: str) -> MtpFamily:
     )
 
 
+def _deepseek(architecture: str, stems: Mapping[str, str], *model_types: str) -> MtpFamily:
+    return MtpFamily(
+        architecture, model_types, at.behind_the_trunk, block=_DEEPSEEK_BLOCK, stems=stems
+    )
+
+
 _ROWS: Final = (
     _qwen("qwen3next", _moe(_GATED_SHARED, dense=True), "qwen3_next"),
     _qwen("qwen35", (_DENSE,), "qwen3_5", "qwen3_5_text"),
@@ -139,27 +146,11 @@ _ROWS: Final = (
         layer_keys=at.in_each_head("attention.head_count_kv", 1, has_clamps=True),
     ),
     # llama.cpp's converter drops the head of V3; the files it belongs to can run it all the same.
-    MtpFamily(
-        "deepseek2",
-        ("deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_MLA,
+    _deepseek(
+        "deepseek2", _MLA, "deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"
     ),
-    MtpFamily(
-        "deepseek32",
-        ("deepseek_v32",),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_SPARSE_MLA,
-    ),
-    MtpFamily(
-        "glm-dsa",
-        ("glm_moe_dsa",),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_SPARSE_MLA,
-    ),
+    _deepseek("deepseek32", _SPARSE_MLA, "deepseek_v32"),
+    _deepseek("glm-dsa", _SPARSE_MLA, "glm_moe_dsa"),
     MtpFamily(
         "deepseek4",
         ("deepseek_v4",),

@@ -126,7 +126,7 @@ def plan_conversion(checkpoint: ModelCheckpoint, folder: Path, options: Options)
     n_rows = planned["token_embd.weight"].shape[0]
     of_tokenizer, more = tokenizer_keys(checkpoint, architecture, n_rows, options.pre)
     metadata |= of_tokenizer
-    formats = choose_formats(planned, kind, floats)
+    formats = choose_formats(kind, floats)
     notes += [*_window_notes(config), *more, *_fallback_notes(planned, formats, kind)]
     return Conversion(config.label, architecture, kind, sizes, metadata, planned, formats, notes)
 

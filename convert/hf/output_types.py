@@ -27,18 +27,12 @@ from ..quantize.recipes import RECIPES, find_recipe
 from .matrix_rows import OutputTensor
 
 AUTO: Final = "auto"
-CONVERTED: Final = ("f32", "f16", "bf16", "q8_0")  # one type for all matrices, as llama.cpp's tool
-# Small, or of use to the kernels as floats only: as llama.cpp has them.
-_KEPT: Final = (
-    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "norm.weight",
-    "ssm_conv1d.weight",
-)  # fmt: skip
 
 
 def find_kind(name: str) -> str:
     """The lower-case name of a type, or of a mixture of `quantize`."""
     kind = name.lower()
-    if kind in (AUTO, *CONVERTED):
+    if kind == AUTO:
         return kind
     recipe = find_recipe(name)
     if recipe is None:
@@ -64,27 +58,15 @@ def as_floats(planned: Mapping[str, OutputTensor], metadata: Metadata, label: st
     return header_only(
         [Path(label)],
         metadata,
-        (without_numbers(t.name, t.shape, _format_of(t, "f32")) for t in planned.values()),
+        (without_numbers(t.name, t.shape, find_format("F32")) for t in planned.values()),
     )
 
 
-def choose_formats(
-    planned: Mapping[str, OutputTensor], kind: str, file: GgufFile
-) -> dict[str, BlockFormat]:
-    """By name. `file`: of `as_floats`, from which mixtures decide."""
-    if kind in CONVERTED:
-        return {name: _format_of(tensor, kind) for name, tensor in planned.items()}
+def choose_formats(kind: str, file: GgufFile) -> dict[str, BlockFormat]:
+    """By name, as `quantize` would choose for `file`, which is one of `as_floats`."""
     plan = make_plan(file, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
     return {item.tensor.name: item.format for item in plan.items}
-
-
-def _format_of(tensor: OutputTensor, kind: str) -> BlockFormat:
-    """F16 where rows are not whole blocks, which is llama.cpp's choice as well."""
-    if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or tensor.name.endswith(_KEPT):
-        return find_format("F32")
-    fmt = find_format(kind)
-    return fmt if tensor.shape[-1] % fmt.block_size == 0 else find_format("F16")
 
 
 def encoded(
