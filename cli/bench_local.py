@@ -120,7 +120,7 @@ class LocalBench:
         return own | {"type_k": self.place.cache_type_k, "type_v": self.place.cache_type_v}
 
     def peer_settings(self, model: Path, draft: Path | None) -> PeerSettings:
-        """What has to be the same on both sides."""
+        """The settings that are the same on both sides."""
         from ..core.bench.peer import PeerSettings
 
         place = self.place

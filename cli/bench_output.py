@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 
 
 def check_results(results: ReportOptions) -> None:
-    """Before the run, so that no result is lost."""
+    """Refuse places that cannot be written to before the run, so that no result is lost."""
     if results.output not in FORMATS:
         raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
     places = {"--save": results.save, "--html": results.html, "--gha-json": results.gha_json}
@@ -104,7 +104,7 @@ def save_text(text: str, path: Path) -> None:
 
 
 def whole(report: BenchReport) -> dict[str, Any]:
-    """With the rows of the other formats, for tools that know llama-bench's names."""
+    """The report with the rows of the other formats, for tools that know llama-bench's names."""
     from ..core.bench.exports import rows_of
 
     return report.to_json() | {"results": list(rows_of(report))}

@@ -137,7 +137,7 @@ def check_prompt_set(name: str) -> None:
 def pick_prompts(
     given: PromptSet | None, work: PromptSetOptions, answers: Callable[[], bool]
 ) -> PromptSet:
-    """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
+    """The chosen prompts of a set, the user's or a built-in one. `answers`: does the model chat?"""
     from ..core.bench.workloads import built_in, selected
 
     if given is None:

@@ -51,14 +51,14 @@ class ScaleOptions:
 
 
 def cpus_of(scale: ScaleOptions) -> float:
-    """Of each replica."""
+    """Cores of each replica."""
     if scale.replica_cpus is not None:
         return scale.replica_cpus
     return 1.0 if scale.ray_address is not None else max(_n_cores() // scale.replicas, 1)
 
 
 def gpus_of(scale: ScaleOptions, device: str) -> float:
-    """Of each replica."""
+    """GPUs of each replica."""
     from ..core.ranks.devices import each_device
 
     with flag_errors():

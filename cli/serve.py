@@ -144,6 +144,6 @@ def leave_at_signals() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Without waiting for threads."""
+    """Exit without waiting for threads."""
     sys.stderr.flush()
     os._exit(code)

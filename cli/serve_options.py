@@ -147,7 +147,7 @@ def build_settings(
     sampling: SamplingOptions,
     switches: dict[str, Any],
 ) -> ServerSettings:
-    """What is wrong with them is a usage error."""
+    """The settings that the flags make; a wrong flag is a usage error."""
     from ..core.server.settings import ServerSettings
     from ..core.server.slot_folder import check_folder
 

@@ -19,7 +19,7 @@ _NAMES_SHOWN: Final = 3
 
 
 def say_remarks(plan: QuantizePlan, output: Console) -> None:
-    """What the user may not have meant."""
+    """Print what the user may not have meant."""
     requantised = [item for item in plan.items if item.is_requantised]
     if requantised and plan.options.allows_requantising:
         output.remark(
@@ -41,7 +41,7 @@ def say_remarks(plan: QuantizePlan, output: Console) -> None:
 
 
 def say_refusal(plan: QuantizePlan, output: Console) -> None:
-    """What a run without --dry-run would end with."""
+    """Print the error that a run without --dry-run would end with."""
     from ...convert.quantize.quantize_plan import check_plan
 
     try:

@@ -34,7 +34,7 @@ THREADS: Final = flag("--threads -t N", "Threads; all cores by default.", min=1)
 
 
 def read_size(text: str | None) -> int | None:
-    """Of --split-max-size."""
+    """Bytes of --split-max-size."""
     from ...convert.files.recombine import parse_size
 
     with flag_errors(lambda message: f"--split-max-size: {message}"):
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """In powers of ten, as --split-max-size and file managers have it."""
+    """Text of a size in powers of ten, as --split-max-size and file managers have it."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.2f} {unit}"
@@ -93,7 +93,7 @@ def size(n_bytes: float) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """As it can be pasted into a shell."""
+    """The path as it can be pasted into a shell."""
     return shlex.quote(str(path))
 
 

@@ -28,15 +28,15 @@ class FilePlace(Protocol):
     label: str
 
     def names(self) -> list[str]:
-        """Of plain files in it."""
+        """Names of the plain files in it."""
         ...
 
     def below(self, folder: str) -> list[str]:
-        """Of plain files in a folder of it; none if there is no such folder."""
+        """Names of the plain files in a folder of it; none if there is no such folder."""
         ...
 
     def paths(self) -> list[Path]:
-        """Of those of its files that are on this machine."""
+        """Paths of those of its files that are on this machine."""
         ...
 
     def open(self, name: str) -> ByteSource: ...

@@ -112,7 +112,7 @@ class HttpClient:
         return self._retried(attempt, what)
 
     def read(self, url: str, start: int, stop: int, size: int, what: str) -> memoryview:
-        """In one piece, which is in memory once."""
+        """The bytes start..stop in one piece, which is in memory once."""
         found, at = bytearray(stop - start), 0
         for piece in self.stream(url, start, stop, size, what):
             found[at : at + len(piece)] = piece
@@ -236,7 +236,7 @@ class HttpClient:
     def _connection(
         self, parts: SplitResult, origin: tuple[str, str, int]
     ) -> tuple[HTTPConnection, str]:
-        """With what stands before the path in a request: a proxy needs the whole URL."""
+        """A connection, and what precedes the path in a request: a proxy needs the whole URL."""
         scheme, host, port = origin
         proxy = None if host in _LOOPBACK or proxy_bypass(host) else getproxies().get(scheme)
         prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""

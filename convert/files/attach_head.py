@@ -31,7 +31,7 @@ class Attached:
 
 
 def check_target(target: GgufFile, *, replaces: bool) -> ModelParts:
-    """Before anything is read of a source, which may be far away."""
+    """Check the target before anything is read of a source, which may be far away."""
     parts = parts_of(target)
     if not parts.has_trunk:
         raise ModelError(f"{target.label} holds only an MTP head; give the model, and this --from")
@@ -85,7 +85,7 @@ def default_type(target: GgufFile, *, from_gguf: bool) -> str:
 
 
 def trunk_tensors(file: GgufFile, parts: ModelParts) -> Iterator[TensorData]:
-    """In their order, their bytes copied by the system."""
+    """The trunk's tensors in their order, their bytes copied by the system."""
     for name in file.tensors:
         if not is_of_head(name, parts):
             yield copied(file, name)

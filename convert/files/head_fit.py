@@ -97,7 +97,7 @@ def _fit_tensor(
 
 
 def _missing(shapes: Shapes, layers: Sequence[Shapes]) -> list[str]:
-    """Of the block, compared with the layer of the trunk that is most like it."""
+    """Stems that the block lacks, compared with the layer of the trunk that is most like it."""
     missing: list[str] = []
     for kind in ("attention", "ffn"):
         have = _stems(shapes, kind)
@@ -108,7 +108,7 @@ def _missing(shapes: Shapes, layers: Sequence[Shapes]) -> list[str]:
 
 
 def _stems(shapes: Shapes, kind: str) -> set[str]:
-    """Of one half, with a fused matrix as the three that it is."""
+    """Stems of one half, with a fused matrix as the three that it is."""
     found: set[str] = set()
     for stem in shapes:
         if _is_of_ffn(stem) == (kind == "ffn") and not stem.startswith(_NOT_COMPARED):

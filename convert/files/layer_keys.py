@@ -36,7 +36,7 @@ Entries = dict[str, Typed]
 
 
 def entries_of(metadata: Metadata) -> Entries:
-    """As they were read; what says how a set is divided belongs to the set."""
+    """Entries as they were read, without those on how a set of shards is divided."""
     return {key: metadata.entry(key) for key in metadata if not key.startswith("split.")}
 
 
@@ -114,7 +114,7 @@ def _as_before(entry: Typed, values: Sequence[Any]) -> list[Any]:
 
 
 def _with_nextn(entries: Entries, prefix: str, n_heads: int) -> Entries:
-    """In its old place, or behind the architecture's last key."""
+    """Entries with the number of heads in its old place, or behind the architecture's last key."""
     key, value = prefix + NEXTN, Typed(ValueType.U32, n_heads)
     if key in entries:
         return entries | {key: Typed(entries[key].type, n_heads)}

@@ -51,7 +51,7 @@ class CheckpointWeights:
         return name in self.tensors
 
     def names(self) -> Iterator[str]:
-        """Of what there is to map: scales go with the weights that they scale."""
+        """Names of what there is to map: scales go with the weights that they scale."""
         return (
             name
             for name in self.tensors

@@ -342,5 +342,5 @@ _UNKNOWN: Final = MtpFamily("", (), at.behind_the_trunk, most_heads=1 << 30)
 
 
 def find_mtp_family(architecture: str) -> MtpFamily:
-    """With an empty name if no head of this architecture is known."""
+    """The family; one with an empty name if no head of this architecture is known."""
     return FAMILIES.get(architecture, _UNKNOWN)

@@ -69,7 +69,7 @@ class TargetStyle:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> TargetStyle:
-        """By the names of its tensors."""
+        """The style that the names of a target's tensors show."""
         stems = {name.split(".", 2)[2] for name in names if name.startswith("blk.")}
         has = {stem.rpartition(".")[0] for stem in stems}
         return cls(

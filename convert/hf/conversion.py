@@ -64,7 +64,7 @@ class Conversion:
 
     @property
     def n_bytes(self) -> int:
-        """Of the tensors as they will be written."""
+        """Bytes of the tensors as they will be written."""
         return sum(
             align(self.formats[name].n_bytes(t.n_elements), 32) for name, t in self.planned.items()
         )

@@ -41,7 +41,7 @@ class Float8Scales:
     block: tuple[int, int]
 
     def apply(self, values: Floats, first: int) -> None:
-        """In place. `values` are rows from `first` on."""
+        """Scale `values` in place, which are rows from `first` on."""
         width = self.tensor.shape[-1] if self.tensor.shape else 1
         flat = self.tensor.floats().reshape(-1, width)
         per_matrix = -(-self.n_rows // self.block[0])

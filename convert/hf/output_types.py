@@ -63,7 +63,7 @@ def as_floats(planned: Mapping[str, OutputTensor], metadata: Metadata, label: st
 
 
 def choose_formats(kind: str, file: GgufFile) -> dict[str, BlockFormat]:
-    """By name, as `quantize` would choose for `file`, which is one of `as_floats`."""
+    """Types by name, as `quantize` would choose for `file`, which is one of `as_floats`."""
     plan = make_plan(file, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
     return {item.tensor.name: item.format for item in plan.items}

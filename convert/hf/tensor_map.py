@@ -237,7 +237,7 @@ def _mixtral(name: str) -> str:
 
 
 def neighbours(n_rows: int, head_dim: int) -> Order:
-    """Of each head, halves to neighbours, for rope over (2i, 2i + 1)."""
+    """The order that makes neighbours of each head's halves, for rope over (2i, 2i + 1)."""
     heads = np.arange(n_rows).reshape(-1, 2, head_dim // 2)
     return heads.swapaxes(1, 2).reshape(-1)
 

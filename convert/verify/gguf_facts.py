@@ -78,7 +78,7 @@ class GgufFacts:
 
     @cached_property
     def head_blocks(self) -> list[int]:
-        """Where the keys say that heads are."""
+        """The blocks that the keys say are heads."""
         if self.n_blocks is None or not 0 < self.n_nextn < self.n_blocks:
             return []
         return list(range(self.n_blocks - self.n_nextn, self.n_blocks))

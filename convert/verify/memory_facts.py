@@ -82,7 +82,7 @@ def memory_of(facts: GgufFacts, found: Survey | None) -> MemoryFacts:
 
 
 def _estimate_kv(facts: GgufFacts) -> int:
-    """Of 1024 tokens in half precision, windows not counted as such."""
+    """Bytes of 1024 tokens' keys and values in half precision, windows not counted as such."""
     rank, rope = facts.whole("attention.kv_lora_rank"), facts.whole("rope.dimension_count") or 0
     n_blocks = facts.n_blocks or 0
     if rank:  # MLA keeps one row for keys and values

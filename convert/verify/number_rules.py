@@ -94,7 +94,7 @@ def _check_cost(facts: GgufFacts, matrices: list[Tensor], report: FileReport) ->
 
 
 def _check_finite(facts: GgufFacts, report: FileReport) -> None:
-    """Of the head, and of the vectors of the model: the smallest tensors first."""
+    """Look for NaN in the head and in the model's vectors, the smallest tensors first."""
     head = _head_tensors(facts)
     vectors = [t for t in facts.file.tensors.values() if len(t.shape) == 1 and t not in head]
     left = MAX_SCANNED
@@ -191,7 +191,7 @@ def _middle(norms: list[_Norm]) -> _Norm | None:
 
 
 def _norms(facts: GgufFacts, blocks: list[int]) -> dict[str, list[_Norm]]:
-    """By stem. Not `ssm_norm`, which no family shifts."""
+    """Norms by stem, without `ssm_norm`, which no family shifts."""
     found: dict[str, list[_Norm]] = {}
     for n in blocks:
         for stem in facts.blocks[n]:

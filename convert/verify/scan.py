@@ -118,7 +118,7 @@ def _largest(tensor: Tensor, scales: tuple[BlockScale, ...]) -> tuple[float, int
 
 
 def _largest_of(blocks: NDArray[np.uint8], scale: BlockScale) -> tuple[float, int]:
-    """Without its sign, a float's bits are in the order of its value, NaN last."""
+    """The largest number: without the sign, a float's bits are in its value's order, NaN last."""
     dtype = "<u2" if scale.dtype == "bf16" else scale.dtype
     size = np.dtype(dtype).itemsize
     # Where they lie, one per block: copying them together takes four times as long.
@@ -157,7 +157,7 @@ def _non_finite(tensor: Tensor) -> NumberFault | None:
 
 
 def _absurd(tensor: Tensor, block: int, limit: float) -> NumberFault | None:
-    """Of the block with the largest scale, which need not have used it."""
+    """The fault of the block with the largest scale, if a number of it uses that."""
     fmt = tensor.format
     data = tensor.data.reshape(-1, fmt.block_bytes)[block : block + 1]
     values = np.abs(fmt.dequantize(np.ascontiguousarray(data))[0])

@@ -139,7 +139,7 @@ class FileReport:
         self.findings.append(Finding(Severity.WARNING, part, text, fix))
 
     def refusal(self, text: str) -> None:
-        """What runs here, and not in llama.cpp."""
+        """Note what runs here, and not in llama.cpp."""
         self.findings.append(
             Finding(Severity.WARNING, Subject.LLAMA_CPP, text, breaks_llama_cpp=True)
         )

@@ -183,7 +183,7 @@ def _change(
 
 
 def _only(report: BenchReport, summary: Summary) -> BenchReport:
-    """As if this category were all there is."""
+    """The report as if this category were all there is."""
     samples = [s for s in report.samples if _is_of(s, summary)]
     return replace(report, samples=samples, summaries=[replace(summary, category="")])
 

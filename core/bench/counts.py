@@ -37,7 +37,7 @@ def count(samples: Sequence[Sample]) -> SummaryCounts:
 def compare_texts(
     counts: SummaryCounts, samples: Sequence[Sample], wanted: dict[Key, Sample]
 ) -> None:
-    """With those of the baseline, every repetition."""
+    """Compare the texts of every repetition with the baseline's."""
     counts.identical = True
     for sample in samples:
         other = wanted.get((sample.prompt, sample.turn))
@@ -49,7 +49,7 @@ def compare_texts(
 
 
 def first_texts(samples: Iterable[Sample]) -> dict[Key, Sample]:
-    """Of each prompt and turn, the first that was written."""
+    """The first text that was written of each prompt and turn."""
     found: dict[Key, Sample] = {}
     for sample in samples:
         found.setdefault((sample.prompt, sample.turn), sample)

@@ -66,7 +66,7 @@ class Resampled(NamedTuple):
 def resample(
     blocks: Mapping[str, Sequence[PairBlock]], *, n_draws: int = RESAMPLES, seed: int = 0
 ) -> Resampled | None:
-    """Of speed against the baseline: `blocks` by prompt. None: too few blocks."""
+    """Speed against the baseline, resampled. `blocks`: by prompt. None: they are too few."""
     strata = [_table(each) for each in blocks.values() if each]
     strata = [each for each in strata if each[:, 1].sum() > 0 and each[:, 3].sum() > 0]
     if not strata or sum(map(len, strata)) < MIN_BLOCKS:

@@ -31,7 +31,7 @@ class Regression:
 def regressions(
     now: BenchReport, before: BenchReport, samples: Sequence[Sample], seed: int
 ) -> Iterator[Regression]:
-    """Of every configuration: the rate of decoding, and tokens per round where they repeat."""
+    """Each configuration's rate of decoding, and its tokens per round where they repeat."""
     names = [each.name for each in before.configurations]
     old_samples = paired(before.samples, names)
     repeats = {each.name for each in now.configurations if each.repeats}

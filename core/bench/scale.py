@@ -30,7 +30,7 @@ class AxisScale:
 def scale_for(
     values: list[float], start: float, end: float, *, also: float | None = None
 ) -> AxisScale:
-    """From a little below the least to a little above the greatest; `also` is to be in it."""
+    """A scale from a little below the least to a little above the greatest value and `also`."""
     known = [value for value in values if math.isfinite(value)]
     if also is not None:
         known.append(also)

@@ -78,7 +78,7 @@ class ServerTarget:
         return Configuration(self.name, self.repeats, is_same, self.describe(), self.memory())
 
     def disagreements(self) -> list[str]:
-        """Where its counters differ from its streams, since the first run."""
+        """Differences of its counters and its streams, since the first run."""
         if self._theirs is None:
             return []
         pairs = differences(self._ours, self._theirs)

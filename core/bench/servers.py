@@ -82,7 +82,7 @@ def parse_ask(text: str) -> RequestVariant:
 
 
 def speculative_field(variant: SpecVariant) -> dict[str, Any]:
-    """As our server reads it."""
+    """The field as our server reads it."""
     options = variant.options
     if variant.is_plain:
         return {"off": True}

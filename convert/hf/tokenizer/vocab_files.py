@@ -55,7 +55,7 @@ class TokenizerFiles:
 
     @property
     def model(self) -> dict[str, Any]:
-        """Of tokenizer.json."""
+        """The model of tokenizer.json."""
         found = self.definition.get("model")
         return found if isinstance(found, dict) else {}
 

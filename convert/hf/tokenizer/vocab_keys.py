@@ -96,7 +96,7 @@ def _ending_keys(
 
 
 def _find(files: TokenizerFiles, index: Mapping[str, int], name: str, n_tokens: int) -> int | None:
-    """By the token's text, else by the id that the model's own configuration has."""
+    """A token's id, by its text, else by the id that the model's own configuration has."""
     for place in (files.settings, files.special_map):
         text = _text(place.get(f"{name}_token"))
         if text is not None and text in index:
@@ -116,7 +116,7 @@ def _text(entry: Any) -> str | None:
 
 
 def _adds(files: TokenizerFiles, vocab: CheckpointVocab, name: str) -> bool:
-    """By the settings; else by the post-processor; SentencePiece adds bos without either."""
+    """Whether it is added: by the settings, else by the post-processor, else bos alone."""
     setting = files.settings.get(f"add_{name}_token")
     if isinstance(setting, bool):
         return setting

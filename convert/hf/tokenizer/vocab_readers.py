@@ -26,7 +26,7 @@ def read_vocab(
     n_rows: int,
     pre: str | None,
 ) -> CheckpointVocab:
-    """Of the files that decide; `pre`: tokenizer.ggml.pre, where it is given."""
+    """The vocabulary of the files that decide. `pre`: tokenizer.ggml.pre, where it is given."""
     decoding = [*files.parts("pre_tokenizer"), *files.parts("decoder")]
     if files.definition and any(part.get("type") == "ByteLevel" for part in decoding):
         if files.model.get("type", "BPE") != "BPE":
@@ -185,7 +185,7 @@ def _vocab(files: TokenizerFiles) -> Mapping[str, int]:
 
 
 def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
-    """As "left right", or since transformers 4.45 as pairs."""
+    """Merges, which are "left right", or pairs since transformers 4.45."""
     found = files.model.get("merges")
     out: list[tuple[str, str]] = []
     for merge in found if isinstance(found, list) else []:
