@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from .bench_reading import flag_names, read_report
-from .console import Console
 from .flags import argument, flag, flag_group, takes_flags
 from .shared_options import VoiceOptions
 from .usage import flag_errors
@@ -39,7 +38,7 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
         raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {compared.output!r}")
     from ..core.bench.comparing import compare_reports
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     a, b = read_report(compared.a, "report"), read_report(compared.b, "report")
     with flag_errors(flag_names):
         found = compare_reports(a, b, force=compared.force)

@@ -30,7 +30,6 @@ from .bench_reading import (
     settings_of,
 )
 from .bench_servers import compare_servers, open_remote, start_peers
-from .console import Console
 from .flags import takes_flags
 from .open_model import bundled_model, open_runtime
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
@@ -58,7 +57,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     from ..core.bench.prompt_tokens import PromptRenderer
     from ..core.bench.variants import common_options
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     check_results(results)
     check_prompt_set(work.prompt_set)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)

@@ -81,7 +81,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     text = ""
     if not is_interactive:
         text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
     if warning := warning_of(speculation):

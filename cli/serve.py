@@ -61,7 +61,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     """
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     show_log(output)
     speculation = build_spec(spec, control)
     plan = read_plan(scale, place)

@@ -10,6 +10,7 @@ from typing import Final
 
 import typer
 
+from .console import Console
 from .flags import argument, flag, flag_group
 
 UNLIMITED = -1
@@ -144,3 +145,6 @@ class VoiceOptions:
     def __post_init__(self) -> None:
         if self.quiet and self.verbose:
             raise typer.BadParameter("--quiet and --verbose exclude each other")
+
+    def console(self) -> Console:
+        return Console(quiet=self.quiet, verbose=self.verbose)

@@ -61,7 +61,7 @@ def speculative_simple(
     params = build_params(limits, sampling, ResultOptions())
     speculation = build_spec(spec)
     text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     model = models.model or bundled_model()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..console import Console
 from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
 from ..usage import flag_errors
@@ -86,7 +85,7 @@ def attach(
     spec convert attach model-Q4_K_M.gguf --from Qwen3.6-27B/ -o model-mtp.gguf
     """
     check_places(out)
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.files.attach_head import attach_head, check_target, default_type
     from ...convert.files.head_source import open_source

@@ -75,7 +75,7 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
     """
     from ...convert.verify.opening import open_whole_gguf
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     lines = CheckLines(output, prints=not options.json)
     result: dict[str, Any] = {"file": str(options.file)}
     paths = [options.file, *([options.draft] if options.draft else [])]

@@ -81,7 +81,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
     shard_bytes = read_size(result.split_max_size)
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.checkpoint import open_place
     from ...convert.files.output_file import OutputFile, check_output

@@ -70,7 +70,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
     """
     from ...convert.verify import examine
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     opened = _open(what.model, what.revision, output)
     if (listings.tensors is not None or listings.metadata) and what.draft is not None:
         raise ConfigError("--draft goes with neither --tensors nor --metadata")

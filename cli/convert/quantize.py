@@ -87,7 +87,7 @@ def quantize(
     if runs.output is None and not runs.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     shard_bytes = read_size(runs.split_max_size)
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.files.output_file import OutputFile
     from ...convert.quantize.quantize_file import quantize_file

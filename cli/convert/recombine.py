@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..console import Console
 from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
 from .writing import (
@@ -70,7 +69,7 @@ def extract(files: HeadedFileOptions, out: ExtractOutput, voice: VoiceOptions) -
     from ...convert.files.output_file import OutputFile
     from ...core.gguf.reader import open_gguf
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     path = out.output or Path(f"mtp-{files.file.name}")
     with open_gguf(files.file) as file, writing(output, path) as progress:
         architecture = file.metadata.architecture
@@ -91,7 +90,7 @@ def detach(files: HeadedFileOptions, out: OutOptions, voice: VoiceOptions) -> No
     from ...convert.files.output_file import OutputFile
     from ...core.gguf.reader import open_gguf
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     with open_gguf(files.file) as file, writing(output, out.output) as progress:
         (written,), saved = recombine.detach(file, OutputFile(out.output, out.force), progress)
     what = f"without its MTP head, {size(written.stat().st_size)}, {size(saved)} less"
@@ -108,7 +107,7 @@ def merge(files: ShardOptions, out: OutOptions, voice: VoiceOptions) -> None:
     from ...convert.files import recombine
     from ...convert.files.output_file import OutputFile
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     with recombine.open_shards(files.shards) as file, writing(output, out.output) as progress:
         n_shards = len(file.paths)
         (written,) = recombine.merge(file, OutputFile(out.output, out.force), progress)
@@ -127,7 +126,7 @@ def split(files: SplitOptions, out: ShardOutput, voice: VoiceOptions) -> None:
     from ...convert.files.output_file import OutputFile, shard_prefix
     from ...core.gguf.reader import open_gguf
 
-    output = Console(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     max_bytes = read_size(files.split_max_size)
     path = shard_prefix(out.output)
     with open_gguf(files.file) as file, writing(output, path) as progress:

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -68,13 +69,9 @@ class HttpClient:
 
     def twin(self) -> HttpClient:
         """For another thread: the same, with connections of its own."""
-        return HttpClient(
-            self.endpoint,
-            self._token,
-            timeout_s=self._timeout_s,
-            retries=self._retries,
-            pause_s=self._pause_s,
-        )
+        found = copy(self)
+        found._connections, found._moved = {}, {}
+        return found
 
     def json(self, url: str, what: str) -> Any:
         def attempt() -> bytes:
