@@ -7,7 +7,7 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
@@ -32,7 +32,7 @@ def check_results(results: ReportOptions) -> None:
             check_place(path, flag)
 
 
-def deliver(report: BenchReport, results: ReportOptions, output: Console) -> None:
+def deliver(report: BenchReport, results: ReportOptions, output: Console) -> NoReturn:
     """To stdout and into files; ends the command with its exit code."""
     from ..core.bench.exports import as_gha
     from ..core.bench.report_page import html_page

@@ -56,7 +56,7 @@ def start_peers(
 
 
 def compare_servers(
-    requests: ServerRequests,
+    remote: Sequence[ServerTarget],
     given: PromptSet | None,
     work: PromptSetOptions,
     schedule: Schedule,
@@ -68,11 +68,9 @@ def compare_servers(
     from ..core.bench.provenance import provenance
     from ..core.bench.servers import provenance_of
 
-    progress = BenchProgress(output)
-    with ExitStack() as ends:
-        remote = open_remote(requests, ends, output)
-        prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
-        plan = BenchPlan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
-        ends.callback(output.clear_progress)
-        known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
+    prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
+    settings, progress = settings_of(work, prompts), BenchProgress(output)
+    known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
+    with output.cleared():
+        plan = BenchPlan(prompts, settings, schedule, gates, save, progress)
         return compare(remote, known, plan)

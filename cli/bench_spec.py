@@ -68,15 +68,14 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     requests, peers = read_servers(servers), read_peers(servers)
     if versus.synth is not None and (requests.places or peers):
         raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
-    if servers.stands_alone and models.model is None and versus.vs is None:
-        report = compare_servers(requests, given, work, schedule, gates, results.save, output)
-        deliver(report, results, output)
-        return
     model = models.model or bundled_model()
     with flag_errors(flag_names):
         wanted = common_options(variants)
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
+        if servers.stands_alone and models.model is None and versus.vs is None:
+            report = compare_servers(remote, given, work, schedule, gates, results.save, output)
+            deliver(report, results, output)
         runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
         is_bundled = models.model is None
         prompts = pick_prompts(

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ..core.tokenizer.chatml import CHATML
 from .console import Console
-from .conversation import read_switches
+from .conversation import read_switches, read_template
 from .flags import takes_flags
 from .log import show_log
 from .open_model import bundled_model
-from .prompt_source import one_of
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
@@ -65,9 +63,7 @@ def serve(  # noqa: PLR0913 - groups of flags
     show_log(output)
     speculation = build_spec(spec, control)
     plan = read_plan(scale, place)
-    source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
-    if templates.chat_template is not None:
-        source = CHATML if templates.chat_template == "chatml" else None
+    source = read_template(templates)
     switches = read_switches(templates.chat_template_kwargs)
     settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if models.model is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
@@ -31,7 +30,7 @@ from .verdict import (
     Subject,
     TemplateFacts,
     TokenizerFacts,
-    TypeCount,
+    count_types,
 )
 
 # Bits per weight of whole files, as recipes turn out.
@@ -46,10 +45,7 @@ def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
     n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
     architecture = find_architecture(config)
     trunk, heads = trunk_layers(tensors, n_trunk), _heads(checkpoint, architecture, n_trunk)
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.n_bytes
-    counts = Counter(tensor.dtype for tensor in tensors.values())
+    n_bytes = sum(tensor.n_bytes for tensor in tensors.values())
     n = sum(math.prod(t.shape) for name, t in tensors.items() if not name.endswith(BESIDE))
     report = FileReport(
         label=checkpoint.label,
@@ -57,16 +53,16 @@ def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
         what=_what(config, architecture),
         format="safetensors",
         files=len({id(tensor.source) for tensor in tensors.values()}),
-        bytes=sum(sizes.values()),
+        bytes=n_bytes,
         architecture=architecture,
         name=_class_name(config),
         quantised=_quantisation(config),
         parameters=n,
-        bits_per_weight=8 * sum(sizes.values()) / n if n else 0.0,
+        bits_per_weight=8 * n_bytes / n if n else 0.0,
         context=number(config, "max_position_embeddings") or None,
         width=number(config, "hidden_size") or None,
         runs_here=architecture in ARCHITECTURES,
-        types=[TypeCount(name, counts[name], size) for name, size in sizes.most_common()],
+        types=count_types((tensor.dtype, tensor.n_bytes) for tensor in tensors.values()),
         layers=_layers(config, trunk, len(heads), n_trunk),
         tokenizer=_tokenizer(checkpoint),
         template=_template(checkpoint),

@@ -36,17 +36,18 @@ def survey(facts: GgufFacts, report: FileReport) -> Survey | None:
     said = " ".join(finding.text for finding in report.findings)
     head = tuple(f"blk.{n}." for n in (*facts.marked, *facts.head_blocks))
     findings = found.weights.findings
+
+    def part_of(text: str) -> Subject:
+        return Subject.HEAD if text.startswith(head) else Subject.MODEL
+
     missing = [name for name in findings.missing if name not in said]
-    for part, names in (
-        (Subject.HEAD, [n for n in missing if head and n.startswith(head)]),
-        (Subject.MODEL, [n for n in missing if not (head and n.startswith(head))]),
-    ):
+    for part in (Subject.HEAD, Subject.MODEL):
+        names = [name for name in missing if part_of(name) is part]
         if names and not (part is Subject.HEAD and report.has_problem(Subject.HEAD)):
             report.problem(part, f"tensors are missing: {listing(names)}")
     for text in findings.misshapen:
         if text.split(" ")[0] not in said:
-            is_head = bool(head) and text.startswith(head)
-            report.problem(Subject.HEAD if is_head else Subject.MODEL, text)
+            report.problem(part_of(text), text)
     _check_unused(facts, found, report)
     return found
 

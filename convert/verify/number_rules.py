@@ -46,7 +46,7 @@ def check_numbers(facts: GgufFacts, report: FileReport, *, was_scanned: bool) ->
 
 def _head_tensors(facts: GgufFacts) -> list[Tensor]:
     prefixes = tuple(f"blk.{n}." for n in facts.marked)
-    return [t for name, t in facts.file.tensors.items() if prefixes and name.startswith(prefixes)]
+    return [t for name, t in facts.file.tensors.items() if name.startswith(prefixes)]
 
 
 def _check_types(facts: GgufFacts, report: FileReport) -> None:
