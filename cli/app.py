@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
+from .console import StdoutClosedError, print_error, print_help, print_version
 from .lazy_group import SETTINGS, Subcommand, group_of
-from .output import StdoutClosedError, print_error, print_help, print_version
 from .usage import UsageError, describe, failure_line
 
 COMPARE: Final = "bench-spec compare"  # two words that are one command; see `one_name`

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .output import Output, print_error
+from .console import Console, print_error
 
 if TYPE_CHECKING:
     from ..core.audit import AuditedRow, BestTokens, Difference, Verdict
-    from ..core.generation import GenerateParams
-    from ..core.runtime import Runtime
     from ..core.tokenizer import Tokenizer
 
 
-class Auditor:
-    """Records an answer and compares it with a second run without speculation."""
-
-    def __init__(self) -> None:
-        from ..core.audit import RowRecorder
-
-        self.recorder = RowRecorder()
-
-    def check(
-        self, runtime: Runtime, prompt: str | Sequence[int], params: GenerateParams
-    ) -> Verdict:
-        from ..core.audit import audit
-
-        return audit(runtime, prompt, params, self.recorder.rows)
-
-
-def fail_if_different(verdict: Verdict, tokenizer: Tokenizer, output: Output) -> None:
+def fail_if_different(verdict: Verdict, tokenizer: Tokenizer, output: Console) -> None:
     difference = verdict.difference
     if difference is None:
         output.remark(f"lossless: {verdict.n_tokens} tokens, logits equal")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from .bench_reading import read_report, with_usage_errors
-from .flags import takes_flags
-from .output import Output
+from .bench_reading import flag_names, read_report
+from .flags import argument, flag, flag_group, takes_flags
 from .shared_options import VoiceOptions
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.bench.comparing import Comparison
@@ -20,19 +19,12 @@ if TYPE_CHECKING:
 FORMATS = ("md", "json")
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Reports")
 class ComparedOptions:
-    SECTION: ClassVar = "Reports"
-
-    a: Annotated[Path, typer.Argument(metavar="A.json", help="A report (-o json, --save).")]
-    b: Annotated[Path, typer.Argument(metavar="B.json", help="Another: what has become of it.")]
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="|".join(FORMATS), help="What stdout gets.")
-    ] = "md"
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare speeds of different machines and models, too."),
-    ] = False
+    a: Path = argument("A.json", "A report (-o json, --save).")
+    b: Path = argument("B.json", "Another: what has become of it.")
+    output: str = flag(f"--output -o {'|'.join(FORMATS)}", "What stdout gets.", "md")
+    force: bool = flag("--force", "Compare speeds of different machines and models, too.")
 
 
 @takes_flags
@@ -46,15 +38,17 @@ def bench_compare(compared: ComparedOptions, voice: VoiceOptions) -> None:
         raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {compared.output!r}")
     from ..core.bench.comparing import compare_reports
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     a, b = read_report(compared.a, "report"), read_report(compared.b, "report")
-    found = with_usage_errors(lambda: compare_reports(a, b, force=compared.force))
+    with flag_errors(flag_names):
+        found = compare_reports(a, b, force=compared.force)
     output.text(_text(found, compared.output))
 
 
 def _text(found: Comparison, form: str) -> str:
+    from ..core.bench.record import encode
     from ..core.bench.report_tables import comparison_markdown
 
     if form == "json":
-        return json.dumps(found.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return json.dumps(encode(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     return comparison_markdown(found)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.gguf.printable import listing
 from .bench_progress import BenchProgress
-from .bench_reading import flag_names, pick_prompts
+from .bench_reading import flag_names
 from .bench_running import BenchPlan, argv, compare
-from .spec_options import with_dashes
+from .usage import flag_errors, with_dashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,32 +23,21 @@ if TYPE_CHECKING:
     from ..core.bench.local import LocalTarget
     from ..core.bench.paired_run import Schedule
     from ..core.bench.peer import PeerSettings
-    from ..core.bench.record import BenchReport, PromptSet, RunSettings, Target
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
     from ..core.bench.server_target import ServerTarget
     from ..core.bench.variants import SpecVariant
     from ..core.runtime import Runtime
-    from .bench_options import PromptSetOptions
-    from .output import Output
+    from .console import Console
     from .shared_options import PlaceOptions
 
 SHOWN: Final = 5  # prompts that are left out, by name
-
-
-def choose_prompts(
-    runtime: Runtime, given: PromptSet | None, work: PromptSetOptions, *, is_bundled: bool
-) -> PromptSet:
-    from ..core.bench.prompt_tokens import PromptRenderer
-
-    return pick_prompts(
-        given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
-    )
 
 
 class LocalBench:
     """One model, and what is done with it."""
 
     def __init__(
-        self, runtime: Runtime, output: Output, schedule: Schedule, settings: RunSettings,
+        self, runtime: Runtime, output: Console, schedule: Schedule, settings: RunSettings,
         place: PlaceOptions,
     ) -> None:  # fmt: skip
         self.runtime, self.output, self.place = runtime, output, place
@@ -62,11 +51,10 @@ class LocalBench:
 
         kept, left_out = fitting(prompts, self.runtime, self.settings)
         if left_out:
-            names, n_more = list(left_out)[:SHOWN], len(left_out) - SHOWN
-            more = f" and {n_more} more" if n_more > 0 else ""
+            names = listing(list(left_out), SHOWN)
             self.output.remark(
-                f"left out: {', '.join(names)}{more}; up to {max(left_out.values())} tokens do not "
-                f"fit into a context of {self.runtime.n_ctx}, see -c"
+                f"left out: {names}; up to {max(left_out.values())} tokens do not fit into a "
+                f"context of {self.runtime.n_ctx}, see -c"
             )
         if not kept.prompts:
             raise typer.BadParameter("no prompt fits into the context; give a larger -c")
@@ -80,22 +68,10 @@ class LocalBench:
         save: Path | None,
         remote: Sequence[ServerTarget] = (),
     ) -> BenchReport:
-        from ..core.bench.reporting import configuration_of
-        from ..core.bench.servers import configuration_of_server, unique_names
-
-        targets: list[Target] = [self.target(variant) for variant in variants]
-        configurations = [
-            configuration_of(target, variant)
-            for target, variant in zip(targets, variants, strict=True)
-        ]
-        targets += remote
-        unique_names(targets)
-        configurations += [configuration_of_server(each, targets[0]) for each in remote]
+        targets: list[LocalTarget | ServerTarget] = [*map(self.target, variants), *remote]
         plan = BenchPlan(prompts, self.settings, self.schedule, gates, save, self.progress)
-        try:
-            return compare(targets, configurations, self.provenance(), plan)
-        finally:
-            self.progress.close()
+        with self.output.cleared():
+            return compare(targets, self.provenance(), plan)
 
     def sweep(
         self,
@@ -103,7 +79,7 @@ class LocalBench:
         prompts: PromptSet,
         lengths: Sequence[int],
     ) -> BenchReport:
-        from ..core.bench.reporting import configuration_of, new_report
+        from ..core.bench.reporting import new_report
         from ..core.bench.sweep import sweep
         from ..core.bench.variants import parse_variant
 
@@ -111,18 +87,14 @@ class LocalBench:
         plain = parse_variant("none")
         target = self.target(plain)
         settings = replace(self.settings, ignore_eos=True)
-        configurations = [configuration_of(target, plain)]
-        report = new_report(self.provenance(), prompts, settings, configurations)
+        configuration = target.configuration(target)
+        report = new_report(self.provenance(), prompts, settings, [configuration])
         gc.freeze()
-        try:
+        with flag_errors(flag_names), self.output.cleared():
             report.curve = sweep(
                 target, self.target, base.options, lengths, prompts.prompts, settings,
                 self.schedule, self.progress,
             )  # fmt: skip
-        except ConfigError as error:
-            raise typer.BadParameter(flag_names(str(error))) from None
-        finally:
-            self.progress.close()
         if not report.curve:
             report.warnings.append("too few pairs for a curve; give more prompts or repetitions")
         return report
@@ -130,14 +102,12 @@ class LocalBench:
     def target(self, variant: SpecVariant) -> LocalTarget:
         from ..core.bench.local import LocalTarget
 
-        try:
+        def spell(message: str) -> str:
+            return f"--vs {variant.name}: {with_dashes(message)}"
+
+        with flag_errors(spell), self.output.cleared():
             target = LocalTarget(self.runtime, variant)
             target.prepare(self.schedule.concurrency[0])
-        except ConfigError as error:
-            message = with_dashes(str(error))
-            raise typer.BadParameter(f"--vs {variant.name}: {message}") from None
-        finally:
-            self.output.clear_progress()
         return target
 
     def provenance(self) -> dict[str, object]:
@@ -150,7 +120,7 @@ class LocalBench:
         return own | {"type_k": self.place.cache_type_k, "type_v": self.place.cache_type_v}
 
     def peer_settings(self, model: Path, draft: Path | None) -> PeerSettings:
-        """What has to be the same on both sides."""
+        """The settings that are the same on both sides."""
         from ..core.bench.peer import PeerSettings
 
         place = self.place

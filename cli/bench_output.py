@@ -7,12 +7,12 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 from .bench_options import FORMATS
-from .output import Output, columns, print_failure, print_prompt
+from .console import Console, columns, print_failure, print_prompt
 
 if TYPE_CHECKING:
     from ..core.bench.record import BenchReport
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 
 
 def check_results(results: ReportOptions) -> None:
-    """Before the run, so that no result is lost."""
+    """Refuse places that cannot be written to before the run, so that no result is lost."""
     if results.output not in FORMATS:
         raise typer.BadParameter(f"-o is one of {', '.join(FORMATS)}, got {results.output!r}")
     places = {"--save": results.save, "--html": results.html, "--gha-json": results.gha_json}
@@ -32,7 +32,7 @@ def check_results(results: ReportOptions) -> None:
             check_place(path, flag)
 
 
-def deliver(report: BenchReport, results: ReportOptions, output: Output) -> None:
+def deliver(report: BenchReport, results: ReportOptions, output: Console) -> NoReturn:
     """To stdout and into files; ends the command with its exit code."""
     from ..core.bench.exports import as_gha
     from ..core.bench.report_page import html_page
@@ -52,7 +52,7 @@ def deliver(report: BenchReport, results: ReportOptions, output: Output) -> None
     raise typer.Exit(finish(report, output))
 
 
-def finish(report: BenchReport, output: Output) -> int:
+def finish(report: BenchReport, output: Console) -> int:
     """The lines of gates, and the exit code."""
     missed = [gate for gate in report.gates if not gate.ok]
     for gate in report.gates:
@@ -67,7 +67,7 @@ def finish(report: BenchReport, output: Output) -> int:
     return int(any(sample.error for sample in report.samples))
 
 
-def write_report(report: BenchReport, form: str, output: Output) -> None:
+def write_report(report: BenchReport, form: str, output: Console) -> None:
     from ..core.bench.exports import as_csv, as_jsonl, as_sql
     from ..core.bench.report_tables import as_markdown
 
@@ -104,7 +104,7 @@ def save_text(text: str, path: Path) -> None:
 
 
 def whole(report: BenchReport) -> dict[str, Any]:
-    """With the rows of the other formats, for tools that know llama-bench's names."""
+    """The report with the rows of the other formats, for tools that know llama-bench's names."""
     from ..core.bench.exports import rows_of
 
     return report.to_json() | {"results": list(rows_of(report))}

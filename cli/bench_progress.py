@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from .output import Output
+from .console import Console
 
 if TYPE_CHECKING:
     from ..core.bench.paired_run import RunProgress
@@ -16,7 +16,7 @@ KNOWN: Final = 0.02  # of the run, after which the rest can be estimated
 
 
 class BenchProgress:
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Console) -> None:
         self._output = output
         self._has_forecast = False
 
@@ -28,9 +28,6 @@ class BenchProgress:
                 self._output.remark(_forecast(left))
         stage = progress.stage if left is None else f"{progress.stage}, {duration(left)} left"
         self._output.progress(stage, min(progress.done, 0.999))
-
-    def close(self) -> None:
-        self._output.clear_progress()
 
 
 def _forecast(left: float) -> str:

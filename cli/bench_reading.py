@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -20,7 +20,7 @@ from .bench_options import (
     VersusOptions,
 )
 from .prompt_source import read_file
-from .spec_options import with_dashes
+from .usage import flag_errors, with_dashes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
 
-T = TypeVar("T")
 MAX_USERS: Final = 64
 _GATE_FLAGS: Final = (
     "min-acceptance", "min-mean-len", "min-speedup", "baseline", "synth", "max-regression",
@@ -47,7 +46,7 @@ def read_variants(versus: VersusOptions) -> list[SpecVariant]:
         raise typer.BadParameter("--spec-fixed and --spec-costs exclude each other")
     texts = list(versus.vs or ("none", "auto"))
     parse = partial(parse_variant, fixed=versus.fixed, costs=costs)
-    variants = with_usage_errors(lambda: distinct([_named(text, parse) for text in texts]))
+    variants = distinct([_named(text, parse) for text in texts])
     for each in variants:
         if each.needs_draft_file and versus.draft_model is None:
             raise typer.BadParameter(f"--vs {each.name} needs a model to draft with: give -md FILE")
@@ -64,11 +63,12 @@ def read_variants(versus: VersusOptions) -> list[SpecVariant]:
 
 
 def _named(text: str, parse: Callable[[str], SpecVariant]) -> SpecVariant:
-    try:
+    def spell(message: str) -> str:
+        message = message.removeprefix(f"{text!r}: ")
+        return f"--vs {text}: {with_dashes(message)}"
+
+    with flag_errors(spell):
         return parse(text)
-    except ConfigError as error:
-        message = str(error).removeprefix(f"{text!r}: ")
-        raise typer.BadParameter(f"--vs {text}: {with_dashes(message)}") from None
 
 
 def read_schedule(method: MethodOptions, seed: int) -> Schedule:
@@ -100,8 +100,8 @@ def read_servers(servers: ServerOptions) -> ServerRequests:
             raise typer.BadParameter(f"{name} is for servers, and there is no --url")
     silence = seconds(servers.timeout, "--timeout")
     assert silence is not None
-    return with_usage_errors(
-        lambda: ServerRequests(
+    with flag_errors(flag_names):
+        return ServerRequests(
             parse_places(servers.url or (), servers.api_key or ()),
             tuple(map(parse_ask, servers.ask or ())),
             parse_extra(servers.body, "--body") if servers.body else {},
@@ -109,13 +109,13 @@ def read_servers(servers: ServerOptions) -> ServerRequests:
             servers.api,
             Timeouts(silence=silence),
         )
-    )
 
 
 def read_peers(servers: ServerOptions) -> list[SpecVariant]:
     from ..core.bench.servers import parse_peer
 
-    return with_usage_errors(lambda: [parse_peer(text) for text in servers.peer or ()])
+    with flag_errors(flag_names):
+        return [parse_peer(text) for text in servers.peer or ()]
 
 
 def settings_of(work: PromptSetOptions, prompts: PromptSet) -> RunSettings:
@@ -137,7 +137,7 @@ def check_prompt_set(name: str) -> None:
 def pick_prompts(
     given: PromptSet | None, work: PromptSetOptions, answers: Callable[[], bool]
 ) -> PromptSet:
-    """Of the user's, or of a built-in set. `answers`: is the model one that is chatted with?"""
+    """The chosen prompts of a set, the user's or a built-in one. `answers`: does the model chat?"""
     from ..core.bench.workloads import built_in, selected
 
     if given is None:
@@ -146,7 +146,8 @@ def pick_prompts(
             name = "chat" if answers() else "code"
         given = built_in(name)
     categories = [each.strip() for text in work.category or () for each in text.split(",")]
-    return with_usage_errors(lambda: selected(given, categories, work.limit))
+    with flag_errors(flag_names):
+        return selected(given, categories, work.limit)
 
 
 def read_gates(limits: GateOptions) -> Gates:
@@ -183,7 +184,8 @@ def read_prompt_file(path: Path) -> PromptSet:
     from ..core.bench.prompt_files import read_prompt_file as read
 
     try:
-        return with_usage_errors(lambda: read(path))
+        with flag_errors(flag_names):
+            return read(path)
     except OSError as error:
         raise _unreadable("--prompts", path, error) from None
 
@@ -192,14 +194,6 @@ def _unreadable(what: str, path: Path, error: OSError) -> typer.BadParameter:
     """A usage error: exit code 1 would mean that a text has failed."""
     reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or "?"
     return typer.BadParameter(f"{what} {path}: {reason[:1].lower()}{reason[1:]}")
-
-
-def with_usage_errors(call: Callable[[], T]) -> T:
-    """A ConfigError of `call` as a usage error."""
-    try:
-        return call()
-    except ConfigError as error:
-        raise typer.BadParameter(flag_names(str(error))) from None
 
 
 def flag_names(message: str) -> str:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .bench_output import save_report
-from .bench_reading import with_usage_errors
+from .bench_reading import flag_names
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.bench.gates import Gates
+    from ..core.bench.local import LocalTarget
     from ..core.bench.paired_run import RunProgress, Schedule
-    from ..core.bench.record import BenchReport, Configuration, PromptSet, RunSettings, Target
+    from ..core.bench.record import BenchReport, PromptSet, RunSettings
+    from ..core.bench.server_target import ServerTarget
 
 SAVED_EVERY_S: Final = 10.0
 
@@ -34,24 +37,23 @@ class BenchPlan:
 
 
 def compare(
-    targets: Sequence[Target],
-    configurations: Sequence[Configuration],
-    provenance: dict[str, object],
-    plan: BenchPlan,
+    targets: Sequence[LocalTarget | ServerTarget], provenance: dict[str, object], plan: BenchPlan
 ) -> BenchReport:
     """The first is what the others are compared with. All are closed at the end."""
     from ..core.bench.machine_noise import MachineLoad
     from ..core.bench.paired_run import PairedRun
     from ..core.bench.reporting import fill, judge_report, new_report
     from ..core.bench.run_differences import check_comparable
-    from ..core.bench.servers import finish_servers
+    from ..core.bench.servers import finish_servers, unique_names
 
     gates, seed = plan.gates, plan.schedule.seed
-    with_usage_errors(lambda: gates.check(configurations, configurations[0].name))
-    report = new_report(provenance, plan.prompts, plan.settings, configurations)
-    before = gates.baseline
-    if before is not None:
-        with_usage_errors(lambda: check_comparable(report, before))
+    unique_names(targets)
+    configurations = [target.configuration(targets[0]) for target in targets]
+    with flag_errors(flag_names):
+        gates.check(configurations, configurations[0].name)
+        report = new_report(provenance, plan.prompts, plan.settings, configurations)
+        if gates.baseline is not None:
+            check_comparable(report, gates.baseline)
     gc.freeze()
     began = MachineLoad.now()
     runner = PairedRun(targets, plan.prompts.prompts, plan.settings, plan.schedule, plan.show)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .bench_progress import BenchProgress
-from .bench_reading import pick_prompts, settings_of, with_usage_errors
+from .bench_reading import flag_names, pick_prompts, settings_of
 from .bench_running import BenchPlan, argv, compare
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,18 +23,16 @@ if TYPE_CHECKING:
     from ..core.bench.servers import ServerRequests
     from ..core.bench.variants import SpecVariant
     from .bench_options import PromptSetOptions
-    from .output import Output
+    from .console import Console
 
 
-def open_remote(requests: ServerRequests, ends: ExitStack, output: Output) -> list[ServerTarget]:
+def open_remote(requests: ServerRequests, ends: ExitStack, output: Console) -> list[ServerTarget]:
     from ..core.bench.servers import open_servers
 
     if requests.places:
         output.progress("probing the servers", 0.0)
-    try:
-        targets = with_usage_errors(lambda: open_servers(requests))
-    finally:
-        output.clear_progress()
+    with flag_errors(flag_names), output.cleared():
+        targets = open_servers(requests)
     for target in targets:
         ends.callback(target.close)
     return targets
@@ -57,25 +56,21 @@ def start_peers(
 
 
 def compare_servers(
-    requests: ServerRequests,
+    remote: Sequence[ServerTarget],
     given: PromptSet | None,
     work: PromptSetOptions,
     schedule: Schedule,
     gates: Gates,
     save: Path | None,
-    output: Output,
+    output: Console,
 ) -> BenchReport:
     """The servers against each other. Whether a prompt fits, the server decides."""
     from ..core.bench.provenance import provenance
-    from ..core.bench.servers import configuration_of_server, provenance_of, unique_names
+    from ..core.bench.servers import provenance_of
 
-    progress = BenchProgress(output)
-    with ExitStack() as ends:
-        remote = open_remote(requests, ends, output)
-        unique_names(remote)
-        prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
-        plan = BenchPlan(prompts, settings_of(work, prompts), schedule, gates, save, progress)
-        ends.callback(progress.close)
-        configurations = [configuration_of_server(each, remote[0]) for each in remote]
-        known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
-        return compare(remote, configurations, known, plan)
+    prompts = pick_prompts(given, work, lambda: remote[0].service.can_chat)
+    settings, progress = settings_of(work, prompts), BenchProgress(output)
+    known = provenance(argv(), schedule.seed) | provenance_of(remote[0])
+    with output.cleared():
+        plan = BenchPlan(prompts, settings, schedule, gates, save, progress)
+        return compare(remote, known, plan)

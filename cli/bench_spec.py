@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 
 import typer
 
-from .bench_local import LocalBench, choose_prompts
+from .bench_local import LocalBench
 from .bench_options import (
     GateOptions,
     MethodOptions,
@@ -20,6 +19,8 @@ from .bench_output import check_results, deliver
 from .bench_reading import (
     check_prompt_set,
     counts,
+    flag_names,
+    pick_prompts,
     read_gates,
     read_peers,
     read_prompt_file,
@@ -27,13 +28,12 @@ from .bench_reading import (
     read_servers,
     read_variants,
     settings_of,
-    with_usage_errors,
 )
 from .bench_servers import compare_servers, open_remote, start_peers
 from .flags import takes_flags
 from .open_model import bundled_model, open_runtime
-from .output import Output
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
+from .usage import flag_errors
 
 
 @takes_flags
@@ -54,9 +54,10 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     empty caches. The report goes to stdout, progress and FAIL lines to stderr. Exit codes: 0 fine,
     1 failed, 2 wrong usage or a baseline that cannot be compared, 3 a gate was missed.
     """
+    from ..core.bench.prompt_tokens import PromptRenderer
     from ..core.bench.variants import common_options
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     check_results(results)
     check_prompt_set(work.prompt_set)
     variants, schedule = read_variants(versus), read_schedule(method, work.seed)
@@ -67,16 +68,19 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
     requests, peers = read_servers(servers), read_peers(servers)
     if versus.synth is not None and (requests.places or peers):
         raise typer.BadParameter("--synth is for drafts made here; leave --url and --peer out")
-    if servers.stands_alone and models.model is None and versus.vs is None:
-        report = compare_servers(requests, given, work, schedule, gates, results.save, output)
-        deliver(report, results, output)
-        return
     model = models.model or bundled_model()
-    wanted = with_usage_errors(partial(common_options, variants))
+    with flag_errors(flag_names):
+        wanted = common_options(variants)
     with ExitStack() as ends:
         remote = open_remote(requests, ends, output)
+        if servers.stands_alone and models.model is None and versus.vs is None:
+            report = compare_servers(remote, given, work, schedule, gates, results.save, output)
+            deliver(report, results, output)
         runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
-        prompts = choose_prompts(runtime, given, work, is_bundled=models.model is None)
+        is_bundled = models.model is None
+        prompts = pick_prompts(
+            given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
+        )
         bench = LocalBench(runtime, output, schedule, settings_of(work, prompts), place)
         prompts = bench.fitting(prompts)
         if versus.synth is not None:

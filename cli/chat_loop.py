@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import NextnError
 from ..core.sampling.params import MAX_SEED
+from .console import READING, print_error
 from .interrupts import rearm
 from .line_input import LineDroppedError, read_message
-from .output import READING, print_error
 from .print_answer import print_answer
 from .summary import summary_lines, turn_line
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
+    from .console import Console
     from .conversation import Conversation
-    from .output import Output
     from .print_answer import Printer
 
 WELCOME: Final = "Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands."
@@ -31,31 +31,17 @@ HELP: Final = (
 INTERRUPTED: Final = 130
 
 
-def run_chat_loop(
-    runtime: Runtime,
-    conversation: Conversation,
-    params: GenerateParams,
-    printer: Printer,
-    output: Output,
-) -> int:
-    """Run until the user leaves; return the exit code."""
-    output.remark(WELCOME)
-    return _ChatLoop(runtime, conversation, params, printer, output).run()
-
-
-class _ChatLoop:
-    def __init__(
-        self,
-        runtime: Runtime,
-        conversation: Conversation,
-        params: GenerateParams,
-        printer: Printer,
-        output: Output,
-    ) -> None:
-        self.runtime, self.conversation, self.params = runtime, conversation, params
-        self.printer, self.output = printer, output
+@dataclass
+class ChatLoop:
+    runtime: Runtime
+    conversation: Conversation
+    params: GenerateParams
+    printer: Printer
+    output: Console
 
     def run(self) -> int:
+        """Run until the user leaves; return the exit code."""
+        self.output.remark(WELCOME)
         was_interrupted = False
         while True:
             rearm()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -16,6 +16,7 @@ from .shared_options import ChatOptions
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
     from ..core.tokenizer import ChatTemplate, Tokenizer
+    from .serve_options import TemplateOptions
 
 _BUILT_IN: Final = {"chatml": CHATML}
 
@@ -53,10 +54,15 @@ def read_chat(options: ChatOptions) -> ChatSetup | None:
         _refuse_without_chat(options)
         return None
     system = one_of("system-prompt", options.system_prompt, options.system_prompt_file)
-    template = one_of("chat-template", options.chat_template, options.chat_template_file)
-    name = options.chat_template
-    source = template if name is None else _BUILT_IN.get(name)
+    name, source = options.chat_template, read_template(options)
     return ChatSetup(system, source, name, read_switches(options.chat_template_kwargs))
+
+
+def read_template(options: ChatOptions | TemplateOptions) -> str | None:
+    """The text of a template from outside the model's file."""
+    given = one_of("chat-template", options.chat_template, options.chat_template_file)
+    name = options.chat_template
+    return given if name is None else _BUILT_IN.get(name)
 
 
 def start_renderer() -> None:
@@ -67,7 +73,7 @@ def start_renderer() -> None:
 
 
 def _refuse_without_chat(options: ChatOptions) -> None:
-    for name in options.__slots__:
+    for name in (each.name for each in fields(options)):
         if name != "chat" and getattr(options, name) is not None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} needs --chat")
 

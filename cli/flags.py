@@ -1,4 +1,4 @@
-"""Options in groups: a command takes dataclasses, and their fields become its flags.
+"""Flags in groups: a command takes dataclasses, and their fields become its flags.
 
 So that commands share flags, and `--help` shows forty of them in sections.
 """
@@ -8,16 +8,57 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from copy import copy
-from dataclasses import MISSING, fields
-from typing import Annotated, Any, get_args, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 import typer.core
 
-SECTION = "SECTION"  # name of the class variable that says where in `--help` the flags stand
+T = TypeVar("T")
+REQUIRED: Final = MISSING
+_UNSET: Final = object()
+_SECTION: Final = "rich_help_panel"  # the name that typer has for a section of the help
+
+
+class FlagField(NamedTuple):
+    option: Any  # typer's description
+    default: Any
+
+
+def flag(spelling: str, help: str, default: Any = _UNSET, **more: Any) -> Any:
+    """A flag as its help shows it: "--ctx-size -c N"; without a metavar it is a switch. `more`:
+    limits, and whatever else `typer.Option` takes."""
+    names = [word for word in spelling.split() if word.startswith("-")]
+    metavar = next((word for word in spelling.split() if not word.startswith("-")), None)
+    return FlagField(typer.Option(*names, metavar=metavar, help=help, **more), default)
+
+
+def argument(metavar: str, help: str, default: Any = REQUIRED) -> Any:
+    return FlagField(typer.Argument(metavar=metavar, help=help), default)
+
+
+@dataclass_transform(frozen_default=True)
+def flag_group(section: str, defaults: object = None) -> Callable[[type[T]], type[T]]:
+    """Make a class of flags a frozen dataclass.
+
+    `section`: where they stand in `--help`. `defaults`: an object with the defaults of the flags
+    that set none; others are then off, or None.
+    """
+
+    def make(kind: type[T]) -> type[T]:
+        for name, found in list(vars(kind).items()):
+            if isinstance(found, FlagField):
+                option, default = copy(found.option), found.default  # groups may share a flag
+                setattr(option, _SECTION, section)
+                if default is _UNSET:
+                    default = getattr(defaults, name, None if option.metavar else False)
+                setattr(kind, name, field(default=default, metadata={"option": option}))
+        return dataclass(frozen=True, slots=True)(kind)
+
+    return make
 
 
 def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Every parameter of `function` is a dataclass whose fields are annotated with options."""
+    """Turn a function whose parameters are groups of flags into a command."""
     groups = {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
     names = {name: [field.name for field in fields(kind)] for name, kind in groups.items()}
 
@@ -37,19 +78,13 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(kind: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        kept, *infos = get_args(hints[field.name])
-        own = [copy(info) for info in infos]  # another group may share the flag
-        for info in own:
-            info.rich_help_panel = getattr(kind, SECTION)
-        hints[field.name] = Annotated[kept, *own]
+    hints = get_type_hints(kind)
     return [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
+            annotation=Annotated[hints[field.name], field.metadata["option"]],
         )
         for field in fields(kind)
     ]
@@ -63,7 +98,7 @@ class SectionedCommand(typer.core.TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                title = getattr(param, "rich_help_panel", None) or "Other"
+                title = getattr(param, _SECTION, None) or "Other"
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):

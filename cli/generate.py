@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .auditing import Auditor, fail_if_different
+from .auditing import fail_if_different
+from .console import READING, Console
 from .conversation import read_chat, start_renderer
 from .flags import takes_flags
 from .generate_params import build_params
 from .open_model import bundled_model, open_runtime, warm_up
-from .output import READING, Output
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
 from .prompt_source import read_prompt
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ..core.audit import RowRecorder
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
     from .print_answer import Printer
@@ -80,7 +81,7 @@ def generate(  # noqa: PLR0913 - groups of flags
     text = ""
     if not is_interactive:
         text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     if results.show_drafts and not output.has_colours:
         output.remark("--show-drafts shows nothing here: stdout is no terminal with colours")
     if warning := warning_of(speculation):
@@ -93,15 +94,19 @@ def generate(  # noqa: PLR0913 - groups of flags
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)
         if is_interactive and conversation is not None:
-            from .chat_loop import run_chat_loop
+            from .chat_loop import ChatLoop
 
-            raise typer.Exit(run_chat_loop(runtime, conversation, params, printer, output))
+            raise typer.Exit(ChatLoop(runtime, conversation, params, printer, output).run())
         prompt: str | Sequence[int] = text
         if conversation is not None:
             conversation.add_question(text)
             prompt = conversation.prompt()
-        auditor = Auditor() if audit.verify_lossless else None
-        answer_once(runtime, prompt, params, printer, output, auditor)
+        recorder = None
+        if audit.verify_lossless:
+            from ..core.audit import RowRecorder
+
+            recorder = RowRecorder()
+        answer_once(runtime, prompt, params, printer, output, recorder)
 
 
 def answer_once(
@@ -109,12 +114,12 @@ def answer_once(
     prompt: str | Sequence[int],
     params: GenerateParams,
     printer: Printer,
-    output: Output,
-    auditor: Auditor | None,
+    output: Console,
+    recorder: RowRecorder | None,
 ) -> None:
     output.progress(READING, 0.0)
     try:
-        answer = print_answer(runtime, prompt, params, printer, auditor)
+        answer = print_answer(runtime, prompt, params, printer, recorder)
     finally:
         output.clear_progress()
     output.remark(f"loaded     {answer.stats.load_ms:.0f} ms")
@@ -136,7 +141,7 @@ def check_results(results: ResultOptions) -> None:
         raise typer.BadParameter("--show-drafts colours text; JSON names the source of each token")
 
 
-def make_printer(results: ResultOptions, output: Output, runtime: Runtime, model: Path) -> Printer:
+def make_printer(results: ResultOptions, output: Console, runtime: Runtime, model: Path) -> Printer:
     if results.json or results.jsonl:
         return JsonPrinter(output, runtime, model, each=results.jsonl)
     return TextPrinter(output, show_drafts=results.show_drafts)

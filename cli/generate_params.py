@@ -7,11 +7,11 @@ from typing import Final
 
 import typer
 
-from ..core.errors import ConfigError
 from ..core.generation import GenerateParams
 from .prompt_source import one_of, text_of_argument
 from .sampling_options import SamplingOptions
 from .shared_options import UNLIMITED, ResultOptions, TextOptions
+from .usage import flag_errors
 
 
 def build_params(
@@ -21,7 +21,7 @@ def build_params(
         raise typer.BadParameter(
             f"--predict must be at least 1, or -1 for no limit, got {texts.predict}"
         )
-    try:
+    with flag_errors(flag_names):
         return GenerateParams(
             sampling=sampling.params(),
             max_tokens=None if texts.predict == UNLIMITED else texts.predict,
@@ -31,8 +31,6 @@ def build_params(
             grammar=read_grammar(texts),
             json_schema=read_schema(texts),
         )
-    except ConfigError as error:
-        raise typer.BadParameter(flag_names(str(error))) from None
 
 
 def flag_names(message: str) -> str:

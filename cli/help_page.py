@@ -8,7 +8,7 @@ from typing import Any
 import typer.main
 
 from .app import app
-from .output import print_page
+from .console import print_page
 
 WIDTH = 90
 

@@ -19,6 +19,6 @@ def arm() -> None:
 
 
 def rearm() -> None:
-    """After an interrupt that ended one answer, and not the program."""
+    """Catch Ctrl-C again after it ended one answer, and not the program."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, interrupt_once)

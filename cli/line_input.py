@@ -6,7 +6,7 @@ import sys
 from types import ModuleType
 from typing import Final
 
-from .output import print_prompt
+from .console import print_prompt
 
 PROMPT, MORE = "> ", "  "
 PASTE_GAP_S: Final = 0.03  # faster input is pasted, not typed

@@ -6,13 +6,13 @@ import logging
 import os
 from typing import Final
 
-from .output import Output, print_error
+from .console import Console, print_error
 
 _ALL: Final = "nextn"
 
 
 class _ToOutput(logging.Handler):
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Console) -> None:
         super().__init__()
         self._output = output
 
@@ -25,9 +25,8 @@ class _ToOutput(logging.Handler):
             self._output.remark(text)
 
 
-def show_log(output: Output) -> None:
+def show_log(output: Console) -> None:
     """Print the records of the library; SPEC_DEBUG=1 adds tracebacks."""
     logger = logging.getLogger(_ALL)
     logger.handlers = [_ToOutput(output)]
-    logger.propagate = False
     logger.setLevel(logging.DEBUG if os.environ.get("SPEC_DEBUG") == "1" else logging.WARNING)

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
-from .output import Output
+from .console import Console
+from .log import show_log
 from .shared_options import PlaceOptions
-from .spec_options import with_dashes
 from .summary import model_lines
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..core.runtime import Runtime
     from ..core.speculation.options import SpecOptions
-
-
-class _Remarks(logging.Handler):
-    """Prints warnings of the core as lines on stderr."""
-
-    def __init__(self, output: Output) -> None:
-        super().__init__(logging.WARNING)
-        self.output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.output.clear_progress()
-        self.output.remark(record.getMessage())
 
 
 def bundled_model() -> Path:
@@ -43,18 +30,17 @@ def bundled_model() -> Path:
 def open_runtime(
     model: Path,
     place: PlaceOptions,
-    output: Output,
+    output: Console,
     spec: SpecOptions | None = None,
     draft: Path | None = None,
 ) -> Runtime:
     from .. import core
 
-    logger = logging.getLogger(__package__.partition(".")[0])
-    if not any(isinstance(each, _Remarks) and each.output is output for each in logger.handlers):
-        logger.addHandler(_Remarks(output))
+    show_log(output)
     if place.threads is not None and place.device != "cpu":
         raise typer.BadParameter(f"--threads is for --device cpu, not {place.device}")
-    try:
+    # Before the model is open, only a flag can be wrong.
+    with flag_errors(), output.cleared():
         runtime = core.load(
             model,
             place.device,
@@ -67,10 +53,6 @@ def open_runtime(
             draft=draft,
             progress=output.progress,
         )
-    except ConfigError as error:  # before the model is open, only a flag can be wrong
-        raise typer.BadParameter(with_dashes(str(error))) from None
-    finally:
-        output.clear_progress()
     for line in model_lines(runtime):
         output.note(line)
     return runtime
@@ -81,12 +63,8 @@ def _is_repack_cache_set(device: str) -> bool:
     return device == "cpu" and os.environ.get("SPEC_REPACK_CACHE") == "1"
 
 
-def warm_up(runtime: Runtime, output: Output) -> None:
+def warm_up(runtime: Runtime, output: Console) -> None:
     """Compile all missing kernels, so that the first token need not wait for them."""
-    try:
+    with flag_errors(), output.cleared():  # a drafter is made here, and a flag chose it
         runtime.warm_up()
-    except ConfigError as error:  # a drafter is made here, and a flag chose it
-        raise typer.BadParameter(with_dashes(str(error))) from None
-    finally:
-        output.clear_progress()
     gc.freeze()  # loaded objects stay, and scanning them again takes milliseconds

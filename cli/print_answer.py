@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ..core.generation import NO_TOKEN, Stats
 
 if TYPE_CHECKING:
-    from ..core.audit import Verdict
+    from ..core.audit import RowRecorder, Verdict
     from ..core.generation import Event, GenerateParams
     from ..core.runtime import Runtime
-    from .auditing import Auditor
 
 INTERRUPTED: Final = "interrupted"  # the one stop reason that is not the runtime's
 
@@ -58,13 +57,15 @@ def print_answer(
     prompt: str | Sequence[int],
     params: GenerateParams,
     printer: Printer,
-    auditor: Auditor | None = None,
+    recorder: RowRecorder | None = None,
 ) -> PrintedAnswer:
-    """Return the answer. Ctrl-C ends it early and is not an error."""
+    """Return the answer. Ctrl-C ends it early and is not an error.
+
+    With a `recorder`, it is compared with a second run without speculation.
+    """
     before = runtime.stats
     answer = PrintedAnswer(params, Stats(load_ms=before.load_ms))
     try:
-        recorder = None if auditor is None else auditor.recorder
         for event in runtime.generate(prompt, params, on_row=recorder):
             answer.events.append(event)
             printer.event(event)
@@ -75,9 +76,11 @@ def print_answer(
         printer.close()
     if runtime.stats is not before:  # the generation has started
         answer.stats = runtime.stats
-    if auditor is not None and not answer.is_interrupted:
+    if recorder is not None and not answer.is_interrupted:
+        from ..core.audit import audit
+
         try:
-            answer.verdict = auditor.check(runtime, prompt, params)
+            answer.verdict = audit(runtime, prompt, params, recorder.rows)
         except KeyboardInterrupt:
             answer.stop_reason = INTERRUPTED
     printer.end(answer)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.generation import NO_TOKEN, TARGET
 from .auditing import verdict_fields
-from .output import Output
+from .console import Console
 from .print_answer import PrintedAnswer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ COLOURS: Final = ("32", "36", "35", "33", "34", "92", "95")
 
 
 class TextPrinter:
-    def __init__(self, output: Output, *, show_drafts: bool = False) -> None:
+    def __init__(self, output: Console, *, show_drafts: bool = False) -> None:
         self._output = output
         self._show_drafts = show_drafts
         self._colours: dict[str, str] = {TARGET: ""}
@@ -49,7 +49,7 @@ class TextPrinter:
 class JsonPrinter:
     """One object at the end, and with `each` one per token before it."""
 
-    def __init__(self, output: Output, runtime: Runtime, model: Path, *, each: bool) -> None:
+    def __init__(self, output: Console, runtime: Runtime, model: Path, *, each: bool) -> None:
         self._output, self._runtime, self._model, self._each = output, runtime, model, each
 
     def event(self, event: Event) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from .output import Output, print_error
+from .console import Console, print_error
 from .scale_options import ScaleOptions, cpus_of, gpus_of, place_in_replica
-from .serve_options import ListenOptions
+from .serve_options import ListenOptions, open_listener
 from .served_model import ServedModel
 from .shared_options import PlaceOptions
 from .usage import UsageError, describe, failure_line
@@ -38,17 +38,13 @@ def read_plan(scale: ScaleOptions, place: PlaceOptions) -> ClusterPlan | None:
 
 def serve_replicas(
     recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, plan: ClusterPlan,
-    output: Output,
+    output: Console,
 ) -> NoReturn:  # fmt: skip
     from ..core.server.replicas.ingress_serving import IngressServing
     from ..core.server.replicas.ray_cluster import RayCluster
     from ..core.server.replicas.ray_replicas import RayReplicas
-    from ..core.server.sockets import check_certificate, open_socket, url_of
 
-    if settings.ssl_cert is not None and settings.ssl_key is not None:
-        check_certificate(settings.ssl_cert, settings.ssl_key)
-    sock = open_socket(listen.host, listen.port)
-    url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
+    sock, url = open_listener(listen, settings)
     output.note(f"loading    {recipe.model}")
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - Ray reports lost actors there
     cluster = RayCluster(plan)
@@ -82,7 +78,7 @@ class ReplicaLoader:
         from ..core.server.replicas.forwarding import LoadFailedError
 
         try:
-            return self.recipe.load(Output(quiet=True))
+            return self.recipe.load(Console(quiet=True))
         except UsageError as error:
             raise LoadFailedError(describe(error, []), 2) from None
         except Exception as error:  # noqa: BLE001 - one line reaches the server process

@@ -4,199 +4,95 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final
-
-import typer
+from typing import Any, Final
 
 from ..core.errors import ConfigError
 from ..core.sampling.order import parse_samplers, parse_sampling_seq
 from ..core.sampling.params import SamplingParams, logit_biases
+from .flags import flag, flag_group
 
 RANDOM_SEED: Final = -1  # as in llama.cpp
 NO_BREAKERS: Final = "none"
 DEFAULT: Final = SamplingParams()
 
 
-def number(name: str, *more: str, metavar: str, help: str) -> Any:
-    return typer.Option(name, *more, metavar=metavar, help=help)
-
-
-@dataclass(frozen=True, slots=True)
+@flag_group("Sampling", DEFAULT)
 class SamplingOptions:
     """A field has the name of the parameter that it sets, as far as it sets just one."""
 
-    SECTION: ClassVar = "Sampling"
-
-    seed: Annotated[
-        int,
-        number("--seed", "-s", metavar="N", help="Random seed; -1: drawn at random and printed."),
-    ] = RANDOM_SEED
-    temperature: Annotated[
-        float,
-        number(
-            "--temp", "--temperature", metavar="T",
-            help="Temperature; 0: always the most likely token.",
-        ),
-    ] = DEFAULT.temperature  # fmt: skip
-    top_k: Annotated[
-        int, number("--top-k", metavar="K", help="Number of most likely tokens kept; 0: all.")
-    ] = DEFAULT.top_k
-    top_p: Annotated[
-        float, number("--top-p", metavar="P", help="Total probability of the tokens kept; 1: off.")
-    ] = DEFAULT.top_p
-    min_p: Annotated[
-        float,
-        number(
-            "--min-p", metavar="P", help="Minimum probability relative to the best token; 0: off."
-        ),
-    ] = DEFAULT.min_p
-    typical_p: Annotated[
-        float,
-        number(
-            "--typical",
-            "--typical-p",
-            metavar="P",
-            help="Total probability for locally typical sampling; 1: off.",
-        ),
-    ] = DEFAULT.typical_p
-    top_n_sigma: Annotated[
-        float,
-        number(
-            "--top-nsigma", "--top-n-sigma", metavar="N",
-            help="Maximum distance from the best logit, in standard deviations; -1: off.",
-        ),
-    ] = DEFAULT.top_n_sigma  # fmt: skip
-    xtc_probability: Annotated[
-        float,
-        number(
-            "--xtc-probability",
-            metavar="P",
-            help="Probability of removing the most likely tokens (XTC); 0: off.",
-        ),
-    ] = DEFAULT.xtc_probability
-    xtc_threshold: Annotated[
-        float,
-        number(
-            "--xtc-threshold",
-            metavar="P",
-            help="Minimum probability of a token that XTC removes; above 0.5: off.",
-        ),
-    ] = DEFAULT.xtc_threshold
-    dynatemp_range: Annotated[
-        float,
-        number("--dynatemp-range", metavar="R", help="Dynamic temperature range, +/- R; 0: off."),
-    ] = DEFAULT.dynatemp_range
-    dynatemp_exponent: Annotated[
-        float,
-        number(
-            "--dynatemp-exp",
-            metavar="X",
-            help="Exponent of the entropy in the dynamic temperature.",
-        ),
-    ] = DEFAULT.dynatemp_exponent
-    repeat_last_n: Annotated[
-        int,
-        number(
-            "--repeat-last-n",
-            metavar="N",
-            help="Number of last tokens that are penalised; -1: all, 0: none.",
-        ),
-    ] = DEFAULT.repeat_last_n
-    repeat_penalty: Annotated[
-        float,
-        number("--repeat-penalty", metavar="X", help="Penalty factor for repeated tokens; 1: off."),
-    ] = DEFAULT.repeat_penalty
-    presence_penalty: Annotated[
-        float,
-        number("--presence-penalty", metavar="X", help="Penalty for tokens that occurred; 0: off."),
-    ] = DEFAULT.presence_penalty
-    frequency_penalty: Annotated[
-        float,
-        number(
-            "--frequency-penalty", metavar="X", help="Penalty per occurrence of a token; 0: off."
-        ),
-    ] = DEFAULT.frequency_penalty
-    dry_multiplier: Annotated[
-        float,
-        number("--dry-multiplier", metavar="X", help="DRY penalty for repeated runs; 0: off."),
-    ] = DEFAULT.dry_multiplier
-    dry_base: Annotated[
-        float,
-        number("--dry-base", metavar="X", help="Growth of the DRY penalty per token of the run."),
-    ] = DEFAULT.dry_base
-    dry_allowed_length: Annotated[
-        int,
-        number(
-            "--dry-allowed-length",
-            metavar="N",
-            help="Longest run without a DRY penalty, in tokens.",
-        ),
-    ] = DEFAULT.dry_allowed_length
-    dry_penalty_last_n: Annotated[
-        int,
-        number(
-            "--dry-penalty-last-n",
-            metavar="N",
-            help="Number of last tokens searched for runs; -1: all.",
-        ),
-    ] = DEFAULT.dry_penalty_last_n
-    dry_sequence_breaker: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--dry-sequence-breaker", metavar="TEXT",
-            help="Text that ends a run; none: no breakers. May be given several times, in place of "
-            "newline, colon, quote and asterisk.",
-        ),
-    ] = None  # fmt: skip
-    adaptive_target: Annotated[
-        float,
-        number(
-            "--adaptive-target",
-            metavar="P",
-            help="Target probability of adaptive_p in --samplers; -1: off.",
-        ),
-    ] = DEFAULT.adaptive_target
-    adaptive_decay: Annotated[
-        float,
-        number(
-            "--adaptive-decay", metavar="X", help="Decay per token of the average in adaptive_p."
-        ),
-    ] = DEFAULT.adaptive_decay
-    mirostat: Annotated[
-        int,
-        number(
-            "--mirostat", metavar="N", help="Mirostat version in place of the samplers: 2; 0: off."
-        ),
-    ] = DEFAULT.mirostat
-    mirostat_eta: Annotated[
-        float, number("--mirostat-lr", metavar="X", help="Mirostat learning rate, eta.")
-    ] = DEFAULT.mirostat_eta
-    mirostat_tau: Annotated[
-        float, number("--mirostat-ent", metavar="X", help="Mirostat target entropy, tau.")
-    ] = DEFAULT.mirostat_tau
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--logit-bias", "-l", metavar="ID(+/-)X",
-            help="Bias X on the logit of token ID; 15043-inf bans it. May be given several times.",
-        ),
-    ] = None  # fmt: skip
-    samplers: Annotated[
-        str | None,
-        typer.Option(
-            "--samplers", metavar="A;B;C",
-            help="Samplers in their order; default: penalties; dry; top_n_sigma; top_k; typ_p; "
-            "top_p; min_p; xtc; temperature. adaptive_p is available too.",
-        ),
-    ] = None  # fmt: skip
-    sampling_seq: Annotated[
-        str | None,
-        number(
-            "--sampling-seq", "--sampler-seq", metavar="LETTERS",
-            help="Samplers in their order, one letter each; default: edskypmxt.",
-        ),
-    ] = None  # fmt: skip
+    seed: int = flag("--seed -s N", "Random seed; -1: drawn at random and printed.", RANDOM_SEED)
+    temperature: float = flag(
+        "--temp --temperature T", "Temperature; 0: always the most likely token."
+    )
+    top_k: int = flag("--top-k K", "Number of most likely tokens kept; 0: all.")
+    top_p: float = flag("--top-p P", "Total probability of the tokens kept; 1: off.")
+    min_p: float = flag("--min-p P", "Minimum probability relative to the best token; 0: off.")
+    typical_p: float = flag(
+        "--typical --typical-p P", "Total probability for locally typical sampling; 1: off."
+    )
+    top_n_sigma: float = flag(
+        "--top-nsigma --top-n-sigma N",
+        "Maximum distance from the best logit, in standard deviations; -1: off.",
+    )
+    xtc_probability: float = flag(
+        "--xtc-probability P", "Probability of removing the most likely tokens (XTC); 0: off."
+    )
+    xtc_threshold: float = flag(
+        "--xtc-threshold P", "Minimum probability of a token that XTC removes; above 0.5: off."
+    )
+    dynatemp_range: float = flag("--dynatemp-range R", "Dynamic temperature range, +/- R; 0: off.")
+    dynatemp_exponent: float = flag(
+        "--dynatemp-exp X", "Exponent of the entropy in the dynamic temperature."
+    )
+    repeat_last_n: int = flag(
+        "--repeat-last-n N", "Number of last tokens that are penalised; -1: all, 0: none."
+    )
+    repeat_penalty: float = flag(
+        "--repeat-penalty X", "Penalty factor for repeated tokens; 1: off."
+    )
+    presence_penalty: float = flag(
+        "--presence-penalty X", "Penalty for tokens that occurred; 0: off."
+    )
+    frequency_penalty: float = flag(
+        "--frequency-penalty X", "Penalty per occurrence of a token; 0: off."
+    )
+    dry_multiplier: float = flag("--dry-multiplier X", "DRY penalty for repeated runs; 0: off.")
+    dry_base: float = flag("--dry-base X", "Growth of the DRY penalty per token of the run.")
+    dry_allowed_length: int = flag(
+        "--dry-allowed-length N", "Longest run without a DRY penalty, in tokens."
+    )
+    dry_penalty_last_n: int = flag(
+        "--dry-penalty-last-n N", "Number of last tokens searched for runs; -1: all."
+    )
+    dry_sequence_breaker: list[str] | None = flag(
+        "--dry-sequence-breaker TEXT",
+        "Text that ends a run; none: no breakers. May be given several times, in place of "
+        "newline, colon, quote and asterisk.",
+    )
+    adaptive_target: float = flag(
+        "--adaptive-target P", "Target probability of adaptive_p in --samplers; -1: off."
+    )
+    adaptive_decay: float = flag(
+        "--adaptive-decay X", "Decay per token of the average in adaptive_p."
+    )
+    mirostat: int = flag("--mirostat N", "Mirostat version in place of the samplers: 2; 0: off.")
+    mirostat_eta: float = flag("--mirostat-lr X", "Mirostat learning rate, eta.")
+    mirostat_tau: float = flag("--mirostat-ent X", "Mirostat target entropy, tau.")
+    logit_bias: list[str] | None = flag(
+        "--logit-bias -l ID(+/-)X",
+        "Bias X on the logit of token ID; 15043-inf bans it. May be given several times.",
+        None,
+    )
+    samplers: str | None = flag(
+        "--samplers A;B;C",
+        "Samplers in their order; default: penalties; dry; top_n_sigma; top_k; typ_p; top_p; "
+        "min_p; xtc; temperature. adaptive_p is available too.",
+        None,
+    )
+    sampling_seq: str | None = flag(
+        "--sampling-seq --sampler-seq LETTERS",
+        "Samplers in their order, one letter each; default: edskypmxt.",
+    )
 
     def params(self) -> SamplingParams:
         values: dict[str, Any] = {

@@ -4,55 +4,46 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Final
+from dataclasses import replace
+from typing import Final
 
-import typer
-
-from ..core.errors import ConfigError
-from .serve_options import flag
+from .flags import flag, flag_group
 from .shared_options import PlaceOptions
+from .usage import flag_errors
 
 MAX_REPLICAS: Final = 64
 MAX_CPUS: Final = 4096
 MAX_GPUS: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Server")
 class ScaleOptions:
-    SECTION: ClassVar = "Server"
-
-    replicas: Annotated[
-        int,
-        flag(
-            "--replicas", metavar="N", min=1, max=MAX_REPLICAS,
-            help="Number of model replicas behind one address, run by Ray Serve; requests that "
-            "begin alike go to the same one. Needs nextn[ray].",
-        ),
-    ] = 1  # fmt: skip
-    ray_address: Annotated[
-        str | None,
-        flag(
-            "--ray-address", metavar="ADDRESS",
-            help="Ray cluster for the replicas: HOST:PORT, ray://HOST:PORT or auto; without it, "
-            "this machine alone.",
-        ),
-    ] = None  # fmt: skip
-    replica_cpus: Annotated[
-        float | None,
-        flag(
-            "--replica-cpus", metavar="N", min=0, max=MAX_CPUS,
-            help="Cores that Ray reserves for each replica, and its threads unless --threads is "
-            "given; default: its share of this machine, or 1 with --ray-address.",
-        ),
-    ] = None  # fmt: skip
-    replica_gpus: Annotated[
-        float | None,
-        flag(
-            "--replica-gpus", metavar="N", min=0, max=MAX_GPUS,
-            help="GPUs that Ray reserves for each replica; default: as many as --device names.",
-        ),
-    ] = None  # fmt: skip
+    replicas: int = flag(
+        "--replicas N",
+        "Number of model replicas behind one address, run by Ray Serve; requests that begin alike "
+        "go to the same one. Needs nextn[ray].",
+        1,
+        min=1,
+        max=MAX_REPLICAS,
+    )
+    ray_address: str | None = flag(
+        "--ray-address ADDRESS",
+        "Ray cluster for the replicas: HOST:PORT, ray://HOST:PORT or auto; without it, this "
+        "machine alone.",
+    )
+    replica_cpus: float | None = flag(
+        "--replica-cpus N",
+        "Cores that Ray reserves for each replica, and its threads unless --threads is given; "
+        "default: its share of this machine, or 1 with --ray-address.",
+        min=0,
+        max=MAX_CPUS,
+    )
+    replica_gpus: float | None = flag(
+        "--replica-gpus N",
+        "GPUs that Ray reserves for each replica; default: as many as --device names.",
+        min=0,
+        max=MAX_GPUS,
+    )
 
     @property
     def uses_ray(self) -> bool:
@@ -60,20 +51,18 @@ class ScaleOptions:
 
 
 def cpus_of(scale: ScaleOptions) -> float:
-    """Of each replica."""
+    """Cores of each replica."""
     if scale.replica_cpus is not None:
         return scale.replica_cpus
     return 1.0 if scale.ray_address is not None else max(_n_cores() // scale.replicas, 1)
 
 
 def gpus_of(scale: ScaleOptions, device: str) -> float:
-    """Of each replica."""
+    """GPUs of each replica."""
     from ..core.ranks.devices import each_device
 
-    try:
+    with flag_errors():
         devices = each_device(device)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     if scale.replica_gpus is not None:
         return scale.replica_gpus
     return float(len(devices)) if device.removeprefix("torch:").startswith("cuda") else 0.0

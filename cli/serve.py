@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from ..core.tokenizer.chatml import CHATML
-from .conversation import read_switches
+from .console import Console
+from .conversation import read_switches, read_template
 from .flags import takes_flags
 from .log import show_log
 from .open_model import bundled_model
-from .output import Output
-from .prompt_source import one_of
 from .replicated import read_plan, serve_replicas
 from .sampling_options import SamplingOptions
 from .scale_options import ScaleOptions
@@ -27,6 +25,7 @@ from .serve_options import (
     ListenOptions,
     TemplateOptions,
     build_settings,
+    open_listener,
 )
 from .served_model import ServedModel
 from .shared_options import ModelOptions, PlaceOptions, VoiceOptions
@@ -60,13 +59,11 @@ def serve(  # noqa: PLR0913 - groups of flags
     """
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     show_log(output)
     speculation = build_spec(spec, control)
     plan = read_plan(scale, place)
-    source = one_of("chat-template", templates.chat_template, templates.chat_template_file)
-    if templates.chat_template is not None:
-        source = CHATML if templates.chat_template == "chatml" else None
+    source = read_template(templates)
     switches = read_switches(templates.chat_template_kwargs)
     settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if models.model is None:
@@ -88,15 +85,11 @@ def serve(  # noqa: PLR0913 - groups of flags
 
 
 def serve_one(
-    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Output
+    recipe: ServedModel, settings: ServerSettings, listen: ListenOptions, output: Console
 ) -> NoReturn:
-    from ..core.server.sockets import check_certificate, open_socket, url_of
     from ..core.server.worker import Worker
 
-    if settings.ssl_cert is not None and settings.ssl_key is not None:
-        check_certificate(settings.ssl_cert, settings.ssl_key)
-    sock = open_socket(listen.host, listen.port)
-    url = url_of(listen.host, sock.getsockname()[1], is_secure=settings.ssl_cert is not None)
+    sock, url = open_listener(listen, settings)
     worker = Worker(
         lambda: recipe.load(output),
         max_queue=settings.max_queue,
@@ -120,7 +113,7 @@ def serve_one(
 
 def finish(serving: Serving, code: int) -> NoReturn:
     """Print why the server ended, and exit with the right code."""
-    from .output import print_error
+    from .console import print_error
 
     worker = serving.worker
     has_ended = worker.join(_JOIN_S)
@@ -147,6 +140,6 @@ def leave_at_signals() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Without waiting for threads."""
+    """Exit without waiting for threads."""
     sys.stderr.flush()
     os._exit(code)

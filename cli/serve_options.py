@@ -3,162 +3,103 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ..core.errors import ConfigError
+from .flags import flag, flag_group
 from .sampling_options import RANDOM_SEED, SamplingOptions
 from .shared_options import UNLIMITED
+from .usage import flag_errors
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from ..core.server.settings import ServerSettings
 
 DEFAULT_PORT: Final = 8080
 _MIB: Final = 1 << 20
 
 
-def flag(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, **more)
-
-
-@dataclass(frozen=True, slots=True)
+@flag_group("Server")
 class ListenOptions:
-    SECTION: ClassVar = "Server"
-
-    host: Annotated[str, flag("--host", metavar="ADDRESS", help="Address to listen on.")] = (
-        "127.0.0.1"
+    host: str = flag("--host ADDRESS", "Address to listen on.", "127.0.0.1")
+    port: int = flag("--port N", "Port; 0: any free one.", DEFAULT_PORT, min=0, max=65535)
+    parallel: int = flag(
+        "--parallel -np N",
+        "Number of sequences that run at the same time, each with a context of its own; -1: 4, or "
+        "fewer if memory is short.",
+        -1,
+        min=-1,
+        max=256,
     )
-    port: Annotated[
-        int, flag("--port", metavar="N", min=0, max=65535, help="Port; 0: any free one.")
-    ] = DEFAULT_PORT
-    parallel: Annotated[
-        int,
-        flag(
-            "--parallel", "-np", metavar="N", min=-1, max=256,
-            help="Number of sequences that run at the same time, each with a context of its own; "
-            "-1: 4, or fewer if memory is short.",
-        ),
-    ] = -1  # fmt: skip
-    alias: Annotated[
-        str | None,
-        flag("--alias", "-a", metavar="A,B", help="Names of the model; the first one is shown."),
-    ] = None
-    api_key: Annotated[
-        list[str] | None,
-        flag(
-            "--api-key", metavar="A,B",
-            help="Keys, one of which every request needs (or SPEC_API_KEY).",
-        ),
-    ] = None  # fmt: skip
-    api_key_file: Annotated[
-        Path | None, flag("--api-key-file", metavar="FILE", help="File of keys, one on each line.")
-    ] = None
-    insecure: Annotated[
-        bool, flag("--insecure", help="Access from other machines without a key.")
-    ] = False
-    cors_origins: Annotated[
-        str | None,
-        flag(
-            "--cors-origins", metavar="A,B",
-            help="Origins of web pages that may send requests, besides this machine's; *: all.",
-        ),
-    ] = None  # fmt: skip
-    allowed_hosts: Annotated[
-        str | None,
-        flag(
-            "--allowed-hosts",
-            metavar="A,B",
-            help="Host names under which a proxy reaches this server.",
-        ),
-    ] = None
-    ssl_key_file: Annotated[
-        Path | None, flag("--ssl-key-file", metavar="FILE", help="Private key, for HTTPS.")
-    ] = None
-    ssl_cert_file: Annotated[
-        Path | None, flag("--ssl-cert-file", metavar="FILE", help="Certificate of --ssl-key-file.")
-    ] = None
+    alias: str | None = flag("--alias -a A,B", "Names of the model; the first one is shown.")
+    api_key: list[str] | None = flag(
+        "--api-key A,B", "Keys, one of which every request needs (or SPEC_API_KEY)."
+    )
+    api_key_file: Path | None = flag("--api-key-file FILE", "File of keys, one on each line.")
+    insecure: bool = flag("--insecure", "Access from other machines without a key.")
+    cors_origins: str | None = flag(
+        "--cors-origins A,B",
+        "Origins of web pages that may send requests, besides this machine's; *: all.",
+    )
+    allowed_hosts: str | None = flag(
+        "--allowed-hosts A,B", "Host names under which a proxy reaches this server."
+    )
+    ssl_key_file: Path | None = flag("--ssl-key-file FILE", "Private key, for HTTPS.")
+    ssl_cert_file: Path | None = flag("--ssl-cert-file FILE", "Certificate of --ssl-key-file.")
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Server")
 class LimitOptions:
-    SECTION: ClassVar = "Server"
-
-    metrics: Annotated[bool, flag("--metrics", help="Endpoint /metrics, for Prometheus.")] = False
-    slots: Annotated[
-        bool, typer.Option("--slots/--no-slots", help="Endpoint /slots, with the running requests.")
-    ] = True
-    ui: Annotated[
-        bool, typer.Option("--ui/--no-ui", "--webui/--no-webui", help="Web page at /.")
-    ] = True
-    predict: Annotated[
-        int,
-        flag(
-            "--predict", "--n-predict", "-n", metavar="N", min=-1,
-            help="Maximum number of tokens of a response; -1: until the context is full.",
-        ),
-    ] = UNLIMITED  # fmt: skip
-    max_queue: Annotated[
-        int,
-        flag(
-            "--max-queue",
-            metavar="N",
-            min=0,
-            help="Maximum number of waiting requests; beyond it, status 503.",
-        ),
-    ] = 512
-    max_body: Annotated[
-        int, flag("--max-body", metavar="MIB", min=1, help="Maximum size of a request, in MiB.")
-    ] = 16
-    timeout: Annotated[
-        int,
-        flag(
-            "--timeout", "-to", metavar="S", min=1,
-            help="Seconds until a client that neither sends nor reads is disconnected.",
-        ),
-    ] = 60  # fmt: skip
+    metrics: bool = flag("--metrics", "Endpoint /metrics, for Prometheus.")
+    slots: bool = flag("--slots/--no-slots", "Endpoint /slots, with the running requests.", True)
+    ui: bool = flag("--ui/--no-ui --webui/--no-webui", "Web page at /.", True)
+    predict: int = flag(
+        "--predict --n-predict -n N",
+        "Maximum number of tokens of a response; -1: until the context is full.",
+        UNLIMITED,
+        min=-1,
+    )
+    max_queue: int = flag(
+        "--max-queue N", "Maximum number of waiting requests; beyond it, status 503.", 512, min=0
+    )
+    max_body: int = flag("--max-body MIB", "Maximum size of a request, in MiB.", 16, min=1)
+    timeout: int = flag(
+        "--timeout -to S",
+        "Seconds until a client that neither sends nor reads is disconnected.",
+        60,
+        min=1,
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Cache")
 class CacheOptions:
-    SECTION: ClassVar = "Cache"
-
-    cache_prompt: Annotated[
-        bool,
-        typer.Option(
-            "--cache-prompt/--no-cache-prompt",
-            help="Use of the prefix cache by requests that do not set cache_prompt.",
-        ),
-    ] = True
-    cache_ram: Annotated[
-        int,
-        flag(
-            "--cache-ram", "-cram", metavar="MIB", min=-1,
-            help="Memory of the prefix cache in MiB, beside the contexts; 0: no cache; -1: what "
-            "contexts do not use, and two recurrent states for each.",
-        ),
-    ] = -1  # fmt: skip
-    slot_save_path: Annotated[
-        Path | None,
-        flag("--slot-save-path", metavar="DIR", help="Folder for saved slots."),
-    ] = None
-    context_shift: Annotated[
-        bool,
-        typer.Option(
-            "--context-shift/--no-context-shift",
-            help="Accepted, and always off: a response ends when its context is full.",
-        ),
-    ] = False
-    sleep_idle_seconds: Annotated[
-        int,
-        flag(
-            "--sleep-idle-seconds", metavar="S", min=-1,
-            help="Seconds without a request until the model's memory is freed; the next request "
-            "loads it again. -1: never.",
-        ),
-    ] = -1  # fmt: skip
+    cache_prompt: bool = flag(
+        "--cache-prompt/--no-cache-prompt",
+        "Use of the prefix cache by requests that do not set cache_prompt.",
+        True,
+    )
+    cache_ram: int = flag(
+        "--cache-ram -cram MIB",
+        "Memory of the prefix cache in MiB, beside the contexts; 0: no cache; -1: what contexts "
+        "do not use, and two recurrent states for each.",
+        -1,
+        min=-1,
+    )
+    slot_save_path: Path | None = flag("--slot-save-path DIR", "Folder for saved slots.")
+    context_shift: bool = flag(
+        "--context-shift/--no-context-shift",
+        "Accepted, and always off: a response ends when its context is full.",
+    )
+    sleep_idle_seconds: int = flag(
+        "--sleep-idle-seconds S",
+        "Seconds without a request until the model's memory is freed; the next request loads it "
+        "again. -1: never.",
+        -1,
+        min=-1,
+    )
 
     def __post_init__(self) -> None:
         if not self.sleep_idle_seconds:
@@ -178,36 +119,24 @@ class CacheOptions:
         return None if self.cache_ram < 0 else self.cache_ram * _MIB
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Chat")
 class TemplateOptions:
-    SECTION: ClassVar = "Chat"
-
-    chat_template: Annotated[
-        str | None,
-        flag(
-            "--chat-template", metavar="NAME",
-            help="Chat template: chatml, or the name of another one in the model's file.",
-        ),
-    ] = None  # fmt: skip
-    chat_template_file: Annotated[
-        Path | None, flag("--chat-template-file", metavar="FILE", help="File of a Jinja template.")
-    ] = None
-    chat_template_kwargs: Annotated[
-        str | None,
-        flag(
-            "--chat-template-kwargs", metavar="JSON",
-            help="""Switches of the template, such as '{"enable_thinking": false}'.""",
-        ),
-    ] = None  # fmt: skip
-    jinja: Annotated[bool, flag("--jinja", help="Accepted, and always on.")] = False
-    reasoning_format: Annotated[
-        str,
-        flag(
-            "--reasoning-format", metavar="FORMAT",
-            help="Place of thoughts: none (in the text), deepseek (in reasoning_content; also "
-            "auto), deepseek-legacy (both).",
-        ),
-    ] = "auto"  # fmt: skip
+    chat_template: str | None = flag(
+        "--chat-template NAME",
+        "Chat template: chatml, or the name of another one in the model's file.",
+    )
+    chat_template_file: Path | None = flag("--chat-template-file FILE", "File of a Jinja template.")
+    chat_template_kwargs: str | None = flag(
+        "--chat-template-kwargs JSON",
+        """Switches of the template, such as '{"enable_thinking": false}'.""",
+    )
+    jinja: bool = flag("--jinja", "Accepted, and always on.")
+    reasoning_format: str = flag(
+        "--reasoning-format FORMAT",
+        "Place of thoughts: none (in the text), deepseek (in reasoning_content; also auto), "
+        "deepseek-legacy (both).",
+        "auto",
+    )
 
 
 def build_settings(
@@ -218,7 +147,7 @@ def build_settings(
     sampling: SamplingOptions,
     switches: dict[str, Any],
 ) -> ServerSettings:
-    """What is wrong with them is a usage error."""
+    """The settings that the flags make; a wrong flag is a usage error."""
     from ..core.server.settings import ServerSettings
     from ..core.server.slot_folder import check_folder
 
@@ -227,7 +156,7 @@ def build_settings(
     for path in (listen.ssl_key_file, listen.ssl_cert_file):
         if path is not None and not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
-    try:
+    with flag_errors():
         if cache.slot_save_path is not None:
             check_folder(cache.slot_save_path)
         return ServerSettings(
@@ -254,8 +183,17 @@ def build_settings(
             ssl_key=_path(listen.ssl_key_file),
             ssl_cert=_path(listen.ssl_cert_file),
         )
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
+
+
+def open_listener(listen: ListenOptions, settings: ServerSettings) -> tuple[socket, str]:
+    """The socket that the server listens on, and its URL."""
+    from ..core.server.sockets import check_certificate, open_socket, url_of
+
+    if settings.ssl_cert is not None and settings.ssl_key is not None:
+        check_certificate(settings.ssl_cert, settings.ssl_key)
+    sock = open_socket(listen.host, listen.port)
+    is_secure = settings.ssl_cert is not None
+    return sock, url_of(listen.host, sock.getsockname()[1], is_secure=is_secure)
 
 
 def read_keys(listen: ListenOptions) -> tuple[str, ...]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
 from ..core.speculation.options import SpecOptions
+from .console import Console
 from .open_model import open_runtime
-from .output import Output
 from .shared_options import PlaceOptions
-from .spec_options import with_dashes
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.runtime import Runtime
@@ -32,17 +31,13 @@ class ServedModel:
     template: str | None  # Jinja
     template_name: str | None  # of the model's file
 
-    def load(self, output: Output) -> Loaded:
+    def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
 
         runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)
-        try:
+        with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)
             return prepare(runtime, self.n_parallel, template, self.cache_ram)
-        except ConfigError as error:  # memory, or a drafter: flags chose it
-            raise typer.BadParameter(with_dashes(str(error))) from None
-        finally:
-            output.clear_progress()
 
     def _template(self, runtime: Runtime) -> ChatTemplate | None:
         from ..core.tokenizer import ChatTemplate, load_chat_template

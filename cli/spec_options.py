@@ -6,9 +6,8 @@ are chosen and accepted, where there is an engine; `AuditFlags` request a check.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -25,127 +24,74 @@ from ..core.speculation.options import (
     NgramSizes,
     SpecOptions,
 )
+from .flags import flag, flag_group
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
 
 DEFAULT: Final = SpecOptions()
+_MATCH, _LENGTH = "Match length in tokens.", "Draft length in tokens."
+_HITS: Final = "Minimum occurrences of a match."
 
 
-def flag(*names: str, metavar: str | None = None, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help)
+def size_flag(drafter: str, size: str, help: str) -> Any:
+    """A size of an n-gram drafter, with the drafter's own default."""
+    default = getattr(getattr(DEFAULT, drafter.replace("-", "_")), size)
+    return flag(f"--spec-{drafter}-{size.replace('_', '-')} N", help, default)
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Speculation", DEFAULT)
 class SpecFlags:
     """A field has the name of the option that it sets, as far as it sets just one."""
 
-    SECTION: ClassVar = "Speculation"
-
-    spec_type: Annotated[
-        list[str] | None,
-        flag(
-            "--spec-type", metavar="A,B",
-            help="Drafters: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
-            "ngram-cache; auto: all that the files contain, and ngram-mod; none. May be given "
-            "several times.  [default: auto]",
-        ),
-    ] = None  # fmt: skip
-    spec_default: Annotated[
-        bool, flag("--spec-default", help="Addition of ngram-mod with its default sizes.")
-    ] = False
-    draft_model: Annotated[
-        Path | None,
-        flag(
-            "--spec-draft-model", "-md", "--model-draft", metavar="FILE",
-            help="Draft model file, GGUF, or a file with an MTP head for the model.",
-        ),
-    ] = None  # fmt: skip
-    draft_n_max: Annotated[
-        int | None,
-        flag(
-            "--spec-draft-n-max", metavar="N",
-            help="Maximum draft length of mtp and draft; the controller's choice if not given, 3 "
-            "without a controller.",
-        ),
-    ] = None  # fmt: skip
-    draft_n_min: Annotated[
-        int, flag("--spec-draft-n-min", metavar="N", help="Minimum draft length of mtp and draft.")
-    ] = DEFAULT.draft_n_min
-    draft_p_min: Annotated[
-        float,
-        flag(
-            "--spec-draft-p-min", "--draft-p-min", metavar="P",
-            help="Minimum probability of a token that mtp or draft proposes.",
-        ),
-    ] = DEFAULT.draft_p_min  # fmt: skip
-    draft_vocab: Annotated[
-        str,
-        flag(
-            "--spec-draft-vocab", metavar="auto|full|N|FILE",
-            help="Vocabulary subset for mtp: the N most used tokens, or the token ids in a file.",
-        ),
-    ] = DEFAULT.draft_vocab  # fmt: skip
-    mtp_prefill: Annotated[
-        int,
-        flag(
-            "--spec-mtp-prefill", metavar="N",
-            help="Number of last prompt tokens that mtp reads; -1: all.",
-        ),
-    ] = DEFAULT.mtp_prefill  # fmt: skip
-    simple_size_n: Annotated[
-        int, flag("--spec-ngram-simple-size-n", metavar="N", help="Match length in tokens.")
-    ] = DEFAULT.ngram_simple.size_n
-    simple_size_m: Annotated[
-        int, flag("--spec-ngram-simple-size-m", metavar="N", help="Draft length in tokens.")
-    ] = DEFAULT.ngram_simple.size_m
-    simple_min_hits: Annotated[
-        int,
-        flag("--spec-ngram-simple-min-hits", metavar="N", help="Minimum occurrences of a match."),
-    ] = DEFAULT.ngram_simple.min_hits
-    map_k_size_n: Annotated[
-        int, flag("--spec-ngram-map-k-size-n", metavar="N", help="Match length in tokens.")
-    ] = DEFAULT.ngram_map_k.size_n
-    map_k_size_m: Annotated[
-        int, flag("--spec-ngram-map-k-size-m", metavar="N", help="Draft length in tokens.")
-    ] = DEFAULT.ngram_map_k.size_m
-    map_k_min_hits: Annotated[
-        int,
-        flag("--spec-ngram-map-k-min-hits", metavar="N", help="Minimum occurrences of a match."),
-    ] = DEFAULT.ngram_map_k.min_hits
-    map_k4v_size_n: Annotated[
-        int, flag("--spec-ngram-map-k4v-size-n", metavar="N", help="Match length in tokens.")
-    ] = DEFAULT.ngram_map_k4v.size_n
-    map_k4v_size_m: Annotated[
-        int, flag("--spec-ngram-map-k4v-size-m", metavar="N", help="Draft length in tokens.")
-    ] = DEFAULT.ngram_map_k4v.size_m
-    map_k4v_min_hits: Annotated[
-        int,
-        flag("--spec-ngram-map-k4v-min-hits", metavar="N", help="Minimum occurrences of a match."),
-    ] = DEFAULT.ngram_map_k4v.min_hits
-    mod_n_match: Annotated[
-        int, flag("--spec-ngram-mod-n-match", metavar="N", help="Match length in tokens.")
-    ] = DEFAULT.ngram_mod.n_match
-    mod_n_min: Annotated[
-        int, flag("--spec-ngram-mod-n-min", metavar="N", help="Minimum draft length.")
-    ] = DEFAULT.ngram_mod.n_min
-    mod_n_max: Annotated[
-        int, flag("--spec-ngram-mod-n-max", metavar="N", help="Maximum draft length.")
-    ] = DEFAULT.ngram_mod.n_max
-    lookup_cache_static: Annotated[
-        Path | None,
-        flag(
-            "--lookup-cache-static", "-lcs", metavar="FILE",
-            help="N-gram file of ngram-cache that is only read.",
-        ),
-    ] = None  # fmt: skip
-    lookup_cache_dynamic: Annotated[
-        Path | None,
-        flag(
-            "--lookup-cache-dynamic", "-lcd", metavar="FILE",
-            help="N-gram file of ngram-cache, read at the start and written at the end.",
-        ),
-    ] = None  # fmt: skip
+    spec_type: list[str] | None = flag(
+        "--spec-type A,B",
+        "Drafters: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache; "
+        "auto: all that the files contain, and ngram-mod; none. May be given several times. "
+        " [default: auto]",
+    )
+    spec_default: bool = flag("--spec-default", "Addition of ngram-mod with its default sizes.")
+    draft_model: Path | None = flag(
+        "--spec-draft-model -md --model-draft FILE",
+        "Draft model file, GGUF, or a file with an MTP head for the model.",
+    )
+    draft_n_max: int | None = flag(
+        "--spec-draft-n-max N",
+        "Maximum draft length of mtp and draft; the controller's choice if not given, 3 without a "
+        "controller.",
+    )
+    draft_n_min: int = flag("--spec-draft-n-min N", "Minimum draft length of mtp and draft.")
+    draft_p_min: float = flag(
+        "--spec-draft-p-min --draft-p-min P",
+        "Minimum probability of a token that mtp or draft proposes.",
+    )
+    draft_vocab: str = flag(
+        "--spec-draft-vocab auto|full|N|FILE",
+        "Vocabulary subset for mtp: the N most used tokens, or the token ids in a file.",
+    )
+    mtp_prefill: int = flag(
+        "--spec-mtp-prefill N", "Number of last prompt tokens that mtp reads; -1: all."
+    )
+    simple_size_n: int = size_flag("ngram-simple", "size_n", _MATCH)
+    simple_size_m: int = size_flag("ngram-simple", "size_m", _LENGTH)
+    simple_min_hits: int = size_flag("ngram-simple", "min_hits", _HITS)
+    map_k_size_n: int = size_flag("ngram-map-k", "size_n", _MATCH)
+    map_k_size_m: int = size_flag("ngram-map-k", "size_m", _LENGTH)
+    map_k_min_hits: int = size_flag("ngram-map-k", "min_hits", _HITS)
+    map_k4v_size_n: int = size_flag("ngram-map-k4v", "size_n", _MATCH)
+    map_k4v_size_m: int = size_flag("ngram-map-k4v", "size_m", _LENGTH)
+    map_k4v_min_hits: int = size_flag("ngram-map-k4v", "min_hits", _HITS)
+    mod_n_match: int = size_flag("ngram-mod", "n_match", _MATCH)
+    mod_n_min: int = size_flag("ngram-mod", "n_min", "Minimum draft length.")
+    mod_n_max: int = size_flag("ngram-mod", "n_max", "Maximum draft length.")
+    lookup_cache_static: Path | None = flag(
+        "--lookup-cache-static -lcs FILE", "N-gram file of ngram-cache that is only read."
+    )
+    lookup_cache_dynamic: Path | None = flag(
+        "--lookup-cache-dynamic -lcd FILE",
+        "N-gram file of ngram-cache, read at the start and written at the end.",
+    )
 
     def types(self) -> tuple[str, ...]:
         given = [name for text in self.spec_type or () for name in text.split(",")]
@@ -155,13 +101,9 @@ class SpecFlags:
 
     def values(self) -> dict[str, Any]:
         """The arguments of `SpecOptions`."""
-        return {
+        same = ("draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab", "mtp_prefill")
+        return {name: getattr(self, name) for name in same} | {
             "types": self.types(),
-            "draft_n_max": self.draft_n_max,
-            "draft_n_min": self.draft_n_min,
-            "draft_p_min": self.draft_p_min,
-            "draft_vocab": self.draft_vocab,
-            "mtp_prefill": self.mtp_prefill,
             "ngram_simple": NgramSizes(
                 self.simple_size_n, self.simple_size_m, self.simple_min_hits
             ),
@@ -175,51 +117,29 @@ class SpecFlags:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Speculation", DEFAULT)
 class ControlFlags:
-    SECTION: ClassVar = "Speculation"
-
-    fixed: Annotated[
-        bool,
-        flag("--spec-fixed", help="Drafts of the maximum length, without a controller."),
-    ] = False
-    costs: Annotated[
-        Path | None,
-        flag(
-            "--spec-costs", metavar="FILE",
-            help="File of costs in place of measured ones, so that a run repeats exactly.",
-        ),
-    ] = None  # fmt: skip
-    trace: Annotated[
-        Path | None,
-        flag(
-            "--spec-trace",
-            metavar="FILE",
-            help="Output file for the controller's decisions, JSONL.",
-        ),
-    ] = None
-    accept: Annotated[
-        str,
-        flag(
-            "--spec-accept", metavar="RULE",
-            help="Acceptance rule. match: the text is unchanged; ratio: another text of the same "
-            "distribution; relaxed[:N[,DELTA]]: lossy.",
-        ),
-    ] = DEFAULT.accept  # fmt: skip
-    synth_len: Annotated[
-        float | None,
-        flag(
-            "--spec-synth-len", metavar="L",
-            help="Mean tokens per step of random acceptance, for benchmarks.",
-        ),
-    ] = None  # fmt: skip
-    synth_rates: Annotated[
-        str | None,
-        flag(
-            "--spec-synth-rates", metavar="P,P",
-            help="Probabilities that 1, 2, ... tokens are accepted at random, for benchmarks.",
-        ),
-    ] = None  # fmt: skip
+    fixed: bool = flag("--spec-fixed", "Drafts of the maximum length, without a controller.")
+    costs: Path | None = flag(
+        "--spec-costs FILE",
+        "File of costs in place of measured ones, so that a run repeats exactly.",
+    )
+    trace: Path | None = flag(
+        "--spec-trace FILE", "Output file for the controller's decisions, JSONL."
+    )
+    accept: str = flag(
+        "--spec-accept RULE",
+        "Acceptance rule. match: the text is unchanged; ratio: another text of the same "
+        "distribution; relaxed[:N[,DELTA]]: lossy.",
+    )
+    synth_len: float | None = flag(
+        "--spec-synth-len L", "Mean tokens per step of random acceptance, for benchmarks."
+    )
+    synth_rates: str | None = flag(
+        "--spec-synth-rates P,P",
+        "Probabilities that 1, 2, ... tokens are accepted at random, for benchmarks.",
+        None,
+    )
 
     def values(self) -> dict[str, Any]:
         return {
@@ -232,18 +152,13 @@ class ControlFlags:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Speculation")
 class AuditFlags:
-    SECTION: ClassVar = "Speculation"
-
-    verify_lossless: Annotated[
-        bool,
-        flag(
-            "--verify-lossless",
-            help="Second run without speculation and a bitwise comparison of all tokens and "
-            "logits; exit code 1 if any differ.",
-        ),
-    ] = False  # fmt: skip
+    verify_lossless: bool = flag(
+        "--verify-lossless",
+        "Second run without speculation and a bitwise comparison of all tokens and logits; exit "
+        "code 1 if any differ.",
+    )
 
 
 FIXED: Final = ControlFlags(fixed=True)
@@ -251,19 +166,15 @@ FIXED: Final = ControlFlags(fixed=True)
 
 def build_spec(flags: SpecFlags, control: ControlFlags = FIXED) -> SpecOptions:
     """Return the options; wrong values raise a usage error."""
-    try:
+    with flag_errors():
         options = SpecOptions(**flags.values(), **control.values())
-    except ConfigError as error:
-        raise typer.BadParameter(with_dashes(str(error))) from None
     _check_draft(options, flags)
     _check_use(options)
     if options.draft_vocab != DEFAULT.draft_vocab:
         from ..core.speculation.drafters.draft_vocab import check_option
 
-        try:
+        with flag_errors():
             check_option(options.draft_vocab)
-        except ConfigError as error:
-            raise typer.BadParameter(str(error)) from None
     return options
 
 
@@ -305,11 +216,6 @@ def warning_of(options: SpecOptions) -> str | None:
 def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
     """Return the rule without its numbers, which depend on the drafters."""
     return Acceptance(SYNTHETIC) if options.is_synthetic else parse_accept(options.accept)
-
-
-def with_dashes(message: str) -> str:
-    """The core names options without the dashes of flags."""
-    return f"--{message}" if message.startswith(("spec-", "lookup-", "cache-ram")) else message
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:

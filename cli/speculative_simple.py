@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError
-from .flags import takes_flags
-from .generate_params import flag_names
+from .console import READING, Console
+from .flags import flag, flag_group, takes_flags
+from .generate_params import build_params
 from .open_model import bundled_model, open_runtime
-from .output import READING, Output
 from .prompt_source import read_prompt
 from .sampling_options import SamplingOptions
 from .shared_options import (
-    UNLIMITED,
-    IgnoreEosOption,
+    IGNORE_EOS,
+    PREDICT,
     ModelOptions,
     PlaceOptions,
-    PredictOption,
     PromptOptions,
+    ResultOptions,
+    TextOptions,
     VoiceOptions,
 )
-from .spec_options import SpecFlags, build_spec, with_dashes
+from .spec_options import SpecFlags, build_spec
 from .summary import SHOWN_PLACES
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from ..core.generation import GenerateParams
@@ -35,15 +35,11 @@ if TYPE_CHECKING:
 ACCEPTED = "32"  # green
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Text")
 class LoopOptions:
-    SECTION: ClassVar = "Text"
-
-    predict: PredictOption = UNLIMITED
-    ignore_eos: IgnoreEosOption = False
-    color: Annotated[bool, typer.Option("--color", help="Colour for accepted draft tokens.")] = (
-        False
-    )
+    predict: int = PREDICT
+    ignore_eos: bool = IGNORE_EOS
+    color: bool = flag("--color", "Colour for accepted draft tokens.")
 
 
 @takes_flags
@@ -61,10 +57,11 @@ def speculative_simple(
     One sequence, no controller: the first speculator that has a draft is used, and drafts are as
     long as allowed. The text is the same as that of generate.
     """
-    params = build_params(texts, sampling)
+    limits = TextOptions(predict=texts.predict, ignore_eos=texts.ignore_eos)
+    params = build_params(limits, sampling, ResultOptions())
     speculation = build_spec(spec)
     text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     model = models.model or bundled_model()
@@ -77,35 +74,14 @@ def speculative_simple(
             loop.close()
 
 
-def build_params(texts: LoopOptions, sampling: SamplingOptions) -> GenerateParams:
-    from ..core.generation import GenerateParams
-
-    if texts.predict < 1 and texts.predict != UNLIMITED:
-        raise typer.BadParameter(
-            f"--predict must be at least 1, or -1 for no limit, got {texts.predict}"
-        )
-    try:
-        return GenerateParams(
-            sampling.params(),
-            max_tokens=None if texts.predict == UNLIMITED else texts.predict,
-            ignore_eos=texts.ignore_eos,
-        )
-    except ConfigError as error:
-        raise typer.BadParameter(flag_names(str(error))) from None
-
-
-def make_loop(runtime: Runtime, output: Output) -> SimpleLoop:
+def make_loop(runtime: Runtime, output: Console) -> SimpleLoop:
     """Return the loop, with all kernels compiled."""
     from ..core.simple import SimpleLoop
     from ..core.speculation.build import make_speculators
 
-    try:
+    with flag_errors(), output.cleared():
         speculators = make_speculators(runtime.setting(1))
         return SimpleLoop(runtime.model, runtime.backend, speculators, runtime.n_ctx)
-    except ConfigError as error:
-        raise typer.BadParameter(with_dashes(str(error))) from None
-    finally:
-        output.clear_progress()
 
 
 def write(
@@ -113,7 +89,7 @@ def write(
     loop: SimpleLoop,
     prompt: list[int],
     params: GenerateParams,
-    output: Output,
+    output: Console,
     colour: str,
 ) -> None:
     from ..core.engine.engine import check_prompt

@@ -11,7 +11,7 @@ from . import interrupts
 def main() -> NoReturn:
     interrupts.arm()
     try:
-        from .output import print_version, replace_closed_streams
+        from .console import print_version, replace_closed_streams
 
         replace_closed_streams()
         if sys.argv[1:] == ["--version"]:  # the rest of the program is not needed

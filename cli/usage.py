@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
 
-from ..core.errors import NextnError
+from ..core.errors import ConfigError, NextnError
 
 # The base class of every usage error. typer exports `BadParameter` alone; its parent has that
 # name since typer carries its own parser, and had it when the parser was click's.
@@ -30,6 +32,21 @@ REMOVED: Final = {
     "--spec-ngram-min-hits": _EACH.format("min-hits"),
     "--spec-draft-conf-min": "--spec-draft-p-min",
 }
+
+
+def with_dashes(message: str) -> str:
+    """The core names options without the dashes of flags."""
+    return f"--{message}" if message.startswith(("spec-", "lookup-", "cache-ram")) else message
+
+
+@contextmanager
+def flag_errors(spell: Callable[[str], str] = with_dashes) -> Iterator[None]:
+    """A ConfigError inside is a usage error. `spell`: gives the options in its message their flags'
+    names."""
+    try:
+        yield
+    except ConfigError as error:
+        raise typer.BadParameter(spell(str(error))) from None
 
 
 def describe(error: Any, argv: list[str]) -> str:

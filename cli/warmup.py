@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..core.errors import ModelError
-from .flags import takes_flags
+from .console import Console
+from .flags import flag, flag_group, takes_flags
 from .open_model import open_runtime, warm_up
-from .output import Output
 from .shared_options import ModelArgument, PlaceOptions, VoiceOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Compiling(Output):
+class Compiling(Console):
     """Counts the kernels that are compiled, and the seconds that this takes."""
 
     n_kernels = 0
@@ -43,25 +42,22 @@ def clear(wanted: bool) -> None:
         return
     from ..core.backend.disk_caches import remove_kept
 
-    output = Output()
+    output = Console()
     for each in remove_kept():
         size = f"{each.n_bytes / 2**20:.1f} MiB"
         output.line(f"removed {each.what}: {each.n_files} files, {size} from {each.folder}")
     raise typer.Exit
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Model")
 class ClearOptions:
-    SECTION: ClassVar = "Model"
-
-    clear: Annotated[
-        bool,
-        typer.Option(
-            "--clear", callback=clear, is_eager=True,
-            help="Removal of all compiled kernels and of all weights kept by --repack-cache, "
-            "without a warm-up.",
-        ),
-    ] = False  # fmt: skip
+    clear: bool = flag(
+        "--clear",
+        "Removal of all compiled kernels and of all weights kept by --repack-cache, without a "
+        "warm-up.",
+        callback=clear,
+        is_eager=True,
+    )
 
 
 @takes_flags
@@ -83,9 +79,11 @@ def warmup(
         _print_kept(repacked, output)
 
 
-def _print_kept(repacked: Path | None, output: Output) -> None:
+def _print_kept(repacked: Path | None, output: Console) -> None:
     if repacked is None:  # the reason was printed before
-        raise ModelError(f"the repacked weights could not be kept in {_repack_folder()}")
+        from ..core.backend.cpu.repacked import repack_folder
+
+        raise ModelError(f"the repacked weights could not be kept in {repack_folder()}")
     output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")
 
 
@@ -96,22 +94,12 @@ def _print_compiled(device: str, place: PlaceOptions, output: Compiling) -> None
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return
-    folder = kernel_folder()
+    from ..core.backend.cpu.compile import cache_folder
+
+    folder = cache_folder()
     if not output.n_kernels:
         output.line(f"nothing to compile: all kernels are in {folder}")
         return
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise ModelError(f"kernels were compiled, but could not be kept: cannot write to {folder}")
     output.line(f"compiled {output.n_kernels} kernels in {output.seconds:.1f} s, kept in {folder}")
-
-
-def _repack_folder() -> Path:
-    from ..core.backend.cpu.repacked import repack_folder
-
-    return repack_folder()
-
-
-def kernel_folder() -> Path:
-    from ..core.backend.cpu.machine_code import cache_folder
-
-    return cache_folder()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.errors import ConfigError
-from ..flags import takes_flags
-from ..output import Output
+from ..flags import REQUIRED, argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from .writing import (
-    ForceOption,
-    JsonOption,
-    RevisionOption,
-    SplitOption,
-    cleared,
+    FORCE,
+    JSON,
+    REVISION,
+    SPLIT,
     drafting_command,
     finish,
     read_size,
@@ -26,7 +23,7 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.files.attach_head import Attached
     from ...convert.files.head_types import TypeChoice
     from ...convert.files.output_file import OutputFile
@@ -34,79 +31,49 @@ if TYPE_CHECKING:
     from ...core.gguf.reader import GgufFile
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class AttachFiles:
-    SECTION: ClassVar = "Files"
-
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="Model: a GGUF, or any shard of one.")
-    ]
-    source: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="SOURCE",
-            help="Source of the head: the original checkpoint's folder (safetensors), one file of "
-            "it, its repository owner/name (only the head is fetched), a GGUF of the same model "
-            "that has its head, or an mtp-*.gguf.",
-        ),
-    ]  # fmt: skip
-    revision: RevisionOption = None
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take out the head that TARGET has.")
-    ] = False
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Attach it although SOURCE seems to be another model: a fine-tune, say."
-        ),
-    ] = False
+    target: Path = argument("TARGET", "Model: a GGUF, or any shard of one.")
+    source: str = flag(
+        "--from SOURCE",
+        "Source of the head: the original checkpoint's folder (safetensors), one file of it, its "
+        "repository owner/name (only the head is fetched), a GGUF of the same model that has its "
+        "head, or an mtp-*.gguf.",
+        REQUIRED,
+    )
+    revision: str | None = REVISION
+    replace: bool = flag("--replace", "Take out the head that TARGET has.")
+    trust: bool = flag(
+        "--trust", "Attach it although SOURCE seems to be another model: a fine-tune, say."
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Types")
 class HeadTypeOptions:
-    SECTION: ClassVar = "Types"
-
-    type: Annotated[
-        str | None,
-        typer.Option(
-            "--type", metavar="TYPE",
-            help="Type of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, "
-            "or keep. Default: keep from a GGUF or for a model of floats, else q8_0.",
-        ),
-    ] = None  # fmt: skip
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type", metavar="RULE",
-            help="Type of some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several "
-            "times; the first that fits decides.",
-        ),
-    ] = None  # fmt: skip
-    keep_copies: Annotated[
-        bool,
-        typer.Option(
-            "--keep-copies",
-            help="Also write embedding and output matrices of the head that equal the model's.",
-        ),
-    ] = False
+    type: str | None = flag(
+        "--type TYPE",
+        "Type of the head's matrices: q8_0, q6_k, q4_k, bf16 or another type of quantize, or "
+        "keep. Default: keep from a GGUF or for a model of floats, else q8_0.",
+    )
+    tensor_type: list[str] | None = flag(
+        "--tensor-type RULE",
+        "Type of some tensors, as in quantize: 'ffn_.*_exps=q4_k'. May be given several times; "
+        "the first that fits decides.",
+    )
+    keep_copies: bool = flag(
+        "--keep-copies",
+        "Also write embedding and output matrices of the head that equal the model's.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class AttachOutput:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Output file.")
-    ] = None
-    in_place: Annotated[
-        bool, typer.Option("--in-place", help="Put the new file in TARGET's place; see --backup.")
-    ] = False
-    backup: Annotated[
-        bool, typer.Option("--backup", help="With --in-place: keep the old file as TARGET.bak.")
-    ] = False
-    force: ForceOption = False
-    split_max_size: SplitOption = None
-    json: JsonOption = False
+    output: Path | None = flag("--output -o OUT", "Output file.")
+    in_place: bool = flag("--in-place", "Put the new file in TARGET's place; see --backup.")
+    backup: bool = flag("--backup", "With --in-place: keep the old file as TARGET.bak.")
+    force: bool = FORCE
+    split_max_size: str | None = SPLIT
+    json: bool = JSON
 
 
 @takes_flags
@@ -118,7 +85,7 @@ def attach(
     spec convert attach model-Q4_K_M.gguf --from Qwen3.6-27B/ -o model-mtp.gguf
     """
     check_places(out)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.files.attach_head import attach_head, check_target, default_type
     from ...convert.files.head_source import open_source
@@ -130,7 +97,7 @@ def attach(
         check_target(target, replaces=files.replace)
         place = output_file(out, target, max_bytes)
         output.progress(f"reading {files.source}", 0.0)
-        with cleared(output), open_source(files.source, files.revision) as source:
+        with output.cleared(), open_source(files.source, files.revision) as source:
             head = read_head(source, target, keep_copies=types.keep_copies)
             output.clear_progress()
             from_gguf = source if isinstance(source, GgufFile) else None
@@ -187,11 +154,9 @@ def type_choice(types: HeadTypeOptions, default: str | None = None) -> TypeChoic
     from ...convert.files.head_types import TypeChoice, check_type
     from ...convert.quantize.type_rules import parse_rule
 
-    try:
+    with flag_errors():
         rules = [parse_rule(text) for text in types.tensor_type or []]
         wanted = default if types.type is None else check_type(types.type)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     return None if wanted is None else TypeChoice(wanted, tuple(rules))
 
 
@@ -203,7 +168,9 @@ def output_file(out: AttachOutput, target: GgufFile, max_bytes: int | None) -> O
     return OutputFile(out.output, out.force, max_bytes)
 
 
-def read_head(source: Checkpoint | GgufFile, target: GgufFile, *, keep_copies: bool) -> StoredHead:
+def read_head(
+    source: ModelCheckpoint | GgufFile, target: GgufFile, *, keep_copies: bool
+) -> StoredHead:
     from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
     from ...core.gguf.reader import GgufFile

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import textwrap
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...core.errors import NextnError
 from ..auditing import difference_line
-from ..flags import takes_flags
+from ..console import Console, one_line, print_error
+from ..flags import argument, flag, flag_group, takes_flags
 from ..open_model import open_runtime
-from ..output import Output, one_line, print_error
 from ..shared_options import PlaceOptions, VoiceOptions
-from .writing import cleared, size
+from .writing import size
 
 if TYPE_CHECKING:
     from ...convert.verify import FileReport, OpenedGguf
@@ -26,29 +25,21 @@ if TYPE_CHECKING:
 SHOWN = 10  # faults of one kind
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("File")
 class CheckOptions:
-    SECTION: ClassVar = "File"
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file; of shards, the first.")]
-    draft: Annotated[
-        Path | None,
-        typer.Option(
-            "--draft", "-md", metavar="FILE",
-            help="Draft model, or file with an MTP head, for the trial runs.",
-        ),
-    ] = None  # fmt: skip
-    no_run: Annotated[bool, typer.Option("--no-run", help="No trial runs.")] = False
-    predict: Annotated[
-        int, typer.Option("--predict", "-n", metavar="N", min=1, help="Tokens of each trial run.")
-    ] = 48
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
+    file: Path = argument("FILE", "A GGUF file; of shards, the first.")
+    draft: Path | None = flag(
+        "--draft -md FILE", "Draft model, or file with an MTP head, for the trial runs."
+    )
+    no_run: bool = flag("--no-run", "No trial runs.")
+    predict: int = flag("--predict -n N", "Tokens of each trial run.", 48, min=1)
+    json: bool = flag("--json", "One JSON object instead of text.")
 
 
 class CheckLines:
     """Printed lines, with the failures and warnings among them."""
 
-    def __init__(self, output: Output, *, prints: bool) -> None:
+    def __init__(self, output: Console, *, prints: bool) -> None:
         self.output, self.prints = output, prints
         self.failed: list[str] = []
         self.warnings: list[str] = []
@@ -84,7 +75,7 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
     """
     from ...convert.verify.opening import open_whole_gguf
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     lines = CheckLines(output, prints=not options.json)
     result: dict[str, Any] = {"file": str(options.file)}
     paths = [options.file, *([options.draft] if options.draft else [])]
@@ -103,7 +94,7 @@ def check(options: CheckOptions, place: PlaceOptions, voice: VoiceOptions) -> No
 
 
 def look_through(
-    opened: OpenedGguf, lines: CheckLines, output: Output
+    opened: OpenedGguf, lines: CheckLines, output: Console
 ) -> tuple[dict[str, Any], FileReport]:
     from ...convert.verify import examine
     from ...convert.verify.scan import scan
@@ -115,14 +106,14 @@ def look_through(
         f"{file.label}: {architecture}, {n_params / 1e6:.1f} M parameters in "
         f"{len(file.tensors)} tensors",
     )
-    with cleared(output):
+    with output.cleared():
         scanned = scan(file, output.progress)
     say_scanned(scanned, lines)
     report = examine(opened, was_scanned=True)
     if report.broken:
         lines.fail("rules", report.broken)
     else:
-        lines.say("rules", f"what llama.cpp asks of {architecture} holds")
+        lines.say("rules", f"what llama.cpp requires of {architecture} holds")
     for text in report.suspicions:
         lines.warn("rules", text)
     record = {
@@ -161,14 +152,14 @@ def can_run(report: FileReport, lines: CheckLines) -> bool:
 
 
 def run(
-    options: CheckOptions, place: PlaceOptions, lines: CheckLines, output: Output
+    options: CheckOptions, place: PlaceOptions, lines: CheckLines, output: Console
 ) -> list[dict[str, Any]]:
     from ...convert.verify.trial import trials
 
     made: list[dict[str, Any]] = []
     try:
         with (
-            cleared(output),
+            output.cleared(),
             open_runtime(options.file, place, output, draft=options.draft) as runtime,
         ):
             for trial in trials(runtime, options.predict):

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ...core.errors import ConfigError
-from ..flags import takes_flags
-from ..output import Output
+from ..console import Console
+from ..flags import argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from .writing import (
-    ForceOption,
-    JsonOption,
-    RevisionOption,
-    SplitOption,
-    ThreadsOption,
-    cleared,
+    FORCE,
+    JSON,
+    REVISION,
+    SPLIT,
+    THREADS,
     finish,
     quoted,
     read_size,
@@ -30,66 +28,43 @@ from .writing import (
 )
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint, FilePlace
+    from ...convert.checkpoint import FilePlace, ModelCheckpoint
     from ...convert.hf import Conversion, Options
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Checkpoint")
 class CheckpointOptions:
-    SECTION: ClassVar = "Checkpoint"
-
-    checkpoint: Annotated[
-        str,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help="Folder with config.json, .safetensors files and a tokenizer, or a repository "
-            "owner/name, which is fetched into the cache.",
-        ),
-    ]
-    revision: RevisionOption = None
-    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave the MTP head out.")] = False
-    mtp_only: Annotated[
-        bool,
-        typer.Option(
-            "--mtp-only",
-            help="Write only the MTP head, as a file for -md beside a model.",
-        ),
-    ] = False
-    pre: Annotated[
-        str | None,
-        typer.Option(
-            "--pre", metavar="NAME",
-            help="Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised.",
-        ),
-    ] = None  # fmt: skip
+    checkpoint: str = argument(
+        "CHECKPOINT",
+        "Folder with config.json, .safetensors files and a tokenizer, or a repository owner/name, "
+        "which is fetched into the cache.",
+    )
+    revision: str | None = REVISION
+    no_mtp: bool = flag("--no-mtp", "Leave the MTP head out.")
+    mtp_only: bool = flag(
+        "--mtp-only", "Write only the MTP head, as a file for -md beside a model."
+    )
+    pre: str | None = flag(
+        "--pre NAME", "Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised."
+    )
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class HfOutputOptions:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT",
-            help="GGUF file, or a folder to put it in under a name of its own.",
-        ),
-    ] = None  # fmt: skip
-    type: Annotated[
-        str,
-        typer.Option(
-            "--type", metavar="TYPE",
-            help="Type of the matrices: f32, f16, bf16, q8_0, or a mixture of quantize such as "
-            "Q4_K_M; auto keeps the checkpoint's own.",
-        ),
-    ] = "auto"  # fmt: skip
-    force: ForceOption = False
-    split_max_size: SplitOption = None
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written, and write nothing.")
-    ] = False
-    json: JsonOption = False
-    threads: ThreadsOption = None
+    output: Path | None = flag(
+        "--output -o OUT", "GGUF file, or a folder to put it in under a name of its own."
+    )
+    type: str = flag(
+        "--type TYPE",
+        "Type of the matrices: f32, f16, bf16, q8_0, or a mixture of quantize such as Q4_K_M; "
+        "auto keeps the checkpoint's own.",
+        "auto",
+    )
+    force: bool = FORCE
+    split_max_size: str | None = SPLIT
+    dry_run: bool = flag("--dry-run", "Print what would be written, and write nothing.")
+    json: bool = JSON
+    threads: int | None = THREADS
 
 
 @takes_flags
@@ -106,7 +81,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
     if checkpoint.no_mtp and checkpoint.mtp_only:
         raise typer.BadParameter("--no-mtp and --mtp-only exclude each other")
     shard_bytes = read_size(result.split_max_size)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.checkpoint import open_place
     from ...convert.files.output_file import OutputFile, check_output
@@ -114,7 +89,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
 
     options = read_options(checkpoint, result)
     began = time.perf_counter()
-    with cleared(output):
+    with output.cleared():
         output.progress(f"reading {checkpoint.checkpoint}", 0.0)
         place = open_place(checkpoint.checkpoint, checkpoint.revision)
     opened, folder = describe(place, output)
@@ -149,21 +124,19 @@ def read_options(checkpoint: CheckpointOptions, result: HfOutputOptions) -> Opti
     from ...convert.hf import Options
     from ...convert.hf.output_types import find_kind
 
-    try:
+    with flag_errors():
         kind = find_kind(result.type)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
     mtp = "without" if checkpoint.no_mtp else "only" if checkpoint.mtp_only else "with"
     return Options(kind, mtp, checkpoint.pre)
 
 
-def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
+def describe(place: FilePlace, output: Console) -> tuple[ModelCheckpoint, Path]:
     """All but the weights, and the folder where that is."""
     from ...convert.checkpoint.folder import Folder, read_checkpoint
     from ...convert.checkpoint.repository import Repository
     from ...convert.hf.fetching import fetch_descriptions
 
-    with cleared(output):
+    with output.cleared():
         if isinstance(place, Repository):
             fetch_descriptions(place, output.progress)
             return read_checkpoint(place), place.kept_path("config.json").parent
@@ -171,17 +144,19 @@ def describe(place: FilePlace, output: Output) -> tuple[Checkpoint, Path]:
         return read_checkpoint(place), place.path
 
 
-def make_plan(opened: Checkpoint, folder: Path, options: Options, output: Output) -> Conversion:
+def make_plan(
+    opened: ModelCheckpoint, folder: Path, options: Options, output: Console
+) -> Conversion:
     from ...convert.hf import plan_conversion
 
-    with cleared(output):
+    with output.cleared():
         output.progress("reading the checkpoint's headers and tokenizer", 0.0)
         return plan_conversion(opened, folder, options)
 
 
 def fetched(
-    place: FilePlace, opened: Checkpoint, plan: Conversion, options: Options, output: Output
-) -> tuple[Checkpoint, Conversion]:
+    place: FilePlace, opened: ModelCheckpoint, plan: Conversion, options: Options, output: Console
+) -> tuple[ModelCheckpoint, Conversion]:
     """The same with the weights on this machine."""
     from ...convert.checkpoint.folder import read_checkpoint
     from ...convert.checkpoint.repository import Repository
@@ -190,7 +165,7 @@ def fetched(
     if not isinstance(place, Repository):
         return opened, plan
     folder = place.kept_path("config.json").parent
-    with cleared(output):
+    with output.cleared():
         fetch_weights(place, opened, output.progress)
     output.remark(f"note: {place.label} was fetched into {folder}, which may be removed")
     opened.close()
@@ -208,7 +183,7 @@ def target(wanted: Path | None, folder: Path, kind: str, *, is_head: bool) -> Pa
     return (wanted or Path()) / name
 
 
-def show_plan(plan: Conversion, path: Path, output: Output, *, as_json: bool) -> None:
+def show_plan(plan: Conversion, path: Path, output: Console, *, as_json: bool) -> None:
     if as_json:
         found = {"output": [str(path)], "tensor_bytes": plan.n_bytes, **report(plan)}
         output.line(json.dumps(found))

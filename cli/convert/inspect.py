@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ...core.errors import ConfigError
-from ..flags import SectionedCommand, takes_flags
-from ..output import Output
+from ..console import Console
+from ..flags import SectionedCommand, argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
 from .inspect_text import metadata_lines, report_lines, tensor_line
-from .writing import RevisionOption
+from .writing import REVISION
 
 if TYPE_CHECKING:
-    from ...convert.checkpoint import Checkpoint
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.verify import OpenedGguf
 
 ALL = "*"
@@ -37,44 +36,28 @@ class InspectCommand(SectionedCommand):
         return parsed
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Model")
 class InspectOptions:
-    SECTION: ClassVar = "Model"
-
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="GGUF file (any of its parts), a folder of safetensors, or a repository: "
-            "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
-        ),
-    ]
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft", metavar="FILE",
-            help="Draft model, or file with an MTP head, to compare with it.",
-        ),
-    ] = None  # fmt: skip
-    revision: RevisionOption = None
+    model: str = argument(
+        "MODEL",
+        "GGUF file (any of its parts), a folder of safetensors, or a repository: "
+        "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
+    )
+    draft: str | None = flag(
+        "--draft FILE", "Draft model, or file with an MTP head, to compare with it."
+    )
+    revision: str | None = REVISION
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Output")
 class ListingOptions:
-    SECTION: ClassVar = "Output"
-
-    tensors: Annotated[
-        str | None,
-        typer.Option(
-            "--tensors", metavar="[PATTERN]",
-            help="List tensors instead: all, or those whose names match a pattern such as "
-            "*.attn_*, or contain this.",
-        ),
-    ] = None  # fmt: skip
-    metadata: Annotated[
-        bool, typer.Option("--metadata", help="List the keys of the metadata instead.")
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False
+    tensors: str | None = flag(
+        "--tensors [PATTERN]",
+        "List tensors instead: all, or those whose names match a pattern such as *.attn_*, or "
+        "contain this.",
+    )
+    metadata: bool = flag("--metadata", "List the keys of the metadata instead.")
+    json: bool = flag("--json", "One JSON object instead of text.")
 
 
 @takes_flags
@@ -87,7 +70,7 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
     """
     from ...convert.verify import examine
 
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
     opened = _open(what.model, what.revision, output)
     if (listings.tensors is not None or listings.metadata) and what.draft is not None:
         raise ConfigError("--draft goes with neither --tensors nor --metadata")
@@ -106,17 +89,15 @@ def inspect(what: InspectOptions, listings: ListingOptions, voice: VoiceOptions)
         raise typer.Exit(1)
 
 
-def _open(where: str, revision: str | None, output: Output) -> OpenedGguf | Checkpoint:
+def _open(where: str, revision: str | None, output: Console) -> OpenedGguf | ModelCheckpoint:
     from ...convert.verify import open_anything
 
     output.progress(f"reading {where}", 0.0)  # which is seen of slow servers only
-    try:
+    with output.cleared():
         return open_anything(where, revision)
-    finally:
-        output.clear_progress()
 
 
-def _list(opened: OpenedGguf | Checkpoint, listings: ListingOptions, output: Output) -> None:
+def _list(opened: OpenedGguf | ModelCheckpoint, listings: ListingOptions, output: Console) -> None:
     found: dict[str, Any] = {}
     if listings.tensors is not None:
         found["tensors"] = [
@@ -141,10 +122,10 @@ def is_like(name: str, pattern: str) -> bool:
     return pattern in name
 
 
-def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
-    from ...convert.checkpoint import Checkpoint
+def _tensors(opened: OpenedGguf | ModelCheckpoint) -> list[dict[str, Any]]:
+    from ...convert.checkpoint import ModelCheckpoint
 
-    if isinstance(opened, Checkpoint):
+    if isinstance(opened, ModelCheckpoint):
         stored = [(t.name, t.dtype, t.shape, t.n_bytes) for t in opened.tensors.values()]
     else:
         tensors = opened.file.tensors.values()
@@ -155,10 +136,10 @@ def _tensors(opened: OpenedGguf | Checkpoint) -> list[dict[str, Any]]:
     ]
 
 
-def _metadata(opened: OpenedGguf | Checkpoint) -> dict[str, Any]:
-    from ...convert.checkpoint import Checkpoint
+def _metadata(opened: OpenedGguf | ModelCheckpoint) -> dict[str, Any]:
+    from ...convert.checkpoint import ModelCheckpoint
     from ...convert.verify.gguf_facts import plain_metadata
 
-    if isinstance(opened, Checkpoint):
+    if isinstance(opened, ModelCheckpoint):
         return opened.config
     return plain_metadata(opened.file.metadata)

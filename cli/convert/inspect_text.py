@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from ..output import one_line
+from ..console import one_line
 from .writing import size
 
 if TYPE_CHECKING:

@@ -3,120 +3,72 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from ...core.errors import ConfigError
-from ..flags import takes_flags
-from ..output import Output
+from ..console import Console
+from ..flags import argument, flag, flag_group, takes_flags
 from ..shared_options import VoiceOptions
+from ..usage import flag_errors
 from . import quantize_report as reports
-from .writing import ForceOption, SplitOption, ThreadsOption, read_size, writing
+from .writing import FORCE, SPLIT, THREADS, read_size, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ...convert.quantize.quantize_plan import QuantizeOptions, QuantizePlan
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Files")
 class QuantizeSource:
-    SECTION: ClassVar = "Files"
-
-    source: Annotated[Path, typer.Argument(metavar="IN", help="GGUF file, or any shard of one.")]
+    source: Path = argument("IN", "GGUF file, or any shard of one.")
 
 
-@dataclass(frozen=True, slots=True)
+@flag_group("Types")
 class QuantizeTypes:
-    SECTION: ClassVar = "Types"
-
-    type: Annotated[
-        str,
-        typer.Option(
-            "--type", metavar="TYPE",
-            help="Type or mixture of llama-quantize: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S "
-            "Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32. "
-            "COPY leaves all as it is, but for the rules.",
-        ),
-    ] = "Q4_K_M"  # fmt: skip
-    tensor_type: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tensor-type", metavar="RULE",
-            help="Type of some tensors, NAME=TYPE as in ffn_down=q6_k: NAME is a regular "
-            "expression found in the tensor's name, TYPE a ggml type or keep. "
-            "0-3,last2:ffn_down=q8_0 is for these layers alone. May be given several times; "
-            "the first that fits decides.",
-        ),
-    ] = None  # fmt: skip
-    tensor_type_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--tensor-type-file",
-            metavar="FILE",
-            help="File with more such rules, one a line.",
-        ),
-    ] = None
-    output_tensor_type: Annotated[
-        str | None,
-        typer.Option("--output-tensor-type", metavar="TYPE", help="Type of the output matrix."),
-    ] = None
-    token_embedding_type: Annotated[
-        str | None,
-        typer.Option("--token-embedding-type", metavar="TYPE", help="Type of the token table."),
-    ] = None
-    leave_output_tensor: Annotated[
-        bool, typer.Option("--leave-output-tensor", help="Keep the output matrix as it is.")
-    ] = False
-    pure: Annotated[
-        bool, typer.Option("--pure", help="Give all tensors one type instead of the mixture.")
-    ] = False
-
-
-@dataclass(frozen=True, slots=True)
-class QualityOptions:
-    SECTION: ClassVar = "Quality"
-
-    imatrix: Annotated[
-        Path | None,
-        typer.Option(
-            "--imatrix", metavar="FILE",
-            help="Importance matrix of llama-imatrix (GGUF or .dat).",
-        ),
-    ] = None  # fmt: skip
-    allow_requantize: Annotated[
-        bool,
-        typer.Option(
-            "--allow-requantize",
-            help="Also quantise what is quantised already, which costs quality twice.",
-        ),
-    ] = False  # fmt: skip
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the error that each type makes.")
-    ] = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    SECTION: ClassVar = "Output"
-
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Output file.")
-    ] = None
-    force: ForceOption = False
-    split_max_size: SplitOption = None
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the plan for each tensor, and write nothing."),
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON object: sizes, types, errors.")] = (
-        False
+    type: str = flag(
+        "--type TYPE",
+        "Type or mixture of llama-quantize: Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S Q3_K_M "
+        "Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS MXFP4_MOE F16 BF16 F32. COPY "
+        "leaves all as it is, but for the rules.",
+        "Q4_K_M",
     )
-    threads: ThreadsOption = None
+    tensor_type: list[str] | None = flag(
+        "--tensor-type RULE",
+        "Type of some tensors, NAME=TYPE as in ffn_down=q6_k: NAME is a regular expression found "
+        "in the tensor's name, TYPE a ggml type or keep. 0-3,last2:ffn_down=q8_0 is for these "
+        "layers alone. May be given several times; the first that fits decides.",
+    )
+    tensor_type_file: Path | None = flag(
+        "--tensor-type-file FILE", "File with more such rules, one a line."
+    )
+    output_tensor_type: str | None = flag("--output-tensor-type TYPE", "Type of the output matrix.")
+    token_embedding_type: str | None = flag(
+        "--token-embedding-type TYPE", "Type of the token table."
+    )
+    leave_output_tensor: bool = flag("--leave-output-tensor", "Keep the output matrix as it is.")
+    pure: bool = flag("--pure", "Give all tensors one type instead of the mixture.")
+
+
+@flag_group("Quality")
+class QualityOptions:
+    imatrix: Path | None = flag(
+        "--imatrix FILE", "Importance matrix of llama-imatrix (GGUF or .dat)."
+    )
+    allow_requantize: bool = flag(
+        "--allow-requantize", "Also quantise what is quantised already, which costs quality twice."
+    )
+    measure: bool = flag("--measure", "Measure the error that each type makes.")
+
+
+@flag_group("Output")
+class RunOptions:
+    output: Path | None = flag("--output -o OUT", "Output file.")
+    force: bool = FORCE
+    split_max_size: str | None = SPLIT
+    dry_run: bool = flag("--dry-run", "Print the plan for each tensor, and write nothing.")
+    json: bool = flag("--json", "One JSON object: sizes, types, errors.")
+    threads: int | None = THREADS
 
 
 @takes_flags
@@ -135,7 +87,7 @@ def quantize(
     if runs.output is None and not runs.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
     shard_bytes = read_size(runs.split_max_size)
-    output = Output(quiet=voice.quiet, verbose=voice.verbose)
+    output = voice.console()
 
     from ...convert.files.output_file import OutputFile
     from ...convert.quantize.quantize_file import quantize_file
@@ -166,15 +118,6 @@ def quantize(
     reports.finish_run(plan, result, output, as_json=runs.json)
 
 
-@contextmanager
-def flag_errors() -> Iterator[None]:
-    """A configuration error here is an error of a flag."""
-    try:
-        yield
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
-
-
 def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptions:
     from ...convert.quantize.imatrix import read_importance
     from ...convert.quantize.quantize_plan import QuantizeOptions
@@ -200,7 +143,7 @@ def read_options(types: QuantizeTypes, quality: QualityOptions) -> QuantizeOptio
     )
 
 
-def show_plan(plan: QuantizePlan, output: Output, *, as_json: bool) -> None:
+def show_plan(plan: QuantizePlan, output: Console, *, as_json: bool) -> None:
     if as_json:
         record = reports.plan_record(plan) | {"plan": reports.tensors_record(plan)}
         output.line(json.dumps(record))

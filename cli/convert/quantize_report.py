@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import ConfigError
-from ..output import Output
+from ...core.gguf.printable import listing
+from ..console import Console
 from .writing import finish, quoted, size
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 _NAMES_SHOWN: Final = 3
 
 
-def say_remarks(plan: QuantizePlan, output: Output) -> None:
-    """What the user may not have meant."""
+def say_remarks(plan: QuantizePlan, output: Console) -> None:
+    """Print what the user may not have meant."""
     requantised = [item for item in plan.items if item.is_requantised]
     if requantised and plan.options.allows_requantising:
         output.remark(
@@ -28,7 +29,7 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
     for format_name, names in fallbacks(plan).items():
         output.remark(
             f"note: {_tensors(names)} become {format_name}, because their rows do not fit the "
-            f"type asked for: {_some(names)}"
+            f"requested type: {listing(names, _NAMES_SHOWN)}"
         )
     for line in plan_lines(plan)[:-1]:
         output.note(line)
@@ -36,11 +37,11 @@ def say_remarks(plan: QuantizePlan, output: Output) -> None:
         output.remark(f"warning: --tensor-type {rule} fits no tensor that is left to it")
     unknown = plan.without_importance()
     if unknown:
-        output.remark(f"not in the importance matrix: {_some(unknown)}")
+        output.remark(f"not in the importance matrix: {listing(unknown, _NAMES_SHOWN)}")
 
 
-def say_refusal(plan: QuantizePlan, output: Output) -> None:
-    """What a run without --dry-run would end with."""
+def say_refusal(plan: QuantizePlan, output: Console) -> None:
+    """Print the error that a run without --dry-run would end with."""
     from ...convert.quantize.quantize_plan import check_plan
 
     try:
@@ -59,11 +60,6 @@ def fallbacks(plan: QuantizePlan) -> dict[str, list[str]]:
 
 def _tensors(found: Sequence[object]) -> str:
     return "1 tensor" if len(found) == 1 else f"{len(found)} tensors"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
 def plan_lines(plan: QuantizePlan) -> list[str]:
@@ -131,7 +127,7 @@ def _types_record(plan: QuantizePlan) -> dict[str, dict[str, Any]]:
 
 
 def finish_run(
-    plan: QuantizePlan, result: QuantizeResult, output: Output, *, as_json: bool
+    plan: QuantizePlan, result: QuantizeResult, output: Console, *, as_json: bool
 ) -> None:
     rate = result.source_bytes / max(result.seconds, 1e-9)
     recipe = plan.options.recipe

@@ -6,8 +6,8 @@ from typing import Final
 
 import typer
 
+from ..console import print_help
 from ..lazy_group import SETTINGS, Subcommand, group_of
-from ..output import print_help
 
 # in the order in which a model meets them
 COMMANDS: Final = {
@@ -17,10 +17,10 @@ COMMANDS: Final = {
     ),
     "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
     "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
-    "extract": Subcommand(".convert.extract", "extract", "The MTP head into a file of its own."),
-    "detach": Subcommand(".convert.detach", "detach", "A GGUF without its MTP head."),
-    "merge": Subcommand(".convert.merge", "merge", "Shards into one file."),
-    "split": Subcommand(".convert.split", "split", "One file into shards."),
+    "extract": Subcommand(".convert.recombine", "extract", "The MTP head into a file of its own."),
+    "detach": Subcommand(".convert.recombine", "detach", "A GGUF without its MTP head."),
+    "merge": Subcommand(".convert.recombine", "merge", "Shards into one file."),
+    "split": Subcommand(".convert.recombine", "split", "One file into shards."),
     "quantize": Subcommand(".convert.quantize", "quantize", "A GGUF in fewer bits."),
     "check": Subcommand(".convert.check", "check", "Numbers, rules and a trial run of a GGUF."),
 }  # fmt: skip

@@ -9,16 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-import typer
-
-from ...core.errors import ConfigError
 from ...core.gguf.printable import printable_path
-from ..output import Output
+from ..console import Console
+from ..flags import flag
+from ..usage import flag_errors
 
 if TYPE_CHECKING:
     from ...convert.files.output_file import Progress
@@ -26,54 +24,25 @@ if TYPE_CHECKING:
 _EVERY_S = 0.1
 _TERMINATED = 143
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object about what was written.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
-OutputOption = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Output file.")]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        "--split-max-size", metavar="SIZE",
-        help="Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB.",
-    ),
-]  # fmt: skip
-RevisionOption = Annotated[
-    str | None,
-    typer.Option("--revision", metavar="NAME", help="Branch, tag or commit of a repository."),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option("--threads", "-t", metavar="N", min=1, help="Threads; all cores by default."),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadedFileOptions:
-    SECTION: ClassVar = "Files"
-
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="GGUF with its MTP head.")]
-
-
-@dataclass(frozen=True, slots=True)
-class OutOptions:
-    SECTION: ClassVar = "Output"
-
-    output: OutputOption
-    force: ForceOption = False
-    json: JsonOption = False
+JSON: Final = flag("--json", "One JSON object about what was written.")
+FORCE: Final = flag("--force", "Replace an existing output.")
+SPLIT: Final = flag(
+    "--split-max-size SIZE", "Maximum size of a shard OUT-00001-of-0000N.gguf: 500M, 4G, 4GiB."
+)
+REVISION: Final = flag("--revision NAME", "Branch, tag or commit of a repository.")
+THREADS: Final = flag("--threads -t N", "Threads; all cores by default.", min=1)
 
 
 def read_size(text: str | None) -> int | None:
-    """Of --split-max-size."""
+    """Bytes of --split-max-size."""
     from ...convert.files.recombine import parse_size
 
-    try:
+    with flag_errors(lambda message: f"--split-max-size: {message}"):
         return None if text is None else parse_size(text)
-    except ConfigError as error:
-        raise typer.BadParameter(f"--split-max-size: {error}") from None
 
 
 @contextmanager
-def writing(output: Output, path: Path) -> Iterator[Progress]:
+def writing(output: Console, path: Path) -> Iterator[Progress]:
     """Progress with speed and time left. SIGTERM leaves nothing behind."""
     name = printable_path(path.name)
     began, shown_at, stage = time.perf_counter(), 0.0, f"writing {name}"
@@ -89,20 +58,8 @@ def writing(output: Output, path: Path) -> Iterator[Progress]:
             detail = f", {size(per_s)}/s, {duration((total - done) / per_s)} left"
             output.progress(stage + (detail if sys.stderr.isatty() else ""), done / total)
 
-    with ended_in_order():
-        try:
-            yield progress
-        finally:
-            output.clear_progress()
-
-
-@contextmanager
-def cleared(output: Output) -> Iterator[None]:
-    """No progress stays in front of an error."""
-    try:
-        yield
-    finally:
-        output.clear_progress()
+    with ended_in_order(), output.cleared():
+        yield progress
 
 
 @contextmanager
@@ -128,7 +85,7 @@ def duration(seconds: float) -> str:
 
 
 def size(n_bytes: float) -> str:
-    """In powers of ten, as --split-max-size and file managers have it."""
+    """Text of a size in powers of ten, as --split-max-size and file managers have it."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= factor:
             return f"{n_bytes / factor:.2f} {unit}"
@@ -136,12 +93,12 @@ def size(n_bytes: float) -> str:
 
 
 def quoted(path: str | Path) -> str:
-    """As it can be pasted into a shell."""
+    """The path as it can be pasted into a shell."""
     return shlex.quote(str(path))
 
 
 def finish(
-    output: Output, paths: Sequence[Path], what: str, command: str, *, as_json: bool, **more: Any
+    output: Console, paths: Sequence[Path], what: str, command: str, *, as_json: bool, **more: Any
 ) -> None:
     """The end of every command: what was written, the next command on a line of its own, and with
     --json one object, which also has the fields `more`."""

@@ -1,13 +1,13 @@
 """Checkpoints of `transformers`: a folder (or repository) of safetensors files and their JSON."""
 
-from .folder import Checkpoint, FilePlace
+from .folder import FilePlace, ModelCheckpoint
 from .http import RemoteError
 from .repository import open_checkpoint, open_place
 from .safetensors import StoredTensor
 
 __all__ = [
-    "Checkpoint",
     "FilePlace",
+    "ModelCheckpoint",
     "RemoteError",
     "StoredTensor",
     "open_checkpoint",

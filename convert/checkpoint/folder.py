@@ -28,15 +28,15 @@ class FilePlace(Protocol):
     label: str
 
     def names(self) -> list[str]:
-        """Of plain files in it."""
+        """Names of the plain files in it."""
         ...
 
     def below(self, folder: str) -> list[str]:
-        """Of plain files in a folder of it; none if there is no such folder."""
+        """Names of the plain files in a folder of it; none if there is no such folder."""
         ...
 
     def paths(self) -> list[Path]:
-        """Of those of its files that are on this machine."""
+        """Paths of those of its files that are on this machine."""
         ...
 
     def open(self, name: str) -> ByteSource: ...
@@ -47,7 +47,7 @@ class FilePlace(Protocol):
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class ModelCheckpoint:
     label: str
     place: FilePlace
     config: dict[str, Any]  # config.json, raw
@@ -69,7 +69,7 @@ class Checkpoint:
         for source in self._sources:
             source.close()
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> ModelCheckpoint:
         return self
 
     def __exit__(
@@ -111,7 +111,7 @@ class Folder:
         """Nothing is gained by being early here."""
 
 
-def read_checkpoint(place: FilePlace) -> Checkpoint:
+def read_checkpoint(place: FilePlace) -> ModelCheckpoint:
     names = place.names()
     if "config.json" not in names:
         raise ModelError(f"{place.label} has no config.json: not a checkpoint folder")
@@ -133,7 +133,7 @@ def read_checkpoint(place: FilePlace) -> Checkpoint:
             source.close()
         raise
     absent = tuple(sorted(index.keys() - tensors.keys()))
-    return Checkpoint(place.label, place, config, tensors, sources, absent)
+    return ModelCheckpoint(place.label, place, config, tensors, sources, absent)
 
 
 def _read_index(place: FilePlace, names: list[str]) -> Mapping[str, object]:

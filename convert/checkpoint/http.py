@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from copy import copy
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -68,13 +69,9 @@ class HttpClient:
 
     def twin(self) -> HttpClient:
         """For another thread: the same, with connections of its own."""
-        return HttpClient(
-            self.endpoint,
-            self._token,
-            timeout_s=self._timeout_s,
-            retries=self._retries,
-            pause_s=self._pause_s,
-        )
+        found = copy(self)
+        found._connections, found._moved = {}, {}
+        return found
 
     def json(self, url: str, what: str) -> Any:
         def attempt() -> bytes:
@@ -93,7 +90,7 @@ class HttpClient:
             raise RemoteError(f"{what}: the server's answer is not JSON") from None
 
     def size(self, url: str, what: str) -> int:
-        """Of a file, where no listing tells it."""
+        """Return the size of a file that no listing has."""
 
         def attempt() -> int:
             response = self._follow(url, {"Range": "bytes=0-0"}, what)
@@ -112,7 +109,7 @@ class HttpClient:
         return self._retried(attempt, what)
 
     def read(self, url: str, start: int, stop: int, size: int, what: str) -> memoryview:
-        """In one piece, which is in memory once."""
+        """The bytes start..stop in one piece, which is in memory once."""
         found, at = bytearray(stop - start), 0
         for piece in self.stream(url, start, stop, size, what):
             found[at : at + len(piece)] = piece
@@ -184,7 +181,7 @@ class HttpClient:
             if response.status in (200, 206, 416):
                 self._moved[url] = moved
                 return self._plain(response, what)
-            self._drop()  # such places are signed, and expire: ask for it again
+            self._drop()  # such places are signed, and expire: request it again
         at = url
         for _ in range(MAX_REDIRECTS + 1):
             response = self._request(at, headers)
@@ -198,7 +195,7 @@ class HttpClient:
 
     def _plain(self, response: HTTPResponse, what: str) -> HTTPResponse:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise self._wrong(what, "the server sent it compressed, unasked")
+            raise self._wrong(what, "the server sent it compressed without need")
         return response
 
     def _next(self, url: str, location: str | None, what: str) -> str:
@@ -222,24 +219,21 @@ class HttpClient:
         if self._token and origin == self._home and is_private:
             sent["Authorization"] = f"Bearer {self._token}"
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        is_fresh = origin not in self._connections
-        connection, prefix = self._connection(parts, origin)
-        try:
-            connection.request("GET", prefix + path, headers=sent)
-            return connection.getresponse()
-        except (OSError, HTTPException):
-            self._drop()
-            if is_fresh:
-                raise
-        # A connection that was kept had been closed by the other side meanwhile.
-        connection, prefix = self._connection(parts, origin)
-        connection.request("GET", prefix + path, headers=sent)
-        return connection.getresponse()
+        while True:
+            is_fresh = origin not in self._connections
+            connection, prefix = self._connection(parts, origin)
+            try:
+                connection.request("GET", prefix + path, headers=sent)
+                return connection.getresponse()
+            except (OSError, HTTPException):
+                self._drop()
+                if is_fresh:  # else it was kept, and closed by the other side meanwhile
+                    raise
 
     def _connection(
         self, parts: SplitResult, origin: tuple[str, str, int]
     ) -> tuple[HTTPConnection, str]:
-        """With what stands before the path in a request: a proxy wants the whole URL."""
+        """A connection, and what precedes the path in a request: a proxy needs the whole URL."""
         scheme, host, port = origin
         proxy = None if host in _LOOPBACK or proxy_bypass(host) else getproxies().get(scheme)
         prefix = f"{scheme}://{parts.netloc}" if proxy and scheme == "http" else ""
@@ -340,7 +334,7 @@ def _reason(status: int, *, has_token: bool) -> str:
             return "no such repository, or a private or gated one (401): set HF_TOKEN for these"
         case 403:
             return (
-                "access is denied (403): a gated repository wants its terms accepted on its page, "
+                "access is denied (403): a gated repository needs its terms accepted on its page, "
                 "and HF_TOKEN set"
             )
         case 404:

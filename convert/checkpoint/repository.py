@@ -20,7 +20,7 @@ from ...core.errors import FileFormatError
 from ...core.folders import cache_root
 from ...core.gguf.printable import printable, printable_path
 from .byte_source import ByteSource, LocalSource
-from .folder import Checkpoint, FilePlace, Folder, read_checkpoint
+from .folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
 from .http import HttpClient, RemoteError, client_from_environment
 
 _AT_ONCE: Final = 8
@@ -201,7 +201,7 @@ def open_place(where: str | os.PathLike[str], revision: str | None = None) -> Fi
     return open_repository(name)
 
 
-def open_checkpoint(where: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
+def open_checkpoint(where: str | os.PathLike[str], revision: str | None = None) -> ModelCheckpoint:
     return read_checkpoint(open_place(where, revision))
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError, ModelError
-from ...core.gguf.quants import BlockFormat
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
-from ..heads.stored_head import HeadTensor, StoredHead
+from ..heads.stored_head import StoredHead
 from ..quantize.type_rules import KEEP
 from .head_fit import fit, suspicions, twin_of
 from .head_types import TypeChoice, encoded
@@ -32,7 +31,7 @@ class Attached:
 
 
 def check_target(target: GgufFile, *, replaces: bool) -> ModelParts:
-    """Before anything is read of a source, which may be far away."""
+    """Check the target before anything is read of a source, which may be far away."""
     parts = parts_of(target)
     if not parts.has_trunk:
         raise ModelError(f"{target.label} holds only an MTP head; give the model, and this --from")
@@ -86,7 +85,7 @@ def default_type(target: GgufFile, *, from_gguf: bool) -> str:
 
 
 def trunk_tensors(file: GgufFile, parts: ModelParts) -> Iterator[TensorData]:
-    """In their order, their bytes copied by the system."""
+    """The trunk's tensors in their order, their bytes copied by the system."""
     for name in file.tensors:
         if not is_of_head(name, parts):
             yield copied(file, name)
@@ -99,13 +98,9 @@ def copied(file: GgufFile, name: str) -> TensorData:
 
 def _head_tensors(head: StoredHead, parts: ModelParts, choice: TypeChoice) -> Iterator[TensorData]:
     n_layers = parts.n_trunk + len(head.blocks)
-    for index, block in enumerate(head.blocks):
+    for index, block in enumerate(head.blocks, parts.n_trunk):
         for tensor in block:
-            name = f"blk.{parts.n_trunk + index}.{tensor.stem}"
-            yield _head_tensor(name, tensor, choice.of(name, tensor, n_layers))
-
-
-def _head_tensor(name: str, tensor: HeadTensor, form: BlockFormat) -> TensorData:
-    if tensor.place is not None and form.name == tensor.kept.name:
-        return TensorData(name, tensor.shape, form, tensor.place)
-    return TensorData(name, tensor.shape, form, encoded(tensor, form))
+            name = f"blk.{index}.{tensor.stem}"
+            form = choice.of(name, tensor, n_layers)
+            place = tensor.place if form.name == tensor.kept.name else None
+            yield TensorData(name, tensor.shape, form, place or encoded(tensor, form))

@@ -13,7 +13,7 @@ from ...core.gguf.reader import GgufFile
 from ..heads.lazy_values import Floats
 from ..heads.stored_head import EH_PROJ, EMBED, OWN_HEAD, HeadTensor, StoredHead
 from .gguf_head import GgufTrunk
-from .model_parts import ModelParts, Shapes
+from .model_parts import ModelParts, Shapes, without_ones
 
 _NORMS: Final = ("nextn.enorm.weight", "nextn.hnorm.weight")
 _ALWAYS: Final = (EH_PROJ, *_NORMS)
@@ -90,18 +90,14 @@ def _fit_tensor(
     if known is None or tensor.shape in known or tensor.stem == "attn_qkv.weight":
         return tensor
     for shape in known:
-        if _without_ones(shape) == _without_ones(tensor.shape):
+        if without_ones(shape) == without_ones(tensor.shape):
             return replace(tensor, shape=shape)
     problems.append(f"{tensor.stem} is {tensor.shape}, the layers' are {min(known)}")
     return tensor
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
 def _missing(shapes: Shapes, layers: Sequence[Shapes]) -> list[str]:
-    """Of the block, compared with the layer of the trunk that is most like it."""
+    """Stems that the block lacks, compared with the layer of the trunk that is most like it."""
     missing: list[str] = []
     for kind in ("attention", "ffn"):
         have = _stems(shapes, kind)
@@ -112,7 +108,7 @@ def _missing(shapes: Shapes, layers: Sequence[Shapes]) -> list[str]:
 
 
 def _stems(shapes: Shapes, kind: str) -> set[str]:
-    """Of one half, with a fused matrix as the three that it is."""
+    """Stems of one half, with a fused matrix as the three that it is."""
     found: set[str] = set()
     for stem in shapes:
         if _is_of_ffn(stem) == (kind == "ffn") and not stem.startswith(_NOT_COMPARED):
@@ -137,7 +133,7 @@ def _half(shapes: Shapes, kind: str) -> Shapes:
             size = half[key][axis] if key in half else 0
             half[key] = (*shape[:axis], size + shape[axis], *shape[axis + 1 :])
         else:
-            half[stem] = _without_ones(shape)
+            half[stem] = without_ones(shape)
     if not is_ffn and (any(s.startswith("ssm_") for s in half) or _OUTPUTS.isdisjoint(half)):
         return {}
     return half

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...core.errors import FileFormatError
 from ...core.gguf.printable import printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
-from ..checkpoint import Checkpoint
+from ..checkpoint import ModelCheckpoint
 from ..checkpoint.byte_source import LocalSource
 from ..checkpoint.folder import Folder, read_checkpoint, read_json
 from ..checkpoint.repository import open_place, parse_repository
@@ -21,7 +21,7 @@ from ..checkpoint.safetensors import read_tensors
 
 
 @contextmanager
-def open_source(text: str, revision: str | None = None) -> Iterator[Checkpoint | GgufFile]:
+def open_source(text: str, revision: str | None = None) -> Iterator[ModelCheckpoint | GgufFile]:
     path = Path(text)
     with ExitStack() as stack:
         if path.is_dir():
@@ -66,10 +66,10 @@ class _ReadSource(LocalSource):
         self._file.close()
 
 
-def _open_one_file(path: Path) -> Checkpoint:
+def _open_one_file(path: Path) -> ModelCheckpoint:
     """A head often lies in a file of its own, which the index does not list."""
     place = _UnmappedFolder(path.parent)
     config = read_json(place, "config.json")
     source = place.open(path.name)
     tensors, _ = read_tensors(source)
-    return Checkpoint(printable_path(path), place, config, tensors, [source])
+    return ModelCheckpoint(printable_path(path), place, config, tensors, [source])

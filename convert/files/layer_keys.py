@@ -36,7 +36,7 @@ Entries = dict[str, Typed]
 
 
 def entries_of(metadata: Metadata) -> Entries:
-    """As they were read; what says how a set is divided belongs to the set."""
+    """Entries as they were read, without those on how a set of shards is divided."""
     return {key: metadata.entry(key) for key in metadata if not key.startswith("split.")}
 
 
@@ -49,36 +49,41 @@ def with_head(
 ) -> Entries:
     """`known`: values of the new blocks by key. `twin`: which block of the trunk a new one is
     built like, in its attention or its "ffn"."""
-    prefix = f"{parts.architecture}."
-    entries = entries_of(file.metadata)
-    for key in LAYER_KEYS:
-        entry = entries.get(prefix + key)
-        if entry is None or not _has_value_per_layer(entry, parts):
-            continue
-        old = list(entry.value)[: parts.n_trunk]
-        new = known.get(key) or [
-            _guess(key, old, block, twin, file.label) for block in range(n_heads)
-        ]
-        entries[prefix + key] = Typed(entry.type, _as_before(entry, old + list(new)), entry.element)
-    _set_count(entries, prefix + "block_count", parts.n_trunk + n_heads)
-    return _with_nextn(entries, prefix, n_heads)
+
+    def of_heads(key: str, old: Sequence[Any]) -> Sequence[Any]:
+        blocks = range(n_heads)
+        return known.get(key) or [_guess(key, old, block, twin, file.label) for block in blocks]
+
+    entries = _of_blocks(file, parts, n_heads, of_heads)
+    return _with_nextn(entries, f"{parts.architecture}.", n_heads)
 
 
 def without_head(file: GgufFile, parts: ModelParts) -> Entries:
+    entries = _of_blocks(file, parts, 0, lambda key, old: ())
+    entries.pop(f"{parts.architecture}.{NEXTN}", None)
+    return entries
+
+
+def _of_blocks(
+    file: GgufFile,
+    parts: ModelParts,
+    n_heads: int,
+    of_heads: Callable[[str, Sequence[Any]], Sequence[Any]],
+) -> Entries:
+    """Counts and arrays of the trunk and of so many heads, whose values `of_heads` returns."""
     prefix = f"{parts.architecture}."
     entries = entries_of(file.metadata)
     for key in LAYER_KEYS:
         entry = entries.get(prefix + key)
-        if entry is not None and _has_value_per_layer(entry, parts):
-            shorter = list(entry.value)[: parts.n_trunk]
-            entries[prefix + key] = Typed(entry.type, _as_before(entry, shorter), entry.element)
-    _set_count(entries, prefix + "block_count", parts.n_trunk)
-    entries.pop(prefix + NEXTN, None)
+        if entry is None or entry.type is not ValueType.ARRAY:
+            continue
+        if len(entry.value) in {parts.n_trunk, parts.n_blocks}:
+            old = list(entry.value)[: parts.n_trunk]
+            values = _as_before(entry, [*old, *of_heads(key, old)])
+            entries[prefix + key] = Typed(entry.type, values, entry.element)
+    count = prefix + "block_count"
+    entries[count] = Typed(entries[count].type, parts.n_trunk + n_heads)
     return entries
-
-
-def _has_value_per_layer(entry: Typed, parts: ModelParts) -> bool:
-    return entry.type is ValueType.ARRAY and len(entry.value) in {parts.n_trunk, parts.n_blocks}
 
 
 def _guess(
@@ -108,12 +113,8 @@ def _as_before(entry: Typed, values: Sequence[Any]) -> list[Any]:
     return [int(value) for value in values]
 
 
-def _set_count(entries: Entries, key: str, count: int) -> None:
-    entries[key] = Typed(entries[key].type, count)
-
-
 def _with_nextn(entries: Entries, prefix: str, n_heads: int) -> Entries:
-    """In its old place, or behind the architecture's last key."""
+    """Entries with the number of heads in its old place, or behind the architecture's last key."""
     key, value = prefix + NEXTN, Typed(ValueType.U32, n_heads)
     if key in entries:
         return entries | {key: Typed(entries[key].type, n_heads)}

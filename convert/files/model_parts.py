@@ -71,6 +71,11 @@ def split_name(name: str) -> tuple[int | None, str]:
     return (int(match[1]), match[2]) if match else (None, name)
 
 
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A vector may be stored as a matrix of one row."""
+    return tuple(n for n in shape if n != 1)
+
+
 def is_of_head(name: str, parts: ModelParts) -> bool:
     block, _ = split_name(name)
     return block is not None and block >= parts.n_trunk

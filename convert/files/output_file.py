@@ -127,9 +127,8 @@ def _refuse_inputs(output: OutputFile, inputs: list[Path]) -> None:
         if part.resolve().parent == folder and shard.fullmatch(part.name):
             raise ConfigError(
                 f"shards called {printable_path(path.name.removesuffix('.gguf'))}-... may replace "
-                "the "
-                f"input's, as {printable_path(part.name)} is one of its own shards; give another "
-                "name"
+                f"the input's, as {printable_path(part.name)} is one of its own shards; give "
+                "another name"
             )
 
 

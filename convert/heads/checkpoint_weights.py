@@ -14,10 +14,11 @@ import numpy as np
 
 from ...core.errors import ModelError
 from ...core.gguf.printable import printable
-from ..checkpoint import Checkpoint, StoredTensor
+from ..checkpoint import ModelCheckpoint, StoredTensor
+from ..hf.matrix_rows import StoredMatrix
+from ..hf.stored_names import block_scales, block_size
 from .lazy_values import SLAB_BYTES, Floats, LazyValues, stored
 
-_BLOCK: Final = 128
 _FLOATS: Final = {"F64", "F32", "F16", "BF16"}
 _SCALES: Final = (
     "weight_scale_inv", "weight_scale", "weight_scale_2", "input_scale", "activation_scale",
@@ -38,7 +39,7 @@ _FP4_NUMBERS: Final = np.array([*_FP4_POSITIVE, *(-x for x in _FP4_POSITIVE)], n
 
 
 class CheckpointWeights:
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: ModelCheckpoint) -> None:
         self.label = checkpoint.label
         nested = checkpoint.config.get("text_config") or checkpoint.config.get("llm_config")
         self.config: dict[str, Any] = checkpoint.config | (
@@ -50,7 +51,7 @@ class CheckpointWeights:
         return name in self.tensors
 
     def names(self) -> Iterator[str]:
-        """Of what there is to map: scales go with the weights that they scale."""
+        """Names of what there is to map: scales go with the weights that they scale."""
         return (
             name
             for name in self.tensors
@@ -92,42 +93,17 @@ class CheckpointWeights:
             )
         return self._scaled(tensor, scale)
 
-    def scale_block(self) -> int:
+    def scale_block(self) -> tuple[int, int]:
         """Rows, and columns, that share a scale."""
-        described = self.config.get("quantization_config")
-        size = described.get("weight_block_size") if isinstance(described, dict) else None
-        match size:
-            case None:
-                return _BLOCK
-            case [int(rows), int(columns)] if rows == columns and rows > 0:
-                return rows
-        raise ModelError(f"{self.label}: config.json: weight_block_size is {printable(size)}")
+        return block_size(self.config.get("quantization_config"), self.label)
 
     def _scaled(self, tensor: StoredTensor, scale: StoredTensor) -> LazyValues:
-        factors, block = scale.floats(), self.scale_block()
-        n_rows, n_columns = tensor.shape
-        blocks = (-(-n_rows // block), -(-n_columns // block))
-        if factors.shape == blocks and blocks != (n_rows, 1):
-            wide = np.repeat(factors, block, axis=1)[:, :n_columns]
-
-            def rows(first: int, last: int) -> Floats:
-                return tensor.floats(first, last) * wide[np.arange(first, last) // block]
-
-        elif factors.size in (1, n_rows):
-            flat = np.broadcast_to(factors.reshape(-1, 1), (n_rows, 1))
-
-            def rows(first: int, last: int) -> Floats:
-                return tensor.floats(first, last) * flat[first:last]
-
-        else:
-            raise ModelError(
-                f"{self.label}: the scales {printable(scale.name)} have shape {scale.shape}, which "
-                f"does not fit {tensor.shape} in blocks of {block}"
-            )
+        settings = self.config.get("quantization_config")
+        matrix = StoredMatrix(tensor, block_scales(tensor, scale, settings, self.label))
 
         def pieces() -> Iterator[Floats]:
             for first, last in tensor.slabs(SLAB_BYTES):
-                yield rows(first, last)
+                yield matrix.floats(first, last)
 
         return LazyValues(tensor.shape, "BF16", pieces)
 

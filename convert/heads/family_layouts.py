@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .checkpoint_weights import CheckpointWeights
@@ -51,17 +51,17 @@ def numbered(weights: CheckpointWeights, prefix: str, first: int) -> list[Names]
 
 
 def behind_the_trunk(weights: CheckpointWeights, n_trunk: int) -> list[Names]:
-    """As layers `model.layers.N` with N from the number of layers on."""
+    """Blocks of layers `model.layers.N`, N from the number of layers on."""
     return numbered(weights, "model.layers.", n_trunk)
 
 
 def of_their_own(weights: CheckpointWeights, n_trunk: int) -> list[Names]:
-    """As layers `mtp.layers.N`, each complete."""
+    """Blocks of layers `mtp.layers.N`, each complete."""
     return numbered(weights, "mtp.layers.", 0)
 
 
 def with_shared_parts(weights: CheckpointWeights, n_trunk: int) -> list[Names]:
-    """As layers `mtp.layers.N`; projection and norms are there once, for all of them."""
+    """Blocks of layers `mtp.layers.N`; projection and norms are there once, for all of them."""
     shared = {
         SHARED[name.removeprefix("mtp.")]: name
         for name in weights.names()
@@ -74,7 +74,7 @@ def with_shared_parts(weights: CheckpointWeights, n_trunk: int) -> list[Names]:
 
 
 def deepseek4_blocks(weights: CheckpointWeights, n_trunk: int) -> list[Names]:
-    """As `mtp.N`, experts under other names."""
+    """Blocks of layers `mtp.N`, experts under other names."""
 
     def expert(match: re.Match[str]) -> str:
         return f"mlp.experts.{match[1]}.{_EXPERT_PARTS[match[2]]}_proj.weight"
@@ -123,30 +123,18 @@ def dots_factors(weights: CheckpointWeights) -> dict[str, float]:
 # Values of per-layer keys for the blocks of the head ---------------------------------------------
 
 
-def attention_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.recurrent_layers": [False] * n_heads}
+def in_each_head(
+    key: str, value: object, *, has_clamps: bool = False
+) -> Callable[[Config, int, int], Keys]:
+    def keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
+        return {key: [value] * n_heads} | (_clamps(config, n_heads) if has_clamps else {})
 
-
-def full_attention_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.sliding_window_pattern": [False] * n_heads}
-
-
-def windowed_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.sliding_window_pattern": [True] * n_heads}
-
-
-def glm5_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    """One key-value head, where layers with a recurrent state have none."""
-    return {"attention.head_count_kv": [1] * n_heads} | _clamps(config, n_heads)
-
-
-def deepseek4_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
-    return {"attention.compress_ratios": [0] * n_heads} | _clamps(config, n_heads)
+    return keys
 
 
 def dots_keys(config: Config, n_trunk: int, n_heads: int) -> Keys:
     """Windowed layers have sizes of their own (`swa_*` of config.json), and the head is one."""
-    found = windowed_keys(config, n_trunk, n_heads)
+    found = _window_pattern(["sliding_attention"] * n_heads)
     if isinstance(n := config.get("swa_num_attention_heads"), int):
         found["attention.head_count"] = [n] * n_heads
     return found
@@ -179,7 +167,7 @@ def _window_pattern(kinds: list[Any]) -> Keys:
 
 
 def _clamps(config: Config, n_heads: int) -> Keys:
-    """Of the experts' activations, where all layers share one limit."""
+    """Limits of the experts' activations, where all layers share one."""
     limit = config.get("swiglu_limit")
     if isinstance(limit, bool) or not isinstance(limit, int | float):
         return {}
@@ -187,6 +175,6 @@ def _clamps(config: Config, n_heads: int) -> Keys:
 
 
 def _tail(values: Any, n_trunk: int, n_heads: int) -> list[Any]:
-    """Of a list with an entry for each head; nothing if it has none."""
+    """The heads' entries of a list; empty if it has none."""
     tail = values[n_trunk : n_trunk + n_heads] if isinstance(values, list) else []
     return tail if len(tail) == n_heads else []

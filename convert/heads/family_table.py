@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -93,9 +94,15 @@ def _qwen(architecture: str, ffn: Need, *model_types: str) -> MtpFamily:
         block=(_POST_NORM, *_GQA, _HEAD_NORMS, ffn),
         stems=_QWEN,
         shifted_norms=True,
-        layer_keys=at.attention_keys,
+        layer_keys=at.in_each_head("attention.recurrent_layers", False),
         always_has_head=True,
         bare_key_loads=False,
+    )
+
+
+def _deepseek(architecture: str, stems: Mapping[str, str], *model_types: str) -> MtpFamily:
+    return MtpFamily(
+        architecture, model_types, at.behind_the_trunk, block=_DEEPSEEK_BLOCK, stems=stems
     )
 
 
@@ -135,30 +142,15 @@ _ROWS: Final = (
             "self_attn.indexer.index_kpool_compress_ape": "indexer_compressor_ape.weight",
             "self_attn.indexer.index_kpool_compress_gate": "indexer_compressor_gate.weight",
         },
-        layer_keys=at.glm5_keys,
+        # One key-value head, where layers with a recurrent state have none.
+        layer_keys=at.in_each_head("attention.head_count_kv", 1, has_clamps=True),
     ),
     # llama.cpp's converter drops the head of V3; the files it belongs to can run it all the same.
-    MtpFamily(
-        "deepseek2",
-        ("deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_MLA,
+    _deepseek(
+        "deepseek2", _MLA, "deepseek_v3", "deepseek_v2", "kimi_k2", "kimi_k25", "glm4_moe_lite"
     ),
-    MtpFamily(
-        "deepseek32",
-        ("deepseek_v32",),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_SPARSE_MLA,
-    ),
-    MtpFamily(
-        "glm-dsa",
-        ("glm_moe_dsa",),
-        at.behind_the_trunk,
-        block=_DEEPSEEK_BLOCK,
-        stems=_SPARSE_MLA,
-    ),
+    _deepseek("deepseek32", _SPARSE_MLA, "deepseek_v32"),
+    _deepseek("glm-dsa", _SPARSE_MLA, "glm_moe_dsa"),
     MtpFamily(
         "deepseek4",
         ("deepseek_v4",),
@@ -190,7 +182,7 @@ _ROWS: Final = (
         # They mix the streams down to one row. GGUF has no name for them in a head, llama.cpp takes
         # those of the model, and refuses a file that has tensors which it does not know.
         left_out=("hc_head_fn", "hc_head_base", "hc_head_scale"),
-        layer_keys=at.deepseek4_keys,
+        layer_keys=at.in_each_head("attention.compress_ratios", 0, has_clamps=True),
     ),
     MtpFamily(
         "dots3note",
@@ -221,7 +213,7 @@ _ROWS: Final = (
             "self_attn.sinks": "attn_sinks.weight",
         },
         fuses_qkv=True,
-        layer_keys=at.windowed_keys,
+        layer_keys=at.in_each_head("attention.sliding_window_pattern", True),
         always_has_head=True,
         most_heads=3,
     ),
@@ -291,7 +283,7 @@ _ROWS: Final = (
         ("cohere2_moe",),
         at.behind_the_trunk,
         block=(_all("attn_norm"), *_GQA, _moe(dense=True)),
-        layer_keys=at.full_attention_keys,
+        layer_keys=at.in_each_head("attention.sliding_window_pattern", False),
     ),
     MtpFamily(
         "bailingmoe2",
@@ -350,5 +342,5 @@ _UNKNOWN: Final = MtpFamily("", (), at.behind_the_trunk, most_heads=1 << 30)
 
 
 def find_mtp_family(architecture: str) -> MtpFamily:
-    """With an empty name if no head of this architecture is known."""
+    """The family; one with an empty name if no head of this architecture is known."""
     return FAMILIES.get(architecture, _UNKNOWN)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ...core.errors import ModelError
-from ..checkpoint import Checkpoint, StoredTensor
+from ..checkpoint import ModelCheckpoint, StoredTensor
 from ..checkpoint.byte_source import LocalSource
 from .checkpoint_weights import CheckpointWeights
 from .family_table import BY_MODEL_TYPE, FAMILIES
@@ -28,7 +28,11 @@ _COPIES: Final = {
 
 
 def read_checkpoint_head(
-    checkpoint: Checkpoint, architecture: str, names: Iterable[str], *, keep_copies: bool = False
+    checkpoint: ModelCheckpoint,
+    architecture: str,
+    names: Iterable[str],
+    *,
+    keep_copies: bool = False,
 ) -> StoredHead:
     """For a target of this architecture whose tensors have these `names`.
 

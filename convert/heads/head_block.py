@@ -69,7 +69,7 @@ class TargetStyle:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> TargetStyle:
-        """By the names of its tensors."""
+        """The style that the names of a target's tensors show."""
         stems = {name.split(".", 2)[2] for name in names if name.startswith("blk.")}
         has = {stem.rpartition(".")[0] for stem in stems}
         return cls(
@@ -219,7 +219,7 @@ def _regrouped(weights: CheckpointWeights, name: str) -> LazyValues | None:
     if scale is None or len(scale.shape) != 2 or "v_head_dim" not in weights.config:
         return None
     n_rows, n_columns = tensor.shape
-    block = weights.scale_block()
+    block, width = weights.scale_block()
     for ranks in (8, 4):
         own = n_rows // ranks
         if not n_rows % ranks and scale.shape[0] == ranks * -(-own // block):
@@ -238,7 +238,7 @@ def _regrouped(weights: CheckpointWeights, name: str) -> LazyValues | None:
         def read() -> Iterator[Floats]:
             start = rank * own
             row = rank * per_rank + np.arange(first, last) // block
-            wide = factors[row].repeat(block, axis=1)[:, :n_columns]
+            wide = factors[row].repeat(width, axis=1)[:, :n_columns]
             yield tensor.floats(start + first, start + last) * wide
 
         return LazyValues((last - first, n_columns), "BF16", read)

@@ -57,14 +57,6 @@ WHOLE: Final[Mapping[str, str]] = MappingProxyType(
 NEXTN_STEMS: Final[Stems] = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 
-def no_layer_keys(config: Mapping[str, Any], n_trunk: int, n_heads: int) -> dict[str, list[Any]]:
-    return {}
-
-
-def no_factors(weights: CheckpointWeights) -> dict[str, float]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class MtpFamily:
     architecture: str  # GGUF's word
@@ -74,9 +66,9 @@ class MtpFamily:
     stems: Mapping[str, str] = field(default_factory=dict)  # beside, or instead of, STEMS
     whole: Mapping[str, str] = field(default_factory=dict)  # beside WHOLE
     shifted_norms: bool = False  # x * (1 + w): checkpoints hold w, GGUF holds 1 + w
-    fuses_qkv: bool = False  # whatever the trunk has: llama.cpp's graph of the head wants it
-    layer_keys: LayerKeys = no_layer_keys
-    factors: Factors = no_factors  # by stem: what its numbers are multiplied by
+    fuses_qkv: bool = False  # whatever the trunk has: llama.cpp's graph of the head needs it
+    layer_keys: LayerKeys = lambda config, n_trunk, n_heads: {}
+    factors: Factors = lambda weights: {}  # by stem: what its numbers are multiplied by
     sizes: str = ""  # before the names of the attention's sizes in config.json, if heads have own
     needs: tuple[str, ...] = ()  # stems, where the layers of the model do not show them
     left_out: tuple[str, ...] = ()  # what GGUF has no name for

@@ -22,7 +22,7 @@ class HeadTensor:
 
     stem: str
     shape: tuple[int, ...]
-    kept: BlockFormat  # its type unless another is asked for
+    kept: BlockFormat  # its type unless another is requested
     pieces: Callable[[], Iterator[Floats]]  # its numbers in order, some whole rows at a time
     place: FileRange | None = None  # its bytes, where a file has them in type `kept`
 

@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...core.errors import ModelError
+from ...core.gguf.encode import exact_types
+from ...core.gguf.metadata import Metadata
 from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat
 from ...core.gguf.tensors import align
 from ...core.gguf.types import Typed, ValueType
-from ..checkpoint import Checkpoint
+from ..checkpoint import ModelCheckpoint
 from ..files.output_file import OutputFile, Progress, write
 from ..quantize.native_quantizer import prepare
 from ..quantize.recipes import RECIPES
-from .expected_shapes import check_complete
+from .completeness import check_complete
 from .matrix_rows import OutputTensor, StoredMatrix
 from .metadata_keys import general_keys, model_keys
 from .model_config import CheckpointFamily, ModelConfig, find_family
 from .model_sizes import ModelSizes, read_sizes
-from .output_types import AUTO, choose_formats, choose_type, encoded
+from .output_types import AUTO, as_floats, choose_formats, choose_type, encoded
 from .rope_setting import read_rope
 from .stored_names import SortedTensors, sort_tensors
 from .tensor_map import TensorMap
@@ -62,7 +64,7 @@ class Conversion:
 
     @property
     def n_bytes(self) -> int:
-        """Of the tensors as they will be written."""
+        """Bytes of the tensors as they will be written."""
         return sum(
             align(self.formats[name].n_bytes(t.n_elements), 32) for name, t in self.planned.items()
         )
@@ -89,7 +91,7 @@ class Conversion:
             return write(output, self.metadata, tensors, [], progress, inputs)
 
 
-def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> Conversion:
+def plan_conversion(checkpoint: ModelCheckpoint, folder: Path, options: Options) -> Conversion:
     config = ModelConfig.of(checkpoint.label, checkpoint.config)
     family = find_family(config)
     architecture, notes = family.architecture, list[str]()
@@ -108,20 +110,23 @@ def plan_conversion(checkpoint: Checkpoint, folder: Path, options: Options) -> C
     if rope.factors is not None:
         name = "rope_freqs.weight"
         planned[name] = OutputTensor(name, rope.factors.shape, (), constant=rope.factors)
-    check_complete(planned, family, sizes, config.label, mtp_only=options.mtp == ONLY)
+    own_keys = model_keys(config, family, sizes, rope)
+    keys = exact_types({"general.architecture": architecture, **own_keys})
+    floats = as_floats(planned, Metadata(keys), config.label)
+    check_complete(floats, planned, sizes, mtp_only=options.mtp == ONLY)
     planned = dict(sorted(planned.items(), key=lambda item: _place(item[0])))
     kind = choose_type(options.kind, planned.values())
     metadata, more = general_keys(folder, architecture, planned, sizes)
     notes += more
     metadata |= {
-        **model_keys(config, family, sizes, rope),
+        **own_keys,
         "general.file_type": Typed(ValueType.U32, RECIPES[kind.upper()].file_type),
         "general.quantization_version": Typed(ValueType.U32, 2),
     }
     n_rows = planned["token_embd.weight"].shape[0]
-    keys, more = tokenizer_keys(checkpoint, architecture, n_rows, options.pre)
-    metadata |= keys
-    formats = choose_formats(planned, kind, metadata)
+    of_tokenizer, more = tokenizer_keys(checkpoint, architecture, n_rows, options.pre)
+    metadata |= of_tokenizer
+    formats = choose_formats(kind, floats)
     notes += [*_window_notes(config), *more, *_fallback_notes(planned, formats, kind)]
     return Conversion(config.label, architecture, kind, sizes, metadata, planned, formats, notes)
 

@@ -9,7 +9,7 @@ from typing import Final
 from ...core.errors import NextnError
 from ...core.folders import cache_root
 from ...core.gguf.printable import printable_path
-from ..checkpoint import Checkpoint
+from ..checkpoint import ModelCheckpoint
 from ..checkpoint.folder import MAX_JSON_BYTES
 from ..checkpoint.repository import Progress, Repository
 
@@ -24,7 +24,7 @@ def fetch_descriptions(repository: Repository, progress: Progress) -> None:
     _fetch(repository, [name for name in small if name.endswith(_ENDINGS)], progress)
 
 
-def fetch_weights(repository: Repository, checkpoint: Checkpoint, progress: Progress) -> None:
+def fetch_weights(repository: Repository, checkpoint: ModelCheckpoint, progress: Progress) -> None:
     """The files of the checkpoint's tensors that are not on this machine."""
     labels = {tensor.source.label for tensor in checkpoint.tensors.values()}
     prefix = f"{repository.label}/"

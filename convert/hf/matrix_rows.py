@@ -41,7 +41,7 @@ class Float8Scales:
     block: tuple[int, int]
 
     def apply(self, values: Floats, first: int) -> None:
-        """In place. `values` are rows from `first` on."""
+        """Scale `values` in place, which are rows from `first` on."""
         width = self.tensor.shape[-1] if self.tensor.shape else 1
         flat = self.tensor.floats().reshape(-1, width)
         per_matrix = -(-self.n_rows // self.block[0])
@@ -78,7 +78,7 @@ class StoredMatrix:
 
     def _release(self, first: int, last: int) -> None:
         """Let the system take back pages of a mapped file."""
-        if not isinstance(self.tensor.source, LocalSource):  # a second read would fetch it again
+        if type(self.tensor.source) is not LocalSource:  # a second read would fetch it again
             return
         size = self.tensor.n_bytes // max(1, self.n_rows)
         start, stop = self.tensor.start + first * size, self.tensor.start + last * size

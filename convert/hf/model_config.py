@@ -101,7 +101,7 @@ FAMILIES: Final = MappingProxyType(
 
 
 def find_family(config: ModelConfig) -> CheckpointFamily:
-    """By the language model's `model_type`, which decides in `transformers` as well."""
+    """The family of the language model's `model_type`, which decides in `transformers` as well."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         classes = config.values.get("architectures")

@@ -94,7 +94,7 @@ def _delta_rule_sizes(config: ModelConfig, n_layers: int, n_mtp: int) -> dict[st
 
 
 def _recurrent_layers(config: ModelConfig, n_layers: int) -> list[bool]:
-    """By `layer_types`, or by the interval alone, which older configurations have."""
+    """Which layers are recurrent: by `layer_types`, or by the interval alone in older files."""
     kinds = config.get("layer_types")
     if kinds is None:
         interval = config.size("full_attention_interval", default=4)

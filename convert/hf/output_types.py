@@ -7,38 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from ...core.errors import ConfigError, ModelError
-from ...core.gguf.encode import exact_types
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.printable import printable
 from ...core.gguf.quants import BlockFormat, find_format
-from ...core.gguf.tensors import Tensor
+from ...core.gguf.reader import GgufFile
 from ...core.gguf.writer import TensorData
 from ..checkpoint.safetensors import Floats
+from ..files.header_only import header_only, without_numbers
 from ..quantize.native_quantizer import HALVES, LARGEST_HALF, SLAB_ELEMENTS, encode
 from ..quantize.quantize_plan import QuantizeOptions, check_plan, make_plan
 from ..quantize.recipes import RECIPES, find_recipe
 from .matrix_rows import OutputTensor
 
 AUTO: Final = "auto"
-CONVERTED: Final = ("f32", "f16", "bf16", "q8_0")  # one type for all matrices, as llama.cpp's tool
-# Small, or of use to the kernels as floats only: as llama.cpp has them.
-_KEPT: Final = (
-    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "norm.weight",
-    "ssm_conv1d.weight",
-)  # fmt: skip
 
 
 def find_kind(name: str) -> str:
     """The lower-case name of a type, or of a mixture of `quantize`."""
     kind = name.lower()
-    if kind in (AUTO, *CONVERTED):
+    if kind == AUTO:
         return kind
     recipe = find_recipe(name)
     if recipe is None:
@@ -59,35 +53,20 @@ def choose_type(wanted: str, planned: Iterable[OutputTensor]) -> str:
     return {"F32": "f32", "F64": "f32", "F16": "f16"}.get(most, "bf16")
 
 
-def choose_formats(
-    planned: Mapping[str, OutputTensor], kind: str, metadata: Mapping[str, Any]
-) -> dict[str, BlockFormat]:
-    """By name. Mixtures decide as if the tensors were in a file of floats already."""
-    if kind in CONVERTED:
-        return {name: _format_of(tensor, kind) for name, tensor in planned.items()}
-    nothing = np.empty(0, np.uint8)
-    tensors = {
-        name: Tensor(name, tensor.shape, _format_of(tensor, "f32"), nothing)
-        for name, tensor in planned.items()
-    }
-    model = _UnwrittenFile(Metadata(exact_types(metadata)), tensors)
-    plan = make_plan(model, QuantizeOptions(RECIPES[kind.upper()]))
+def as_floats(planned: Mapping[str, OutputTensor], metadata: Metadata, label: str) -> GgufFile:
+    """The file as it would be without quantisation, and without its numbers."""
+    return header_only(
+        [Path(label)],
+        metadata,
+        (without_numbers(t.name, t.shape, find_format("F32")) for t in planned.values()),
+    )
+
+
+def choose_formats(kind: str, file: GgufFile) -> dict[str, BlockFormat]:
+    """Types by name, as `quantize` would choose for `file`, which is one of `as_floats`."""
+    plan = make_plan(file, QuantizeOptions(RECIPES[kind.upper()]))
     check_plan(plan)
     return {item.tensor.name: item.format for item in plan.items}
-
-
-@dataclass(frozen=True)
-class _UnwrittenFile:
-    metadata: Metadata
-    tensors: dict[str, Tensor]
-
-
-def _format_of(tensor: OutputTensor, kind: str) -> BlockFormat:
-    """F16 where rows are not whole blocks, which is llama.cpp's choice as well."""
-    if len(tensor.shape) < 2 or not tensor.name.endswith(".weight") or tensor.name.endswith(_KEPT):
-        return find_format("F32")
-    fmt = find_format(kind)
-    return fmt if tensor.shape[-1] % fmt.block_size == 0 else find_format("F16")
 
 
 def encoded(

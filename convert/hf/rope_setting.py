@@ -72,7 +72,7 @@ class _RopeReader:
         return self.config.number(f"rope_parameters.{name}", self.values.get(name), default)
 
     def _either(self, name: str, default: float) -> float:
-        """Of the rope's own parameters or of the whole configuration."""
+        """A number of the rope's own parameters or of the whole configuration."""
         found = self.values.get(name, self.config.get(name))
         return self.config.number(name, found, default)
 

@@ -96,14 +96,22 @@ def _matrix(tensor: StoredTensor, scale: StoredTensor | None, config: ModelConfi
                 f"{tensor.name}_scale_inv"
             )
         return StoredMatrix(tensor)
-    return StoredMatrix(tensor, _block_scales(tensor, scale, config))
+    settings = config.get("quantization_config")
+    return StoredMatrix(tensor, block_scales(tensor, scale, settings, config.label))
 
 
-def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> Float8Scales:
-    """One factor for all, one per row, or one per block of the configured size."""
+def block_scales(
+    tensor: StoredTensor, scale: StoredTensor, settings: Any, label: str
+) -> Float8Scales:
+    """One factor for all, one per row, or one per block of the size that `settings` have, the
+    quantization_config of config.json."""
     shape = tensor.shape
+    wrong = ModelError(
+        f"{label}: {printable(scale.name)} of {scale.dtype} {scale.shape} does not fit "
+        f"{printable(tensor.name)} of {tensor.shape}"
+    )
     if len(shape) < 2 or scale.dtype not in (*FLOATS, "F8_E8M0"):
-        raise _wrong(tensor, scale, config)
+        raise wrong
     rows, columns = shape[-2:]
     n_matrices = StoredMatrix(tensor).n_rows // max(1, rows)
     n = math.prod(scale.shape)
@@ -111,25 +119,20 @@ def _block_scales(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig
         return Float8Scales(replace(scale, shape=(n, 1)), rows, (rows, columns))
     if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
         return Float8Scales(replace(scale, shape=(n, 1)), rows, (1, columns))
-    block = _block_size(config)
+    block = block_size(settings, label)
     if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
-        raise _wrong(tensor, scale, config)
+        raise wrong
     return Float8Scales(scale, rows, block)
 
 
-def _block_size(config: ModelConfig) -> tuple[int, int]:
-    settings = config.get("quantization_config")
+def block_size(settings: Any, label: str) -> tuple[int, int]:
+    """Rows and columns that share a factor."""
     found: Any = settings.get("weight_block_size") if isinstance(settings, Mapping) else None
     if found is None:
         return 128, 128
     is_pair = isinstance(found, list) and len(found) == 2
     if not is_pair or any(type(n) is not int or n < 1 for n in found):
-        raise config.error(f"weight_block_size is {printable(found)}, not two sizes")
+        raise ModelError(
+            f"{label}: config.json: weight_block_size is {printable(found)}, not two sizes"
+        )
     return found[0], found[1]
-
-
-def _wrong(tensor: StoredTensor, scale: StoredTensor, config: ModelConfig) -> ModelError:
-    return ModelError(
-        f"{config.label}: {printable(scale.name)} of {scale.dtype} {scale.shape} does not fit "
-        f"{printable(tensor.name)} of {tensor.shape}"
-    )

@@ -233,11 +233,11 @@ def _mixtral(name: str) -> str:
     return name
 
 
-# Orders that GGUF wants rows (and some columns) in, as indices into the checkpoint's.
+# Orders of rows (and of some columns) in GGUF, as indices into the checkpoint's.
 
 
 def neighbours(n_rows: int, head_dim: int) -> Order:
-    """Of each head, halves to neighbours, for rope over (2i, 2i + 1)."""
+    """The order that makes neighbours of each head's halves, for rope over (2i, 2i + 1)."""
     heads = np.arange(n_rows).reshape(-1, 2, head_dim // 2)
     return heads.swapaxes(1, 2).reshape(-1)
 

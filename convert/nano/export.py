@@ -85,7 +85,7 @@ def write_model(
 
 
 def _config(shape: NanoShape) -> dict[str, Any]:
-    """What config.json would hold."""
+    """The network's sizes as config.json would hold them."""
     third = shape.rotary_dim // 6  # sections over time, height, width; all the same for text
     return asdict(shape) | {
         "model_type": "qwen3_5_text" if shape.is_hybrid else "qwen3",

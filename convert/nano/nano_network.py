@@ -48,7 +48,7 @@ class Mlp(nn.Module):
 
 
 class NanoAttention(nn.Module):
-    """With norms of q and k; in hybrids `q_proj` also makes an output gate."""
+    """Attention with norms of q and k; in hybrids `q_proj` also makes an output gate."""
 
     def __init__(self, shape: NanoShape) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class NanoShape:
 
     @property
     def linear_channels(self) -> int:
-        """Of the short convolution: all q, all k, all v."""
+        """Channels of the short convolution: all q, all k, all v."""
         heads = 2 * self.linear_num_key_heads + self.linear_num_value_heads
         return heads * self.linear_head_dim
 

@@ -97,7 +97,7 @@ def _of_first_layer(metadata: Metadata, key: str) -> int | None:
 
 
 def in_llama_order(names: Iterable[str]) -> list[str]:
-    """By layer, then by name; names without a layer first."""
+    """Names by layer, then by name; those without a layer first."""
 
     def key(name: str) -> tuple[int, str]:
         layer = layer_of(name)

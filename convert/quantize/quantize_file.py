@@ -142,7 +142,7 @@ class Slab:
 
 
 def slabs_of(tensor: Tensor) -> list[Slab]:
-    """In order; experts apart, because each has its own importance."""
+    """Slabs in order; experts apart, because each has its own importance."""
     row = tensor.shape[-1]
     n_rows = tensor.shape[-2] if len(tensor.shape) > 1 else 1
     step = max(1, SLAB_ELEMENTS // max(1, row))

@@ -55,7 +55,7 @@ class PlanItem:
 
     @property
     def is_requantised(self) -> bool:
-        """From fewer bits to others."""
+        """Whether it goes from one quantised type to another."""
         return not (self.is_copy or self.tensor.format.name in FLOATS or self.format.name in FLOATS)
 
     @property

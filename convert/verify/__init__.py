@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ...core.errors import ConfigError
-from ..checkpoint.folder import Checkpoint
+from ..checkpoint.folder import ModelCheckpoint
 from .checkpoint_verdict import inspect_checkpoint
 from .gguf_facts import GgufFacts
 from .gguf_verdict import inspect_gguf
@@ -18,20 +18,20 @@ __all__ = ["FileReport", "OpenedGguf", "examine", "open_anything"]
 
 
 def examine(
-    opened: OpenedGguf | Checkpoint,
-    draft: OpenedGguf | Checkpoint | None = None,
+    opened: OpenedGguf | ModelCheckpoint,
+    draft: OpenedGguf | ModelCheckpoint | None = None,
     *,
     was_scanned: bool = False,
 ) -> FileReport:
     """The report on a file. `was_scanned`: `scan` has searched its numbers for NaN already."""
-    if isinstance(opened, Checkpoint):
+    if isinstance(opened, ModelCheckpoint):
         if draft is not None:
             raise ConfigError("--draft is compared with a GGUF file, not with a checkpoint")
         return inspect_checkpoint(opened)
     report = inspect_gguf(opened, was_scanned=was_scanned)
     if draft is None:
         return report
-    if isinstance(draft, Checkpoint) or report.kind != "model":
+    if isinstance(draft, ModelCheckpoint) or report.kind != "model":
         raise ConfigError("--draft compares one GGUF model with another")
     facts = GgufFacts(opened.file, opened.has_numbers)
     check_pair(facts, draft.file, report, has_numbers=draft.has_numbers)

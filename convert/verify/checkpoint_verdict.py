@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from shlex import quote
 from typing import Any, Final
 
+from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES
-from ..checkpoint.folder import Checkpoint
+from ..checkpoint.folder import ModelCheckpoint
 from ..heads.checkpoint_weights import CheckpointWeights
 from ..heads.family_table import find_mtp_family
 from .checkpoint_names import (
@@ -22,7 +22,6 @@ from .checkpoint_names import (
     text_config,
     trunk_layers,
 )
-from .gguf_facts import listing
 from .template_facts import describe_template
 from .verdict import (
     DrafterVerdict,
@@ -31,7 +30,7 @@ from .verdict import (
     Subject,
     TemplateFacts,
     TokenizerFacts,
-    TypeCount,
+    count_types,
 )
 
 # Bits per weight of whole files, as recipes turn out.
@@ -40,16 +39,13 @@ MAX_LAYERS: Final = 10_000  # more are damage
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
-def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
+def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
     config, tensors = checkpoint.config, checkpoint.tensors
     n_trunk = number(config, "num_hidden_layers", "n_layer", "num_layers")
     n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
     architecture = find_architecture(config)
     trunk, heads = trunk_layers(tensors, n_trunk), _heads(checkpoint, architecture, n_trunk)
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.n_bytes
-    counts = Counter(tensor.dtype for tensor in tensors.values())
+    n_bytes = sum(tensor.n_bytes for tensor in tensors.values())
     n = sum(math.prod(t.shape) for name, t in tensors.items() if not name.endswith(BESIDE))
     report = FileReport(
         label=checkpoint.label,
@@ -57,16 +53,16 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
         what=_what(config, architecture),
         format="safetensors",
         files=len({id(tensor.source) for tensor in tensors.values()}),
-        bytes=sum(sizes.values()),
+        bytes=n_bytes,
         architecture=architecture,
         name=_class_name(config),
         quantised=_quantisation(config),
         parameters=n,
-        bits_per_weight=8 * sum(sizes.values()) / n if n else 0.0,
+        bits_per_weight=8 * n_bytes / n if n else 0.0,
         context=number(config, "max_position_embeddings") or None,
         width=number(config, "hidden_size") or None,
         runs_here=architecture in ARCHITECTURES,
-        types=[TypeCount(name, counts[name], size) for name, size in sizes.most_common()],
+        types=count_types((tensor.dtype, tensor.n_bytes) for tensor in tensors.values()),
         layers=_layers(config, trunk, len(heads), n_trunk),
         tokenizer=_tokenizer(checkpoint),
         template=_template(checkpoint),
@@ -78,7 +74,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileReport:
     return report
 
 
-def _heads(checkpoint: Checkpoint, architecture: str, n_trunk: int) -> list[HeadNames]:
+def _heads(checkpoint: ModelCheckpoint, architecture: str, n_trunk: int) -> list[HeadNames]:
     family = find_mtp_family(architecture)
     if not family.architecture:
         return []
@@ -128,7 +124,7 @@ def _layers(
     )
 
 
-def _tokenizer(checkpoint: Checkpoint) -> TokenizerFacts | None:
+def _tokenizer(checkpoint: ModelCheckpoint) -> TokenizerFacts | None:
     names = checkpoint.place.names()
     found = [name for name in _TOKENIZERS if name in names]
     if not found:
@@ -137,7 +133,7 @@ def _tokenizer(checkpoint: Checkpoint) -> TokenizerFacts | None:
     return TokenizerFacts(found[0], "", size, None, None)
 
 
-def _template(checkpoint: Checkpoint) -> TemplateFacts | None:
+def _template(checkpoint: ModelCheckpoint) -> TemplateFacts | None:
     source: object = checkpoint.text("chat_template.jinja")
     names: list[str] = []
     if source is None:
@@ -150,7 +146,7 @@ def _template(checkpoint: Checkpoint) -> TemplateFacts | None:
 
 
 def _check(
-    checkpoint: Checkpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
+    checkpoint: ModelCheckpoint, report: FileReport, trunk: Mapping[int, set[str]], n_trunk: int
 ) -> None:
     if checkpoint.absent:
         report.problem(
@@ -176,7 +172,7 @@ def _check(
         report.warning(Subject.MODEL, f"the chat template fails: {report.template.error}")
 
 
-def _check_heads(checkpoint: Checkpoint, report: FileReport, heads: list[HeadNames]) -> None:
+def _check_heads(checkpoint: ModelCheckpoint, report: FileReport, heads: list[HeadNames]) -> None:
     n_experts = report.layers.experts if report.layers else 0
     for n, head in enumerate(heads):
         if missing := head.missing(n_experts):
@@ -199,7 +195,7 @@ def _check_heads(checkpoint: Checkpoint, report: FileReport, heads: list[HeadNam
 
 
 def _mtp(
-    checkpoint: Checkpoint, report: FileReport, n_heads: int, *, has_trunk: bool
+    checkpoint: ModelCheckpoint, report: FileReport, n_heads: int, *, has_trunk: bool
 ) -> DrafterVerdict:
     place = quote(checkpoint.label)
     declared, arch = declared_heads(checkpoint.config), report.architecture

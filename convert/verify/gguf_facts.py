@@ -14,10 +14,10 @@ from ...core.errors import ModelError
 from ...core.gguf.metadata import Metadata
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.types import INTEGERS, ValueType
+from ..files.model_parts import split_name
 from ..heads.family_table import find_mtp_family
 from ..heads.mtp_family import MtpFamily
 
-_BLOCK: Final = re.compile(r"blk\.(\d{1,5})\.(.+)")
 _WHOLE: Final = INTEGERS | {ValueType.BOOL}
 _HUB: Final = re.compile(r"huggingface\.co/([\w.-]+/[\w.-]+)")
 _SOURCES: Final = (
@@ -54,8 +54,9 @@ class GgufFacts:
         """Stems by block: without `.weight`, with any other ending."""
         found: dict[int, set[str]] = {}
         for name in self.file.tensors:
-            if match := _BLOCK.fullmatch(name):
-                found.setdefault(int(match[1]), set()).add(match[2].removesuffix(".weight"))
+            block, stem = split_name(name)
+            if block is not None:
+                found.setdefault(block, set()).add(stem.removesuffix(".weight"))
         return dict(sorted(found.items()))
 
     @cached_property
@@ -77,7 +78,7 @@ class GgufFacts:
 
     @cached_property
     def head_blocks(self) -> list[int]:
-        """Where the keys say that heads are."""
+        """The blocks that the keys say are heads."""
         if self.n_blocks is None or not 0 < self.n_nextn < self.n_blocks:
             return []
         return list(range(self.n_blocks - self.n_nextn, self.n_blocks))
@@ -138,12 +139,6 @@ class GgufFacts:
         text = str(error).removeprefix(f"{self.file.label}: ")
         if text not in self.faults:
             self.faults.append(text)
-
-
-def listing(items: list[str], most: int = 12) -> str:
-    """Every name, as long as they can be read."""
-    more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def ranges(numbers: list[int]) -> str:

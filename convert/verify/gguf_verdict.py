@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from shlex import quote
 from typing import Final
 
@@ -17,7 +16,7 @@ from .memory_facts import memory_of, survey
 from .number_rules import check_numbers
 from .opening import OpenedGguf
 from .template_facts import template_facts, tokenizer_facts
-from .verdict import DrafterVerdict, FileReport, LayerCounts, Subject, TypeCount
+from .verdict import DrafterVerdict, FileReport, LayerCounts, Subject, count_types
 
 # general.file_type
 _RECIPES: Final = {
@@ -43,7 +42,8 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
     elif report.kind == "mtp-head":
         _examine(facts, report, is_head=True, was_scanned=was_scanned)
     else:
-        _say_what_for(facts, report)
+        for fault in facts.faults if facts.architecture else ():
+            report.warning(Subject.MODEL, fault)
     if not opened.has_numbers and facts.marked:
         report.note(Subject.HEAD, "only headers were read: NaN and wrong norms are not looked for")
     return report
@@ -72,11 +72,8 @@ def _kind(facts: GgufFacts) -> tuple[str, str]:
 
 def _describe(facts: GgufFacts, opened: OpenedGguf) -> FileReport:
     tensors = facts.file.tensors.values()
-    counts: Counter[str] = Counter(tensor.format.name for tensor in tensors)
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        sizes[tensor.format.name] += tensor.n_bytes
-    n_elements, n_bytes = sum(tensor.n_elements for tensor in tensors), sum(sizes.values())
+    n_elements = sum(tensor.n_elements for tensor in tensors)
+    n_bytes = sum(tensor.n_bytes for tensor in tensors)
     return FileReport(
         label=facts.file.label,
         kind="",
@@ -94,7 +91,7 @@ def _describe(facts: GgufFacts, opened: OpenedGguf) -> FileReport:
         context=facts.whole("context_length"),
         width=facts.whole("embedding_length"),
         source=facts.source,
-        types=[TypeCount(name, counts[name], n) for name, n in sizes.most_common()],
+        types=count_types((tensor.format.name, tensor.n_bytes) for tensor in tensors),
     )
 
 
@@ -154,7 +151,7 @@ def _drafters(
             DrafterVerdict(
                 "draft",
                 True,
-                "any small model; best of one vocabulary (inspect --draft tells)",
+                "any small model; best of one vocabulary (inspect --draft compares)",
                 f"spec generate -m {path} -md DRAFT.gguf",
             ),
         ]
@@ -187,8 +184,3 @@ def _mtp(facts: GgufFacts, report: FileReport, path: str, *, has_head: bool) -> 
     return DrafterVerdict(
         "mtp", False, f"no head; none is known of architecture {facts.architecture}"
     )
-
-
-def _say_what_for(facts: GgufFacts, report: FileReport) -> None:
-    for fault in facts.faults if facts.architecture else ():
-        report.warning(Subject.MODEL, fault)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from shlex import quote
 from typing import Final
 
+from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
+from ..files.model_parts import without_ones
 from ..heads.mtp_family import NEXTN_STEMS
-from .gguf_facts import GgufFacts, listing, ranges
+from .gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject
 
 CHECKPOINT: Final = "CHECKPOINT"  # in a command: what only the user knows
@@ -94,7 +96,7 @@ def _check_shapes(facts: GgufFacts, report: FileReport) -> None:
         for stem in sorted(facts.blocks[n]):
             tensor = tensors.get(f"blk.{n}.{stem}.weight")
             expected = None if tensor is None else _expected(facts, stem, width, rows)
-            if tensor is not None and expected and _squeezed(tensor.shape) not in expected:
+            if tensor is not None and expected and without_ones(tensor.shape) not in expected:
                 wanted = " or ".join(str(shape) for shape in sorted(expected))
                 report.problem(
                     Subject.HEAD,
@@ -116,7 +118,7 @@ def _expected(
             return {(width,)}
         case "nextn.embed_tokens" | "nextn.shared_head_head":
             return {(rows, width)} if rows else set()
-    return {_squeezed(t.shape) for t in _of_trunk(facts, stem)} - {()}
+    return {without_ones(t.shape) for t in _of_trunk(facts, stem)} - {()}
 
 
 def _of_trunk(facts: GgufFacts, stem: str) -> list[Tensor]:
@@ -126,10 +128,6 @@ def _of_trunk(facts: GgufFacts, stem: str) -> list[Tensor]:
     # Dense layers of a MoE and windowed layers have sizes of their own, and so may the head.
     is_free = stem.startswith("ffn_") and not stem.endswith(("_exps", "_shexp", "gate_inp"))
     return [] if is_free else found
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
 
 
 def _check_whole_file(facts: GgufFacts, report: FileReport) -> None:

@@ -1,4 +1,4 @@
-"""Where llama.cpp wants more of a file than we do: it refuses these, or does not draft.
+"""What llama.cpp requires of a file and we do not: it refuses these, or does not draft.
 
 Each rule yields complaints; one that does not concern the architecture yields none.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from ...core.gguf.printable import listing
 from ...core.tokenizer.pretokenizers import PRE_TOKENIZERS
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .verdict import FileReport, Subject
 
 Rule = Callable[[GgufFacts], Iterator[str]]
@@ -90,7 +91,7 @@ def _output(facts: GgufFacts) -> Iterator[str]:
 def _fused_qkv(facts: GgufFacts) -> Iterator[str]:
     split = [n for n in facts.marked if "attn_q" in facts.blocks[n]]
     if split and facts.family.fuses_qkv:
-        yield f"blk.{split[0]}.attn_q: llama.cpp wants attn_qkv, in one piece, in the MTP blocks"
+        yield f"blk.{split[0]}.attn_q: llama.cpp needs attn_qkv, in one piece, in the MTP blocks"
 
 
 def _sinks(facts: GgufFacts) -> Iterator[str]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ...core.errors import NextnError
+from ...core.gguf.printable import listing
 from ...core.models import ARCHITECTURES, survey_model
 from ...core.state.sizes import PAGE_LEN, WINDOW, StateSizes
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .verdict import FileReport, MemoryFacts, Subject
 
 if TYPE_CHECKING:
@@ -35,17 +36,18 @@ def survey(facts: GgufFacts, report: FileReport) -> Survey | None:
     said = " ".join(finding.text for finding in report.findings)
     head = tuple(f"blk.{n}." for n in (*facts.marked, *facts.head_blocks))
     findings = found.weights.findings
+
+    def part_of(text: str) -> Subject:
+        return Subject.HEAD if text.startswith(head) else Subject.MODEL
+
     missing = [name for name in findings.missing if name not in said]
-    for part, names in (
-        (Subject.HEAD, [n for n in missing if head and n.startswith(head)]),
-        (Subject.MODEL, [n for n in missing if not (head and n.startswith(head))]),
-    ):
+    for part in (Subject.HEAD, Subject.MODEL):
+        names = [name for name in missing if part_of(name) is part]
         if names and not (part is Subject.HEAD and report.has_problem(Subject.HEAD)):
             report.problem(part, f"tensors are missing: {listing(names)}")
     for text in findings.misshapen:
         if text.split(" ")[0] not in said:
-            is_head = bool(head) and text.startswith(head)
-            report.problem(Subject.HEAD if is_head else Subject.MODEL, text)
+            report.problem(part_of(text), text)
     _check_unused(facts, found, report)
     return found
 
@@ -81,7 +83,7 @@ def memory_of(facts: GgufFacts, found: Survey | None) -> MemoryFacts:
 
 
 def _estimate_kv(facts: GgufFacts) -> int:
-    """Of 1024 tokens in half precision, windows not counted as such."""
+    """Bytes of 1024 tokens' keys and values in half precision, windows not counted as such."""
     rank, rope = facts.whole("attention.kv_lora_rank"), facts.whole("rope.dimension_count") or 0
     n_blocks = facts.n_blocks or 0
     if rank:  # MLA keeps one row for keys and values

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
-from .gguf_facts import GgufFacts, listing
+from .gguf_facts import GgufFacts
 from .head_rules import how_to_attach
 from .scan import look_at
 from .verdict import FileReport, Subject
@@ -45,7 +46,7 @@ def check_numbers(facts: GgufFacts, report: FileReport, *, was_scanned: bool) ->
 
 def _head_tensors(facts: GgufFacts) -> list[Tensor]:
     prefixes = tuple(f"blk.{n}." for n in facts.marked)
-    return [t for name, t in facts.file.tensors.items() if prefixes and name.startswith(prefixes)]
+    return [t for name, t in facts.file.tensors.items() if name.startswith(prefixes)]
 
 
 def _check_types(facts: GgufFacts, report: FileReport) -> None:
@@ -93,7 +94,7 @@ def _check_cost(facts: GgufFacts, matrices: list[Tensor], report: FileReport) ->
 
 
 def _check_finite(facts: GgufFacts, report: FileReport) -> None:
-    """Of the head, and of the vectors of the model: the smallest tensors first."""
+    """Look for NaN in the head and in the model's vectors, the smallest tensors first."""
     head = _head_tensors(facts)
     vectors = [t for t in facts.file.tensors.values() if len(t.shape) == 1 and t not in head]
     left = MAX_SCANNED
@@ -190,7 +191,7 @@ def _middle(norms: list[_Norm]) -> _Norm | None:
 
 
 def _norms(facts: GgufFacts, blocks: list[int]) -> dict[str, list[_Norm]]:
-    """By stem. Not `ssm_norm`, which no family shifts."""
+    """Norms by stem, without `ssm_norm`, which no family shifts."""
     found: dict[str, list[_Norm]] = {}
     for n in blocks:
         for stem in facts.blocks[n]:

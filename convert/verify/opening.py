@@ -8,23 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from ...core.errors import FileFormatError, ModelError
 from ...core.gguf.cursor import MoreNeededError
 from ...core.gguf.header import MAGIC, Header, parse_header
 from ...core.gguf.metadata import Metadata
-from ...core.gguf.printable import printable_path
+from ...core.gguf.printable import listing, printable_path
 from ...core.gguf.reader import GgufFile, open_gguf
 from ...core.gguf.shards import check_set, shard_paths
-from ...core.gguf.tensors import Tensor, TensorInfo
 from ..checkpoint.byte_source import ByteSource
-from ..checkpoint.folder import Checkpoint, FilePlace, Folder, read_checkpoint
+from ..checkpoint.folder import FilePlace, Folder, ModelCheckpoint, read_checkpoint
 from ..checkpoint.repository import Repository, open_repository, parse_repository
+from ..files.header_only import header_only, without_numbers
 
 FIRST_BYTES: Final = 1 << 18  # of a header; vocabularies take megabytes, and are read as well
 MAX_HEADER_BYTES: Final = 1 << 28
-_SMALL: Final = 1 << 16  # elements of a vector that is made up
 _SIGNATURES: Final = (
     (b"PK\x03\x04", "a PyTorch pickle or a zip archive"),
     (b"\x80", "a Python pickle"),
@@ -44,7 +41,7 @@ class OpenedGguf:
     n_bytes: int  # of all its files
 
 
-def open_anything(where: str, revision: str | None = None) -> OpenedGguf | Checkpoint:
+def open_anything(where: str, revision: str | None = None) -> OpenedGguf | ModelCheckpoint:
     if not where:
         raise FileFormatError("the name of a file, folder or repository is empty")
     path = Path(where)
@@ -65,7 +62,7 @@ def _looks_like_a_path(where: str) -> bool:
     return where.endswith((".gguf", ".safetensors")) and where.count("/") < 2
 
 
-def _open_file(path: Path) -> OpenedGguf | Checkpoint:
+def _open_file(path: Path) -> OpenedGguf | ModelCheckpoint:
     if (
         path.name.endswith((".safetensors", ".safetensors.index.json"))
         or path.name == "config.json"
@@ -131,17 +128,12 @@ def open_remote_gguf(repository: Repository, name: str) -> OpenedGguf:
         headers = [(p, *_remote_header(repository, n)) for p, n in zip(paths, names, strict=True)]
         check_set([(path, header) for path, header, _ in headers])
     first = headers[0][1]
-    file = GgufFile(
-        path=Path(label),
-        paths=tuple(path for path, _, _ in headers),
-        metadata=Metadata(first.entries, label),
-        tensors={
-            info.name: _without_numbers(info) for _, header, _ in headers for info in header.infos
-        },
-        alignment=first.alignment,
-        identities=(),
-        ranges={},
-        _mappings=[],
+    infos = (info for _, header, _ in headers for info in header.infos)
+    file = header_only(
+        [path for path, _, _ in headers],
+        Metadata(first.entries, label),
+        (without_numbers(info.name, info.shape, info.format) for info in infos),
+        first.alignment,
     )
     return OpenedGguf(file, False, sum(size for _, _, size in headers))
 
@@ -158,16 +150,7 @@ def _remote_header(repository: Repository, name: str) -> tuple[Header, int]:
     return _grow(more, source.size, source.label), source.size
 
 
-def _without_numbers(info: TensorInfo) -> Tensor:
-    """Its size and nothing else; vectors are ones, so that divisions by them are finite."""
-    if info.format.name == "F32" and info.n_bytes <= 4 * _SMALL:
-        data = np.ones(info.n_bytes // 4, "<f4").view(np.uint8)
-    else:
-        data = np.broadcast_to(np.uint8(0), info.n_bytes)
-    return Tensor(info.name, info.shape, info.format, data)
-
-
-def _open_place(place: FilePlace, folder: Path | None) -> OpenedGguf | Checkpoint:
+def _open_place(place: FilePlace, folder: Path | None) -> OpenedGguf | ModelCheckpoint:
     names = place.names()
     if any(name.endswith(".safetensors") for name in names) and "config.json" in names:
         return read_checkpoint(place)
@@ -190,7 +173,7 @@ def _open_place(place: FilePlace, folder: Path | None) -> OpenedGguf | Checkpoin
 
 
 def _which(label: str, names: list[str], separator: str) -> str:
-    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    listed = listing(names, 6)
     return (
         f"{label} has {len(names)} GGUF files: give one of them, {label}{separator}FILE: {listed}"
     )

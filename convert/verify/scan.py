@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,45 +25,29 @@ ABSURD_VECTOR: Final = 1e6
 ScanProgress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockScale:
+class BlockScale(NamedTuple):
     """A float at the start of something in a block, and the largest number it multiplies."""
 
     at: int
-    dtype: str
     most: float
+    dtype: str = "<u2"
 
 
-# (offset, type, largest factor): twice where two add up, and of codebook types a bound.
-_SCALES: Final = MappingProxyType(
-    {
-        "F32": (BlockScale(0, "<u4", 1),),
-        "F16": (BlockScale(0, "<u2", 1),),
-        "BF16": (BlockScale(0, "bf16", 1),),
-        "Q4_0": (BlockScale(0, "<u2", 8),),
-        "Q4_1": (BlockScale(0, "<u2", 30), BlockScale(2, "<u2", 2)),
-        "Q5_0": (BlockScale(0, "<u2", 16),),
-        "Q5_1": (BlockScale(0, "<u2", 62), BlockScale(2, "<u2", 2)),
-        "Q8_0": (BlockScale(0, "<u2", 128),),
-        "Q2_K": (BlockScale(80, "<u2", 90), BlockScale(82, "<u2", 30)),
-        "Q3_K": (BlockScale(108, "<u2", 128),),
-        "Q4_K": (BlockScale(0, "<u2", 1890), BlockScale(2, "<u2", 126)),
-        "Q5_K": (BlockScale(0, "<u2", 3906), BlockScale(2, "<u2", 126)),
-        "Q6_K": (BlockScale(208, "<u2", 4096),),
-        "IQ2_XXS": (BlockScale(0, "<u2", 256),),
-        "IQ2_XS": (BlockScale(0, "<u2", 256),),
-        "IQ3_XXS": (BlockScale(0, "<u2", 1024),),
-        "IQ1_S": (BlockScale(0, "<u2", 32),),
-        "IQ4_NL": (BlockScale(0, "<u2", 127),),
-        "IQ3_S": (BlockScale(0, "<u2", 1024),),
-        "IQ2_S": (BlockScale(0, "<u2", 256),),
-        "IQ4_XS": (BlockScale(0, "<u2", 4096),),
-        "TQ1_0": (BlockScale(52, "<u2", 1),),
-        "TQ2_0": (BlockScale(64, "<u2", 2),),
-        "Q1_0": (BlockScale(0, "<u2", 1),),
-        "Q2_0": (BlockScale(0, "<u2", 2),),
-    }
-)
+# (place, largest factor) of half floats: two where they add up, and of codebook types a bound.
+_HALVES: Final[dict[str, list[tuple[int, float]]]] = {
+    "F16": [(0, 1)], "Q4_0": [(0, 8)], "Q4_1": [(0, 30), (2, 2)], "Q5_0": [(0, 16)],
+    "Q5_1": [(0, 62), (2, 2)], "Q8_0": [(0, 128)], "Q1_0": [(0, 1)], "Q2_0": [(0, 2)],
+    "Q2_K": [(80, 90), (82, 30)], "Q3_K": [(108, 128)], "Q4_K": [(0, 1890), (2, 126)],
+    "Q5_K": [(0, 3906), (2, 126)], "Q6_K": [(208, 4096)], "IQ1_S": [(0, 32)],
+    "IQ2_XXS": [(0, 256)], "IQ2_XS": [(0, 256)], "IQ2_S": [(0, 256)], "IQ3_XXS": [(0, 1024)],
+    "IQ3_S": [(0, 1024)], "IQ4_NL": [(0, 127)], "IQ4_XS": [(0, 4096)], "TQ1_0": [(52, 1)],
+    "TQ2_0": [(64, 2)],
+}  # fmt: skip
+_SCALES: Final = {
+    "F32": (BlockScale(0, 1, "<u4"),),
+    "BF16": (BlockScale(0, 1, "bf16"),),
+    **{name: tuple(BlockScale(*scale) for scale in scales) for name, scales in _HALVES.items()},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +118,7 @@ def _largest(tensor: Tensor, scales: tuple[BlockScale, ...]) -> tuple[float, int
 
 
 def _largest_of(blocks: NDArray[np.uint8], scale: BlockScale) -> tuple[float, int]:
-    """Without its sign, a float's bits are in the order of its value, NaN last."""
+    """The largest number: without the sign, a float's bits are in its value's order, NaN last."""
     dtype = "<u2" if scale.dtype == "bf16" else scale.dtype
     size = np.dtype(dtype).itemsize
     # Where they lie, one per block: copying them together takes four times as long.
@@ -149,10 +132,10 @@ def _largest_of(blocks: NDArray[np.uint8], scale: BlockScale) -> tuple[float, in
     return (float(value) * scale.most if np.isfinite(value) else np.inf), at
 
 
-def _decode(bits: int, dtype: str) -> Any:
-    if dtype == "bf16":
+def _decode(bits: int, kind: str) -> Any:
+    if kind == "bf16":
         return np.uint32(bits << 16).view(np.float32)
-    return np.uint32(bits).view(np.float32) if dtype == "<u4" else np.uint16(bits).view(np.float16)
+    return np.uint32(bits).view(np.float32) if kind == "<u4" else np.uint16(bits).view(np.float16)
 
 
 def _chunks(tensor: Tensor) -> Iterator[NDArray[np.uint8]]:
@@ -174,7 +157,7 @@ def _non_finite(tensor: Tensor) -> NumberFault | None:
 
 
 def _absurd(tensor: Tensor, block: int, limit: float) -> NumberFault | None:
-    """Of the block with the largest scale, which need not have used it."""
+    """The fault of the block with the largest scale, if a number of it uses that."""
     fmt = tensor.format
     data = tensor.data.reshape(-1, fmt.block_bytes)[block : block + 1]
     values = np.abs(fmt.dequantize(np.ascontiguousarray(data))[0])

@@ -51,7 +51,7 @@ class Trial:
 
 
 def trials(runtime: Runtime, n_tokens: int = N_TOKENS) -> Iterator[Trial]:
-    """Of each drafter by itself, then of all together. `runtime` is made with `auto`."""
+    """A trial of each drafter by itself, then of all together. `runtime` is made with `auto`."""
     room = max(2, runtime.n_ctx - n_tokens - 1)
     prompt = runtime.tokenizer.encode(PROMPT)[:room]
     n_tokens = min(n_tokens, runtime.n_ctx - len(prompt))

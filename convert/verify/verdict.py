@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -35,6 +37,15 @@ class TypeCount:
     name: str
     tensors: int
     bytes: int
+
+
+def count_types(tensors: Iterable[tuple[str, int]]) -> list[TypeCount]:
+    """Of tensors by type and bytes; the type with the most bytes first."""
+    counts, sizes = Counter[str](), Counter[str]()
+    for name, n_bytes in tensors:
+        counts[name] += 1
+        sizes[name] += n_bytes
+    return [TypeCount(name, counts[name], n) for name, n in sizes.most_common()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +150,7 @@ class FileReport:
         self.findings.append(Finding(Severity.WARNING, part, text, fix))
 
     def refusal(self, text: str) -> None:
-        """What runs here, and not in llama.cpp."""
+        """Note what runs here, and not in llama.cpp."""
         self.findings.append(
             Finding(Severity.WARNING, Subject.LLAMA_CPP, text, breaks_llama_cpp=True)
         )

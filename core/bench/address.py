@@ -38,7 +38,7 @@ class ServerAddress:
 
 
 def parse_address(url: str) -> ServerAddress:
-    """With or without /v1 at the end, as clients of either kind want it."""
+    """The address of a URL with or without /v1 at its end, as clients of either kind have it."""
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*://", url):
         raise ConfigError(f"a server's URL begins with http:// or https://, got {url!r}")
     if re.search(r"[\x00-\x20\x7f-\x9f]", url):

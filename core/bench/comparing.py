@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..errors import ConfigError
 from .counts import first_texts
 from .paired_run import complete, paired
-from .record import BenchReport, Interval, Sample, Summary, encode
+from .record import BenchReport, Interval, Sample, Summary
 from .regressions import regressions
 from .run_differences import (
     RunDifference,
@@ -53,10 +52,6 @@ class Comparison:
     @property
     def has_speeds(self) -> bool:
         return not self.machines
-
-    def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = encode(self)
-        return value
 
 
 def compare_reports(
@@ -188,7 +183,7 @@ def _change(
 
 
 def _only(report: BenchReport, summary: Summary) -> BenchReport:
-    """As if this category were all there is."""
+    """The report as if this category were all there is."""
     samples = [s for s in report.samples if _is_of(s, summary)]
     return replace(report, samples=samples, summaries=[replace(summary, category="")])
 

@@ -82,7 +82,7 @@ class Counters:
         return Counters(self.prefix, per_place=places, by_type=types, busy=self.busy, **values)
 
     def since(self, before: Counters) -> Counters | None:
-        """What came in between; None if the server was started anew."""
+        """The counts in between; None if the server was started anew."""
         found = self.plus(before, -1)
         counts = [n for name in _COUNTED if (n := getattr(found, name)) is not None]
         counts += [*found.per_place, *(n for of in found.by_type.values() for n in of)]
@@ -130,7 +130,7 @@ def _type_of(series: Series) -> str | None:
 
 
 def _totals(series: Iterable[Series]) -> list[Series]:
-    """Where a family has both a total and the same by type, only the total."""
+    """The series without those by type, where there is a total as well."""
     every = list(series)
     return [s for s in every if _type_of(s) is None] or every
 
@@ -206,7 +206,7 @@ def _added(some: Any, others: Any) -> Any:
 
 
 def _sums(lists: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """By place, as far as the longest goes."""
+    """Sums by place, as far as the longest list goes."""
     return tuple(map(sum, zip_longest(*lists, fillvalue=0)))
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, zip_longest
 
-from .record import Counts, Sample, SourceCount
+from .record import Sample, SourceCount, SummaryCounts
 
 Key = tuple[str, int]  # prompt and turn
 
 
-def count(samples: Sequence[Sample]) -> Counts:
+def count(samples: Sequence[Sample]) -> SummaryCounts:
     """Of one configuration, and one of its repetitions; of all of them where they differ, as they
     do where drafts follow the clock."""
     if not samples:
-        return Counts()
+        return SummaryCounts()
     repeats, once = _repeats(samples), list(samples)
     if repeats:
         first = min(sample.repetition for sample in samples)
         once = [sample for sample in samples if sample.repetition == first]
-    counts = Counts(
+    counts = SummaryCounts(
         n_samples=len(once),
         prompt_n=sum(sample.prompt_n for sample in once),
         predicted_n=sum(sample.predicted_n for sample in once),
@@ -34,8 +34,10 @@ def count(samples: Sequence[Sample]) -> Counts:
     return counts
 
 
-def compare_texts(counts: Counts, samples: Sequence[Sample], wanted: dict[Key, Sample]) -> None:
-    """With those of the baseline, every repetition."""
+def compare_texts(
+    counts: SummaryCounts, samples: Sequence[Sample], wanted: dict[Key, Sample]
+) -> None:
+    """Compare the texts of every repetition with the baseline's."""
     counts.identical = True
     for sample in samples:
         other = wanted.get((sample.prompt, sample.turn))
@@ -47,7 +49,7 @@ def compare_texts(counts: Counts, samples: Sequence[Sample], wanted: dict[Key, S
 
 
 def first_texts(samples: Iterable[Sample]) -> dict[Key, Sample]:
-    """Of each prompt and turn, the first that was written."""
+    """The first text that was written of each prompt and turn."""
     found: dict[Key, Sample] = {}
     for sample in samples:
         found.setdefault((sample.prompt, sample.turn), sample)
@@ -74,7 +76,7 @@ def _shown(value: object) -> str:
     return "missing" if value is None else repr(value)
 
 
-def _add_rates(counts: Counts, once: Sequence[Sample]) -> None:
+def _add_rates(counts: SummaryCounts, once: Sequence[Sample]) -> None:
     made = sum(sample.decode_n for sample in once)
     if counts.rounds:
         counts.mean_len = made / counts.rounds

@@ -41,7 +41,7 @@ def disturbed_pairs(samples: Sequence[Sample]) -> set[Pair]:
 
 
 def _disturbed(samples: Sequence[Sample]) -> set[Pair]:
-    """Of one number of users."""
+    """The disturbed pairs of one number of users."""
     totals: dict[tuple[str, Pair], float] = {}
     for sample in samples:
         key = sample.configuration, pair_of(sample)
@@ -56,7 +56,7 @@ def _disturbed(samples: Sequence[Sample]) -> set[Pair]:
 
 
 def _beyond_usual(totals: dict[tuple[str, Pair], float]) -> dict[str, dict[Pair, float]]:
-    """By configuration: log of the time by what is usual for it and these prompts."""
+    """Log of each pair's time by what is usual for its configuration and prompts."""
     usual: dict[tuple[str, int], list[float]] = {}
     for (name, (_, _, group)), ms in totals.items():
         if ms > 0:

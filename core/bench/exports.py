@@ -205,7 +205,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(name: str, rows: Sequence[FlatRow]) -> str:
-    """By the values; by the name where all are unknown: the columns of all runs are the same."""
+    """SQL's type, by the name where all values are unknown: all runs have the same columns."""
     kinds = {type(row[name]) for row in rows} - {type(None)}
     if kinds:
         return "INTEGER" if kinds == {int} else "REAL" if kinds <= {int, float} else "TEXT"

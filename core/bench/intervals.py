@@ -66,7 +66,7 @@ class Resampled(NamedTuple):
 def resample(
     blocks: Mapping[str, Sequence[PairBlock]], *, n_draws: int = RESAMPLES, seed: int = 0
 ) -> Resampled | None:
-    """Of speed against the baseline: `blocks` by prompt. None: too few blocks."""
+    """Speed against the baseline, resampled. `blocks`: by prompt. None: they are too few."""
     strata = [_table(each) for each in blocks.values() if each]
     strata = [each for each in strata if each[:, 1].sum() > 0 and each[:, 3].sum() > 0]
     if not strata or sum(map(len, strata)) < MIN_BLOCKS:
@@ -77,16 +77,16 @@ def resample(
     value = float(_log_ratio(sum(each.sum(axis=0) for each in strata)))
     totals: Floats = np.zeros((n_draws, 4))
     for each in strata:
-        totals += _draw(each, n_draws, rng)
+        totals += draw_totals(each, n_draws, rng)
     freedom = sum(len(each) - 1 for each in strata)
     return Resampled(value, np.abs(_log_ratio(totals) - value), freedom)
 
 
-def _draw(block: Floats, n_draws: int, rng: np.random.Generator) -> Floats:
-    """(n_draws, 4): totals of a stratum, as its repetitions might have come."""
+def draw_totals(block: Floats, n_draws: int, rng: np.random.Generator) -> Floats:
+    """(n_draws, columns): totals of a stratum's rows, as its repetitions might have come."""
     n = len(block)
     if n == 1:
-        return np.broadcast_to(block[0], (n_draws, 4))
+        return np.broadcast_to(block[0], (n_draws, block.shape[1]))
     parts, at_once = [], max(1, _AT_ONCE // n)
     for first in range(0, n_draws, at_once):
         size = (min(at_once, n_draws - first), n - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Sequence
@@ -20,7 +21,16 @@ from ..speculation.build import build_speculator, resolve_types
 from ..speculation.options import SpecOptions
 from .memory_use import memory_of
 from .prompt_tokens import Message, PromptRenderer
-from .record import Chunk, Phases, Prompt, RunSettings, Sample, SourceCount
+from .record import (
+    Chunk,
+    Configuration,
+    Phases,
+    Prompt,
+    RunSettings,
+    Sample,
+    SourceCount,
+    encode,
+)
 from .variants import SpecVariant
 
 _DEFAULTS: Final = SpecOptions()
@@ -72,6 +82,13 @@ class LocalTarget:
             "longest_draft": options.longest_draft(self._types),
             "draft_model": None if draft is None else draft.file.path.name,
         }
+
+    def configuration(self, baseline: object) -> Configuration:
+        details = json.loads(json.dumps(encode(self.describe())))  # as a file holds it
+        variant = self.variant
+        return Configuration(
+            self.name, variant.repeats, variant.is_lossless, details, self.memory()
+        )
 
     def memory(self) -> dict[str, int]:
         return memory_of(self._runtime, self._types, max(self._n_slots, 1))

@@ -42,7 +42,7 @@ def _state_bytes(runtime: Runtime, shape: StateShape, window: int) -> tuple[int,
 
 
 def _head_bytes(runtime: Runtime) -> int:
-    """Of the tensors of MTP blocks, as they lie in the file."""
+    """Bytes of the tensors of MTP blocks, as they lie in the file."""
     first = runtime.model.hparams.n_layers
     prefixes = tuple(f"blk.{first + i}." for i in range(len(runtime.model.nextn)))
     if not prefixes:

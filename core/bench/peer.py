@@ -48,7 +48,7 @@ _SHOWN: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What has to be the same on both sides."""
+    """The settings that are the same on both sides."""
 
     model: Path
     threads: int
@@ -84,7 +84,7 @@ def peer_types(spec: SpecOptions) -> list[str]:
 
 
 def _sizes(spec: SpecOptions) -> dict[str, dict[str, Any]]:
-    """By part of llama.cpp's parameters; only of what drafts."""
+    """Sizes by part of llama.cpp's parameters, only of what drafts."""
     sizes: dict[str, dict[str, Any]] = {}
     if {MTP, DRAFT} & set(spec.types):
         n_max = DRAFT_N_MAX if spec.draft_n_max is None else spec.draft_n_max

@@ -116,7 +116,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def _check_question(record: dict[str, Any]) -> None:
-    """Of Spec-Bench or SPEED-Bench, whose fields are fixed."""
+    """Check a record of Spec-Bench or SPEED-Bench, whose fields are fixed."""
     id, category, turns = (record.get(key) for key in ("question_id", "category", "turns"))
     if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         raise ConfigError(f"question_id must be a number or a text, got {id!r}")

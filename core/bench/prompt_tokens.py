@@ -25,7 +25,7 @@ class PromptRenderer:
         return self._tokenizer.encode(text, parse_special=False)
 
     def chat(self, messages: Sequence[Message]) -> list[int]:
-        """Without a template: a transcript, which base models continue well enough."""
+        """Tokens of a chat; without a template, of a transcript, which base models continue."""
         tokenizer = self._tokenizer
         if self._template is None:
             lines = [f"{each['role'].capitalize()}: {each['content']}\n\n" for each in messages]

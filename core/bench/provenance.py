@@ -20,7 +20,7 @@ _CHUNK: Final = 1 << 22
 
 
 def provenance(argv: Sequence[str], seed: int) -> dict[str, Any]:
-    """Of any run. To be called before it: the load should be that of a quiet machine."""
+    """Facts of any run. To be called before it: the load should be that of a quiet machine."""
     commit, dirty = _commit()
     return {
         "test_time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -38,7 +38,7 @@ def provenance(argv: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def of_runtime(runtime: Runtime) -> dict[str, Any]:
-    """Of a model in this process."""
+    """Facts of a model in this process."""
     file = runtime.file
     formats = [tensor.format.name for tensor in file.tensors.values() if len(tensor.shape) > 1]
     common = max(set(formats), key=formats.count) if formats else ""
@@ -60,7 +60,7 @@ def of_runtime(runtime: Runtime) -> dict[str, Any]:
 
 
 def hash_files(paths: Sequence[Path]) -> str:
-    """Of their contents, one after the other."""
+    """The hash of their contents, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -86,7 +86,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """Of a working copy; an installed package has only its version."""
+    """The commit of a working copy; an installed package has only its version."""
     folder = Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None, None

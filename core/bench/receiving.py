@@ -44,7 +44,7 @@ class Receiver:
         self._n_unknown = 0  # events that held text and no count
 
     def take(self, ms: float, events: list[ServerEvent]) -> None:
-        """What one read brought."""
+        """Take what one read brought."""
         has_token = False
         for event in events:
             has_token |= self._take(ms, event, is_first=not has_token)

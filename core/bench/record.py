@@ -76,7 +76,7 @@ class PromptSet:
 
     @property
     def sha256(self) -> str:
-        """Of the contents: the same texts under another name are the same set."""
+        """The hash of the contents: the same texts under another name are the same set."""
         text = json.dumps(encode(self.prompts), ensure_ascii=False, sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
 
 
 class SourceCount(NamedTuple):
-    """What one drafter did."""
+    """The work of one drafter."""
 
     drafted: int
     accepted: int
@@ -175,16 +175,8 @@ class Sample:
 
     @property
     def output(self) -> list[int] | str | None:
-        """What has to be equal between configurations."""
+        """The part that has to be equal between configurations."""
         return self.tokens if self.tokens is not None else self.text
-
-    def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = encode(self)
-        return value
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        return decode(cls, value)
 
 
 class Target(Protocol):
@@ -229,7 +221,7 @@ class TimeSpread(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class SummaryCounts:
     """What repeats exactly where drafts do not depend on a clock: of one repetition then, of all
     of them otherwise."""
 
@@ -280,7 +272,7 @@ class Summary:
     configuration: str
     category: str  # "" for all together
     concurrency: int
-    counts: Counts = field(default_factory=Counts)
+    counts: SummaryCounts = field(default_factory=SummaryCounts)
     times: Times = field(default_factory=Times)
 
     @property
@@ -349,7 +341,7 @@ class BenchReport:
         return None
 
     def with_fewest_users(self, category: str = "") -> list[Summary]:
-        """Of this category ("" for all together), with the fewest users that were measured."""
+        """Summaries of this category ("" for all) with the fewest users that were measured."""
         found = [each for each in self.summaries if each.category == category]
         least = min((each.concurrency for each in found), default=1)
         return [each for each in found if each.concurrency == least]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .intervals import RESAMPLES, Floats, Resampled
+from .intervals import RESAMPLES, Floats, Resampled, draw_totals
 from .paired_run import paired
 from .record import BenchReport, Sample, Summary
 from .times import decoding
@@ -31,7 +31,7 @@ class Regression:
 def regressions(
     now: BenchReport, before: BenchReport, samples: Sequence[Sample], seed: int
 ) -> Iterator[Regression]:
-    """Of every configuration: the rate of decoding, and tokens per round where they repeat."""
+    """Each configuration's rate of decoding, and its tokens per round where they repeat."""
     names = [each.name for each in before.configurations]
     old_samples = paired(before.samples, names)
     repeats = {each.name for each in now.configurations if each.repeats}
@@ -53,8 +53,8 @@ def _of_rate(
     if min(len(a), len(b)) < 1:
         return
     rng = np.random.default_rng(seed)
-    value = math.log(_rates(a.sum(axis=0)) / _rates(b.sum(axis=0)))
-    drawn = np.log(_drawn(a, rng) / _drawn(b, rng))
+    value = math.log(_rate(a.sum(axis=0)) / _rate(b.sum(axis=0)))
+    drawn = np.log(_rate(draw_totals(a, RESAMPLES, rng)) / _rate(draw_totals(b, RESAMPLES, rng)))
     is_known = min(len(a), len(b)) > 1
     compared = Resampled(value, np.abs(drawn - value), len(a) + len(b) - 2) if is_known else None
     yield Regression(
@@ -76,14 +76,7 @@ def _table(samples: Sequence[Sample], summary: Summary) -> Floats:
     return np.asarray([row for row in found.values() if row[1] > 0], float).reshape(-1, 2)
 
 
-def _drawn(table: Floats, rng: np.random.Generator) -> Floats:
-    n = len(table)
-    if n == 1:
-        return np.full(RESAMPLES, _rates(table[0]))
-    drawn: Floats = table[rng.integers(0, n, (RESAMPLES, n - 1))].sum(axis=1)
-    rates: Floats = drawn[:, 0] / drawn[:, 1]
+def _rate(totals: Floats) -> Floats:
+    """Of tokens and ms, along the last axis."""
+    rates: Floats = totals[..., 0] / totals[..., 1]
     return rates
-
-
-def _rates(totals: Floats) -> float:
-    return float(totals[0] / totals[1])

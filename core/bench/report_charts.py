@@ -25,7 +25,7 @@ class ReportChart(NamedTuple):
 
 
 def report_charts(report: BenchReport) -> list[tuple[str, list[ReportChart]]]:
-    """By section; a section without data is empty."""
+    """Charts by section; a section without data is empty."""
     return [
         ("Speed-up", _speedups(report)),
         ("Acceptance", _acceptance(report)),

@@ -29,7 +29,7 @@ def as_markdown(report: BenchReport) -> str:
 
 
 def head_lines(report: BenchReport) -> Iterator[str]:
-    """What was measured, where and how."""
+    """Lines on what was measured, where and how."""
     known, settings = report.provenance, report.settings
     model, where = (
         f"{known.get(name)} ({more})" if (more := known.get(other)) else str(known.get(name))
@@ -204,7 +204,7 @@ def _gain_columns(report: BenchReport) -> list[_Column]:
     """Against the baseline, whose own speed-up is 1."""
 
     def gain(summary: Summary) -> str:
-        """Without an interval where there are too few pairs for one."""
+        """The speed-up, without an interval where there are too few pairs for one."""
         if summary.configuration == report.baseline:
             return "1"
         if summary.times.speedup is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +9,8 @@ from ..errors import ConfigError
 from .gates import Gates, judge
 from .machine_noise import warnings_of
 from .paired_run import complete, paired
-from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample, Target, encode
+from .record import BenchReport, Configuration, PromptSet, RunSettings, Sample
 from .summaries import summarise
-from .variants import SpecVariant
-
-
-def configuration_of(target: Target, variant: SpecVariant) -> Configuration:
-    details = json.loads(json.dumps(encode(target.describe())))  # as a file holds it
-    return Configuration(
-        target.name, variant.repeats, variant.is_lossless, details, target.memory()
-    )
 
 
 def new_report(
@@ -28,7 +19,7 @@ def new_report(
     settings: RunSettings,
     configurations: Sequence[Configuration],
 ) -> BenchReport:
-    """Before anything has run. The first configuration is what the others are compared with."""
+    """A report before anything has run. The others are compared with the first configuration."""
     if not prompts.prompts:
         raise ConfigError("there are no prompts to run")
     return BenchReport(
@@ -45,7 +36,7 @@ def new_report(
 def fill(
     report: BenchReport, samples: Sequence[Sample], machine: dict[str, Any], seed: int
 ) -> None:
-    """What was measured so far. `machine`: `MachineLoad.until_now` of the run."""
+    """Fill in what was measured so far. `machine`: `MachineLoad.until_now` of the run."""
     names = [each.name for each in report.configurations]
     report.samples = list(samples)
     pairs, timed = list(complete(samples, names)), paired(samples, names)
@@ -69,7 +60,7 @@ def judge_report(report: BenchReport, gates: Gates, seed: int) -> None:
 
 
 def plains_of(report: BenchReport) -> dict[str, str]:
-    """Of each configuration, that of the same engine without speculation, if there is one."""
+    """For each configuration, that of the same engine without speculation, if there is one."""
     plains: dict[object, str] = {}
     for each in report.configurations:
         if each.details.get("spec_types") == []:

@@ -39,7 +39,7 @@ class RunDifference:
 
 
 def machine_differences(a: BenchReport, b: BenchReport) -> Iterator[RunDifference]:
-    """Of machine, model and the configurations of one name: speeds cannot be compared."""
+    """Differences of machine, model and like-named configurations: speeds are not comparable."""
     yield from _differences(_MACHINE, a.provenance, b.provenance)
     others = {each.name: each.details for each in b.configurations}
     for each in a.configurations:

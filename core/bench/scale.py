@@ -30,7 +30,7 @@ class AxisScale:
 def scale_for(
     values: list[float], start: float, end: float, *, also: float | None = None
 ) -> AxisScale:
-    """From a little below the least to a little above the greatest; `also` is to be in it."""
+    """A scale from a little below the least to a little above the greatest value and `also`."""
     known = [value for value in values if math.isfinite(value)]
     if also is not None:
         known.append(also)
@@ -53,7 +53,7 @@ def _round_step(raw: float) -> float:
 
 
 def short(value: float) -> str:
-    """A number with as many digits as a reader wants."""
+    """A number with three digits or so."""
     size = abs(value)
     if size >= 10_000:
         return f"{value / 1000:,.0f}k" if size < 1e6 else f"{value:.3g}"

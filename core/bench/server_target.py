@@ -14,8 +14,8 @@ from ..errors import NextnError
 from .counters import Counters, added, counted, differences, fill_from_counters
 from .dialects import CHAT, NATIVE, PATHS, Manner, Message, Task, read_event, request_body
 from .receiving import Receiver
-from .record import Prompt, RunSettings, Sample
-from .server_probe import MeasuredServer, counters_of
+from .record import Configuration, Prompt, RunSettings, Sample
+from .server_probe import OURS, MeasuredServer, counters_of
 from .wire import ServerError, Wire
 
 _SETTLE_S: Final = 2.0  # counters are brought up to date after the last event
@@ -62,8 +62,23 @@ class ServerTarget:
             details["counters_agree"] = not self.disagreements()
         return details
 
+    @property
+    def repeats(self) -> bool:
+        """Whether what it drafts is known to repeat."""
+        return False
+
+    def configuration(self, baseline: object) -> Configuration:
+        """Texts have to be those of the baseline only where one server of ours wrote both: other
+        engines round otherwise."""
+        is_same = (
+            isinstance(baseline, ServerTarget)
+            and self.service.kind == OURS
+            and self.place == baseline.place
+        )
+        return Configuration(self.name, self.repeats, is_same, self.describe(), self.memory())
+
     def disagreements(self) -> list[str]:
-        """Where its counters differ from its streams, since the first run."""
+        """Differences of its counters and its streams, since the first run."""
         if self._theirs is None:
             return []
         pairs = differences(self._ours, self._theirs)
@@ -233,10 +248,8 @@ class ServerTarget:
         if before is None:
             return
         if len(samples) < n_expected or any(sample.error for sample in samples):
-            self._is_comparable, self._theirs = (
-                False,
-                None,
-            )  # it began requests whose end was not seen
+            # It began requests whose end was not seen.
+            self._is_comparable, self._theirs = False, None
             return
         found = self._settled_since(before, samples)
         if found is None:

@@ -12,7 +12,7 @@ from ..speculation.acceptance import MATCH
 from .address import ServerAddress, parse_address
 from .dialects import parse_extra
 from .peer import PACKAGE, Peer, PeerSettings, peer_types, peer_version
-from .record import BenchReport, Configuration, Sample
+from .record import BenchReport, Sample
 from .server_probe import AUTO, OURS, MeasuredServer, probe, wait_until_ready
 from .server_target import ServerTarget, split_extra
 from .variants import SpecVariant, parse_variant
@@ -82,7 +82,7 @@ def parse_ask(text: str) -> RequestVariant:
 
 
 def speculative_field(variant: SpecVariant) -> dict[str, Any]:
-    """As our server reads it."""
+    """The field as our server reads it."""
     options = variant.options
     if variant.is_plain:
         return {"off": True}
@@ -177,18 +177,6 @@ def unique_names(targets: Iterable[Any]) -> None:
         n = seen[target.name] = seen.get(target.name, 0) + 1
         if n > 1:
             target.name = f"{target.name}#{n}"
-
-
-def configuration_of_server(target: ServerTarget, baseline: object) -> Configuration:
-    """Texts have to be those of the baseline only where one server of ours wrote both: other
-    engines round otherwise."""
-    is_same = (
-        isinstance(baseline, ServerTarget)
-        and target.service.kind == OURS
-        and target.place == baseline.place
-    )
-    repeats = isinstance(target, PeerTarget) and target.repeats
-    return Configuration(target.name, repeats, is_same, target.describe(), target.memory())
 
 
 def finish_servers(report: BenchReport, targets: Iterable[object]) -> None:

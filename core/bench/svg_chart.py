@@ -89,7 +89,7 @@ class SvgDrawing:
         self.text(_LEFT, _TOP - 2, label, "start", "label")
 
     def legend(self, names: Sequence[tuple[str, int]]) -> None:
-        """In two columns at the bottom."""
+        """Draw the names in two columns at the bottom."""
         top = self.height - _legend_height(len(names)) + 4
         for i, (name, series) in enumerate(names if len(names) > 1 else ()):
             left, y = 8 + (WIDTH / 2 - 4) * (i % 2), top + 18 * (i // 2) + 8
@@ -188,7 +188,7 @@ def _legend_height(n: int) -> int:
 
 
 def _shortened(name: str, n: int) -> str:
-    """In the middle: names of configurations begin alike."""
+    """The name cut in the middle: names of configurations begin alike."""
     if len(name) <= n:
         return name
     behind = n // 2

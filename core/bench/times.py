@@ -31,7 +31,7 @@ def reading(sample: Sample) -> tuple[float, float]:
 
 
 def times_of(samples: Sequence[Sample]) -> Times:
-    """Without a comparison."""
+    """Times of one configuration, without a comparison."""
     times = Times()
     if not samples:
         return times
@@ -103,7 +103,7 @@ def spread(values: Sequence[float], weights: Sequence[int] | None = None) -> Tim
 def _totals(
     samples: Iterable[Sample], measure: Measure
 ) -> dict[tuple[str, int], tuple[float, ...]]:
-    """By prompt and repetition: the turns of a chat belong together, and what ran at once."""
+    """Totals by prompt and repetition: turns of a chat belong together, and what ran at once."""
     found: dict[tuple[str, int], tuple[float, ...]] = {}
     for sample in samples:
         what = sample.prompt if sample.concurrency == 1 else f"group {sample.group}"

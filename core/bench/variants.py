@@ -43,7 +43,7 @@ class SpecVariant:
 
     @property
     def repeats(self) -> bool:
-        """What it drafts does not depend on a clock."""
+        """Whether its drafts do not depend on a clock."""
         options = self.options
         has_costs = options.costs is not None and Path(options.costs).exists()
         return self.is_plain or options.fixed or has_costs
@@ -99,7 +99,7 @@ def distinct(variants: Sequence[SpecVariant]) -> list[SpecVariant]:
 
 
 def common_options(variants: Sequence[SpecVariant]) -> SpecOptions:
-    """What a runtime is loaded with, so that all of them can run on its weights."""
+    """Options to load a runtime with, so that all of them can run on its weights."""
     types = {name for variant in variants for name in variant.options.types}
     wanted = tuple(types - {NONE}) or (NONE,)
     if "auto" in wanted:
@@ -142,4 +142,4 @@ def _value(text: str, key: str, value: str) -> Any:
         return kind(value)
     except ValueError:
         what = "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{text!r}: {key}= wants {what}, got {value!r}") from None
+        raise ConfigError(f"{text!r}: {key}= needs {what}, got {value!r}") from None

@@ -77,10 +77,12 @@ class Wire:
         self._tls = ssl.create_default_context() if address.is_secure else None
 
     def get(self, path: str, *, seconds: float | None = None) -> HttpAnswer:
-        return self._ask("GET", path, None, seconds)
+        with self._request("GET", path, None, seconds) as (_, response):
+            return self._whole(response)
 
     def post(self, path: str, body: dict[str, Any], *, seconds: float | None = None) -> HttpAnswer:
-        return self._ask("POST", path, body, seconds)
+        with self._request("POST", path, body, seconds) as (_, response):
+            return self._whole(response)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[Arrival]:
         """First an arrival without events when the request is on its way, then what comes."""
@@ -118,12 +120,6 @@ class Wire:
 
     def _at(self, path: str) -> str:
         return f"{self.address.shown}{path}"
-
-    def _ask(
-        self, method: str, path: str, body: dict[str, Any] | None, seconds: float | None
-    ) -> HttpAnswer:
-        with self._request(method, path, body, seconds) as (_, response):
-            return self._whole(response)
 
     def _whole(self, response: http.client.HTTPResponse) -> HttpAnswer:
         data = response.read(MAX_ANSWER + 1)

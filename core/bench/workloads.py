@@ -21,7 +21,7 @@ def built_in(name: str) -> PromptSet:
 
 
 def selected(prompts: PromptSet, categories: Sequence[str], limit: int | None) -> PromptSet:
-    """Of these categories, no more than `limit` of each."""
+    """The prompts of these categories, no more than `limit` of each."""
     known = prompts.categories
     for category in categories:
         if category not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 _LONGEST = 80
 
@@ -21,3 +22,9 @@ def printable_path(path: str | os.PathLike[str]) -> str:
     """Bare when printable, because people paste it; quoted and escaped otherwise."""
     name = os.fspath(path)
     return name if name.isprintable() else repr(name)
+
+
+def listing(names: Sequence[str], most: int = 12) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -30,7 +30,6 @@ from nextn.core.bench.local import LocalTarget
 from nextn.core.bench.paired_run import Schedule
 from nextn.core.bench.provenance import provenance
 from nextn.core.bench.record import BenchReport, PromptSet, RunSettings
-from nextn.core.bench.reporting import configuration_of
 from nextn.core.bench.variants import SpecVariant, common_options, parse_variant
 from nextn.core.bench.workloads import built_in, selected
 from nextn.core.runtime import Runtime, load_runtime
@@ -47,11 +46,10 @@ def one_run(
 ) -> dict[str, Any]:
     targets = [LocalTarget(runtime, variant), KINDS[kind](runtime, variant)]
     targets[1].name = kind
-    configurations = [configuration_of(target, variant) for target in targets]
     plan = BenchPlan(prompts, RunSettings(max_tokens=N_TOKENS, ignore_eos=True), schedule, GATE,
                      None, lambda _: None)  # fmt: skip
     began = time.perf_counter()
-    report = compare(targets, configurations, {}, plan)
+    report = compare(targets, {}, plan)
     return {"kind": kind, "seconds": round(time.perf_counter() - began, 1), **_found(report)}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from nextn.cli.app import run
 from nextn.cli.bench_progress import BenchProgress, duration
-from nextn.cli.output import Output
+from nextn.cli.console import Console
 from nextn.core.bench import paired_run
 from nextn.core.bench.record import BenchReport, Sample
 from nextn.core.bench.tables import TextTable
@@ -227,7 +227,7 @@ def test_the_curve(capsys: Capture) -> None:
     ("flags", "message"),
     [
         (("--vs", "mpt"), "did you mean mtp?"),
-        (("--vs", "mtp:n=x"), "--vs mtp:n=x: n= wants a whole number"),
+        (("--vs", "mtp:n=x"), "--vs mtp:n=x: n= needs a whole number"),
         (
             ("--vs", "mtp:n=0"),
             "--vs mtp:n=0: n=0 drafts nothing; for plain decoding give none, as in --vs none",
@@ -274,7 +274,7 @@ def test_tables_are_markdown() -> None:
 
 
 def test_a_long_run_is_announced_once(capsys: Capture) -> None:
-    progress = BenchProgress(Output())
+    progress = BenchProgress(Console())
     for done, left in ((0.0, None), (0.01, 9000.0), (0.03, 9000.0), (0.04, 8000.0)):
         progress(paired_run.RunProgress("repetition 1 of 5", done, left))
     (line,) = capsys.readouterr().err.splitlines()

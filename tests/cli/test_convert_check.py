@@ -31,7 +31,7 @@ def test_the_bundled_model(capsys: Capture) -> None:
     lines = shown.out.splitlines()
     assert lines[0].endswith("qwen35, 7.5 M parameters in 96 tensors")
     assert "8.06 MB without NaN, infinity or absurd scales" in lines[1]
-    assert lines[2].endswith("what llama.cpp asks of qwen35 holds")
+    assert lines[2].endswith("what llama.cpp requires of qwen35 holds")
     assert [line.split()[0] for line in lines[3:]] == ["ngram-mod", "mtp", "auto", "result"]
     for line in lines[3:6]:
         assert "48 tokens, the same as without; " in line

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.drafters import Toy, knows, repeats
 
-from nextn.cli import output
+from nextn.cli import console
 from nextn.cli.app import run
 from nextn.core.errors import ConfigError
 from nextn.core.speculation import build
@@ -200,7 +200,7 @@ def test_color_shows_what_was_drafted(
     shown = capsys.readouterr()
     assert shown.out == plain
     assert "--color shows nothing here" in shown.err
-    monkeypatch.setattr(output, "_has_colours", lambda _stream: True)
+    monkeypatch.setattr(console, "_has_colours", lambda _stream: True)
     assert run(words(tiny, "speculative-simple", "--color", *flags)) == 0
     coloured = capsys.readouterr().out
     green = re.findall(r"\x1b\[32m(.*?)\x1b\[0m", coloured, re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any
 from ....core.errors import FileFormatError
 from ....core.gguf.printable import printable
 from ....core.tokenizer.vocabulary import Kind
-from ...checkpoint import Checkpoint
+from ...checkpoint import ModelCheckpoint
 
 SPACE_MARK = "\u2581"
 ADDED_SCORE = -1000.0
@@ -37,7 +37,7 @@ class TokenizerFiles:
     added: dict[int, AddedToken] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, checkpoint: Checkpoint) -> TokenizerFiles:
+    def read(cls, checkpoint: ModelCheckpoint) -> TokenizerFiles:
         def of(name: str) -> dict[str, Any]:
             return checkpoint.json(f"{name}.json") or {}
 
@@ -55,7 +55,7 @@ class TokenizerFiles:
 
     @property
     def model(self) -> dict[str, Any]:
-        """Of tokenizer.json."""
+        """The model of tokenizer.json."""
         found = self.definition.get("model")
         return found if isinstance(found, dict) else {}
 

@@ -12,7 +12,7 @@ import numpy as np
 from ....core.gguf.checks import MAX_TEMPLATE_BYTES
 from ....core.gguf.types import Typed, ValueType
 from ....core.tokenizer.vocabulary import PREFIX, load_vocabulary
-from ...checkpoint import Checkpoint
+from ...checkpoint import ModelCheckpoint
 from .pre_detection import compare_tokenizers
 from .vocab_files import CheckpointVocab, TokenizerFiles
 from .vocab_readers import read_vocab
@@ -27,7 +27,7 @@ _TEMPLATE_FOLDER = "additional_chat_templates"
 
 
 def tokenizer_keys(
-    checkpoint: Checkpoint, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint, architecture: str, n_rows: int, pre: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The keys, and notes. `n_rows`: of the embeddings; each gets a token."""
     files = TokenizerFiles.read(checkpoint)
@@ -96,7 +96,7 @@ def _ending_keys(
 
 
 def _find(files: TokenizerFiles, index: Mapping[str, int], name: str, n_tokens: int) -> int | None:
-    """By the token's text, else by the id that the model's own configuration has."""
+    """A token's id, by its text, else by the id that the model's own configuration has."""
     for place in (files.settings, files.special_map):
         text = _text(place.get(f"{name}_token"))
         if text is not None and text in index:
@@ -116,7 +116,7 @@ def _text(entry: Any) -> str | None:
 
 
 def _adds(files: TokenizerFiles, vocab: CheckpointVocab, name: str) -> bool:
-    """By the settings; else by the post-processor; SentencePiece adds bos without either."""
+    """Whether it is added: by the settings, else by the post-processor, else bos alone."""
     setting = files.settings.get(f"add_{name}_token")
     if isinstance(setting, bool):
         return setting
@@ -133,7 +133,7 @@ def _adds(files: TokenizerFiles, vocab: CheckpointVocab, name: str) -> bool:
 
 
 def _template_keys(
-    checkpoint: Checkpoint, files: TokenizerFiles, notes: list[str]
+    checkpoint: ModelCheckpoint, files: TokenizerFiles, notes: list[str]
 ) -> dict[str, Any]:
     """chat_template.jinja is newer than what the settings may still hold."""
     found: Any = checkpoint.text("chat_template.jinja")
@@ -165,7 +165,7 @@ def _template_keys(
     return kept | ({"tokenizer.chat_templates": names} if names else {})
 
 
-def _additional_templates(checkpoint: Checkpoint) -> list[dict[str, str]]:
+def _additional_templates(checkpoint: ModelCheckpoint) -> list[dict[str, str]]:
     """Those of a folder beside chat_template.jinja."""
     out = []
     for name in sorted(checkpoint.place.below(_TEMPLATE_FOLDER)):

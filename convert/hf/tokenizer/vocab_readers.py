@@ -10,7 +10,7 @@ from ....core.errors import FileFormatError, ModelError
 from ....core.gguf.printable import printable
 from ....core.tokenizer.bpe import BYTE_CHARS
 from ....core.tokenizer.vocabulary import Kind
-from ...checkpoint import Checkpoint
+from ...checkpoint import ModelCheckpoint
 from .pre_detection import choose_pre
 from .sentencepiece import BPE, parse_proto
 from .vocab_files import SPACE_MARK, CheckpointVocab, TokenizerFiles
@@ -20,9 +20,13 @@ PROTO: Final = "tokenizer.model"
 
 
 def read_vocab(
-    checkpoint: Checkpoint, files: TokenizerFiles, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint,
+    files: TokenizerFiles,
+    architecture: str,
+    n_rows: int,
+    pre: str | None,
 ) -> CheckpointVocab:
-    """Of the files that decide; `pre`: tokenizer.ggml.pre, where it is given."""
+    """The vocabulary of the files that decide. `pre`: tokenizer.ggml.pre, where it is given."""
     decoding = [*files.parts("pre_tokenizer"), *files.parts("decoder")]
     if files.definition and any(part.get("type") == "ByteLevel" for part in decoding):
         if files.model.get("type", "BPE") != "BPE":
@@ -62,7 +66,11 @@ def _read_byte_level(files: TokenizerFiles, n_rows: int, pre: str | None) -> Che
 
 
 def _read_slow(
-    checkpoint: Checkpoint, files: TokenizerFiles, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint,
+    files: TokenizerFiles,
+    architecture: str,
+    n_rows: int,
+    pre: str | None,
 ) -> CheckpointVocab:
     """vocab.json and merges.txt, as they were before tokenizer.json."""
     vocab, text = checkpoint.json("vocab.json"), checkpoint.text("merges.txt")
@@ -124,7 +132,7 @@ def _read_unigram(files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
     return out
 
 
-def _read_proto(checkpoint: Checkpoint, files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
+def _read_proto(checkpoint: ModelCheckpoint, files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
     source = checkpoint.place.open(PROTO)
     try:
         proto = parse_proto(bytes(source.read(0, source.size)), source.label)
@@ -177,7 +185,7 @@ def _vocab(files: TokenizerFiles) -> Mapping[str, int]:
 
 
 def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
-    """As "left right", or since transformers 4.45 as pairs."""
+    """Merges, which are "left right", or pairs since transformers 4.45."""
     found = files.model.get("merges")
     out: list[tuple[str, str]] = []
     for merge in found if isinstance(found, list) else []:

@@ -96,20 +96,15 @@ the 9th."""
 
 
 def prompts() -> Iterator[Prompt]:
-    yield from _of_category("code", CODE)
-    yield from _of_category("edit", map(_edit, range(3)))
-    yield from _of_category("explain", EXPLAIN)
-    texts = (ARTICLE, MANUAL, MINUTES)
-    yield from _of_category(
-        "summarise", (f"Summarise in three sentences:\n\n{text}" for text in texts)
-    )
-    yield from _of_category("extract", map(_extraction, range(3)))
-    yield from _of_category("translate", TRANSLATE)
-    yield from _of_category("creative", CREATIVE)
-    yield from _of_category("maths", MATHS)
-    for i, turns in enumerate(CHAT, 1):
-        yield Prompt(f"chat-{i}", "chat", turns=turns, max_tokens=N // 2)
-    yield from _of_category("long", map(_long, range(2)))
+    summarised = (ARTICLE, MANUAL, MINUTES)
+    texts: counted_texts.Texts = {
+        "code": CODE, "edit": [_edit(i) for i in range(3)], "explain": EXPLAIN,
+        "summarise": [f"Summarise in three sentences:\n\n{text}" for text in summarised],
+        "extract": [_extraction(i) for i in range(3)],
+        "translate": TRANSLATE, "creative": CREATIVE, "maths": MATHS, "chat": CHAT,
+        "long": [_long(i) for i in range(2)],
+    }  # fmt: skip
+    return counted_texts.numbered(texts, N, continues=False)
 
 
 def _edit(i: int) -> str:
@@ -135,8 +130,3 @@ def _long(i: int) -> str:
         f"{counted_texts.report(40, 7 * i)}\n\nWhich branch sold the most pieces in one week, and "
         "in which three weeks did managers mention a competitor first? Quote the sentences."
     )
-
-
-def _of_category(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
-    for i, text in enumerate(texts, 1):
-        yield Prompt(f"{category}-{i}", category, turns=(text,), max_tokens=N)

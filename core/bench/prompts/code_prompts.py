@@ -212,23 +212,11 @@ CHAT = (
 
 
 def prompts() -> Iterator[Prompt]:
-    yield from _texts("code", CODE)
-    yield from _texts("edit", EDIT)
-    yield from _texts("explain", EXPLAIN)
-    yield from _texts("summarise", SUMMARISE)
-    starts = (
-        "[\n" + ",\n".join(counted_texts.json_lines(6, 10 * i)) + ",\n    {" for i in range(3)
-    )
-    yield from _texts("extract", starts)
-    yield from _texts("translate", TRANSLATE)
-    yield from _texts("creative", CREATIVE)
-    yield from _texts("maths", MATHS)
-    for i, turns in enumerate(CHAT, 1):
-        yield Prompt(f"chat-{i}", "chat", turns=turns, max_tokens=N // 2)
-    modules = (counted_texts.module(12, 5 * i) + "\n    def " for i in range(2))
-    yield from _texts("long", modules)
-
-
-def _texts(category: str, texts: Iterator[str] | tuple[str, ...]) -> Iterator[Prompt]:
-    for i, text in enumerate(texts, 1):
-        yield Prompt(f"{category}-{i}", category, text=text, max_tokens=N)
+    records = (",\n".join(counted_texts.json_lines(6, 10 * i)) for i in range(3))
+    texts: counted_texts.Texts = {
+        "code": CODE, "edit": EDIT, "explain": EXPLAIN, "summarise": SUMMARISE,
+        "extract": [f"[\n{start},\n    {{" for start in records],
+        "translate": TRANSLATE, "creative": CREATIVE, "maths": MATHS, "chat": CHAT,
+        "long": [counted_texts.module(12, 5 * i) + "\n    def " for i in range(2)],
+    }  # fmt: skip
+    return counted_texts.numbered(texts, N, continues=True)

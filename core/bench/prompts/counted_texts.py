@@ -5,8 +5,12 @@ Nothing here draws random numbers, so that a set is the same everywhere and for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
+from ..record import Prompt
+
+Texts = Mapping[str, Sequence[str | tuple[str, ...]]]  # by category; a tuple is a chat
 
 COLOURS: Final = ("red", "green", "blue", "grey", "white")
 THINGS: Final = ("lamp", "chair", "kettle", "ladder", "basket", "mirror", "drill")
@@ -86,3 +90,16 @@ def report(n: int, start: int = 0) -> str:
             )[i % 3]
         )
     return "\n\n".join(parts)
+
+
+def numbered(texts: Texts, n: int, *, continues: bool) -> Iterator[Prompt]:
+    """Prompts of `n` tokens. `continues`: texts are continued as they stand, not answered."""
+    for category, found in texts.items():
+        for i, text in enumerate(found, 1):
+            id = f"{category}-{i}"
+            if isinstance(text, tuple):
+                yield Prompt(id, category, turns=text, max_tokens=n // 2)
+            elif continues:
+                yield Prompt(id, category, text=text, max_tokens=n)
+            else:
+                yield Prompt(id, category, turns=(text,), max_tokens=n)

@@ -38,7 +38,7 @@ def test_a_file_and_a_line_about_it(halves: str, tmp_path: Path, capsys: Capture
         "3 Q8_0 in "
     ) in shown.err
     assert [line.split()[0] for line in lines] == ["Q4_K", "Q5_0", "Q6_K", "Q8_0"]
-    assert "4 tensors become Q5_0, because their rows do not fit the type asked for: " in shown.err
+    assert "4 tensors become Q5_0, because their rows do not fit the requested type: " in shown.err
     assert "%" not in shown.err  # no progress where there is no terminal
     assert run(["generate", "-m", str(target), "-n", "4", "--temp", "0", "-q", "def f("]) == 0
 

@@ -228,7 +228,7 @@ def reading(hub: Hub) -> None:
 
 FAULTS: list[tuple[dict[str, Any], Callable[[Hub], object], str]] = [
     ({"status": 401}, quick, "owner/name: no such repository, or a private or gated one"),
-    ({"status": 403}, quick, "access is denied .403.: a gated repository wants its terms"),
+    ({"status": 403}, quick, "access is denied .403.: a gated repository needs its terms"),
     ({"status": 404}, quick, "there is no such repository, revision or file"),
     ({"status": 429}, quick, "too many requests .429.; try later, or set HF_TOKEN"),
     ({"status": 500}, quick, "the server failed .500."),
@@ -244,7 +244,7 @@ FAULTS: list[tuple[dict[str, Any], Callable[[Hub], object], str]] = [
     ({"range": "bytes 0-99999/2097400"}, reading, "sent 'bytes 0-99999/2097400', not bytes"),
     ({"range": "nonsense"}, reading, "sent 'nonsense', not bytes"),
     ({"total": 5}, reading, "has 5 bytes, .* were expected"),
-    ({"headers": {"Content-Encoding": "gzip"}}, reading, "compressed, unasked"),
+    ({"headers": {"Content-Encoding": "gzip"}}, reading, "compressed without need"),
     ({"location": "ftp://x/y"}, reading, "redirects to 'ftp://x/y'"),
     ({"location": "file:///etc/passwd"}, reading, "redirects to 'file:"),
     ({"location": ""}, reading, "redirects to ''"),

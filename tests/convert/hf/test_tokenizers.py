@@ -20,7 +20,7 @@ from support.tokenizer_files import (
 )
 from tokenizers import Tokenizer as Original
 
-from nextn.convert.checkpoint.folder import Checkpoint, Folder
+from nextn.convert.checkpoint.folder import Folder, ModelCheckpoint
 from nextn.convert.hf.tokenizer import tokenizer_keys
 from nextn.convert.hf.tokenizer.pre_detection import PROBE, _cut
 from nextn.convert.hf.tokenizer.sentencepiece import parse_proto
@@ -38,7 +38,7 @@ Keys = dict[str, Any]
 def read(
     folder: Path, config: Keys | None = None, pre: str | None = None
 ) -> tuple[Keys, list[str]]:
-    checkpoint = Checkpoint("it", Folder(folder), config or {}, {}, [])
+    checkpoint = ModelCheckpoint("it", Folder(folder), config or {}, {}, [])
     keys, notes = tokenizer_keys(checkpoint, "llama", ROWS, pre)
     return {k: v.value if isinstance(v, Typed) else v for k, v in keys.items()}, notes
 
@@ -334,7 +334,7 @@ def test_added_tokens_without_a_row_or_with_a_piece_of_their_own(tmp_path: Path)
 
 def test_too_few_rows(tmp_path: Path) -> None:
     save(tmp_path, byte_level("qwen2"))
-    checkpoint = Checkpoint("it", Folder(tmp_path), {}, {}, [])
+    checkpoint = ModelCheckpoint("it", Folder(tmp_path), {}, {}, [])
     with pytest.raises(FileFormatError, match="embeddings have 600 rows"):
         tokenizer_keys(checkpoint, "qwen2", 600, None)
 

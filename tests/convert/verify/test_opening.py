@@ -21,12 +21,13 @@ from support.tiny_models import build_tiny
 from support.vocab import tokenizer_metadata
 
 from nextn.convert.verify import FileReport, OpenedGguf, examine, open_anything
-from nextn.convert.verify.gguf_facts import GgufFacts, listing, ranges
+from nextn.convert.verify.gguf_facts import GgufFacts, ranges
 from nextn.core import nano
 from nextn.core.errors import NextnError
 from nextn.core.gguf.cursor import MoreNeededError
 from nextn.core.gguf.header import parse_header
 from nextn.core.gguf.metadata import Metadata
+from nextn.core.gguf.printable import listing
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.gguf.writer import TensorData, write_gguf

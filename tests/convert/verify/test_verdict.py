@@ -443,7 +443,7 @@ def test_mimo_with_split_attention(tmp_path: Path) -> None:
 
     report = verdict_on(family_file(tmp_path / "m.gguf", "mimo2", edit))
     assert report.is_sound, texts(report)
-    assert "wants attn_qkv, in one piece" in texts(report, Severity.WARNING)[0]
+    assert "needs attn_qkv, in one piece" in texts(report, Severity.WARNING)[0]
 
 
 def test_a_key_without_a_head_is_tolerated_where_llama_cpp_does(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 from support.bench_reports import report
 
 from nextn.core.bench.comparing import Comparison, compare_reports
-from nextn.core.bench.record import BenchReport
+from nextn.core.bench.record import BenchReport, encode
 from nextn.core.bench.report_tables import comparison_markdown
 from nextn.core.errors import ConfigError
 
 
 def compared(a: BenchReport, b: BenchReport, *, force: bool = False) -> Comparison:
     found = compare_reports(a, b, force=force)
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(encode(found), allow_nan=False)
     comparison_markdown(found)
     return found
 

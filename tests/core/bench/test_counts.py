@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextn.core.bench.counts import compare_texts, count, first_texts
-from nextn.core.bench.record import Chunk, Counts, Sample, SourceCount
+from nextn.core.bench.record import Chunk, Sample, SourceCount, SummaryCounts
 
 # Rounds of a text: (drafted, accepted) of each.
 DraftRounds = list[tuple[int, int]]
@@ -96,16 +96,16 @@ def test_texts_are_compared() -> None:
         ([1, 2], "p: token 3 is missing, not 3"),
         ([1, 2, 3, 4], "p: token 4 is 4, not missing"),
     ):
-        counts = Counts()
+        counts = SummaryCounts()
         compare_texts(counts, [written([], tokens=tokens, repetition=2)], first_texts(base))
         assert (counts.identical, counts.first_difference) == (not wanted, wanted)
-    counts = Counts()
+    counts = SummaryCounts()
     compare_texts(counts, [written([], tokens=[5], turn=1)], first_texts(base))
     assert counts.first_difference == "p, turn 2: token 1 is 5, not 4"
 
 
 def test_texts_without_tokens() -> None:
     base = first_texts([written([], tokens=None, text="abc")])
-    counts = Counts()
+    counts = SummaryCounts()
     compare_texts(counts, [written([], tokens=None, text="abd")], base)
     assert counts.first_difference == "p: character 3 is 'd', not 'c'"

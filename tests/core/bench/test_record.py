@@ -26,6 +26,8 @@ from nextn.core.bench.record import (
     SourceCount,
     Summary,
     TimeSpread,
+    decode,
+    encode,
 )
 from nextn.core.errors import ConfigError
 
@@ -125,7 +127,7 @@ def test_nothing_else_is_raised(junk: Any, key: str) -> None:
 def test_times_of_a_sample() -> None:
     one = sample()
     assert (one.ttft_ms, one.decode_n, one.decode_ms) == (1.5, 3, 1.0)
-    assert Sample.from_json(json.loads(json.dumps(one.to_json()))) == one
+    assert decode(Sample, json.loads(json.dumps(encode(one)))) == one
 
 
 def test_the_hash_is_of_the_contents() -> None:

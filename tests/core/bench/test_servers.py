@@ -16,7 +16,6 @@ from nextn.core.bench.record import (
 from nextn.core.bench.reporting import plains_of
 from nextn.core.bench.servers import (
     ServerRequests,
-    configuration_of_server,
     finish_servers,
     open_servers,
     parse_ask,
@@ -104,14 +103,14 @@ def test_two_of_one_name() -> None:
 def test_texts_of_other_engines_may_differ() -> None:
     with FakeServer() as server:
         one, other = open_servers(ServerRequests(parse_places([server.url, server.url], [])))
-        assert not configuration_of_server(other, one).lossless
-        assert not configuration_of_server(other, object()).repeats
+        assert not other.configuration(one).lossless
+        assert not other.configuration(object()).repeats
 
 
 def test_what_a_server_says_of_itself_gets_into_the_report() -> None:
     with FakeServer(Script(lie=1)) as server:
         (target,) = open_servers(ServerRequests(parse_places([server.url], [])))
-        configuration = configuration_of_server(target, target)
+        configuration = target.configuration(target)
         report = BenchReport({}, "p", PromptSet("p", (TEXT,)).sha256, RunSettings(), target.name,
                         [configuration])  # fmt: skip
         list(target.run([TEXT], RunSettings()))

@@ -42,7 +42,7 @@ def test_what_it_comes_to(text: str, wanted: dict[str, Any]) -> None:
     [
         ("mpt", "did you mean mtp"),
         ("", "unknown"),
-        ("mtp:n=x", "n= wants a whole number, got 'x'"),
+        ("mtp:n=x", "n= needs a whole number, got 'x'"),
         ("mtp:mim=1", "did you mean min="),
         ("mtp:n=1,n=2", "has n twice"),
         ("mtp:n", "'n' is not a setting"),

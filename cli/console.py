@@ -9,7 +9,8 @@ import io
 import os
 import shutil
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -28,7 +29,7 @@ class StdoutClosedError(Exception):
     """The reader of stdout has closed it (`| head -1`), which is not a failure."""
 
 
-class Output:
+class Console:
     """One command's standard streams."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
@@ -94,6 +95,14 @@ class Output:
         if not self.quiet:
             names = [_styled(one_line(name), colour) for name, colour in colours.items()]
             _write_stderr(_styled("drafted by", _DIM) + f" {', '.join(names)}\n")
+
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """No progress stays in front of an error."""
+        try:
+            yield
+        finally:
+            self.clear_progress()
 
     def clear_progress(self) -> None:
         if self._progress_open:

@@ -1,0 +1,46 @@
+"""Whether planned tensors are a complete model, by the survey that the runtime makes of files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ...core.errors import ModelError
+from ...core.gguf.printable import listing
+from ...core.gguf.reader import GgufFile
+from ...core.models import survey_model
+from ...core.models.base import Share
+from .matrix_rows import OutputTensor
+from .model_sizes import ModelSizes
+
+_MOST_NAMES = 4  # in a message
+_NO_TRUNK = Share(range(0), has_ends=True)
+
+
+def check_complete(
+    file: GgufFile, planned: Mapping[str, OutputTensor], sizes: ModelSizes, *, mtp_only: bool
+) -> None:
+    """Raises ModelError for missing tensors, else for surplus ones, else for wrong shapes."""
+    if mtp_only:  # a survey refuses a file that has nothing of a trunk
+        file = replace(file, tensors=file.tensors | {"blk.0.": next(iter(file.tensors.values()))})
+    try:
+        found = survey_model(file, share=_NO_TRUNK if mtp_only else None).weights.findings
+    except (ArithmeticError, ValueError) as error:
+        raise ModelError(
+            f"{file.label}: the sizes of config.json make no sense together: {error}"
+        ) from None
+    if found.missing:
+        head = tuple(f"blk.{n}." for n in range(sizes.n_layers, sizes.n_blocks))
+        of_head = all(name.startswith(head) for name in found.missing)
+        hint = "; the MTP head is incomplete, --no-mtp leaves it out" if of_head else ""
+        names = listing(found.missing, _MOST_NAMES)
+        raise ModelError(f"{file.label}: nothing in the checkpoint makes {names}{hint}")
+    if surplus := [name for name in planned if name not in found.used]:
+        sources = listing([f"{planned[n].source} ({n})" for n in surplus], _MOST_NAMES)
+        raise ModelError(
+            f"{file.label}: a {file.metadata.architecture} has no use for {sources}; leaving it "
+            "out would change the text"
+        )
+    for text in found.misshapen:
+        source = planned[text.split(" ")[0]].source
+        raise ModelError(f"{file.label}: {source} does not fit config.json: {text}")
