@@ -94,7 +94,7 @@ def _print_compiled(device: str, place: PlaceOptions, output: Compiling) -> None
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return
-    from ..core.backend.cpu.compile import cache_folder
+    from ..core.backend.cpu.machine_code import cache_folder
 
     folder = cache_folder()
     if not output.n_kernels:

@@ -9,7 +9,7 @@ from ...core.errors import ModelError
 from ...core.gguf.printable import listing
 from ...core.gguf.reader import GgufFile
 from ...core.models import survey_model
-from ...core.models.base import Share
+from ...core.models.model import Share
 from .matrix_rows import OutputTensor
 from .model_sizes import ModelSizes
 
