@@ -1,31 +1,29 @@
-"""`/openapi.json`: the API of this server. Written by hand; tests compare it with the server."""
+"""`/openapi.json`: routes, the bodies of `request_bodies`, and what is in responses."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from . import request_bodies as bodies
 from .formats import encode
-from .openapi_fields import (
-    ANTHROPIC,
-    CHAT,
-    COMPLETIONS,
-    INFILL,
-    NATIVE,
-    PROMPT,
-    RESPONSES,
-    Schema,
-    an_object,
-    of,
-)
+from .request_bodies import Body
 
+Schema = dict[str, Any]
 PATH: Final = "/openapi.json"
 _TEXT: Final[Schema] = {"type": "string"}
+_OPTIONAL_TEXT: Final[Schema] = {"type": ["string", "null"]}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _TIMINGS: Final = {"type": "object", "description": "llama.cpp's names; `draft_n…` if drafted"}
+
+
+def an_object(properties: Schema, *required: str, **more: Any) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties, **more}
+    return schema | ({"required": list(required)} if required else {})
 
 
 def _list(items: Schema) -> Schema:
@@ -39,7 +37,7 @@ ERROR: Final = an_object(
                 "code": {"type": "integer", "minimum": 400, "maximum": 599},
                 "message": _TEXT,
                 "type": _TEXT,
-                "param": of("string", "the field that is at fault"),
+                "param": {"type": ["string", "null"], "description": "the field that is at fault"},
             },
             "code", "message", "type",
         )
@@ -66,7 +64,7 @@ _USAGE: Final = an_object(
 
 
 def _openai(kind: str, choice: Schema) -> Schema:
-    shared = {"index": _COUNT, "finish_reason": _TEXT, "logprobs": of("object")}
+    shared = {"index": _COUNT, "finish_reason": _TEXT, "logprobs": {"type": ["object", "null"]}}
     return an_object(
         {
             "id": _TEXT,
@@ -82,7 +80,7 @@ def _openai(kind: str, choice: Schema) -> Schema:
 
 
 _MESSAGE: Final = an_object(
-    {"role": {"const": "assistant"}, "content": of("string"), "reasoning_content": of("string"),
+    {"role": {"const": "assistant"}, "content": _OPTIONAL_TEXT, "reasoning_content": _OPTIONAL_TEXT,
      "tool_calls": _list({"type": "object"})},
     "role", "content",
 )  # fmt: skip
@@ -118,13 +116,7 @@ _TOKENS: Final = an_object(
     {"tokens": _list({"type": ["integer", "object"]}), "count": _COUNT}, "tokens"
 )
 _MANY_NATIVE: Final[Schema] = {"anyOf": [_NATIVE, _list(_NATIVE)]}
-_TOKENIZE: Final[Schema] = {
-    "content": of("string"),
-    "prompt": of("string", "vLLM's name, and then with special tokens at the beginning"),
-    "add_special": of("boolean"),
-    "parse_special": of("boolean"),
-    "with_pieces": of("boolean"),
-}
+_REF: Final = "#/components/schemas/{name}"
 _EVENT: Final = an_object({"event": _TEXT, "data": _TEXT}, description="one event")
 _STREAMED: Final = "With `stream`, server-sent events."
 
@@ -144,39 +136,41 @@ def _get(summary: str, value: Schema, kind: str = "application/json", **more: An
     return {"get": {"summary": summary, "responses": _answers(value, kind=kind), **more}}
 
 
-def _post(summary: str, fields: Schema, *required: str, told: Schema, streams: bool = False) -> Any:
+def _post(summary: str, body: type[Body], response: Schema, streams: bool = False) -> Schema:
+    content = {"application/json": {"schema": {"$ref": _REF.format(name=body.__name__)}}}
     return {
         "post": {
             "summary": summary,
             **({"description": _STREAMED} if streams else {}),
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": an_object(fields, *required)}},
-            },
-            "responses": _answers(told, streams=streams),
+            "requestBody": {"required": True, "content": content},
+            "responses": _answers(response, streams=streams),
         }
     }
 
 
 def _slot_action() -> Schema:
     """Describes the actions that save, restore and erase a slot."""
-    told = _post("Save, restore or erase a slot", {"filename": _TEXT}, told={"type": "object"})
+    action = _post("Save, restore or erase a slot", bodies.SlotFileBody, {"type": "object"})
     actions = {"enum": ["save", "restore", "erase"]}
-    told["post"]["parameters"] = [
+    action["post"]["parameters"] = [
         {"name": "id", "in": "path", "required": True, "schema": _COUNT},
         {"name": "action", "in": "query", "required": True, "schema": actions},
     ]
-    return told  # type: ignore[no-any-return]
+    return action
 
 
 def _paths() -> Schema:
     health = _get("Whether it can answer", an_object({"status": {"const": "ok"}}, "status"))
     models = _get("The one model", an_object({"data": _list(_MODEL)}, "data"))
-    chat_told = _openai("chat.completion", {"message": _MESSAGE})
-    chat = _post("An answer to messages", CHAT, "messages", told=chat_told, streams=True)
-    native = _post("llama.cpp's own", NATIVE, "prompt", told=_MANY_NATIVE, streams=True)
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
-    anthropic_count = {n: ANTHROPIC[n] for n in ("messages", "system", "tools")}
+    completion = _openai("text_completion", {"text": _TEXT})
+    chat = _post(
+        "An answer to messages", bodies.ChatBody, _openai("chat.completion", {"message": _MESSAGE}),
+        streams=True,
+    )  # fmt: skip
+    native = _post("llama.cpp's own", bodies.NativeBody, _MANY_NATIVE, streams=True)
+    text = an_object({"content": _TEXT, "prompt": _TEXT}, "content")
+    n_input = an_object({"input_tokens": _COUNT}, "input_tokens")
     return {
         "/health": health,
         "/v1/health": health,
@@ -188,38 +182,39 @@ def _paths() -> Schema:
         "/slots/{id}": _slot_action(),
         "/metrics": _get("For Prometheus", _TEXT, "text/plain"),
         PATH: _get("This description", {"type": "object"}),
-        "/tokenize": _post("Token ids of a text", _TOKENIZE, told=_TOKENS),
-        "/detokenize": _post(
-            "The text of token ids", {"tokens": _list({"type": "integer"})},
-            told=an_object({"content": _TEXT, "prompt": _TEXT}, "content"),
-        ),
+        "/tokenize": _post("Token ids of a text", bodies.TokenizeBody, _TOKENS),
+        "/detokenize": _post("The text of token ids", bodies.DetokenizeBody, text),
         "/apply-template": _post(
-            "The prompt of a chat", CHAT, "messages", told=an_object({"prompt": _TEXT}, "prompt")
+            "The prompt of a chat", bodies.ChatBody, an_object({"prompt": _TEXT}, "prompt")
         ),
         "/completion": native,
         "/completions": native,
         "/v1/completions": _post(
-            "The rest of a prompt, or of several", COMPLETIONS, "prompt",
-            told=_openai("text_completion", {"text": _TEXT}), streams=True,
+            "The rest of a prompt, or of several", bodies.CompletionBody, completion, streams=True
         ),
         "/chat/completions": chat,
         "/v1/chat/completions": chat,
-        "/infill": _post("What belongs between", INFILL, told=_NATIVE, streams=True),
+        "/infill": _post("What belongs between", bodies.InfillBody, _NATIVE, streams=True),
         "/v1/responses": _post(
-            "OpenAI's newer API; stores nothing", RESPONSES, "input", told=_RESPONSE, streams=True
+            "OpenAI's newer API; stores nothing", bodies.ResponsesBody, _RESPONSE, streams=True
         ),
         "/v1/responses/input_tokens": _post(
-            "How long its prompt is", RESPONSES, "input",
-            told=an_object({"input_tokens": _COUNT}, "input_tokens"),
+            "How long its prompt is", bodies.ResponsesBody, n_input
         ),
-        "/v1/messages": _post(
-            "Anthropic's API", ANTHROPIC, "messages", "max_tokens", told=_ANTHROPIC, streams=True
-        ),
+        "/v1/messages": _post("Anthropic's API", bodies.MessagesBody, _ANTHROPIC, streams=True),
         "/v1/messages/count_tokens": _post(
-            "How long its prompt is", anthropic_count, "messages",
-            told=an_object({"input_tokens": _COUNT}, "input_tokens"),
+            "How long its prompt is", bodies.CountTokensBody, n_input
         ),
     }  # fmt: skip
+
+
+def _body_schemas() -> Schema:
+    """Returns a schema for each body, and for the objects inside of them."""
+    kinds = [each for each in vars(bodies).values() if isinstance(each, type)]
+    kinds = [
+        each for each in kinds if issubclass(each, Body) and each.__module__ == bodies.__name__
+    ]
+    return msgspec.json.schema_components(kinds, ref_template=_REF)[1]
 
 
 def document() -> Schema:
@@ -232,7 +227,7 @@ def document() -> Schema:
         "security": [{}, {"key": []}],
         "paths": _paths(),
         "components": {
-            "schemas": {"Error": ERROR, "Prompt": PROMPT},
+            "schemas": {"Error": ERROR, **_body_schemas()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }

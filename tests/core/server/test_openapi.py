@@ -27,19 +27,25 @@ def test_a_request_with_all_fields(server: Server) -> None:
     """Every field that is described is known: a wrong type is a 400."""
     for path in ("/completion", "/v1/completions", "/v1/chat/completions", "/v1/messages"):
         operation = document()["paths"][path]["post"]
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        schema = resolved(operation["requestBody"]["content"]["application/json"]["schema"])
         plain: dict[str, Any] = {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}
         if path == "/v1/messages":
             plain["max_tokens"] = 1
         for name in schema["properties"]:
-            wrong = plain | {name: object_for(schema["properties"][name])}
+            wrong = plain | {name: wrong_value(schema["properties"][name])}
             status, told, _ = server.request("POST", path, wrong)
             assert status == 400, (path, name, told)
 
 
-def object_for(schema: dict[str, Any]) -> Any:
+def resolved(schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return found
+
+
+def wrong_value(schema: dict[str, Any]) -> Any:
     """A value that no field takes: a number where it may be an object, and the other way."""
-    return 1.5 if "object" in str(schema) or "enum" in schema else {"1": {"2": []}}
+    may_be_object = any(word in str(schema) for word in ("object", "enum", "$ref"))
+    return 1.5 if may_be_object else {"1": {"2": []}}
 
 
 @pytest.mark.slow
