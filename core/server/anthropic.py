@@ -23,17 +23,21 @@ from .json_body import aside, read_object
 from .openai_format import finish_reason
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
-from .request_bodies import Block as GivenBlock
-from .request_bodies import BlockMessage, BlockToolChoice, ChatBody, CountTokensBody, MessagesBody
+from .request_bodies import (
+    BlockMessage,
+    BlockToolChoice,
+    ChatBody,
+    ContentBlock,
+    CountTokensBody,
+    MessagesBody,
+    SharedBody,
+)
 from .request_decoding import decode
 from .service import Service
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 # What both APIs call the same, and what we offer beyond either.
-_SHARED: Final = (
-    "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stream",
-    "speculative", "prediction", "grammar", "cache_prompt", "id_slot", "chat_template_kwargs",
-)  # fmt: skip
+_SHARED: Final = (*SharedBody.__struct_fields__, "chat_template_kwargs", "max_tokens")
 
 
 async def messages(request: Request) -> Response:
@@ -114,7 +118,7 @@ def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
     return results + ([rest] if texts or calls or not results else [])
 
 
-def _past_call(block: GivenBlock) -> dict[str, Any]:
+def _past_call(block: ContentBlock) -> dict[str, Any]:
     function = {"name": block.name or "", "arguments": block.input or {}}
     return {"id": block.id or "", "type": "function", "function": function}
 

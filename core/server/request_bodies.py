@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -18,8 +18,6 @@ MAX_INT: Final = (1 << 31) - 1
 MAX_LOGPROBS: Final = 100  # alternatives of a token
 MAX_TOP_LOGPROBS: Final = 20  # the same in chats
 MAX_TEXTS: Final = 128  # of one request
-_MAX_STOPS: Final = 256
-_MAX_STOP: Final = 4096  # characters
 
 Flag = bool | None
 Text = str | None
@@ -27,17 +25,21 @@ Texts = str | list[str] | None
 Object = dict[str, Any] | None
 JsonSchema = dict[str, Any] | bool | str | None
 Number = float | None
-Positive = Annotated[float, Meta(gt=0)] | None
-NotNegative = Annotated[float, Meta(ge=0)] | None
 Share = Annotated[float, Meta(ge=0, le=1)] | None
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)] | None
 Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)] | None
 Kind = Annotated[str, Meta(min_length=1)]
-Stop = Annotated[str, Meta(max_length=_MAX_STOP)]
-Stops = Stop | Annotated[list[Stop], Meta(max_length=_MAX_STOPS)] | None
+Stop = Annotated[str, Meta(max_length=4096)]
+Stops = Stop | Annotated[list[Stop], Meta(max_length=256)] | None
 MaxTokens = Annotated[Limit, Meta(description="tokens to generate at most; -1: no limit")]
+Seed = Annotated[int, Meta(ge=-1, extra_json_schema={"maximum": MAX_SEED})] | None
+NTexts = Annotated[int, Meta(ge=1, le=MAX_TEXTS)] | None
+Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None
 DraftLength = Annotated[int, Meta(ge=0, le=MAX_DRAFT)] | None
-GivenBiases = dict[str, float | bool] | list[tuple[str | int, float | bool]]
+GivenBiases = Annotated[
+    dict[str, float | bool] | list[tuple[str | int, float | bool]],
+    Meta(description='added to logits: `{"15043": -1}` or `[[15043, -1], ["text", false]]`'),
+]
 
 
 def as_list(texts: Texts) -> list[str]:
@@ -102,20 +104,20 @@ class ToolCall(msgspec.Struct):
     function: dict[str, Any]
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     role: Kind
     content: Content = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
 
 
-class Function(msgspec.Struct):
+class ToolFunction(msgspec.Struct):
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     parameters: Object = None
 
 
 class Tool(msgspec.Struct):
-    function: Function
+    function: ToolFunction
     type: Literal["function"] | None = None
 
 
@@ -139,11 +141,11 @@ class InputItem(msgspec.Struct):
     output: Any = None
 
 
-class TextOptions(msgspec.Struct):
+class ResponseText(msgspec.Struct):
     format: Object = None
 
 
-class Block(msgspec.Struct):
+class ContentBlock(msgspec.Struct):
     """A content block of the Messages API. The fields that apply depend on `type`."""
 
     type: Kind
@@ -158,7 +160,7 @@ class Block(msgspec.Struct):
 
 class BlockMessage(msgspec.Struct):
     role: Literal["user", "assistant", "system"] | None = None
-    content: str | list[Block] | None = None
+    content: str | list[ContentBlock] | None = None
 
 
 class BlockToolChoice(msgspec.Struct):
@@ -179,14 +181,12 @@ class Body(msgspec.Struct, dict=True):
     @property
     def given(self) -> dict[str, Any]:
         """The JSON object that was sent, with unknown fields."""
-        given: dict[str, Any] = self.__dict__["given"]
-        return given
+        return cast("dict[str, Any]", self.__dict__["given"])
 
     @property
     def size(self) -> int:
         """Bytes of the JSON text."""
-        size: int = self.__dict__["size"]
-        return size
+        return cast("int", self.__dict__["size"])
 
 
 class SharedBody(Body):
@@ -194,25 +194,18 @@ class SharedBody(Body):
 
     model: Annotated[Text, Meta(description="any name is accepted")] = None
     stream: Flag = None
-    temperature: NotNegative = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
     top_k: Limit = None
     top_p: Share = None
     min_p: Share = None
-    seed: (
-        Annotated[
-            int, Meta(ge=-1, description="-1: random", extra_json_schema={"maximum": MAX_SEED})
-        ]
-        | None
-    ) = None
+    seed: Annotated[Seed, Meta(description="-1: random")] = None
     grammar: Annotated[Text, Meta(description="GBNF, or Lark")] = None
     speculative: Annotated[bool | Speculative | None, Meta(description="false: off")] = None
     prediction: Prediction | None = None
     cache_prompt: Flag = None
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
     user: Annotated[Text, Meta(description="the same as `cache_salt`")] = None
-    cache_salt: Annotated[
-        Text, Meta(description="texts of another value are never drafted from")
-    ] = None
+    cache_salt: Annotated[Text, Meta(description="separates texts that are drafted from")] = None
 
 
 class GenerationBody(SharedBody):
@@ -226,7 +219,7 @@ class GenerationBody(SharedBody):
     xtc_probability: Share = None
     xtc_threshold: Share = None
     repeat_last_n: Limit = None
-    repeat_penalty: Positive = None
+    repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
     presence_penalty: Number = None
     frequency_penalty: Number = None
     dry_multiplier: Number = None
@@ -240,10 +233,7 @@ class GenerationBody(SharedBody):
     adaptive_target: Number = None
     adaptive_decay: Number = None
     samplers: Annotated[Texts, Meta(description="in their order, or their letters")] = None
-    logit_bias: Annotated[
-        GivenBiases | None,
-        Meta(description='added to logits: `{"15043": -1}` or `[[15043, -1], ["text", false]]`'),
-    ] = None
+    logit_bias: GivenBiases | None = None
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
     n_predict: MaxTokens = None
@@ -251,13 +241,8 @@ class GenerationBody(SharedBody):
     ignore_eos: Flag = None
     json_schema: JsonSchema = None
     response_format: ResponseFormat | None = None
-    n: (
-        Annotated[
-            int, Meta(ge=1, le=MAX_TEXTS, description="texts of each prompt, up to the slots")
-        ]
-        | None
-    ) = None
-    n_cmpl: Annotated[int, Meta(ge=1, le=MAX_TEXTS, description="the same as `n`")] | None = None
+    n: Annotated[NTexts, Meta(description="texts of each prompt; at most the slots")] = None
+    n_cmpl: Annotated[NTexts, Meta(description="the same as `n`")] = None
     n_keep: Annotated[Limit, Meta(description="has no effect")] = None
     n_discard: Annotated[Count, Meta(description="has no effect")] = None
     t_max_predict_ms: Limit = None
@@ -266,33 +251,26 @@ class GenerationBody(SharedBody):
     return_tokens: Flag = None
     return_sources: Annotated[Flag, Meta(description="the drafter of each token")] = None
     timings_per_token: Flag = None
-    response_fields: Annotated[
-        Texts, Meta(description="only these fields of the response; `timings/draft_n`")
-    ] = None
+    response_fields: Annotated[Texts, Meta(description="only these; `timings/draft_n`")] = None
 
 
-Prompt = (
-    str
-    | Annotated[list[str | int | list[str | int] | dict[str, Any]], Meta(min_length=1)]
-    | dict[str, Any]
-)
+Prompts = Annotated[list[str | int | list[str | int] | dict[str, Any]], Meta(min_length=1)]
+Prompt = Annotated[
+    str | Prompts | dict[str, Any], Meta(description="a text, token ids, or lists of either")
+]
 
 
 class CompletionBody(GenerationBody, kw_only=True):
-    prompt: Annotated[Prompt, Meta(description="a text, token ids, or lists of either")]
-    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt: Prompt
+    logprobs: Logprobs = None
     best_of: Annotated[int, Meta(ge=0, le=MAX_INT, description="at most `n`")] | None = None
 
 
 class NativeBody(GenerationBody, kw_only=True):
-    prompt: Annotated[Prompt, Meta(description="a text, token ids, or lists of either")]
-    n_probs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    logprobs: (
-        Annotated[int, Meta(ge=0, le=MAX_LOGPROBS, description="the same as `n_probs`")] | None
-    ) = None
-    post_sampling_probs: Annotated[
-        Flag, Meta(description="probabilities as all samplers leave them")
-    ] = None
+    prompt: Prompt
+    n_probs: Logprobs = None
+    logprobs: Annotated[Logprobs, Meta(description="the same as `n_probs`")] = None
+    post_sampling_probs: Annotated[Flag, Meta(description="as all samplers leave them")] = None
 
 
 class InfillBody(GenerationBody):
@@ -303,16 +281,14 @@ class InfillBody(GenerationBody):
 
 
 class ChatBody(GenerationBody, kw_only=True):
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=10_000)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=10_000)]
     logprobs: Flag = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     chat_template_kwargs: Annotated[Object, Meta(description="variables of the template")] = None
     add_generation_prompt: Flag = None
-    continue_final_message: Annotated[
-        Flag, Meta(description="continue the last message, which is the assistant's")
-    ] = None
+    continue_final_message: Annotated[Flag, Meta(description="the assistant's last one")] = None
     reasoning_format: ReasoningFormat | None = None
 
 
@@ -324,7 +300,7 @@ class ResponsesBody(SharedBody):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     chat_template_kwargs: Object = None
-    text: TextOptions | None = None
+    text: ResponseText | None = None
 
 
 class CountTokensBody(SharedBody, kw_only=True):

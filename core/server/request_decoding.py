@@ -22,7 +22,7 @@ _JSON_NAMES: Final = {
     dict: "an object", list: "a list", str: "a string", bool: "a boolean",
     int: "a number", float: "a number", type(None): "null",
 }  # fmt: skip
-_SIZED: Final = {str: inspect.StrType, list: (inspect.ListType, inspect.TupleType)}
+_SIZED: Final[dict[type, Any]] = {str: inspect.StrType, list: (inspect.ListType, inspect.TupleType)}
 T = TypeVar("T", bound=Body)
 
 

@@ -15,15 +15,12 @@ from .generation import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .replies import JsonResponse
-from .request_bodies import ChatBody, InputItem, ResponsesBody
+from .request_bodies import ChatBody, InputItem, ResponsesBody, SharedBody
 from .request_decoding import decode, refuse
 from .responses_format import ResponsesFormat
 from .service import Service
 
-_SHARED: Final = (
-    "model", "temperature", "top_p", "top_k", "min_p", "seed", "stream", "speculative",
-    "prediction", "grammar", "cache_prompt", "id_slot", "chat_template_kwargs", "stop",
-)  # fmt: skip
+_SHARED: Final = (*SharedBody.__struct_fields__, "chat_template_kwargs", "stop")
 
 
 async def responses(request: Request) -> Response:
