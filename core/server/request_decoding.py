@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -71,7 +72,7 @@ def _refuse_value(message: str, kind: type[Body], values: dict[str, Any]) -> NoR
     if missing := _MISSING.fullmatch(reason):
         refuse(f"{name}.{missing[1]}".removeprefix("."), "is missing")
     value: Any = values
-    expected: inspect.Type = inspect.type_info(kind)
+    expected = _type_info(kind)
     for index, field in steps:
         expected = _member(expected, index, field)
         if index == "...":
@@ -101,6 +102,11 @@ def shown(value: object) -> str:
 
 
 # Types as msgspec describes them
+
+
+@cache  # takes milliseconds, and other requests wait
+def _type_info(kind: type[Body]) -> inspect.Type:
+    return inspect.type_info(kind)
 
 
 def _choices(kind: inspect.Type) -> Iterator[inspect.Type]:
