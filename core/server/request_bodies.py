@@ -28,7 +28,7 @@ Number = float | None
 Share = Annotated[float, Meta(ge=0, le=1)] | None
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)] | None
 Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)] | None
-Kind = Annotated[str, Meta(min_length=1)]
+NonEmpty = Annotated[str, Meta(min_length=1)]
 Stop = Annotated[str, Meta(max_length=4096)]
 Stops = Stop | Annotated[list[Stop], Meta(max_length=256)] | None
 MaxTokens = Annotated[Limit, Meta(description="tokens to generate at most; -1: no limit")]
@@ -50,7 +50,9 @@ def as_list(texts: Texts) -> list[str]:
 
 
 class ContentPart(msgspec.Struct):
-    type: Annotated[Kind, Meta(extra_json_schema={"enum": ["text", "input_text", "output_text"]})]
+    type: Annotated[
+        NonEmpty, Meta(extra_json_schema={"enum": ["text", "input_text", "output_text"]})
+    ]
     text: Text = None
 
 
@@ -105,7 +107,7 @@ class ToolCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    role: Kind
+    role: NonEmpty
     content: Content = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
@@ -148,7 +150,7 @@ class ResponseText(msgspec.Struct):
 class ContentBlock(msgspec.Struct):
     """A content block of the Messages API. The fields that apply depend on `type`."""
 
-    type: Kind
+    type: NonEmpty
     text: Text = None
     thinking: Text = None
     id: Text = None
@@ -205,7 +207,7 @@ class SharedBody(Body):
     cache_prompt: Flag = None
     id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
     user: Annotated[Text, Meta(description="the same as `cache_salt`")] = None
-    cache_salt: Annotated[Text, Meta(description="separates texts that are drafted from")] = None
+    cache_salt: Annotated[Text, Meta(description="drafts come from texts of equal value")] = None
 
 
 class GenerationBody(SharedBody):
@@ -251,7 +253,7 @@ class GenerationBody(SharedBody):
     return_tokens: Flag = None
     return_sources: Annotated[Flag, Meta(description="the drafter of each token")] = None
     timings_per_token: Flag = None
-    response_fields: Annotated[Texts, Meta(description="only these; `timings/draft_n`")] = None
+    response_fields: Annotated[Texts, Meta(description="only these are returned")] = None
 
 
 Prompts = Annotated[list[str | int | list[str | int] | dict[str, Any]], Meta(min_length=1)]
@@ -270,7 +272,7 @@ class NativeBody(GenerationBody, kw_only=True):
     prompt: Prompt
     n_probs: Logprobs = None
     logprobs: Annotated[Logprobs, Meta(description="the same as `n_probs`")] = None
-    post_sampling_probs: Annotated[Flag, Meta(description="as all samplers leave them")] = None
+    post_sampling_probs: Annotated[Flag, Meta(description="of `n_probs`, after sampling")] = None
 
 
 class InfillBody(GenerationBody):
@@ -288,7 +290,7 @@ class ChatBody(GenerationBody, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     chat_template_kwargs: Annotated[Object, Meta(description="variables of the template")] = None
     add_generation_prompt: Flag = None
-    continue_final_message: Annotated[Flag, Meta(description="the assistant's last one")] = None
+    continue_final_message: Annotated[Flag, Meta(description="continues the last message")] = None
     reasoning_format: ReasoningFormat | None = None
 
 

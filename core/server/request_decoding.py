@@ -90,11 +90,11 @@ def _refuse_value(message: str, kind: type[Body], values: dict[str, Any]) -> NoR
 
 def _found(reason: str, value: Any) -> str:
     if value is None or "got `" not in reason:
-        return shown(value)
-    return f"{_JSON_NAMES[type(value)]}: {shown(value)}"
+        return _shown(value)
+    return f"{_JSON_NAMES[type(value)]}: {_shown(value)}"
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, dict | list):
         return "{...}" if isinstance(value, dict) else "[...]"
     text = {"None": "null", "True": "true", "False": "false"}.get(repr(value), repr(value))

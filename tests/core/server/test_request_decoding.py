@@ -6,10 +6,20 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.server.errors import ApiError
-from nextn.core.server.request_bodies import ChatBody, GenerationBody, Speculative
+from nextn.core.server.request_bodies import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    InfillBody,
+    MessagesBody,
+    ResponsesBody,
+    Speculative,
+)
 from nextn.core.server.request_decoding import decode
 
 USER = {"role": "user", "content": "x"}
@@ -73,3 +83,28 @@ def test_names_with_a_dot_are_members_that_the_object_overrides() -> None:
 def test_every_sampling_parameter_is_a_field() -> None:
     names = {field.name for field in fields(SamplingParams)}
     assert names <= set(GenerationBody.__struct_fields__)
+
+
+BODIES = (ChatBody, CompletionBody, InfillBody, MessagesBody, ResponsesBody)
+NAMES = sorted(
+    {name for body in BODIES for name in body.__struct_fields__}
+    | {"content", "role", "type", "function", "name", "n_max", "schema", "speculative.n_max"}
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(BODIES), st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3))
+def test_any_json_is_decoded_or_refused(body: type[Any], values: dict[str, Any]) -> None:
+    refusal = None
+    try:
+        decode(body, values)
+    except ApiError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.message.startswith(f"{refusal.param} ")
+        assert len(refusal.message) < 300
