@@ -28,6 +28,7 @@ T = TypeVar("T", bound=Body)
 
 
 def decode(kind: type[T], given: dict[str, Any], size: int = 0) -> T:
+    """Returns the struct. A value that does not fit raises an `ApiError` that names its field."""
     values = _normalized(given)
     try:
         body = msgspec.convert(values, kind)
