@@ -16,7 +16,6 @@ from .blocks import Block, BlockFormat, named_event
 from .chat import bind
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .errors import not_supported
-from .fields import Fields
 from .final_message import FIELD as CONTINUES
 from .generation import start
 from .guard import owner_of
@@ -24,122 +23,107 @@ from .json_body import aside, read_object
 from .openai_format import finish_reason
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
+from .request_bodies import (
+    BlockMessage,
+    BlockToolChoice,
+    ChatBody,
+    ContentBlock,
+    CountTokensBody,
+    MessagesBody,
+    SharedBody,
+)
+from .request_decoding import decode
 from .service import Service
 
 _CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 # What both APIs call the same, and what we offer beyond either.
-_SHARED: Final = (
-    "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stream",
-    "speculative", "prediction", "grammar", "cache_prompt", "id_slot", "chat_template_kwargs",
-)  # fmt: skip
+_SHARED: Final = (*SharedBody.__struct_fields__, "chat_template_kwargs", "max_tokens")
 
 
 async def messages(request: Request) -> Response:
     service: Service = request.app.state.service
-    fields = await read_object(request, service.settings)
-    if "max_tokens" not in fields:
-        fields.refuse("max_tokens", "is missing")
-    chat = Fields(as_chat(fields))
+    body = await read_object(request, service.settings, MessagesBody)
+    chat = decode(ChatBody, as_chat(body))
     prompt = await read_chat_prompt(service, chat)
-    owner = owner_of(request, fields)
+    owner = owner_of(request, body)
 
     def read() -> MessagesFormat:
         asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        asked.params = bind(asked.params, prompt, chat)
+        asked.params = bind(asked.params, prompt)
         return MessagesFormat(asked, prompt, len(prompt.tokens))
 
-    return await start(service, await aside(fields.size, read))
+    return await start(service, await aside(body.size, read))
 
 
 async def count_tokens(request: Request) -> Response:
     service: Service = request.app.state.service
-    fields = await read_object(request, service.settings)
-    prompt = await read_chat_prompt(service, Fields(as_chat(fields)))
+    body = await read_object(request, service.settings, CountTokensBody)
+    prompt = await read_chat_prompt(service, decode(ChatBody, as_chat(body)))
     return JsonResponse({"input_tokens": len(prompt.tokens)})
 
 
 # The request
 
 
-def as_chat(fields: Fields) -> dict[str, Any]:
+def as_chat(body: CountTokensBody) -> dict[str, Any]:
     """The same request in OpenAI's words."""
-    told: dict[str, Any] = {name: fields.get(name) for name in _SHARED if name in fields}
-    if not fields.items("messages"):
-        fields.refuse("messages", "must be a list of at least one message")
-    told["messages"] = _system(fields) + [
-        each
-        for i, value in enumerate(fields.items("messages"))
-        for each in _message(fields, i, value)
-    ]
-    last = told["messages"][-1]
+    chat: dict[str, Any] = {name: body.given.get(name) for name in _SHARED}
+    messages = [each for message in body.messages for each in _messages_of(message)]
+    if body.system:
+        messages.insert(0, {"role": "system", "content": body.given["system"]})
+    last = messages[-1]
     if last["role"] == "assistant" and not last.get("tool_calls"):
-        told[CONTINUES] = True
-    if "stop_sequences" in fields:
-        told["stop"] = fields.get("stop_sequences")
-    if "tools" in fields:
-        told["tools"] = [_tool(fields, i, tool) for i, tool in enumerate(fields.items("tools"))]
-    if "tool_choice" in fields:
-        told["tool_choice"] = _choice(fields.inner("tool_choice"))
-    if "thinking" in fields:
-        thinks = fields.inner("thinking").text("type") != "disabled"
-        told["chat_template_kwargs"] = {
-            "enable_thinking": thinks, **told.get("chat_template_kwargs", {}),
-        }  # fmt: skip
-    return told
+        chat[CONTINUES] = True
+    chat |= {
+        "messages": messages,
+        "stop": body.stop_sequences,
+        "tools": body.tools and [_tool(tool) for tool in body.tools],
+        "tool_choice": body.tool_choice and _choice(body.tool_choice),
+    }
+    if body.thinking is not None:
+        thinks = {"enable_thinking": body.thinking.type != "disabled"}
+        chat["chat_template_kwargs"] = thinks | (body.chat_template_kwargs or {})
+    return chat
 
 
-def _system(fields: Fields) -> list[dict[str, Any]]:
-    system = fields.get("system")
-    return [{"role": "system", "content": system}] if system else []
-
-
-def _message(fields: Fields, i: int, value: Any) -> list[dict[str, Any]]:
+def _messages_of(message: BlockMessage) -> list[dict[str, Any]]:
     """One message, and one more for each result of a tool."""
-    if not isinstance(value, dict):
-        fields.refuse(f"messages[{i}]", "must be an object")
-    message = Fields(value, f"messages[{i}].")
-    role = message.one_of("role", ("user", "assistant", "system"), "user")
-    if not isinstance(value.get("content"), list):
-        return [{"role": role, "content": value.get("content")}]
+    role = message.role or "user"
+    if not isinstance(message.content, list):
+        return [{"role": role, "content": message.content}]
     texts: list[Any] = []
     results: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     thoughts: list[str] = []
-    for j, part in enumerate(message.items("content")):
-        if not isinstance(part, dict):
-            message.refuse(f"content[{j}]", "must be an object")
-        block = Fields(part, f"messages[{i}].content[{j}].")
-        match block.text("type") or block.refuse("type", "is missing"):
+    for block in message.content:
+        match block.type:
             case "text":
-                texts.append(part)
+                texts.append({"type": "text", "text": block.text})
             case "tool_use":
                 calls.append(_past_call(block))
             case "tool_result":
-                told = {"role": "tool", "tool_call_id": block.text("tool_use_id") or ""}
-                results.append(told | {"content": part.get("content") or ""})
+                result = {"role": "tool", "tool_call_id": block.tool_use_id or ""}
+                results.append(result | {"content": block.content or ""})
             case "thinking":
-                thoughts.append(block.text("thinking") or "")
+                thoughts.append(block.thinking or "")
             case "redacted_thinking":
                 continue
             case kind:
                 raise not_supported(f"content of type {kind[:40]!r}")
-    said: dict[str, Any] = {"role": role, "content": texts}
+    rest: dict[str, Any] = {"role": role, "content": texts}
     if calls:
-        said["tool_calls"] = calls
+        rest["tool_calls"] = calls
     if thoughts:
-        said["reasoning_content"] = "\n".join(thoughts)
-    return results + ([said] if texts or calls or not results else [])
+        rest["reasoning_content"] = "\n".join(thoughts)
+    return results + ([rest] if texts or calls or not results else [])
 
 
-def _past_call(block: Fields) -> dict[str, Any]:
-    name = block.text("name") or ""
-    function = {"name": name, "arguments": block.inner("input").values}
-    return {"id": block.text("id") or "", "type": "function", "function": function}
+def _past_call(block: ContentBlock) -> dict[str, Any]:
+    function = {"name": block.name or "", "arguments": block.input or {}}
+    return {"id": block.id or "", "type": "function", "function": function}
 
 
-def _tool(fields: Fields, i: int, tool: Any) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        fields.refuse(f"tools[{i}]", "must be an object")
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
         raise not_supported(f"tool of type {str(tool.get('type'))[:40]!r}")
     function = {
@@ -150,11 +134,10 @@ def _tool(fields: Fields, i: int, tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(choice: Fields) -> Any:
-    kind = choice.one_of("type", (*_CHOICES, "tool"), "auto")
-    if kind == "tool":
-        return {"type": "function", "function": {"name": choice.text("name") or ""}}
-    return _CHOICES[kind]
+def _choice(choice: BlockToolChoice) -> Any:
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name or ""}}
+    return _CHOICES[choice.type or "auto"]
 
 
 # The answer

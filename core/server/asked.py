@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..generation import GenerateParams
-from .fields import Fields
 from .mailbox import Mailbox
 from .prompts import check_length
-from .sampling_fields import MAX_INT, read_max_tokens, read_params
+from .request_bodies import MAX_TEXTS, GenerationBody, StreamOptions, as_list
+from .request_decoding import refuse
+from .sampling_fields import read_max_tokens, read_params
 from .service import Service
 from .work import NO_LANE, Work
-
-MAX_LOGPROBS = 100  # alternatives of a token
-MAX_TEXTS = 128  # of one request
 
 
 @dataclass(slots=True)
@@ -54,7 +52,7 @@ class Asked:
 
 def read_asked(
     service: Service,
-    fields: Fields,
+    body: GenerationBody,
     prompts: list[list[int]],
     *,
     logprobs: int | None,
@@ -65,33 +63,37 @@ def read_asked(
     settings, n_slots = service.settings, service.worker.n_slots
     for prompt in prompts:
         check_length(prompt, service.n_ctx)
-    fields.integer("n_keep", 0, -1, MAX_INT)  # checked as in llama.cpp: contexts are not shifted
-    fields.integer("n_discard", 0, 0, MAX_INT)
-    n = fields.integer(fields.first("n", "n_cmpl"), 1, 1, n_slots)
+    n = body.n or body.n_cmpl or 1
+    if n > n_slots:
+        refuse("n", f"must be between 1 and {n_slots}, got {n}")
     if n * len(prompts) > MAX_TEXTS:
-        fields.refuse("n", f"times the number of prompts may be at most {MAX_TEXTS}")
+        refuse("n", f"times the number of prompts may be at most {MAX_TEXTS}")
+    stream_options = body.stream_options or StreamOptions()
     return Asked(
         prompts,
         read_params(
-            fields, settings, service.tokenizer, logprobs=logprobs,
+            body, settings, service.tokenizer, logprobs=logprobs,
             after_sampling=after_sampling, loaded_types=service.runtime.spec_types, owner=owner,
         ),
         n=n,
-        model=fields.text("model") or service.model_name,
-        streams=fields.flag("stream"),
-        is_silent=read_max_tokens(fields, settings) == 0,
-        lane=_read_lane(fields, settings.replicas * n_slots, n_slots),
-        max_ms=float(fields.integer("t_max_predict_ms", 0, -1, MAX_INT)),
-        reports=fields.flag("return_progress"),
-        timings_each=fields.flag("timings_per_token"),
-        with_usage=fields.inner("stream_options").flag("include_usage", True),
-        with_tokens=fields.flag("return_tokens"),
-        with_sources=fields.flag("return_sources"),
-        only=tuple(fields.texts("response_fields")),
+        model=body.model or service.model_name,
+        streams=bool(body.stream),
+        is_silent=read_max_tokens(body, settings) == 0,
+        lane=_read_lane(body.id_slot, settings.replicas * n_slots, n_slots),
+        max_ms=float(body.t_max_predict_ms or 0),
+        reports=bool(body.return_progress),
+        timings_each=bool(body.timings_per_token),
+        with_usage=stream_options.include_usage is not False,
+        with_tokens=bool(body.return_tokens),
+        with_sources=bool(body.return_sources),
+        only=tuple(as_list(body.response_fields)),
     )  # fmt: skip
 
 
-def _read_lane(fields: Fields, n_all: int, n_own: int) -> int:
+def _read_lane(lane: int | None, n_all: int, n_own: int) -> int:
     """Of all replicas; which of them it is about was seen to before."""
-    lane = fields.integer("id_slot", NO_LANE, NO_LANE, n_all - 1)
-    return lane if lane == NO_LANE else lane % n_own
+    if lane is None or lane == NO_LANE:
+        return NO_LANE
+    if lane >= n_all:
+        refuse("id_slot", f"must be between {NO_LANE} and {n_all - 1}, got {lane}")
+    return lane % n_own

@@ -15,45 +15,39 @@ from .answer import Answer
 from .asked import Asked, read_asked
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .chat_reply import ChatReply, Delta
-from .fields import Fields
 from .formats import encode
 from .generation import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
+from .request_bodies import ChatBody
+from .request_decoding import refuse
 from .service import Service
-from .settings import REASONING_FORMATS
-
-MAX_TOP_LOGPROBS = 20
 
 
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    fields = await read_object(request, service.settings)
-    logprobs, owner = read_logprobs(fields), owner_of(request, fields)
-    prompt = await read_chat_prompt(service, fields)
-    if logprobs is not None and prompt.tools.is_offered and fields.flag("stream"):
-        fields.refuse("logprobs", "cannot be streamed together with tools")
+    body = await read_object(request, service.settings, ChatBody)
+    logprobs, owner = read_logprobs(body), owner_of(request, body)
+    prompt = await read_chat_prompt(service, body)
+    if logprobs is not None and prompt.tools.is_offered and body.stream:
+        refuse("logprobs", "cannot be streamed together with tools")
 
     def read() -> ChatFormat:
-        asked = read_asked(service, fields, [prompt.tokens], logprobs=logprobs, owner=owner)
-        asked.params = bind(asked.params, prompt, fields)
-        return ChatFormat(asked, service, prompt, reasoning_format(service, fields))
+        asked = read_asked(service, body, [prompt.tokens], logprobs=logprobs, owner=owner)
+        asked.params = bind(asked.params, prompt)
+        reasoning = body.reasoning_format or service.settings.reasoning_format
+        return ChatFormat(asked, service, prompt, reasoning)
 
-    return await start(service, await aside(fields.size, read))
-
-
-def reasoning_format(service: Service, fields: Fields) -> str:
-    usual = service.settings.reasoning_format
-    return fields.one_of("reasoning_format", REASONING_FORMATS, usual)
+    return await start(service, await aside(body.size, read))
 
 
-def bind(params: GenerateParams, prompt: ChatPrompt, fields: Fields) -> GenerateParams:
+def bind(params: GenerateParams, prompt: ChatPrompt) -> GenerateParams:
     """What the reply has to be: a call, if one is demanded; and JSON only after the thoughts."""
     end = prompt.marks[1] if prompt.marks is not None and prompt.is_thinking else ""
     if prompt.calls is not None and prompt.tools.is_forced:
         if params.is_restricted:
-            fields.refuse("tool_choice", "cannot demand a call of a text that follows a grammar")
+            refuse("tool_choice", "cannot demand a call of a text that follows a grammar")
         forms = prompt.tools.forms(prompt.calls)
         if end:
             forms = [(f"\n\n{before}", schema, after) for before, schema, after in forms]
@@ -62,19 +56,18 @@ def bind(params: GenerateParams, prompt: ChatPrompt, fields: Fields) -> Generate
         try:
             schema = json.loads(params.json_schema)
         except ValueError:
-            fields.refuse("json_schema", "is not JSON")
+            refuse("json_schema", "is not JSON")
         forms = [("\n\n", schema, "")]
         return replace(params, json_schema=None, forms=write_forms(forms, thought_end=end))
     return params
 
 
-def read_logprobs(fields: Fields) -> int | None:
-    n = fields.optional_integer("top_logprobs", 0, MAX_TOP_LOGPROBS)
-    if not fields.flag("logprobs"):
-        if n:
-            fields.refuse("top_logprobs", "needs logprobs to be true")
+def read_logprobs(body: ChatBody) -> int | None:
+    if not body.logprobs:
+        if body.top_logprobs:
+            refuse("top_logprobs", "needs logprobs to be true")
         return None
-    return n or 0
+    return body.top_logprobs or 0
 
 
 class ChatFormat(OpenAIFormat):

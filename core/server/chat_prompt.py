@@ -14,11 +14,11 @@ from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from . import final_message
 from .errors import api_error
-from .fields import Fields
 from .json_body import aside
 from .messages import read_messages
 from .prompts import refuse_endless
 from .reply import CallStyle, find_call_style
+from .request_bodies import ChatBody
 from .service import Service
 from .tools import Tools, read_tools
 
@@ -37,13 +37,13 @@ class ChatPrompt:
         return self.marks is not None and self.text.rstrip().endswith(self.marks[0])
 
 
-async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
-    messages, tools = read_messages(fields), read_tools(fields)
+async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
+    messages, tools = read_messages(body), read_tools(body)
     switches = dict(service.settings.template_kwargs)
-    switches |= fields.inner("chat_template_kwargs").values
-    goes_on = fields.flag("continue_final_message")
-    add_prompt = fields.flag("add_generation_prompt", not goes_on)
-    mark = final_message.marked(fields, messages) if goes_on else None
+    switches |= body.chat_template_kwargs or {}
+    goes_on = bool(body.continue_final_message)
+    add_prompt = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
+    mark = final_message.marked(body, messages) if goes_on else None
     template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     if style is not None and not style.is_native:
@@ -54,7 +54,7 @@ async def read_chat_prompt(service: Service, fields: Fields) -> ChatPrompt:
         _render, service.tokenizer, template, messages, shown, switches, add_prompt
     )
     if mark is not None:
-        text = final_message.cut(fields, text, mark)
+        text = final_message.cut(text, mark)
     refuse_endless(text, service.tokenizer, service.n_ctx)
     tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
     return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)

@@ -8,34 +8,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .asked import MAX_LOGPROBS, read_asked
+from .asked import read_asked
 from .formats import encode
 from .generation import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
 from .prompts import read_prompts
+from .request_bodies import CompletionBody
+from .request_decoding import refuse
 from .service import Service
 
 
 async def completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    fields = await read_object(request, service.settings)
+    body = await read_object(request, service.settings, CompletionBody)
     for name in ("echo", "suffix"):
-        if fields.get(name):
-            fields.refuse(name, "is not supported")
-    if fields.integer("best_of", 1, 0, 1 << 31) > fields.integer("n", 1, 1, 1 << 31):
-        fields.refuse("best_of", "is not supported")
-    logprobs = fields.optional_integer("logprobs", 0, MAX_LOGPROBS)
-    owner = owner_of(request, fields)
+        if body.given.get(name):
+            refuse(name, "is not supported")
+    if (body.best_of or 1) > (body.n or 1):
+        refuse("best_of", "is not supported")
+    owner = owner_of(request, body)
 
     def read() -> CompletionFormat:
-        prompts = read_prompts(fields, service.tokenizer, service.n_ctx)
+        prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
         return CompletionFormat(
-            read_asked(service, fields, prompts, logprobs=logprobs, owner=owner)
+            read_asked(service, body, prompts, logprobs=body.logprobs, owner=owner)
         )
 
-    return await start(service, await aside(fields.size, read))
+    return await start(service, await aside(body.size, read))
 
 
 class CompletionFormat(OpenAIFormat):

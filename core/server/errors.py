@@ -68,10 +68,6 @@ class UnavailableError(NextnError):
     """The server is going down, or the request waited too long."""
 
 
-def refused(name: str, message: str) -> ApiError:
-    return ApiError(400, message, param=name)
-
-
 def not_supported(what: str) -> ApiError:
     return ApiError(501, f"{what} is not supported by this server")
 

@@ -9,27 +9,28 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from .fields import Fields
+from .request_bodies import ChatBody
+from .request_decoding import refuse
 
 FIELD = "continue_final_message"
 
 
-def marked(fields: Fields, messages: list[dict[str, Any]]) -> str:
+def marked(body: ChatBody, messages: list[dict[str, Any]]) -> str:
     """Puts a mark behind the last message's text, and returns it."""
-    if fields.flag("add_generation_prompt"):
-        fields.refuse(FIELD, "goes on with a message, add_generation_prompt begins one: not both")
+    if body.add_generation_prompt:
+        refuse(FIELD, "goes on with a message, add_generation_prompt begins one: not both")
     last = messages[-1]
     if last["role"] != "assistant":
-        fields.refuse(FIELD, f"goes on with the assistant, the last message is of {last['role']!r}")
+        refuse(FIELD, f"goes on with the assistant, the last message is of {last['role']!r}")
     if last.get("tool_calls"):
-        fields.refuse(FIELD, "cannot go on with a message that calls tools")
+        refuse(FIELD, "cannot go on with a message that calls tools")
     mark = secrets.token_hex(16)
     messages[-1] = {**last, "content": last["content"] + mark}
     return mark
 
 
-def cut(fields: Fields, prompt: str, mark: str) -> str:
+def cut(prompt: str, mark: str) -> str:
     text, *others = prompt.split(mark)
     if len(others) != 1:
-        fields.refuse(FIELD, "does not work with this model: its template changes the message")
+        refuse(FIELD, "does not work with this model: its template changes the message")
     return text

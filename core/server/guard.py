@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError
-from .fields import Fields
 from .replies import error_response
+from .request_bodies import SharedBody
 from .settings import ServerSettings
 
 PUBLIC: Final = frozenset(("/health", "/v1/health"))
@@ -21,11 +21,11 @@ _METHODS: Final = "GET, POST, OPTIONS"
 _MAX_KEY: Final = 4096  # characters
 
 
-def owner_of(request: Request, fields: Fields) -> str:
+def owner_of(request: Request, body: SharedBody) -> str:
     """Whose text it is: what one owner wrote is not drafted for another. By key, and within it by
     `cache_salt`, which is also vLLM's word, or OpenAI's `user`."""
     key: str = request.scope.get(OWNER, "")
-    salt = fields.text("cache_salt") or fields.text("user") or ""
+    salt = body.cache_salt or body.user or ""
     return f"{key}\0{salt}" if salt else key
 
 

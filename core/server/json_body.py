@@ -10,19 +10,21 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from .errors import ApiError
-from .fields import Fields
+from .request_bodies import Body
+from .request_decoding import decode
 from .settings import ServerSettings
 
 _MAX_DEPTH: Final = 100  # of nested arrays and objects
 _LARGE: Final = 1 << 14
 _decoder: Final = msgspec.json.Decoder()
 T = TypeVar("T")
+B = TypeVar("B", bound=Body)
 
 
-async def read_object(request: Request, settings: ServerSettings) -> Fields:
+async def read_object(request: Request, settings: ServerSettings, kind: type[B]) -> B:
     """Any content type will do: clients forget to say it."""
     raw = await read_body(request, settings)
-    return Fields(await aside(len(raw), lambda: parse_object(raw)), size=len(raw))
+    return await aside(len(raw), lambda: decode(kind, parse_object(raw), len(raw)))
 
 
 async def aside(size: int, work: Callable[[], T]) -> T:

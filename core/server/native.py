@@ -9,31 +9,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .asked import MAX_LOGPROBS, Asked, read_asked
+from .asked import Asked, read_asked
 from .formats import Format, event, progress_object
 from .generation import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .mailbox import Progress
 from .prompts import read_prompts
+from .request_bodies import NativeBody
 from .service import Service
 
 
 async def completion(request: Request) -> Response:
     service: Service = request.app.state.service
-    fields = await read_object(request, service.settings)
-    n_probs = fields.integer(fields.first("n_probs", "logprobs"), 0, 0, MAX_LOGPROBS)
-    owner = owner_of(request, fields)
+    body = await read_object(request, service.settings, NativeBody)
+    n_probs = body.logprobs if body.n_probs is None else body.n_probs
+    owner = owner_of(request, body)
 
     def read() -> NativeFormat:
-        prompts = read_prompts(fields, service.tokenizer, service.n_ctx)
+        prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
         asked = read_asked(
-            service, fields, prompts, logprobs=n_probs or None, owner=owner,
-            after_sampling=fields.flag("post_sampling_probs"),
+            service, body, prompts, logprobs=n_probs or None, owner=owner,
+            after_sampling=bool(body.post_sampling_probs),
         )  # fmt: skip
         return NativeFormat(asked, service)
 
-    return await start(service, await aside(fields.size, read))
+    return await start(service, await aside(body.size, read))
 
 
 class NativeFormat(Format):

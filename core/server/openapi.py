@@ -1,241 +1,124 @@
-"""`/openapi.json`: the API of this server. Written by hand; tests compare it with the server."""
+"""`/openapi.json`: the routes, with the structs of `request_bodies` and `response_bodies`."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from . import request_bodies as bodies
+from . import response_bodies as results
 from .formats import encode
-from .openapi_fields import (
-    ANTHROPIC,
-    CHAT,
-    COMPLETIONS,
-    INFILL,
-    NATIVE,
-    PROMPT,
-    RESPONSES,
-    Schema,
-    an_object,
-    of,
-)
 
+Schema = dict[str, Any]
+Object = dict[str, Any]
 PATH: Final = "/openapi.json"
-_TEXT: Final[Schema] = {"type": "string"}
-_COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_TIMINGS: Final = {"type": "object", "description": "llama.cpp's names; `draft_n…` if drafted"}
-
-
-def _list(items: Schema) -> Schema:
-    return {"type": "array", "items": items}
-
-
-ERROR: Final = an_object(
-    {
-        "error": an_object(
-            {
-                "code": {"type": "integer", "minimum": 400, "maximum": 599},
-                "message": _TEXT,
-                "type": _TEXT,
-                "param": of("string", "the field that is at fault"),
-            },
-            "code", "message", "type",
-        )
-    },
-    "error",
-)  # fmt: skip
-_USAGE: Final = an_object(
-    {
-        "prompt_tokens": _COUNT,
-        "completion_tokens": _COUNT,
-        "total_tokens": _COUNT,
-        "prompt_tokens_details": an_object({"cached_tokens": _COUNT}, "cached_tokens"),
-        "completion_tokens_details": an_object(
-            {
-                "reasoning_tokens": _COUNT,
-                "accepted_prediction_tokens": _COUNT,
-                "rejected_prediction_tokens": _COUNT,
-            },
-            "accepted_prediction_tokens", "rejected_prediction_tokens",
-        ),
-    },
-    "prompt_tokens", "completion_tokens", "total_tokens",
-)  # fmt: skip
-
-
-def _openai(kind: str, choice: Schema) -> Schema:
-    shared = {"index": _COUNT, "finish_reason": _TEXT, "logprobs": of("object")}
-    return an_object(
-        {
-            "id": _TEXT,
-            "object": {"const": kind},
-            "created": _COUNT,
-            "model": _TEXT,
-            "choices": _list(an_object(shared | choice, "index", "finish_reason", *choice)),
-            "usage": _USAGE,
-            "timings": _TIMINGS,
-        },
-        "id", "object", "created", "model", "choices", "usage",
-    )  # fmt: skip
-
-
-_MESSAGE: Final = an_object(
-    {"role": {"const": "assistant"}, "content": of("string"), "reasoning_content": of("string"),
-     "tool_calls": _list({"type": "object"})},
-    "role", "content",
-)  # fmt: skip
-_NATIVE: Final = an_object(
-    {
-        "content": _TEXT,
-        "stop": {"const": True},
-        "stop_type": {"enum": ["none", "eos", "limit", "word"]},
-        "stopping_word": _TEXT,
-        "tokens": _list(_COUNT),
-        "tokens_predicted": _COUNT,
-        "tokens_evaluated": _COUNT,
-        "truncated": {"type": "boolean"},
-        "timings": _TIMINGS,
-    }
-)
-_RESPONSE: Final = an_object(
-    {"id": _TEXT, "object": {"const": "response"}, "output": _list({"type": "object"}),
-     "status": {"enum": ["completed", "incomplete"]}, "usage": {"type": "object"}},
-    "id", "object", "output", "status", "usage",
-)  # fmt: skip
-_ANTHROPIC: Final = an_object(
-    {"id": _TEXT, "type": {"const": "message"}, "content": _list({"type": "object"}),
-     "stop_reason": _TEXT, "usage": {"type": "object"}},
-    "id", "type", "content", "stop_reason", "usage",
-)  # fmt: skip
-_MODEL: Final = an_object(
-    {"id": _TEXT, "object": {"const": "model"}, "created": _COUNT, "owned_by": _TEXT,
-     "root": _TEXT, "max_model_len": _COUNT},
-    "id", "object", "created", "owned_by", "root",
-)  # fmt: skip
-_TOKENS: Final = an_object(
-    {"tokens": _list({"type": ["integer", "object"]}), "count": _COUNT}, "tokens"
-)
-_MANY_NATIVE: Final[Schema] = {"anyOf": [_NATIVE, _list(_NATIVE)]}
-_TOKENIZE: Final[Schema] = {
-    "content": of("string"),
-    "prompt": of("string", "vLLM's name, and then with special tokens at the beginning"),
-    "add_special": of("boolean"),
-    "parse_special": of("boolean"),
-    "with_pieces": of("boolean"),
+_JSON: Final = "application/json"
+_PARAMETERS: Final[dict[str, tuple[str, Schema]]] = {
+    "name": ("path", {"type": "string"}),
+    "id": ("path", {"type": "integer", "minimum": 0}),
+    "action": ("query", {"enum": ["save", "restore", "erase"]}),
 }
-_EVENT: Final = an_object({"event": _TEXT, "data": _TEXT}, description="one event")
-_STREAMED: Final = "With `stream`, server-sent events."
 
 
-def _answers(value: Schema, *, kind: str = "application/json", streams: bool = False) -> Schema:
-    content: Schema = {kind: {"schema": value}}
-    if streams:
-        content["text/event-stream"] = {"schema": _EVENT}
-    refused = {"description": "an error object", "content": {"application/json": _ERROR_REF}}
-    return {"200": {"description": "done", "content": content}, "4XX": refused, "5XX": refused}
+class Operation(NamedTuple):
+    """A POST where there is a body, or else a GET."""
+
+    summary: str
+    result: Any  # its type
+    body: type[bodies.Body] | None = None
+    streams: bool = False
+    parameters: tuple[str, ...] = ()
 
 
-_ERROR_REF: Final = {"schema": {"$ref": "#/components/schemas/Error"}}
-
-
-def _get(summary: str, value: Schema, kind: str = "application/json", **more: Any) -> Schema:
-    return {"get": {"summary": summary, "responses": _answers(value, kind=kind), **more}}
-
-
-def _post(summary: str, fields: Schema, *required: str, told: Schema, streams: bool = False) -> Any:
-    return {
-        "post": {
-            "summary": summary,
-            **({"description": _STREAMED} if streams else {}),
-            "requestBody": {
-                "required": True,
-                "content": {"application/json": {"schema": an_object(fields, *required)}},
-            },
-            "responses": _answers(told, streams=streams),
-        }
-    }
-
-
-def _slot_action() -> Schema:
-    """Describes the actions that save, restore and erase a slot."""
-    told = _post("Save, restore or erase a slot", {"filename": _TEXT}, told={"type": "object"})
-    actions = {"enum": ["save", "restore", "erase"]}
-    told["post"]["parameters"] = [
-        {"name": "id", "in": "path", "required": True, "schema": _COUNT},
-        {"name": "action", "in": "query", "required": True, "schema": actions},
-    ]
-    return told  # type: ignore[no-any-return]
-
-
-def _paths() -> Schema:
-    health = _get("Whether it can answer", an_object({"status": {"const": "ok"}}, "status"))
-    models = _get("The one model", an_object({"data": _list(_MODEL)}, "data"))
-    chat_told = _openai("chat.completion", {"message": _MESSAGE})
-    chat = _post("An answer to messages", CHAT, "messages", told=chat_told, streams=True)
-    native = _post("llama.cpp's own", NATIVE, "prompt", told=_MANY_NATIVE, streams=True)
-    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
-    anthropic_count = {n: ANTHROPIC[n] for n in ("messages", "system", "tools")}
-    return {
-        "/health": health,
-        "/v1/health": health,
-        "/models": models,
-        "/v1/models": models,
-        "/v1/models/{name}": _get("The same", _MODEL, parameters=[name]),
-        "/props": _get("How the server is set up", {"type": "object"}),
-        "/slots": _get("What is being written", _list({"type": "object"})),
-        "/slots/{id}": _slot_action(),
-        "/metrics": _get("For Prometheus", _TEXT, "text/plain"),
-        PATH: _get("This description", {"type": "object"}),
-        "/tokenize": _post("Token ids of a text", _TOKENIZE, told=_TOKENS),
-        "/detokenize": _post(
-            "The text of token ids", {"tokens": _list({"type": "integer"})},
-            told=an_object({"content": _TEXT, "prompt": _TEXT}, "content"),
-        ),
-        "/apply-template": _post(
-            "The prompt of a chat", CHAT, "messages", told=an_object({"prompt": _TEXT}, "prompt")
-        ),
-        "/completion": native,
-        "/completions": native,
-        "/v1/completions": _post(
-            "The rest of a prompt, or of several", COMPLETIONS, "prompt",
-            told=_openai("text_completion", {"text": _TEXT}), streams=True,
-        ),
-        "/chat/completions": chat,
-        "/v1/chat/completions": chat,
-        "/infill": _post("What belongs between", INFILL, told=_NATIVE, streams=True),
-        "/v1/responses": _post(
-            "OpenAI's newer API; stores nothing", RESPONSES, "input", told=_RESPONSE, streams=True
-        ),
-        "/v1/responses/input_tokens": _post(
-            "How long its prompt is", RESPONSES, "input",
-            told=an_object({"input_tokens": _COUNT}, "input_tokens"),
-        ),
-        "/v1/messages": _post(
-            "Anthropic's API", ANTHROPIC, "messages", "max_tokens", told=_ANTHROPIC, streams=True
-        ),
-        "/v1/messages/count_tokens": _post(
-            "How long its prompt is", anthropic_count, "messages",
-            told=an_object({"input_tokens": _COUNT}, "input_tokens"),
-        ),
-    }  # fmt: skip
+_HEALTH: Final = Operation("Whether the server accepts requests", results.Health)
+_MODELS: Final = Operation("The one model", results.Models)
+_SLOT_FILE: Final = "Save, restore or erase a slot"
+_MANY: Final = results.NativeResult | list[results.NativeResult]
+_NATIVE: Final = Operation("llama.cpp's completions", _MANY, bodies.NativeBody, True)
+_TEXT: Final = Operation("Continues prompts", results.TextResult, bodies.CompletionBody, True)
+_CHAT: Final = Operation("The reply to messages", results.ChatResult, bodies.ChatBody, True)
+_INFILL: Final = Operation("Fills a gap", results.NativeResult, bodies.InfillBody, True)
+_RESPONSES: Final = "OpenAI's newer API; stores nothing"
+_LENGTH: Final = ("The length of the prompt", results.InputTokens)
+_OPERATIONS: Final = {
+    "/health": _HEALTH,
+    "/v1/health": _HEALTH,
+    "/models": _MODELS,
+    "/v1/models": _MODELS,
+    "/v1/models/{name}": Operation("The same", results.Model, parameters=("name",)),
+    "/props": Operation("The settings of the server", Object),
+    "/metrics": Operation("For Prometheus", str),
+    PATH: Operation("This description", Object),
+    "/slots": Operation("The sequences that are being generated", list[Object]),
+    "/slots/{id}": Operation(_SLOT_FILE, Object, bodies.SlotFileBody, False, ("id", "action")),
+    "/tokenize": Operation("Token ids of a text", results.Tokens, bodies.TokenizeBody),
+    "/detokenize": Operation("The text of token ids", results.Decoded, bodies.DetokenizeBody),
+    "/apply-template": Operation("The prompt of a chat", results.Rendered, bodies.ChatBody),
+    "/completion": _NATIVE,
+    "/completions": _NATIVE,
+    "/v1/completions": _TEXT,
+    "/chat/completions": _CHAT,
+    "/v1/chat/completions": _CHAT,
+    "/infill": _INFILL,
+    "/v1/responses": Operation(_RESPONSES, results.ResponseObject, bodies.ResponsesBody, True),
+    "/v1/responses/input_tokens": Operation(*_LENGTH, bodies.ResponsesBody),
+    "/v1/messages": Operation("Anthropic's API", results.MessageResult, bodies.MessagesBody, True),
+    "/v1/messages/count_tokens": Operation(*_LENGTH, bodies.CountTokensBody),
+}
 
 
 def document() -> Schema:
     from importlib.metadata import version
 
+    kinds = [kind for each in _OPERATIONS.values() for kind in (each.result, each.body) if kind]
+    kinds += [results.ErrorResult, results.Event]
+    references, components = msgspec.json.schema_components(
+        kinds, ref_template="#/components/schemas/{name}"
+    )
+    schemas = dict(zip(kinds, references, strict=True))
     return {
         "openapi": "3.1.0",
         "info": {"title": "spec serve", "version": version("nextn"), "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "security": [{}, {"key": []}],
-        "paths": _paths(),
+        "paths": {path: _described(each, schemas) for path, each in _OPERATIONS.items()},
         "components": {
-            "schemas": {"Error": ERROR, "Prompt": PROMPT},
+            "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def _described(operation: Operation, schemas: dict[Any, Schema]) -> Schema:
+    kind = "text/plain" if operation.result is str else _JSON
+    content = {kind: {"schema": schemas[operation.result]}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": schemas[results.Event]}
+    content_of_errors = {_JSON: {"schema": schemas[results.ErrorResult]}}
+    error = {"description": "an error object", "content": content_of_errors}
+    described: Schema = {
+        "summary": operation.summary,
+        "responses": {
+            "200": {"description": "done", "content": content},
+            "4XX": error,
+            "5XX": error,
+        },
+        "parameters": [
+            {"name": name, "in": place, "required": True, "schema": schema}
+            for name in operation.parameters
+            for place, schema in [_PARAMETERS[name]]
+        ],
+    }
+    if operation.streams:
+        described["description"] = "With `stream`, server-sent events."
+    if operation.body is None:
+        return {"get": described}
+    content_of_body = {_JSON: {"schema": schemas[operation.body]}}
+    return {"post": described | {"requestBody": {"required": True, "content": content_of_body}}}
 
 
 async def openapi(_request: Request) -> Response:

@@ -7,23 +7,20 @@ from typing import Any, Final
 
 from ..tokenizer import Tokenizer
 from .errors import EXCEEDS, ApiError
-from .fields import Fields
+from .request_bodies import Prompt
+from .request_decoding import refuse
 
 MAX_PROMPTS: Final = 128
+_NAME: Final = "prompt"
 _BY_FAR: Final = 2
 
 
-def read_prompts(
-    fields: Fields, tokenizer: Tokenizer, n_ctx: int, name: str = "prompt"
-) -> list[list[int]]:
+def read_prompts(value: Prompt, tokenizer: Tokenizer, n_ctx: int) -> list[list[int]]:
     """Reads one or several: `"text"`, `[1, 2]`, `["text", 3]`, `["a", "b"]`, `[[1, 2], "b"]`."""
-    value = fields.get(name)
-    if value is None:
-        fields.refuse(name, "is missing")
     many = _several(value)
     if len(many) > MAX_PROMPTS:
-        fields.refuse(name, f"may be at most {MAX_PROMPTS} prompts, got {len(many)}")
-    return [_tokens_of(fields, name, each, tokenizer, n_ctx) for each in many]
+        refuse(_NAME, f"may be at most {MAX_PROMPTS} prompts, got {len(many)}")
+    return [_tokens_of(each, tokenizer, n_ctx) for each in many]
 
 
 def _several(value: Any) -> list[Any]:
@@ -36,24 +33,22 @@ def _several(value: Any) -> list[Any]:
     return [value]  # token ids, perhaps with strings between
 
 
-def _tokens_of(
-    fields: Fields, name: str, value: Any, tokenizer: Tokenizer, n_ctx: int
-) -> list[int]:
+def _tokens_of(value: Any, tokenizer: Tokenizer, n_ctx: int) -> list[int]:
     if isinstance(value, dict):
         value = value.get("prompt_string")
     if isinstance(value, str):
         refuse_endless(value, tokenizer, n_ctx)
         tokens = tokenizer.encode(value)
     elif isinstance(value, list):
-        tokens = _mixed(fields, name, value, tokenizer)
+        tokens = _mixed(value, tokenizer)
     else:
-        fields.refuse(name, "must be a string, a list of token ids, or a list of these")
+        refuse(_NAME, "must be a string, a list of token ids, or a list of these")
     if not tokens:
-        fields.refuse(name, "is empty, and this model has no token to begin with")
+        refuse(_NAME, "is empty, and this model has no token to begin with")
     return tokens
 
 
-def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) -> list[int]:
+def _mixed(parts: list[Any], tokenizer: Tokenizer) -> list[int]:
     """Returns the tokens. A string is encoded as the beginning of a prompt only if it is first."""
     tokens: list[int] = []
     for i, part in enumerate(parts):
@@ -62,13 +57,13 @@ def _mixed(fields: Fields, name: str, parts: list[Any], tokenizer: Tokenizer) ->
             tokens += tokenizer.encode(part, add_special=is_first, continues=not is_first)
         elif isinstance(part, int) and not isinstance(part, bool):
             if not 0 <= part < tokenizer.n_vocab:
-                fields.refuse(
-                    name, f"has token id {part} at place {i}, but ids are 0 ... "
+                refuse(
+                    _NAME, f"has token id {part} at place {i}, but ids are 0 ... "
                     f"{tokenizer.n_vocab - 1}",
                 )  # fmt: skip
             tokens.append(part)
         else:
-            fields.refuse(name, f"must hold token ids and strings; place {i} is neither")
+            refuse(_NAME, f"must hold token ids and strings; place {i} is neither")
     return tokens
 
 

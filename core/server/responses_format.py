@@ -10,7 +10,6 @@ from .answer import Answer, now
 from .asked import Asked
 from .blocks import Block, BlockFormat, named_event
 from .chat_prompt import ChatPrompt
-from .fields import Fields
 from .openai_format import finish_reason
 from .reply import CALL, CONTENT, REASONING
 
@@ -20,11 +19,11 @@ _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_ch
 
 class ResponsesFormat(BlockFormat):
     def __init__(
-        self, asked: Asked, prompt: ChatPrompt, fields: Fields, tokenizer: Tokenizer
+        self, asked: Asked, prompt: ChatPrompt, given: dict[str, Any], tokenizer: Tokenizer
     ) -> None:
         super().__init__(asked, prompt)
         self._tokenizer = tokenizer
-        self._echoed = {name: fields.get(name) for name in _ECHOED}
+        self._echoed = {name: given.get(name) for name in _ECHOED}
         self._frame = {
             "id": f"resp_{secrets.token_urlsafe(18)}",
             "object": "response",

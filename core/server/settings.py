@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
 
 from ..errors import ConfigError
 from ..sampling.params import SamplingParams
@@ -13,7 +13,8 @@ from ..sampling.params import SamplingParams
 LOCALHOST: Final = "127.0.0.1"
 ANY_ORIGIN: Final = "*"
 # Reasoning stays in the content; goes to `reasoning_content` (`auto` too); or is in both.
-REASONING_FORMATS: Final = ("none", "auto", "deepseek", "deepseek-legacy")
+ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
+REASONING_FORMATS: Final = get_args(ReasoningFormat)
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 

@@ -19,6 +19,7 @@ from . import slot_files
 from .errors import ApiError, not_supported
 from .json_body import read_object
 from .replies import JsonResponse
+from .request_bodies import SlotFileBody
 from .service import Service
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def _nothing(_engine: Engine) -> None:
 
 
 async def _filename(request: Request, service: Service) -> str:
-    fields = await read_object(request, service.settings)
-    return slot_files.check_name(fields.text("filename"))
+    body = await read_object(request, service.settings, SlotFileBody)
+    return slot_files.check_name(body.filename)
 
 
 def _lane(request: Request, service: Service) -> int:

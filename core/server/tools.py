@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .fields import Fields
 from .reply import CallStyle
 from .reply.styles import BARE, LISTED, NAMED
+from .request_bodies import ChatBody, ToolChoice
+from .request_decoding import refuse
 
-MAX_TOOLS: Final = 128
-_MAX_NAME: Final = 256
 NONE, AUTO, REQUIRED = "none", "auto", "required"
 _ANYTHING: Final[Mapping[str, Any]] = {"type": "object"}
 _LESSON: Final = """You may call one or more of these functions:
@@ -69,60 +68,37 @@ def _form(style: CallStyle, name: str, schema: Any) -> tuple[str, Any, str]:
     return f"{style.opening}\n{before}", schema, f"{after}\n{style.closing}"
 
 
-def read_tools(fields: Fields) -> Tools:
-    given = fields.items("tools")
-    if len(given) > MAX_TOOLS:
-        fields.refuse("tools", f"may be at most {MAX_TOOLS}, got {len(given)}")
+def read_tools(body: ChatBody) -> Tools:
     schemas: dict[str, dict[str, Any]] = {}
-    for i, tool in enumerate(given):
-        name, schema = _read_tool(fields, i, tool)
+    for i, tool in enumerate(body.tools or []):
+        name = tool.function.name
+        if not name.isprintable():
+            refuse(f"tools[{i}].function.name", "must have printable characters only")
         if name in schemas:
-            fields.refuse(f"tools[{i}]", f"has the name of another one, {name!r}")
-        schemas[name] = schema
-    choice, name = _read_choice(fields)
+            refuse(f"tools[{i}]", f"has the name of another one, {name!r}")
+        schemas[name] = dict(tool.function.parameters or _ANYTHING)
+    choice, name = _read_choice(body)
     if name and name not in schemas:
-        fields.refuse("tool_choice", f"names {name[:60]!r}, which is not among the tools")
-    if choice == REQUIRED and not given:
-        fields.refuse("tool_choice", "is required, but there are no tools")
-    return Tools(tuple(given), choice, name, schemas)
+        refuse("tool_choice", f"names {name[:60]!r}, which is not among the tools")
+    if choice == REQUIRED and not schemas:
+        refuse("tool_choice", "is required, but there are no tools")
+    return Tools(tuple(body.given.get("tools") or ()), choice, name, schemas)
 
 
-def _read_tool(fields: Fields, i: int, tool: Any) -> tuple[str, dict[str, Any]]:
-    if not isinstance(tool, dict):
-        fields.refuse(f"tools[{i}]", "must be an object")
-    each = Fields(tool, f"tools[{i}].")
-    each.one_of("type", ("function",), "function")
-    function = each.inner("function")
-    name = function.text("name")
-    if not name or len(name) > _MAX_NAME or not name.isprintable():
-        function.refuse("name", f"must have 1 to {_MAX_NAME} printable characters")
-    return name, dict(function.inner("parameters").values or _ANYTHING)
+def _read_choice(body: ChatBody) -> tuple[str, str]:
+    choice = body.tool_choice
+    if isinstance(choice, ToolChoice):
+        return AUTO, (choice.function or choice).name or ""
+    return choice or AUTO, ""
 
 
-def _read_choice(fields: Fields) -> tuple[str, str]:
-    value = fields.get("tool_choice")
-    if isinstance(value, dict):
-        inner = fields.inner("tool_choice")
-        source = inner.inner("function") if "function" in inner else inner
-        return AUTO, source.text("name") or ""
-    return fields.one_of("tool_choice", (NONE, AUTO, REQUIRED), AUTO), ""
-
-
-def read_past_calls(message: Fields) -> list[dict[str, Any]] | None:
-    """Returns earlier calls of the model, with arguments as objects, as templates expect."""
-    if "tool_calls" not in message:
-        return None
-    return [_past_call(message, i, call) for i, call in enumerate(message.items("tool_calls"))]
-
-
-def _past_call(message: Fields, i: int, call: Any) -> dict[str, Any]:
-    if not isinstance(call, dict) or not isinstance(call.get("function"), dict):
-        message.refuse(f"tool_calls[{i}]", "must be an object with a function")
+def read_past_call(call: dict[str, Any], where: str) -> dict[str, Any]:
+    """Returns an earlier call of the model, with arguments as an object, as templates expect."""
     function = dict(call["function"])
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             function["arguments"] = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            message.refuse(f"tool_calls[{i}].function.arguments", "must be JSON")
+            refuse(f"{where}.function.arguments", "must be JSON")
     return {**call, "type": "function", "function": function}

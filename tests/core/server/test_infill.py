@@ -11,8 +11,9 @@ from support.serving import Server
 from support.vocab import tokenizer_metadata
 
 from nextn.core.server.errors import ApiError
-from nextn.core.server.fields import Fields
 from nextn.core.server.infill import infill_tokens
+from nextn.core.server.request_bodies import InfillBody
+from nextn.core.server.request_decoding import decode
 from nextn.core.tokenizer import Tokenizer, load_tokenizer
 
 MARKS = {"pre": "<|fim_prefix|>", "suf": "<|fim_suffix|>", "mid": "<|fim_middle|>"}
@@ -31,7 +32,7 @@ PLAIN, REPOSITORY = tokenizer_with(MARKS), tokenizer_with(MARKS | REPO)
 
 
 def shown(tokenizer: Tokenizer, room: int = 1000, **fields: Any) -> str:
-    tokens = infill_tokens(Fields(fields), tokenizer, room)
+    tokens = infill_tokens(decode(InfillBody, fields), tokenizer, room)
     assert len(tokens) <= room
     return tokenizer.decode(tokens, show_special=True)
 
@@ -52,7 +53,7 @@ def test_other_files_come_first() -> None:
 
 
 def test_marks_in_the_text_are_text() -> None:
-    told = infill_tokens(Fields({"input_prefix": "<|fim_middle|>"}), PLAIN, 1000)
+    told = infill_tokens(decode(InfillBody, {"input_prefix": "<|fim_middle|>"}), PLAIN, 1000)
     assert told.count(PLAIN.fim_ids["mid"]) == 1
 
 
@@ -79,7 +80,7 @@ def test_the_nearest_text_is_kept(before: int, behind: int, room: int, n_files: 
 )
 def test_odd_fields_are_refused(fields: dict[str, Any], about: str) -> None:
     with pytest.raises(ApiError) as refusal:
-        infill_tokens(Fields(fields), PLAIN, 1000)
+        infill_tokens(decode(InfillBody, fields), PLAIN, 1000)
     assert refusal.value.param == about
 
 

@@ -103,9 +103,10 @@ def test_messages_of_earlier_turns(chatty: Server) -> None:
             {"type": "text", "text": "and now?"}]},
     ]  # fmt: skip
     from nextn.core.server.anthropic import as_chat
-    from nextn.core.server.fields import Fields
+    from nextn.core.server.request_bodies import MessagesBody
+    from nextn.core.server.request_decoding import decode
 
-    told = as_chat(Fields(MESSAGES | {"messages": history}))["messages"]
+    told = as_chat(decode(MessagesBody, MESSAGES | {"messages": history}))["messages"]
     assert [m["role"] for m in told] == ["system", "user", "assistant", "tool", "user"]
     assert told[2]["tool_calls"][0]["function"]["arguments"] == {"city": "Ulm"}
     chatty.post("/v1/messages", **MESSAGES | {"messages": history})

@@ -1,0 +1,337 @@
+"""The JSON body of each kind of request: one field a line, with its type, limits and description.
+
+`request_decoding` reads them, and `/openapi.json` is made from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, cast
+
+import msgspec
+from msgspec import Meta
+
+from ..sampling.params import MAX_SEED
+from ..speculation.options import MAX_DRAFT
+from .settings import ReasoningFormat
+
+MAX_INT: Final = (1 << 31) - 1
+MAX_LOGPROBS: Final = 100  # alternatives of a token
+MAX_TOP_LOGPROBS: Final = 20  # the same in chats
+MAX_TEXTS: Final = 128  # of one request
+
+Flag = bool | None
+Text = str | None
+Texts = str | list[str] | None
+Object = dict[str, Any] | None
+JsonSchema = dict[str, Any] | bool | str | None
+Number = float | None
+Share = Annotated[float, Meta(ge=0, le=1)] | None
+Count = Annotated[int, Meta(ge=0, le=MAX_INT)] | None
+Limit = Annotated[int, Meta(ge=-1, le=MAX_INT)] | None
+NonEmpty = Annotated[str, Meta(min_length=1)]
+Stop = Annotated[str, Meta(max_length=4096)]
+Stops = Stop | Annotated[list[Stop], Meta(max_length=256)] | None
+MaxTokens = Annotated[Limit, Meta(description="tokens to generate at most; -1: no limit")]
+Seed = Annotated[int, Meta(ge=-1, extra_json_schema={"maximum": MAX_SEED})] | None
+NTexts = Annotated[int, Meta(ge=1, le=MAX_TEXTS)] | None
+Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None
+DraftLength = Annotated[int, Meta(ge=0, le=MAX_DRAFT)] | None
+GivenBiases = Annotated[
+    dict[str, float | bool] | list[tuple[str | int, float | bool]],
+    Meta(description='added to logits: `{"15043": -1}` or `[[15043, -1], ["text", false]]`'),
+]
+
+
+def as_list(texts: Texts) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts or []
+
+
+# Objects inside of bodies
+
+
+class ContentPart(msgspec.Struct):
+    type: Annotated[
+        NonEmpty, Meta(extra_json_schema={"enum": ["text", "input_text", "output_text"]})
+    ]
+    text: Text = None
+
+
+Content = str | list[str | ContentPart] | None
+
+
+class DraftOptions(msgspec.Struct):
+    types: Annotated[Texts, Meta(description="drafters, of those loaded by the server")] = None
+    type: Annotated[Texts, Meta(description="the same as `types`")] = None
+    n_max: Annotated[DraftLength, Meta(description="longest draft")] = None
+    n_min: Annotated[DraftLength, Meta(description="shorter drafts are dropped")] = None
+    p_min: Annotated[Share, Meta(description="a draft ends before a less likely token")] = None
+    accept: Annotated[Text, Meta(description="match, ratio or relaxed; for the whole text")] = None
+    off: Flag = None
+
+
+class Speculative(DraftOptions):
+    """Speculation for this request. Never changes the text, but for `accept` rules that say so."""
+
+    thinking: DraftOptions | None = None
+    answer: DraftOptions | None = None
+
+
+class Prediction(msgspec.Struct):
+    """OpenAI's predicted output: drafts are taken from it."""
+
+    type: Literal["content"] | None = None
+    content: Content = None
+
+
+class NamedSchema(msgspec.Struct):
+    schema: JsonSchema = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"] | None = None
+    json_schema: NamedSchema | None = None
+    schema: JsonSchema = None
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: Flag = None
+
+
+class InfillFile(msgspec.Struct):
+    text: str
+    filename: Text = None
+
+
+class ToolCall(msgspec.Struct):
+    function: dict[str, Any]
+
+
+class ChatMessage(msgspec.Struct):
+    role: NonEmpty
+    content: Content = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: Annotated[Any, Meta(extra_json_schema={"type": ["string", "null"]})] = None
+
+
+class ToolFunction(msgspec.Struct):
+    name: Annotated[str, Meta(min_length=1, max_length=256)]
+    parameters: Object = None
+
+
+class Tool(msgspec.Struct):
+    function: ToolFunction
+    type: Literal["function"] | None = None
+
+
+class FunctionName(msgspec.Struct):
+    name: Text = None
+
+
+class ToolChoice(FunctionName):
+    function: FunctionName | None = None
+
+
+class InputItem(msgspec.Struct):
+    """An item of the Responses API. The fields that apply depend on `type`."""
+
+    type: Text = None
+    role: Text = None
+    content: Any = None
+    call_id: Text = None
+    name: Text = None
+    arguments: Text = None
+    output: Any = None
+
+
+class ResponseText(msgspec.Struct):
+    format: Object = None
+
+
+class ContentBlock(msgspec.Struct):
+    """A content block of the Messages API. The fields that apply depend on `type`."""
+
+    type: NonEmpty
+    text: Text = None
+    thinking: Text = None
+    id: Text = None
+    name: Text = None
+    input: Object = None
+    tool_use_id: Text = None
+    content: Any = None
+
+
+class BlockMessage(msgspec.Struct):
+    role: Literal["user", "assistant", "system"] | None = None
+    content: str | list[ContentBlock] | None = None
+
+
+class BlockToolChoice(msgspec.Struct):
+    type: Literal["auto", "any", "none", "tool"] | None = None
+    name: Text = None
+
+
+class Thinking(msgspec.Struct):
+    type: Text = None
+
+
+# Bodies
+
+
+class Body(msgspec.Struct, dict=True):
+    """A field that is absent or null is None; unknown fields are ignored."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The JSON object that was sent, with unknown fields."""
+        return cast("dict[str, Any]", self.__dict__["given"])
+
+    @property
+    def size(self) -> int:
+        """Bytes of the JSON text."""
+        return cast("int", self.__dict__["size"])
+
+
+class SharedBody(Body):
+    """Fields of all requests that generate text."""
+
+    model: Annotated[Text, Meta(description="any name is accepted")] = None
+    stream: Flag = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: Limit = None
+    top_p: Share = None
+    min_p: Share = None
+    seed: Annotated[Seed, Meta(description="-1: random")] = None
+    grammar: Annotated[Text, Meta(description="GBNF, or Lark")] = None
+    speculative: Annotated[bool | Speculative | None, Meta(description="false: off")] = None
+    prediction: Prediction | None = None
+    cache_prompt: Flag = None
+    id_slot: Annotated[int, Meta(ge=-1, description="preferred slot; -1: any")] | None = None
+    user: Annotated[Text, Meta(description="the same as `cache_salt`")] = None
+    cache_salt: Annotated[Text, Meta(description="drafts come from texts of equal value")] = None
+
+
+class GenerationBody(SharedBody):
+    """Adds the fields of llama.cpp and OpenAI that sample, stop and report."""
+
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_n_sigma: Number = None
+    min_keep: Count = None
+    dynatemp_range: Number = None
+    dynatemp_exponent: Number = None
+    xtc_probability: Share = None
+    xtc_threshold: Share = None
+    repeat_last_n: Limit = None
+    repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
+    presence_penalty: Number = None
+    frequency_penalty: Number = None
+    dry_multiplier: Number = None
+    dry_base: Number = None
+    dry_allowed_length: Count = None
+    dry_penalty_last_n: Limit = None
+    dry_sequence_breakers: Texts = None
+    mirostat: Annotated[int, Meta(ge=0, le=2)] | None = None
+    mirostat_tau: Number = None
+    mirostat_eta: Number = None
+    adaptive_target: Number = None
+    adaptive_decay: Number = None
+    samplers: Annotated[Texts, Meta(description="in their order, or their letters")] = None
+    logit_bias: GivenBiases | None = None
+    max_tokens: MaxTokens = None
+    max_completion_tokens: MaxTokens = None
+    n_predict: MaxTokens = None
+    stop: Annotated[Stops, Meta(description="the text ends before any of these")] = None
+    ignore_eos: Flag = None
+    json_schema: JsonSchema = None
+    response_format: ResponseFormat | None = None
+    n: Annotated[NTexts, Meta(description="texts of each prompt; at most the slots")] = None
+    n_cmpl: Annotated[NTexts, Meta(description="the same as `n`")] = None
+    n_keep: Annotated[Limit, Meta(description="has no effect")] = None
+    n_discard: Annotated[Count, Meta(description="has no effect")] = None
+    t_max_predict_ms: Limit = None
+    stream_options: StreamOptions | None = None
+    return_progress: Flag = None
+    return_tokens: Flag = None
+    return_sources: Annotated[Flag, Meta(description="the drafter of each token")] = None
+    timings_per_token: Flag = None
+    response_fields: Annotated[Texts, Meta(description="only these are returned")] = None
+
+
+Prompts = Annotated[list[str | int | list[str | int] | dict[str, Any]], Meta(min_length=1)]
+Prompt = Annotated[
+    str | Prompts | dict[str, Any], Meta(description="a text, token ids, or lists of either")
+]
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    prompt: Prompt
+    logprobs: Logprobs = None
+    best_of: Annotated[int, Meta(ge=0, le=MAX_INT, description="at most `n`")] | None = None
+
+
+class NativeBody(GenerationBody, kw_only=True):
+    prompt: Prompt
+    n_probs: Logprobs = None
+    logprobs: Annotated[Logprobs, Meta(description="the same as `n_probs`")] = None
+    post_sampling_probs: Annotated[Flag, Meta(description="of `n_probs`, after sampling")] = None
+
+
+class InfillBody(GenerationBody):
+    input_prefix: Text = None
+    input_suffix: Text = None
+    prompt: Annotated[Text, Meta(description="what the middle begins with")] = None
+    input_extra: Annotated[list[InfillFile], Meta(max_length=1024)] | None = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=10_000)]
+    logprobs: Flag = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    chat_template_kwargs: Annotated[Object, Meta(description="variables of the template")] = None
+    add_generation_prompt: Flag = None
+    continue_final_message: Annotated[Flag, Meta(description="continues the last message")] = None
+    reasoning_format: ReasoningFormat | None = None
+
+
+class ResponsesBody(SharedBody):
+    input: str | list[InputItem] | None = None
+    instructions: Text = None
+    max_output_tokens: MaxTokens = None
+    stop: Stops = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    chat_template_kwargs: Object = None
+    text: ResponseText | None = None
+
+
+class CountTokensBody(SharedBody, kw_only=True):
+    messages: Annotated[list[BlockMessage], Meta(min_length=1)]
+    system: Content = None
+    max_tokens: MaxTokens = None
+    stop_sequences: Stops = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: BlockToolChoice | None = None
+    chat_template_kwargs: Object = None
+    thinking: Thinking | None = None
+
+
+class MessagesBody(CountTokensBody, kw_only=True):
+    max_tokens: Annotated[int, Meta(ge=-1, le=MAX_INT)]
+
+
+class TokenizeBody(Body):
+    content: Text = None
+    prompt: Annotated[Text, Meta(description="vLLM's name; adds special tokens")] = None
+    add_special: Flag = None
+    add_special_tokens: Annotated[Flag, Meta(description="the same as `add_special`")] = None
+    parse_special: Flag = None
+    with_pieces: Flag = None
+
+
+class DetokenizeBody(Body):
+    tokens: list[int] | None = None
+
+
+class SlotFileBody(Body):
+    filename: Text = None
