@@ -1,4 +1,4 @@
-"""What a server says of itself: health, models, properties, slots, metrics."""
+"""The server's own state: health, models, properties, slots, metrics."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..generation import GenerateParams
 from ..tokenizer.chat_template import spelling
 from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
-from .asked import Asked
-from .errors import ApiError, not_supported
+from .api_errors import ApiError, not_supported
+from .jobs import Job
 from .metrics import CONTENT_TYPE, exposition
 from .native import settings_of
+from .parsed_request import ParsedRequest
 from .replies import JsonResponse
 from .reply import find_call_style
 from .service import Service
-from .work import Work
 from .worker import READY, SLEEPING, unavailable
 
 
@@ -32,7 +32,7 @@ async def health(request: Request) -> Response:
 
 
 def remember(service: Service) -> None:
-    """What is told while the model sleeps."""
+    """Keeps the answers that are given while the model is unloaded."""
     service.remembered.clear()
     name = service.model_name
     service.remembered.update(
@@ -145,12 +145,12 @@ def _caps(template: str) -> dict[str, bool]:
     }
 
 
-def _usual(service: Service) -> Asked:
-    """A request that says nothing."""
+def _usual(service: Service) -> ParsedRequest:
+    """A request with all defaults."""
     settings = service.settings
     seed = (1 << 32) - 1 if settings.seed is None else settings.seed
     sampling = replace(settings.sampling, seed=seed)
-    return Asked([], GenerateParams(sampling, max_tokens=settings.max_tokens))
+    return ParsedRequest([], GenerateParams(sampling, max_tokens=settings.max_tokens))
 
 
 async def slots(request: Request) -> Response:
@@ -159,33 +159,33 @@ async def slots(request: Request) -> Response:
         raise not_supported("/slots, which --no-slots has switched off,")
     worker = service.worker
     service.loaded  # noqa: B018 - refused while there are none
-    busy = sum(work is not None for work in worker.lanes)
+    busy = sum(job is not None for job in worker.slots)
     if request.query_params.get("fail_on_no_slot") and busy == worker.n_slots:
         raise ApiError(503, "no slot is free", retry_after=1)
-    return JsonResponse([_slot(service, i, work) for i, work in enumerate(worker.lanes)])
+    return JsonResponse([_slot(service, i, job) for i, job in enumerate(worker.slots)])
 
 
-def _slot(service: Service, i: int, work: Work | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _slot(service: Service, i: int, job: Job | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {
         "id": service.first_slot + i,
         "n_ctx": service.n_ctx,
         "speculative": bool(service.runtime.spec_types),
-        "is_processing": work is not None,
+        "is_processing": job is not None,
     }
-    sequence = work.sequence if work is not None else None
-    if work is None or sequence is None:
-        return told
+    sequence = job.sequence if job is not None else None
+    if job is None or sequence is None:
+        return shown
     stats = sequence.stats
-    asked = Asked([], work.params)
-    return told | {
+    parsed = ParsedRequest([], job.params)
+    return shown | {
         "id_task": sequence.id,
         "n_prompt_tokens": sequence.n_prompt,
         "n_prompt_tokens_cache": stats.cached_n,
-        "params": settings_of(service, asked),
+        "params": settings_of(service, parsed),
         "next_token": [
             {
                 "has_next_token": sequence.stop_reason is None,
-                "has_new_line": work.has_new_line,
+                "has_new_line": job.has_new_line,
                 "n_remain": sequence.n_missing,
                 "n_decoded": len(sequence.tokens) - sequence.n_prompt,
             }

@@ -1,4 +1,4 @@
-"""`Answer`: one text as it comes, whatever format it will be told in."""
+"""`Answer`: one text as it comes, for any response format."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any, Final
 from ..errors import NextnError
 from ..generation import CONTEXT, EOS, LIMIT, NO_TOKEN, STOP, Event, Stats
 from ..tokenizer import Tokenizer
-from .work import Work
+from .jobs import Job
 
 _LEAST: Final = -9999.0  # log-probability of what cannot be: JSON has no infinity
 _STOP_TYPES: Final = {EOS: "eos", STOP: "word", LIMIT: "limit", CONTEXT: "limit"}
 
 
 class Answer:
-    def __init__(self, work: Work, tokenizer: Tokenizer, *, is_silent: bool = False) -> None:
-        self.work = work
+    def __init__(self, job: Job, tokenizer: Tokenizer, *, is_silent: bool = False) -> None:
+        self.job = job
         self.text_parts: list[str] = []
         self.tokens: list[int] = []  # the one that ended the text included
-        self.sources: list[str] = []  # who drafted each of them, or `target`
+        self.sources: list[str] = []  # the drafter of each of them, or `target`
         self.events: list[Event] = []  # those with log-probabilities
-        self.rejected: list[list[str]] = []  # what was drafted in their place, if it was asked for
+        self.rejected: list[list[str]] = []  # what was drafted in their place, if requested
         self.stop_reason: str | None = None
         self.stop_string = ""
         self.error: NextnError | None = None
-        self.is_open = False  # its format has been told that it begins
+        self.is_open = False  # its `opening` has been sent
         self._tokenizer, self._is_silent = tokenizer, is_silent
-        self._with_logprobs = work.params.logprobs is not None
-        self._with_rejected = work.params.with_rejected
-        # Not yet told: what waits for the rest of a character or of a stop string, and came since.
-        self._n_told = self._n_events_told = 0
+        self._with_logprobs = job.params.logprobs is not None
+        self._with_rejected = job.params.with_rejected
+        # Not yet sent: what waits for the rest of a character or of a stop string, and came since.
+        self._n_sent = self._n_events_sent = 0
 
     @property
     def place(self) -> int:
-        return self.work.place
+        return self.job.place
 
     @property
     def stats(self) -> Stats:
-        return self.work.stats
+        return self.job.stats
 
     @property
     def text(self) -> str:
@@ -74,15 +74,15 @@ class Answer:
 
     def fresh_tokens(self) -> list[int]:
         """Since the last call."""
-        fresh, self._n_told = self.tokens[self._n_told :], len(self.tokens)
+        fresh, self._n_sent = self.tokens[self._n_sent :], len(self.tokens)
         return fresh
 
     def fresh_logprobs(self) -> list[dict[str, Any]]:
-        fresh, self._n_events_told = self.events[self._n_events_told :], len(self.events)
+        fresh, self._n_events_sent = self.events[self._n_events_sent :], len(self.events)
         return [self.logprobs_of(event) for event in fresh]
 
     def sources_of(self, tokens: list[int]) -> dict[str, Any]:
-        """Who drafted the last tokens, and what was drafted in the place of each."""
+        """The drafters of the last tokens, and what was drafted in the place of each."""
         first = len(self.tokens) - len(tokens)
         return {"sources": self.sources[first:], "rejected": self.rejected[first:]}
 
@@ -94,18 +94,18 @@ class Answer:
 
     def logprobs_of(self, event: Event) -> dict[str, Any]:
         best = [self._logprob(token, value) for token, value in event.top_logprobs]
-        name = "top_probs" if self.work.params.after_sampling else "top_logprobs"
+        name = "top_probs" if self.job.params.after_sampling else "top_logprobs"
         return self._logprob(event.token, event.logprob or 0.0) | {name: best}
 
     def _logprob(self, token: int, value: float) -> dict[str, Any]:
-        """Under llama.cpp's names: what is behind the samplers is told as a probability."""
+        """Under llama.cpp's names; values behind the samplers are probabilities."""
         piece = self._tokenizer.piece(token, show_special=True)
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece)
         }  # fmt: skip
-        if self.work.params.after_sampling:
-            return told | {"prob": math.exp(value)}
-        return told | {"logprob": max(value, _LEAST)}
+        if self.job.params.after_sampling:
+            return entry | {"prob": math.exp(value)}
+        return entry | {"logprob": max(value, _LEAST)}
 
     def timings(self) -> dict[str, Any]:
         """Under llama.cpp's names."""
@@ -131,9 +131,9 @@ class Answer:
         """Under OpenAI's names."""
         stats, n = self.stats, len(self.tokens)
         return {
-            "prompt_tokens": len(self.work.prompt),
+            "prompt_tokens": len(self.job.prompt),
             "completion_tokens": n,
-            "total_tokens": len(self.work.prompt) + n,
+            "total_tokens": len(self.job.prompt) + n,
             "prompt_tokens_details": {"cached_tokens": stats.cached_n},
             "completion_tokens_details": {
                 "reasoning_tokens": 0,
@@ -147,7 +147,7 @@ def total_usage(answers: list[Answer]) -> dict[str, Any]:
     """Of all texts of a request; a prompt of several texts counts once."""
     if len(answers) == 1:
         return answers[0].usage()
-    prompts = [answer.usage() for answer in answers if answer.work.index == 0]
+    prompts = [answer.usage() for answer in answers if answer.job.index == 0]
     total: dict[str, Any] = {}
     for usage in prompts:
         _add(total, {name: usage[name] for name in ("prompt_tokens", "prompt_tokens_details")})

@@ -11,18 +11,17 @@ from starlette.responses import Response
 
 from ..generation import STOP
 from .answer import Answer
-from .asked import Asked, read_asked
-from .blocks import Block, BlockFormat, named_event
+from .api_errors import not_supported
 from .chat import bind
-from .chat_prompt import ChatPrompt, read_chat_prompt
-from .errors import not_supported
-from .final_message import FIELD as CONTINUES
-from .generation import start
+from .chat_prompt import CONTINUES, ChatPrompt, read_chat_prompt
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import finish_reason
+from .parsed_request import ParsedRequest, parse_request
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
+from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
 from .request_bodies import (
     BlockMessage,
     BlockToolChoice,
@@ -48,9 +47,9 @@ async def messages(request: Request) -> Response:
     owner = owner_of(request, body)
 
     def read() -> MessagesFormat:
-        asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        asked.params = bind(asked.params, prompt)
-        return MessagesFormat(asked, prompt, len(prompt.tokens))
+        parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        parsed.params = bind(parsed.params, prompt)
+        return MessagesFormat(parsed, prompt, len(prompt.tokens))
 
     return await start(service, await aside(body.size, read))
 
@@ -143,11 +142,11 @@ def _choice(choice: BlockToolChoice) -> Any:
 # The answer
 
 
-class MessagesFormat(BlockFormat):
+class MessagesFormat(ReplyBlockFormat):
     call_prefix = "toolu_"
 
-    def __init__(self, asked: Asked, prompt: ChatPrompt, n_prompt: int) -> None:
-        super().__init__(asked, prompt)
+    def __init__(self, parsed: ParsedRequest, prompt: ChatPrompt, n_prompt: int) -> None:
+        super().__init__(parsed, prompt)
         self._n_prompt = n_prompt
         self._id = f"msg_{secrets.token_urlsafe(18)}"
 
@@ -159,7 +158,7 @@ class MessagesFormat(BlockFormat):
         }
         return named_event("message_start", {"message": message})
 
-    def open_block(self, block: Block) -> bytes:
+    def open_block(self, block: ReplyBlock) -> bytes:
         by_kind: dict[str, dict[str, Any]] = {
             CONTENT: {"type": "text", "text": ""},
             REASONING: {"type": "thinking", "thinking": "", "signature": ""},
@@ -168,7 +167,7 @@ class MessagesFormat(BlockFormat):
         empty = by_kind[block.kind]
         return named_event("content_block_start", {"index": block.place, "content_block": empty})
 
-    def fill_block(self, block: Block, text: str) -> bytes:
+    def fill_block(self, block: ReplyBlock, text: str) -> bytes:
         delta = {
             CONTENT: {"type": "text_delta", "text": text},
             REASONING: {"type": "thinking_delta", "thinking": text},
@@ -176,14 +175,14 @@ class MessagesFormat(BlockFormat):
         }[block.kind]
         return named_event("content_block_delta", {"index": block.place, "delta": delta})
 
-    def close_block(self, block: Block) -> bytes:
+    def close_block(self, block: ReplyBlock) -> bytes:
         return named_event("content_block_stop", {"index": block.place})
 
     def closing(self, answers: list[Answer]) -> bytes:
         (answer,) = answers
         delta = self._ending(answer)
-        told = named_event("message_delta", {"delta": delta, "usage": self._usage(answer)})
-        return told + named_event("message_stop", {})
+        ended = named_event("message_delta", {"delta": delta, "usage": self._usage(answer)})
+        return ended + named_event("message_stop", {})
 
     def result(self, answer: Answer) -> dict[str, Any]:
         content = [_finished(block) for block in self.blocks]
@@ -194,7 +193,7 @@ class MessagesFormat(BlockFormat):
             "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self.asked.model,
+            "model": self.parsed.model,
             "content": content,
         }
 
@@ -215,7 +214,7 @@ class MessagesFormat(BlockFormat):
         }
 
 
-def _finished(block: Block) -> dict[str, Any]:
+def _finished(block: ReplyBlock) -> dict[str, Any]:
     if block.kind == CONTENT:
         return {"type": "text", "text": block.text}
     if block.kind == REASONING:

@@ -12,14 +12,14 @@ from starlette.responses import Response
 from ..generation import GenerateParams
 from ..sampling.forms import write_forms
 from .answer import Answer
-from .asked import Asked, read_asked
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .chat_reply import ChatReply, Delta
 from .formats import encode
-from .generation import start
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
+from .parsed_request import ParsedRequest, parse_request
 from .request_bodies import ChatBody
 from .request_decoding import refuse
 from .service import Service
@@ -34,10 +34,10 @@ async def chat_completions(request: Request) -> Response:
         refuse("logprobs", "cannot be streamed together with tools")
 
     def read() -> ChatFormat:
-        asked = read_asked(service, body, [prompt.tokens], logprobs=logprobs, owner=owner)
-        asked.params = bind(asked.params, prompt)
+        parsed = parse_request(service, body, [prompt.tokens], logprobs=logprobs, owner=owner)
+        parsed.params = bind(parsed.params, prompt)
         reasoning = body.reasoning_format or service.settings.reasoning_format
-        return ChatFormat(asked, service, prompt, reasoning)
+        return ChatFormat(parsed, service, prompt, reasoning)
 
     return await start(service, await aside(body.size, read))
 
@@ -74,10 +74,12 @@ class ChatFormat(OpenAIFormat):
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
     id_prefix = "chatcmpl-"
 
-    def __init__(self, asked: Asked, service: Service, prompt: ChatPrompt, reasoning: str) -> None:
-        super().__init__(asked)
+    def __init__(
+        self, parsed: ParsedRequest, service: Service, prompt: ChatPrompt, reasoning: str
+    ) -> None:
+        super().__init__(parsed)
         self._tokenizer, self._prompt, self._reasoning = service.tokenizer, prompt, reasoning
-        # Where nothing can be told apart, text goes out as it comes.
+        # Without marks of calls or thoughts, text goes out as it comes.
         self._parses = prompt.calls is not None or (
             prompt.marks is not None and reasoning != "none"
         )
@@ -95,13 +97,13 @@ class ChatFormat(OpenAIFormat):
         return self._deltas(answer, [{"content": text}])
 
     def ending(self, answer: Answer) -> bytes:
-        told = self._deltas(answer, self._reply(answer).end()) if self._parses else b""
+        written = self._deltas(answer, self._reply(answer).end()) if self._parses else b""
         choice: dict[str, Any] = {
             "finish_reason": self._finish_reason(answer), "index": answer.place, "delta": {},
         }  # fmt: skip
         if (logprobs := self._logprobs(answer)) and logprobs["content"]:
             choice["logprobs"] = logprobs
-        return told + self.chunk(choice | self.sources(answer), **self.last(answer))
+        return written + self.chunk(choice | self.sources(answer), **self.last(answer))
 
     def choice(self, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.text}
@@ -119,11 +121,11 @@ class ChatFormat(OpenAIFormat):
         }
 
     def usage(self, answers: list[Answer]) -> dict[str, Any]:
-        told = super().usage(answers)
+        written = super().usage(answers)
         thoughts = ["".join(reply.reasoning) for reply in self._replies.values()]
         count = sum(len(self._tokenizer.encode(text, add_special=False)) for text in thoughts)
-        told["completion_tokens_details"]["reasoning_tokens"] = count
-        return told
+        written["completion_tokens_details"]["reasoning_tokens"] = count
+        return written
 
     def _reply(self, answer: Answer) -> ChatReply:
         found = self._replies.get(answer.place)
@@ -143,13 +145,13 @@ class ChatFormat(OpenAIFormat):
         choice = self._choice(answer, deltas[0]) | self.sources(answer)
         if (logprobs := self._logprobs(answer)) is not None:
             choice["logprobs"] = logprobs
-        told = self.chunk(choice, **self.more(answer))
-        return told + b"".join([self.chunk(self._choice(answer, each)) for each in deltas[1:]])
+        written = self.chunk(choice, **self.more(answer))
+        return written + b"".join([self.chunk(self._choice(answer, each)) for each in deltas[1:]])
 
     def _choice(self, answer: Answer, delta: Delta) -> dict[str, Any]:
         return {"finish_reason": None, "index": answer.place, "delta": delta}
 
     def _logprobs(self, answer: Answer) -> dict[str, Any] | None:
-        if self.asked.params.logprobs is None:
+        if self.parsed.params.logprobs is None:
             return None
         return {"content": answer.fresh_logprobs()}

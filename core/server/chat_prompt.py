@@ -1,26 +1,34 @@
-"""From messages to the prompt that the model's chat template makes of them."""
+"""From messages to the prompt that the model's chat template makes of them.
+
+With `continue_final_message` the reply continues a message of the client. Templates close every
+message in their own way: a mark behind the text shows where it ends in the prompt, which is cut
+there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..errors import NextnError
 from ..tokenizer import ChatTemplate, Tokenizer
 from ..tokenizer.chat_template import prompt_tokens, spelling
 from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
-from . import final_message
-from .errors import api_error
+from .api_errors import api_error
 from .json_body import aside
 from .messages import read_messages
 from .prompts import refuse_endless
 from .reply import CallStyle, find_call_style
 from .request_bodies import ChatBody
+from .request_decoding import refuse
 from .service import Service
 from .tools import Tools, read_tools
+
+CONTINUES: Final = "continue_final_message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     switches |= body.chat_template_kwargs or {}
     goes_on = bool(body.continue_final_message)
     add_prompt = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
-    mark = final_message.marked(body, messages) if goes_on else None
+    mark = _marked(body, messages) if goes_on else None
     template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     if style is not None and not style.is_native:
@@ -54,7 +62,7 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
         _render, service.tokenizer, template, messages, shown, switches, add_prompt
     )
     if mark is not None:
-        text = final_message.cut(text, mark)
+        text = _cut(text, mark)
     refuse_endless(text, service.tokenizer, service.n_ctx)
     tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
     return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)
@@ -79,3 +87,24 @@ def _render(
         )
     except NextnError as error:
         raise api_error(error) from None
+
+
+def _marked(body: ChatBody, messages: list[dict[str, Any]]) -> str:
+    """Puts a mark behind the last message's text, and returns it."""
+    if body.add_generation_prompt:
+        refuse(CONTINUES, "goes on with a message, add_generation_prompt begins one: not both")
+    last = messages[-1]
+    if last["role"] != "assistant":
+        refuse(CONTINUES, f"goes on with the assistant, the last message is of {last['role']!r}")
+    if last.get("tool_calls"):
+        refuse(CONTINUES, "cannot go on with a message that calls tools")
+    mark = secrets.token_hex(16)
+    messages[-1] = {**last, "content": last["content"] + mark}
+    return mark
+
+
+def _cut(prompt: str, mark: str) -> str:
+    text, *others = prompt.split(mark)
+    if len(others) != 1:
+        refuse(CONTINUES, "does not work with this model: its template changes the message")
+    return text

@@ -34,12 +34,12 @@ class ChatReply:
 
     def message(self) -> Delta:
         content = "".join(self.content)
-        told: Delta = {"role": "assistant", "content": content or (None if self.calls else "")}
+        delta: Delta = {"role": "assistant", "content": content or (None if self.calls else "")}
         if self.reasoning:
-            told["reasoning_content"] = "".join(self.reasoning)
+            delta["reasoning_content"] = "".join(self.reasoning)
         if self.calls:
-            told["tool_calls"] = self.calls
-        return told
+            delta["tool_calls"] = self.calls
+        return delta
 
     def _take(self, piece: Piece) -> list[Delta]:
         if piece.kind == CALL:
@@ -50,26 +50,26 @@ class ChatReply:
             return [{"tool_calls": [more]}]
         if piece.kind == REASONING:
             return self._think(piece.text)
-        return [self._say(piece.text)]
+        return [self._write(piece.text)]
 
-    def _say(self, text: str) -> Delta:
+    def _write(self, text: str) -> Delta:
         if self._keeps_marks and self.reasoning and self._marks is not None:
             text, self._keeps_marks = f"{self._marks[1]}{text}", False
         self.content.append(text)
         return {"content": text}
 
     def _think(self, text: str) -> list[Delta]:
-        told: list[Delta] = [{"reasoning_content": text}]
+        delta: list[Delta] = [{"reasoning_content": text}]
         if self._keeps_marks and self._marks is not None:
             quoted = text if self.reasoning else f"{self._marks[0]}{text}"
             self.content.append(quoted)
-            told[0]["content"] = quoted
+            delta[0]["content"] = quoted
         self.reasoning.append(text)
-        return told
+        return delta
 
     def _begin_call(self, piece: Piece) -> Delta:
         function = {"name": piece.text, "arguments": ""}
         call = {"id": f"call_{secrets.token_urlsafe(12)}", "type": "function", "function": function}
         self.calls.append(call)
-        told = {**call, "function": dict(function)}
-        return {"tool_calls": [{"index": piece.call, **told}]}
+        delta = {**call, "function": dict(function)}
+        return {"tool_calls": [{"index": piece.call, **delta}]}

@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .asked import read_asked
 from .formats import encode
-from .generation import start
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
+from .parsed_request import parse_request
 from .prompts import read_prompts
 from .request_bodies import CompletionBody
 from .request_decoding import refuse
@@ -33,7 +33,7 @@ async def completions(request: Request) -> Response:
     def read() -> CompletionFormat:
         prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
         return CompletionFormat(
-            read_asked(service, body, prompts, logprobs=body.logprobs, owner=owner)
+            parse_request(service, body, prompts, logprobs=body.logprobs, owner=owner)
         )
 
     return await start(service, await aside(body.size, read))
@@ -57,7 +57,7 @@ class CompletionFormat(OpenAIFormat):
 
     def _choice(self, answer: Answer, text: str, reason: str | None) -> dict[str, Any]:
         logprobs = None
-        if self.asked.params.logprobs is not None:
+        if self.parsed.params.logprobs is not None:
             logprobs = legacy_logprobs(answer.fresh_logprobs())
         choice = {
             "finish_reason": reason, "index": answer.place, "logprobs": logprobs, "text": text,

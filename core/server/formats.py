@@ -1,4 +1,4 @@
-"""What the ways of telling an answer have in common: events of a stream, or one object."""
+"""The base of response formats: events of a stream, or one object."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from .answer import Answer
-from .asked import Asked
-from .errors import ApiError
-from .mailbox import Progress
+from .api_errors import ApiError
+from .parsed_request import ParsedRequest
+from .thread_bridge import Progress
 
 PING: Final = b":\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -22,11 +22,11 @@ def event(value: Any) -> bytes:
 
 
 class Format(ABC):
-    """Of one request. A stream is: `opening` of each text when it begins, `piece`s, its `ending`;
-    and after all texts `closing`."""
+    """The form of one response. A stream is: `opening` of each text when it begins, `piece`s, its
+    `ending`; and after all texts `closing`."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, parsed: ParsedRequest) -> None:
+        self.parsed = parsed
 
     def opening(self, answer: Answer) -> bytes:
         return b""
@@ -37,7 +37,7 @@ class Format(ABC):
 
     @abstractmethod
     def progress(self, answer: Answer, progress: Progress) -> bytes:
-        """How far its prompt has been read."""
+        """The event for the progress of its prompt."""
 
     @abstractmethod
     def ending(self, answer: Answer) -> bytes:
@@ -52,7 +52,7 @@ class Format(ABC):
 
     @abstractmethod
     def whole(self, answers: list[Answer]) -> Any:
-        """Everything in one."""
+        """The response without a stream."""
 
 
 def progress_object(progress: Progress) -> dict[str, Any]:

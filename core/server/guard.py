@@ -1,4 +1,4 @@
-"""Who may ask at all: Host, Origin and API key, before anything of a request is read."""
+"""Checks of Host, Origin and API key, before anything of a request is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import ApiError
+from .api_errors import ApiError
 from .replies import error_response
 from .request_bodies import SharedBody
 from .settings import ServerSettings
@@ -73,7 +73,7 @@ class Guard:
         if scheme.lower() == "bearer":
             given = rest.strip()
         digest, owner = _digest(given[:_MAX_KEY]), ""
-        for known, name in self._keys:  # all of them, always: time tells nothing
+        for known, name in self._keys:  # all of them, always: the time is the same
             if hmac.compare_digest(digest, known):
                 owner = name
         if not owner:

@@ -9,19 +9,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..tokenizer import Tokenizer
-from .asked import read_asked
-from .errors import not_supported
-from .generation import start
+from .api_errors import not_supported
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .native import NativeFormat
+from .parsed_request import parse_request
 from .request_bodies import InfillBody, InfillFile
 from .sampling_fields import read_max_tokens
 from .service import Service
 
 _MARKS: Final = ("pre", "suf", "mid")
-_PREFIX_SHARE: Final = 0.75  # of the room: what stands before tells more than what stands behind
-_USUAL: Final = 128  # tokens to write, if the request does not say
+_PREFIX_SHARE: Final = 0.75  # of the room: the text before matters more than the text behind
+_USUAL: Final = 128  # tokens to write, by default
 
 
 async def infill(request: Request) -> Response:
@@ -36,8 +36,8 @@ async def infill(request: Request) -> Response:
 
     def read() -> NativeFormat:
         tokens = infill_tokens(body, tokenizer, max(room, 8))
-        asked = read_asked(service, body, [tokens], logprobs=None, owner=owner)
-        return NativeFormat(asked, service)
+        parsed = parse_request(service, body, [tokens], logprobs=None, owner=owner)
+        return NativeFormat(parsed, service)
 
     return await start(service, await aside(body.size, read))
 
@@ -56,14 +56,14 @@ def infill_tokens(body: InfillBody, tokenizer: Tokenizer, room: int) -> list[int
     own = [ids["sep"], *cut("filename\n")] if "rep" in ids and "sep" in ids else []
     marks = len(_MARKS) + len(own) + 1
     prefix, suffix = _fit(prefix, suffix, room - marks - len(begun))
-    told = [*own, ids["pre"], *prefix, ids["suf"], *suffix, ids["mid"], *begun]
+    framed = [*own, ids["pre"], *prefix, ids["suf"], *suffix, ids["mid"], *begun]
     first = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
     seen: list[int] = []
     for tokens in reversed(extra):  # the last ones are the most relevant
-        if len(first) + len(tokens) + len(seen) + len(told) > room:
+        if len(first) + len(tokens) + len(seen) + len(framed) > room:
             break
         seen = tokens + seen
-    return first + seen + told
+    return first + seen + framed
 
 
 def _files(files: list[InfillFile], tokenizer: Tokenizer) -> Iterable[list[int]]:

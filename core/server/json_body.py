@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from .errors import ApiError
+from .api_errors import ApiError
 from .request_bodies import Body
 from .request_decoding import decode
 from .settings import ServerSettings
@@ -27,9 +27,9 @@ async def read_object(request: Request, settings: ServerSettings, kind: type[B])
     return await aside(len(raw), lambda: decode(kind, parse_object(raw), len(raw)))
 
 
-async def aside(size: int, work: Callable[[], T]) -> T:
+async def aside(size: int, job: Callable[[], T]) -> T:
     """Beside the loop if so many bytes or characters take long: everybody else waits for it."""
-    return work() if size < _LARGE else await asyncio.to_thread(work)
+    return job() if size < _LARGE else await asyncio.to_thread(job)
 
 
 async def read_body(request: Request, settings: ServerSettings) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from .errors import not_supported
+from .api_errors import not_supported
 from .request_bodies import ChatBody, Content
 from .tools import read_past_call
 

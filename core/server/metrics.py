@@ -107,11 +107,11 @@ def _own(worker: Worker) -> Iterator[list[str]]:
     sources = totals.by_source.items()
     name = "nextn:{}".format
     yield family(
-        name("draft_tokens_total"), "counter", "Tokens that were drafted, by who drafted them.",
+        name("draft_tokens_total"), "counter", "Draft tokens by drafter.",
         {source: stats.drafted for source, stats in sources}, "source",
     )  # fmt: skip
     yield family(
-        name("accepted_tokens_total"), "counter", "Those of them that were kept.",
+        name("accepted_tokens_total"), "counter", "Accepted draft tokens by drafter.",
         {source: stats.accepted for source, stats in sources}, "source",
     )  # fmt: skip
     yield family(

@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .answer import Answer
-from .asked import Asked, read_asked
 from .formats import Format, event, progress_object
-from .generation import start
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
-from .mailbox import Progress
+from .parsed_request import ParsedRequest, parse_request
 from .prompts import read_prompts
 from .request_bodies import NativeBody
 from .service import Service
+from .thread_bridge import Progress
 
 
 async def completion(request: Request) -> Response:
@@ -28,21 +28,21 @@ async def completion(request: Request) -> Response:
 
     def read() -> NativeFormat:
         prompts = read_prompts(body.prompt, service.tokenizer, service.n_ctx)
-        asked = read_asked(
+        parsed = parse_request(
             service, body, prompts, logprobs=n_probs or None, owner=owner,
             after_sampling=bool(body.post_sampling_probs),
         )  # fmt: skip
-        return NativeFormat(asked, service)
+        return NativeFormat(parsed, service)
 
     return await start(service, await aside(body.size, read))
 
 
 class NativeFormat(Format):
-    def __init__(self, asked: Asked, service: Service) -> None:
-        super().__init__(asked)
+    def __init__(self, parsed: ParsedRequest, service: Service) -> None:
+        super().__init__(parsed)
         self._service = service
         decode = service.tokenizer.decode
-        self._prompts = [decode(prompt, show_special=True) for prompt in asked.prompts]
+        self._prompts = [decode(prompt, show_special=True) for prompt in parsed.prompts]
 
     def piece(self, answer: Answer, text: str) -> bytes:
         return event(self._partial(answer, text))
@@ -54,68 +54,68 @@ class NativeFormat(Format):
         """The last event has the tokens that no earlier event had, such as the end token."""
         fresh = answer.fresh_tokens()
         final = self.final(answer) | {"content": "", "tokens": fresh}
-        if self.asked.with_sources:
+        if self.parsed.with_sources:
             final |= answer.sources_of(fresh)
-        if self.asked.params.logprobs is not None:
+        if self.parsed.params.logprobs is not None:
             final["completion_probabilities"] = answer.fresh_logprobs()
-        return event(select(final, self.asked.only))
+        return event(select(final, self.parsed.only))
 
     def whole(self, answers: list[Answer]) -> Any:
-        found = [select(self.final(answer), self.asked.only) for answer in answers]
+        found = [select(self.final(answer), self.parsed.only) for answer in answers]
         return found[0] if len(found) == 1 else found
 
     def _partial(self, answer: Answer, text: str) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "index": answer.place,
             "content": text,
             "tokens": answer.fresh_tokens(),
             "stop": False,
-            "id_slot": self._service.first_slot + answer.work.lane,
+            "id_slot": self._service.first_slot + answer.job.slot,
             "tokens_predicted": len(answer.tokens),
-            "tokens_evaluated": len(answer.work.prompt),
+            "tokens_evaluated": len(answer.job.prompt),
         }
-        if self.asked.params.logprobs is not None:
-            told["completion_probabilities"] = answer.fresh_logprobs()
-        if self.asked.with_sources:
-            told |= answer.sources_of(told["tokens"])
-        if self.asked.timings_each:
-            told["timings"] = answer.timings()
-        return told
+        if self.parsed.params.logprobs is not None:
+            result["completion_probabilities"] = answer.fresh_logprobs()
+        if self.parsed.with_sources:
+            result |= answer.sources_of(result["tokens"])
+        if self.parsed.timings_each:
+            result["timings"] = answer.timings()
+        return result
 
     def final(self, answer: Answer) -> dict[str, Any]:
         stats, text = answer.stats, answer.text
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "index": answer.place,
             "content": text,
-            "tokens": answer.tokens if self.asked.with_tokens else [],
-            "id_slot": self._service.first_slot + answer.work.lane,
+            "tokens": answer.tokens if self.parsed.with_tokens else [],
+            "id_slot": self._service.first_slot + answer.job.slot,
             "stop": True,
             "model": self._service.model_name,
             "tokens_predicted": len(answer.tokens),
-            "tokens_evaluated": len(answer.work.prompt),
-            "generation_settings": settings_of(self._service, self.asked),
-            "prompt": self._prompts[answer.place // self.asked.n],
+            "tokens_evaluated": len(answer.job.prompt),
+            "generation_settings": settings_of(self._service, self.parsed),
+            "prompt": self._prompts[answer.place // self.parsed.n],
             "has_new_line": "\n" in text,
             "truncated": answer.is_truncated,
             "stop_type": answer.stop_type,
             "stopping_word": answer.stop_string,
-            "tokens_cached": len(answer.work.prompt) + max(stats.predicted_n - 1, 0),
+            "tokens_cached": len(answer.job.prompt) + max(stats.predicted_n - 1, 0),
             "timings": answer.timings(),
         }
-        if self.asked.params.logprobs is not None:
-            told["completion_probabilities"] = answer.logprobs()
-        if self.asked.with_sources:
-            told |= answer.sources_of(answer.tokens)
-        return told
+        if self.parsed.params.logprobs is not None:
+            result["completion_probabilities"] = answer.logprobs()
+        if self.parsed.with_sources:
+            result |= answer.sources_of(answer.tokens)
+        return result
 
 
-def select(told: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
+def select(result: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
     """Applies `response_fields`: `timings/predicted_n` takes one field out of its object."""
     if not only:
-        return told
+        return result
     found = {}
     for path in only:
-        value: Any = told
+        value: Any = result
         for name in path.split("/"):
             value = value.get(name) if isinstance(value, dict) else None
         if value is not None:
@@ -123,26 +123,26 @@ def select(told: dict[str, Any], only: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def settings_of(service: Service, asked: Asked) -> dict[str, Any]:
+def settings_of(service: Service, parsed: ParsedRequest) -> dict[str, Any]:
     """Returns the settings of a request under llama.cpp's names."""
-    params = asked.params
+    params = parsed.params
     sampling = asdict(params.sampling)
     sampling["logit_bias"] = [
         {"token": token, "bias": bias} for token, bias in params.sampling.logit_bias
     ]
     limit = -1 if params.max_tokens is None else params.max_tokens
     return sampling | {
-        "n_predict": 0 if asked.is_silent else limit,
-        "max_tokens": 0 if asked.is_silent else limit,
+        "n_predict": 0 if parsed.is_silent else limit,
+        "max_tokens": 0 if parsed.is_silent else limit,
         "n_ctx": service.n_ctx,
         "n_keep": 0,
         "n_discard": 0,
         "n_probs": params.logprobs or 0,
         "ignore_eos": params.ignore_eos,
         "stop": list(params.stop),
-        "stream": asked.streams,
+        "stream": parsed.streams,
         "grammar": params.grammar or "",
-        "timings_per_token": asked.timings_each,
+        "timings_per_token": parsed.timings_each,
         "post_sampling_probs": params.after_sampling,
         "speculative.types": list(params.spec.types or service.runtime.spec_types),
         "speculative.n_max": params.spec.n_max,

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from ..generation import EOS, STOP
 from .answer import Answer, now, total_usage
-from .asked import Asked
 from .formats import DONE, Format, encode, event, progress_object
-from .mailbox import Progress
+from .parsed_request import ParsedRequest
+from .thread_bridge import Progress
 
 FINGERPRINT: Final = "nextn"
 
@@ -20,12 +20,12 @@ class OpenAIFormat(Format):
     chunk_kind = ""  # `object` of an event
     id_prefix = ""
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(asked)
+    def __init__(self, parsed: ParsedRequest) -> None:
+        super().__init__(parsed)
         self.frame = {
             "id": self.id_prefix + secrets.token_urlsafe(18),
             "created": now(),
-            "model": asked.model,
+            "model": parsed.model,
             "system_fingerprint": FINGERPRINT,
         }
         self.chunk_frame = {**self.frame, "object": self.chunk_kind}
@@ -38,16 +38,16 @@ class OpenAIFormat(Format):
         return event({"choices": [choice], **self.chunk_frame, **more})
 
     def progress(self, answer: Answer, progress: Progress) -> bytes:
-        told = self.chunk_frame | {"prompt_progress": progress_object(progress)}
-        return event({"choices": [], **told})
+        written = self.chunk_frame | {"prompt_progress": progress_object(progress)}
+        return event({"choices": [], **written})
 
     def closing(self, answers: list[Answer]) -> bytes:
-        told = b""
-        if self.asked.with_usage:
+        written = b""
+        if self.parsed.with_usage:
             timings = answers[0].timings()
             usage = self.usage(answers)
-            told = event({"choices": [], **self.chunk_frame, "usage": usage, "timings": timings})
-        return told + DONE
+            written = event({"choices": [], **self.chunk_frame, "usage": usage, "timings": timings})
+        return written + DONE
 
     def whole(self, answers: list[Answer]) -> Any:
         return {
@@ -67,24 +67,24 @@ class OpenAIFormat(Format):
 
     def more(self, answer: Answer) -> dict[str, Any]:
         """Returns the fields of an event besides its choice."""
-        return {"timings": answer.timings()} if self.asked.timings_each else {}
+        return {"timings": answer.timings()} if self.parsed.timings_each else {}
 
     def last(self, answer: Answer) -> dict[str, Any]:
         """Returns the fields of the last event of a choice: timings, unless an event with the usage
         follows, which has them."""
-        if self.asked.with_usage:
+        if self.parsed.with_usage:
             return self.more(answer)
         return {"timings": answer.timings()}
 
     @property
     def is_plain(self) -> bool:
         """Whether events hold text only."""
-        asked = self.asked
-        return asked.params.logprobs is None and not (asked.timings_each or asked.with_sources)
+        parsed = self.parsed
+        return parsed.params.logprobs is None and not (parsed.timings_each or parsed.with_sources)
 
     def sources(self, answer: Answer) -> dict[str, Any]:
         """Returns the tokens of an event, the drafter of each, and rejected draft tokens."""
-        if not self.asked.with_sources:
+        if not self.parsed.with_sources:
             return {}
         tokens = answer.fresh_tokens()
         return {"tokens": tokens, **answer.sources_of(tokens)}

@@ -49,7 +49,7 @@ _OPERATIONS: Final = {
     "/v1/health": _HEALTH,
     "/models": _MODELS,
     "/v1/models": _MODELS,
-    "/v1/models/{name}": Operation("The same", results.Model, parameters=("name",)),
+    "/v1/models/{name}": Operation("The same", results.ListedModel, parameters=("name",)),
     "/props": Operation("The settings of the server", Object),
     "/metrics": Operation("For Prometheus", str),
     PATH: Operation("This description", Object),
@@ -75,7 +75,7 @@ def document() -> Schema:
     from importlib.metadata import version
 
     kinds = [kind for each in _OPERATIONS.values() for kind in (each.result, each.body) if kind]
-    kinds += [results.ErrorResult, results.Event]
+    kinds += [results.ErrorResult, results.StreamEvent]
     references, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -97,7 +97,7 @@ def _described(operation: Operation, schemas: dict[Any, Schema]) -> Schema:
     kind = "text/plain" if operation.result is str else _JSON
     content = {kind: {"schema": schemas[operation.result]}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": schemas[results.Event]}
+        content["text/event-stream"] = {"schema": schemas[results.StreamEvent]}
     content_of_errors = {_JSON: {"schema": schemas[results.ErrorResult]}}
     error = {"description": "an error object", "content": content_of_errors}
     described: Schema = {

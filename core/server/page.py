@@ -9,7 +9,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .errors import ApiError
+from .api_errors import ApiError
 
 FOLDER: Final = Path(__file__).with_name("ui")
 _TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..tokenizer import Tokenizer
-from .errors import EXCEEDS, ApiError
+from .api_errors import EXCEEDS, ApiError
 from .request_bodies import Prompt
 from .request_decoding import refuse
 

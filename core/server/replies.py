@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import NextnError
-from .errors import ApiError, api_error
+from .api_errors import ApiError, api_error
 from .formats import encode
 
 _log: Final = logging.getLogger(__name__)

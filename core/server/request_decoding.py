@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 from msgspec import inspect
 
-from .errors import ApiError
+from .api_errors import ApiError
 from .request_bodies import Body
 
 _SPECULATIVE: Final = "speculative"

@@ -33,7 +33,7 @@ class CompletionTokens(msgspec.Struct):
     reasoning_tokens: Count = 0
 
 
-class Usage(msgspec.Struct):
+class TokenUsage(msgspec.Struct):
     prompt_tokens: Count
     completion_tokens: Count
     total_tokens: Count
@@ -66,7 +66,7 @@ class OpenAIResult(msgspec.Struct):
     id: str
     created: Count
     model: str
-    usage: Usage
+    usage: TokenUsage
     timings: Timings | None = None
 
 
@@ -114,7 +114,7 @@ class InputTokens(msgspec.Struct):
     input_tokens: Count
 
 
-class Model(msgspec.Struct):
+class ListedModel(msgspec.Struct):
     id: str
     object: Literal["model"]
     created: Count
@@ -124,7 +124,7 @@ class Model(msgspec.Struct):
 
 
 class Models(msgspec.Struct):
-    data: list[Model]
+    data: list[ListedModel]
 
 
 class Health(msgspec.Struct):
@@ -145,7 +145,7 @@ class Rendered(msgspec.Struct):
     prompt: str
 
 
-class Event(msgspec.Struct):
+class StreamEvent(msgspec.Struct):
     """One event of a stream."""
 
     data: str

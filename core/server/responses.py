@@ -7,13 +7,13 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from .asked import read_asked
+from .api_errors import not_supported
 from .chat import bind
 from .chat_prompt import read_chat_prompt
-from .errors import not_supported
-from .generation import start
+from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
+from .parsed_request import parse_request
 from .replies import JsonResponse
 from .request_bodies import ChatBody, InputItem, ResponsesBody, SharedBody
 from .request_decoding import decode, refuse
@@ -34,9 +34,9 @@ async def responses(request: Request) -> Response:
     owner = owner_of(request, body)
 
     def read() -> ResponsesFormat:
-        asked = read_asked(service, chat, [prompt.tokens], logprobs=None, owner=owner)
-        asked.params = bind(asked.params, prompt)
-        return ResponsesFormat(asked, prompt, body.given, service.tokenizer)
+        parsed = parse_request(service, chat, [prompt.tokens], logprobs=None, owner=owner)
+        parsed.params = bind(parsed.params, prompt)
+        return ResponsesFormat(parsed, prompt, body.given, service.tokenizer)
 
     return await start(service, await aside(body.size, read))
 

@@ -7,28 +7,28 @@ from typing import Any
 
 from ..tokenizer import Tokenizer
 from .answer import Answer, now
-from .asked import Asked
-from .blocks import Block, BlockFormat, named_event
 from .chat_prompt import ChatPrompt
 from .openai_format import finish_reason
+from .parsed_request import ParsedRequest
 from .reply import CALL, CONTENT, REASONING
+from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
 
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "text",
            "reasoning", "max_output_tokens", "user")  # fmt: skip
 
 
-class ResponsesFormat(BlockFormat):
+class ResponsesFormat(ReplyBlockFormat):
     def __init__(
-        self, asked: Asked, prompt: ChatPrompt, given: dict[str, Any], tokenizer: Tokenizer
+        self, parsed: ParsedRequest, prompt: ChatPrompt, given: dict[str, Any], tokenizer: Tokenizer
     ) -> None:
-        super().__init__(asked, prompt)
+        super().__init__(parsed, prompt)
         self._tokenizer = tokenizer
         self._echoed = {name: given.get(name) for name in _ECHOED}
         self._frame = {
             "id": f"resp_{secrets.token_urlsafe(18)}",
             "object": "response",
             "created_at": now(),
-            "model": asked.model,
+            "model": parsed.model,
         }
         self._n_events = 0
 
@@ -38,24 +38,24 @@ class ResponsesFormat(BlockFormat):
             "response.in_progress", response=started
         )
 
-    def open_block(self, block: Block) -> bytes:
+    def open_block(self, block: ReplyBlock) -> bytes:
         item = _item(block, "in_progress")
         if block.kind != CALL:
             item["content"] = []
-        told = self._event("response.output_item.added", output_index=block.place, item=item)
+        written = self._event("response.output_item.added", output_index=block.place, item=item)
         if block.kind == CALL:
-            return told
+            return written
         part = _part(block) | {"text": ""}
-        return told + self._in_part("response.content_part.added", block, part=part)
+        return written + self._in_part("response.content_part.added", block, part=part)
 
-    def fill_block(self, block: Block, text: str) -> bytes:
+    def fill_block(self, block: ReplyBlock, text: str) -> bytes:
         if block.kind == CALL:
             return self._in_item("response.function_call_arguments.delta", block, delta=text)
         if block.kind == REASONING:
             return self._in_part("response.reasoning_text.delta", block, delta=text)
         return self._in_part("response.output_text.delta", block, delta=text, logprobs=[])
 
-    def close_block(self, block: Block) -> bytes:
+    def close_block(self, block: ReplyBlock) -> bytes:
         if block.kind == CALL:
             done = self._in_item(
                 "response.function_call_arguments.done", block,
@@ -111,10 +111,10 @@ class ResponsesFormat(BlockFormat):
             "total_tokens": usage["total_tokens"],
         }
 
-    def _in_item(self, kind: str, block: Block, **more: Any) -> bytes:
+    def _in_item(self, kind: str, block: ReplyBlock, **more: Any) -> bytes:
         return self._event(kind, item_id=_id(block), output_index=block.place, **more)
 
-    def _in_part(self, kind: str, block: Block, **more: Any) -> bytes:
+    def _in_part(self, kind: str, block: ReplyBlock, **more: Any) -> bytes:
         return self._in_item(kind, block, content_index=0, **more)
 
     def _event(self, kind: str, **more: Any) -> bytes:
@@ -122,23 +122,23 @@ class ResponsesFormat(BlockFormat):
         return named_event(kind, {"sequence_number": self._n_events - 1, **more})
 
 
-def _id(block: Block) -> str:
+def _id(block: ReplyBlock) -> str:
     prefix = {CONTENT: "msg_", REASONING: "rs_", CALL: "fc_"}[block.kind]
     return prefix + block.key.partition("_")[2]
 
 
-def _part(block: Block) -> dict[str, Any]:
+def _part(block: ReplyBlock) -> dict[str, Any]:
     if block.kind == REASONING:
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
 
 
-def _item(block: Block, status: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"id": _id(block), "status": status}
+def _item(block: ReplyBlock, status: str) -> dict[str, Any]:
+    written: dict[str, Any] = {"id": _id(block), "status": status}
     if block.kind == CALL:
         arguments = block.text or ("{}" if status == "completed" else "")
-        told |= {"type": "function_call", "call_id": block.key, "name": block.name}
-        return told | {"arguments": arguments}
+        written |= {"type": "function_call", "call_id": block.key, "name": block.name}
+        return written | {"arguments": arguments}
     if block.kind == REASONING:
-        return told | {"type": "reasoning", "summary": [], "content": [_part(block)]}
-    return told | {"type": "message", "role": "assistant", "content": [_part(block)]}
+        return written | {"type": "reasoning", "summary": [], "content": [_part(block)]}
+    return written | {"type": "message", "role": "assistant", "content": [_part(block)]}

@@ -14,7 +14,7 @@ from ..generation import GenerateParams
 from ..sampling.order import parse_samplers, parse_sampling_seq
 from ..sampling.params import MAX_BIASES, Biases, SamplingParams, logit_biases
 from ..tokenizer import Tokenizer
-from .errors import api_error
+from .api_errors import api_error
 from .request_bodies import GenerationBody, GivenBiases, ResponseFormat, Stops, as_list
 from .request_decoding import refuse
 from .settings import ServerSettings

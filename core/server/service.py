@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..runtime import Runtime
     from ..tokenizer import Tokenizer
-    from .generation import Generation
+    from .generation_response import GenerationResponse
 
 
 def _nothing(_client: object) -> None:
@@ -27,7 +27,7 @@ class Service:
     settings: ServerSettings
     worker: Worker
     started_at: int = field(default_factory=lambda: int(time.time()))
-    under_way: set[Generation] = field(default_factory=set)
+    under_way: set[GenerationResponse] = field(default_factory=set)
     n_active: int = 0  # requests that need the model
     used_at: float = field(default_factory=time.perf_counter)  # when the last of them was answered
     slot_files: asyncio.Lock = field(default_factory=asyncio.Lock)

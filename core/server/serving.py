@@ -15,16 +15,16 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from .about import remember
-from .app import build_app
-from .errors import UnavailableError
+from .api_errors import UnavailableError
+from .idle_unloading import doze_if_idle
 from .protocol import protocol
+from .routes import build_app
 from .service import Service
 from .settings import ServerSettings
-from .sleeping import doze_if_idle
 from .sockets import BACKLOG
 from .worker import DEAD, READY, Worker, ping
 
-_LAST_WORDS_S: Final = 0.3  # to send the last events, after the drain
+_CLOSING_S: Final = 0.3  # to send the last events, after the drain
 _ACCEPTED_AT_ONCE: Final = 64
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -149,16 +149,16 @@ async def end_requests(service: Service) -> None:
     worker = service.worker
     if worker.loaded is not None:
         await worker.drain(service.settings.drain_s)
-        await _last_words(service)
+        await _wait_for_streams(service)
         # Not through the engine, which may be in a long step.
         for each in list(service.under_way):
             each.give_up(UnavailableError("the server is shutting down"))
-        await _last_words(service)
+        await _wait_for_streams(service)
     worker.stop()
 
 
-async def _last_words(service: Service) -> None:
-    end = time.perf_counter() + _LAST_WORDS_S
+async def _wait_for_streams(service: Service) -> None:
+    end = time.perf_counter() + _CLOSING_S
     while service.under_way and time.perf_counter() < end:
         await asyncio.sleep(0.02)
 
@@ -169,11 +169,11 @@ def keep_alive(service: Service, now: float) -> None:
     doze_if_idle(service, remember)
     for each in list(service.under_way):
         if each.waits_since and now - each.waits_since > service.settings.io_s:
-            service.worker.cancel(each.works)
+            service.worker.cancel(each.jobs)
             service.hang_up(each.client)
         elif each.is_silent_since(now - service.settings.ping_s):
             each.sent_at = now
-            ping(each.mailbox, each.works[0].place)
+            ping(each.mailbox, each.jobs[0].place)
 
 
 class _Server(uvicorn.Server):

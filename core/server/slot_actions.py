@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from ..errors import ConfigError, FileFormatError
 from . import slot_files
-from .errors import ApiError, not_supported
+from .api_errors import ApiError, not_supported
 from .json_body import read_object
 from .replies import JsonResponse
 from .request_bodies import SlotFileBody
@@ -37,31 +37,31 @@ async def act(request: Request) -> Response:
     folder = service.settings.slot_folder
     if folder is None:
         raise not_supported("an action on slots, which needs --slot-save-path,")
-    lane = _lane(request, service)
+    slot = _slot(request, service)
     match request.query_params.get("action"):
         case "save":
-            return await _save(request, service, folder, lane)
+            return await _save(request, service, folder, slot)
         case "restore":
-            return await _restore(request, service, folder, lane)
+            return await _restore(request, service, folder, slot)
         case "erase":
-            return await _erase(request, service, lane)
+            return await _erase(request, service, slot)
     raise ApiError(400, "Invalid action: it is one of save, restore, erase", param="action")
 
 
-async def _save(request: Request, service: Service, folder: Path, lane: int) -> Response:
+async def _save(request: Request, service: Service, folder: Path, slot: int) -> Response:
     name, worker = await _filename(request, service), service.worker
     began = time.perf_counter()
-    await _when_free(request, service, lane, _nothing)
+    await _when_free(request, service, slot, _nothing)
     async with service.slot_files:  # one at a time: each may take as much memory as a context
         found = await _when_free(
-            request, service, lane, lambda engine: engine.save_prefix(worker.last_text(lane))
+            request, service, slot, lambda engine: engine.save_prefix(worker.last_tokens(slot))
         )
         if found is None:
-            raise ApiError(400, _nothing_there(lane, bool(worker.last_text(lane))))
+            raise ApiError(400, _nothing_there(slot, bool(worker.last_tokens(slot))))
         n_bytes = await asyncio.to_thread(lambda: slot_files.save(folder, name, found.joined()))
     return JsonResponse(
         {
-            "id_slot": lane,
+            "id_slot": slot,
             "filename": name,
             "n_saved": found.last.n_cells,
             "n_written": n_bytes,
@@ -70,10 +70,10 @@ async def _save(request: Request, service: Service, folder: Path, lane: int) -> 
     )
 
 
-async def _restore(request: Request, service: Service, folder: Path, lane: int) -> Response:
+async def _restore(request: Request, service: Service, folder: Path, slot: int) -> Response:
     name, worker = await _filename(request, service), service.worker
     began = time.perf_counter()
-    await _when_free(request, service, lane, _nothing)
+    await _when_free(request, service, slot, _nothing)
     async with service.slot_files:
         max_bytes = 2 * service.loaded.engine.store.saved_bytes + _EXTRA
         given, n_bytes = await asyncio.to_thread(slot_files.load, folder, name, max_bytes)
@@ -83,15 +83,15 @@ async def _restore(request: Request, service: Service, folder: Path, lane: int) 
                 n = engine.load_prefix(given)
             except (ConfigError, FileFormatError) as error:
                 raise ApiError(400, f"{name}: {error}", param="filename") from None
-            worker.set_last_text(lane, given.last.tokens.tolist())
+            worker.set_last_tokens(slot, given.last.tokens.tolist())
             return n
 
-        n = await _when_free(request, service, lane, restore)
+        n = await _when_free(request, service, slot, restore)
     if not n:
         raise ApiError(400, f"{name} does not fit into what --cache-ram allows", param="filename")
     return JsonResponse(
         {
-            "id_slot": lane,
+            "id_slot": slot,
             "filename": name,
             "n_restored": n,
             "n_read": n_bytes,
@@ -100,29 +100,29 @@ async def _restore(request: Request, service: Service, folder: Path, lane: int) 
     )
 
 
-async def _erase(request: Request, service: Service, lane: int) -> Response:
+async def _erase(request: Request, service: Service, slot: int) -> Response:
     worker = service.worker
 
     def erase(engine: Engine) -> int:
-        tokens = worker.last_text(lane)
-        worker.set_last_text(lane, ())
+        tokens = worker.last_tokens(slot)
+        worker.set_last_tokens(slot, ())
         n = engine.store.left_of(tokens).n_tokens
         engine.forget_prefix(tokens)
         return n
 
-    n = await _when_free(request, service, lane, erase)
-    return JsonResponse({"id_slot": lane, "n_erased": n})
+    n = await _when_free(request, service, slot, erase)
+    return JsonResponse({"id_slot": slot, "n_erased": n})
 
 
 async def _when_free(
-    request: Request, service: Service, lane: int, function: Callable[[Engine], Any]
+    request: Request, service: Service, slot: int, function: Callable[[Engine], Any]
 ) -> Any:
     """Waits until the slot is free; then returns the result of `function`, which runs between
     two steps."""
     worker = service.worker
 
     def run(engine: Engine) -> Any:
-        return _BUSY if worker.lanes[lane] is not None else function(engine)
+        return _BUSY if worker.slots[slot] is not None else function(engine)
 
     while (found := await worker.call(run)) is _BUSY:
         if await request.is_disconnected():
@@ -131,10 +131,10 @@ async def _when_free(
     return found
 
 
-def _nothing_there(lane: int, was_written: bool) -> str:
+def _nothing_there(slot: int, was_written: bool) -> str:
     if not was_written:
-        return f"slot {lane} holds nothing that could be saved"
-    return f"what slot {lane} held was given up for newer texts; give more --cache-ram"
+        return f"slot {slot} holds nothing that could be saved"
+    return f"what slot {slot} held was dropped for newer sequences; give more --cache-ram"
 
 
 def _nothing(_engine: Engine) -> None:
@@ -146,12 +146,12 @@ async def _filename(request: Request, service: Service) -> str:
     return slot_files.check_name(body.filename)
 
 
-def _lane(request: Request, service: Service) -> int:
+def _slot(request: Request, service: Service) -> int:
     text = request.path_params["id"]
-    lane = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else -1
-    if not 0 <= lane < service.worker.n_slots:
+    slot = int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else -1
+    if not 0 <= slot < service.worker.n_slots:
         raise ApiError(400, "Invalid slot ID", param="id_slot")
-    return lane
+    return slot
 
 
 def _ms_since(began: float) -> float:

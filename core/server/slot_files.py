@@ -14,7 +14,7 @@ from typing import Final
 from ..errors import FileFormatError
 from ..state.prefix_export import PrefixExport
 from ..state.snapshot import SequenceSnapshot
-from .errors import ApiError
+from .api_errors import ApiError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
 # Devices on Windows, with any ending: the folder may be shared with a Windows machine.

@@ -33,10 +33,10 @@ async def tokenize(request: Request) -> Response:
     tokens = await aside(len(text), run)
     if body.with_pieces:
         return JsonResponse({"tokens": [_with_piece(token, tokenizer) for token in tokens]})
-    told: dict[str, Any] = {"tokens": tokens}
+    result: dict[str, Any] = {"tokens": tokens}
     if is_vllm:
-        told |= {"count": len(tokens), "max_model_len": service.n_ctx}
-    return JsonResponse(told)
+        result |= {"count": len(tokens), "max_model_len": service.n_ctx}
+    return JsonResponse(result)
 
 
 def _with_piece(token: int, tokenizer: Tokenizer) -> dict[str, Any]:

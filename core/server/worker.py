@@ -22,14 +22,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ..errors import DeviceError, NextnError
 from ..generation import CANCELLED, NO_TOKEN
 from ..state.host_memory import give_back
-from .crossing import Crossing
-from .errors import ApiError, EngineError, UnavailableError
-from .lanes import Lanes
-from .mailbox import Mailbox, Ping
-from .texts import Texts
+from .api_errors import ApiError, EngineError, UnavailableError
+from .jobs import ActiveJobs, Job, Slots
+from .thread_bridge import Mailbox, Ping, ReloadWaiters, ThreadBridge
 from .totals import Totals
-from .wakers import Wakers
-from .work import Work
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -64,15 +60,15 @@ class Worker:
         self.state = LOADING
         self.failure: BaseException | None = None  # why it is dead
         self.loaded: Loaded | None = None
-        self._crossing = Crossing()
-        self._texts = Texts(self.totals, self._crossing, queue_s)
+        self._bridge = ThreadBridge()
+        self._jobs = ActiveJobs(self.totals, self._bridge, queue_s)
         self._load, self._max_queue = load, max_queue
         self._on_change: Callable[[], None] = lambda: None
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._n_submitted = self._n_failures = 0
         self._is_stopped = self._is_tired = self._is_wanted = False
-        self._wakers = Wakers()
+        self._reload_waiters = ReloadWaiters()
 
     def begin(self) -> None:
         """Starts the thread, which loads the model. May be called in any thread."""
@@ -83,44 +79,44 @@ class Worker:
         """Called in the loop, where `on_change` is called after the engine's thread has changed
         `state`; perhaps twice for one change."""
         loop = asyncio.get_running_loop()
-        self._crossing.loop, self._on_change = loop, on_change
+        self._bridge.loop, self._on_change = loop, on_change
         self.begin()
         if self.state != LOADING:
             loop.call_soon(on_change)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        return self._crossing.loop
+        return self._bridge.loop
 
     @property
     def n_open(self) -> int:
         """Number of sequences that wait or run."""
-        return self._n_submitted - self._texts.n_ended
+        return self._n_submitted - self._jobs.n_ended
 
     @property
     def n_waiting(self) -> int:
-        return len(self._texts.waiting)
+        return len(self._jobs.waiting)
 
     @property
     def n_running(self) -> int:
-        return len(self._texts.running)
+        return len(self._jobs.running)
 
     @property
-    def lanes(self) -> list[Work | None]:
+    def slots(self) -> list[Job | None]:
         """The running sequences by `id_slot`; None: the slot is free."""
-        return self._texts.lanes.works
+        return self._jobs.slots.jobs
 
     @property
     def n_slots(self) -> int:
-        return len(self.lanes)
+        return len(self.slots)
 
-    def last_text(self, lane: int) -> Sequence[int]:
+    def last_tokens(self, slot: int) -> Sequence[int]:
         """Tokens of the last sequence in this slot; empty if there was none."""
-        return self._texts.lanes.last[lane]
+        return self._jobs.slots.last[slot]
 
-    def set_last_text(self, lane: int, tokens: Sequence[int]) -> None:
+    def set_last_tokens(self, slot: int, tokens: Sequence[int]) -> None:
         """Called in the engine's thread, see `call`."""
-        self._texts.lanes.last[lane] = tokens
+        self._jobs.slots.last[slot] = tokens
 
     def check_room(self) -> None:
         """Raises an `ApiError` if the server is not ready or its queue is full."""
@@ -134,20 +130,20 @@ class Worker:
                 retry_after=self._retry_after(),
             )
 
-    def submit(self, works: Sequence[Work]) -> None:
+    def submit(self, jobs: Sequence[Job]) -> None:
         self.check_room()
         now = time.perf_counter()
-        for work in works:
-            work.submitted_at = now
-        self._n_submitted += len(works)
-        self._commands.put(lambda: self._texts.waiting.extend(works))
+        for job in jobs:
+            job.submitted_at = now
+        self._n_submitted += len(jobs)
+        self._commands.put(lambda: self._jobs.waiting.extend(jobs))
 
-    def cancel(self, works: Sequence[Work]) -> None:
+    def cancel(self, jobs: Sequence[Job]) -> None:
         """Does nothing for sequences that have ended."""
 
         def run() -> None:
-            for work in works:
-                self._texts.cancel(work, CANCELLED, self._engine)
+            for job in jobs:
+                self._jobs.cancel(job, CANCELLED, self._engine)
 
         self._commands.put(run)
 
@@ -185,7 +181,7 @@ class Worker:
 
         while self.state == SLEEPING:
             self._commands.put(run)
-            await self._wakers.wait()
+            await self._reload_waiters.wait()
 
     async def drain(self, seconds: float) -> None:
         """Refuses new requests, waits up to `seconds` for open ones, and fails what is left."""
@@ -226,7 +222,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - fails all requests
             self.failure, self.state = error, DEAD
             self._fail_all()
-            self._crossing.run_in_loop(self._bury)
+            self._bridge.run_in_loop(self._bury)
 
     @property
     def _engine(self) -> Engine | None:
@@ -234,25 +230,25 @@ class Worker:
 
     def _open(self, loaded: Loaded) -> None:
         if not self.n_slots:
-            self._texts.lanes = Lanes(loaded.engine.config.sizes.n_slots)
+            self._jobs.slots = Slots(loaded.engine.config.sizes.n_slots)
         self.loaded = loaded
         loaded.engine.forgive_drafters(self._note_drafter)
         if self.state in (LOADING, SLEEPING):
             self.state = READY
-        self._crossing.run_in_loop(self._on_change)
+        self._bridge.run_in_loop(self._on_change)
 
     def _sleep(self) -> None:
         """Unloads the model; returns when it is loaded again for a request, or the server ends."""
         if self.loaded is not None:
             self.loaded.runtime.close()
         self.loaded = None
-        self._texts.lanes.forget()
+        self._jobs.slots.forget()
         gc.unfreeze()
         gc.collect()
         give_back()
         while self.loaded is None and not self._is_stopped:
             self._commands.get()()
-            if self._texts.waiting or self._is_wanted:
+            if self._jobs.waiting or self._is_wanted:
                 self._load_again()
 
     def _load_again(self) -> None:
@@ -262,29 +258,29 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the next request tries again
             _log.error("the model cannot be loaded again: %s", error)
             self._fail_all(UnavailableError("the model cannot be loaded again"))
-            self._crossing.run_in_loop(lambda: self._wakers.tell(is_there=False))
+            self._bridge.run_in_loop(lambda: self._reload_waiters.release(is_there=False))
         else:
             give_back()  # memory that only loading needed
-            self._crossing.run_in_loop(lambda: self._wakers.tell(is_there=True))
+            self._bridge.run_in_loop(lambda: self._reload_waiters.release(is_there=True))
 
     def _bury(self) -> None:
         """Called in the loop after the thread has failed: fails requests submitted meanwhile."""
         self._fail_all()
-        self._wakers.tell(is_there=False)
+        self._reload_waiters.release(is_there=False)
         self._on_change()
 
     def _serve(self, engine: Engine) -> None:
         while not self._is_stopped:
-            self._listen(is_idle=not (engine.has_work or self._texts.waiting))
+            self._listen(is_idle=not (engine.has_work or self._jobs.waiting))
             if self._is_tired:
                 self._is_tired = False
                 return
-            if self._texts.waiting:
-                self._texts.admit(engine)
+            if self._jobs.waiting:
+                self._jobs.admit(engine)
             if engine.has_work:
                 self._step(engine)
-            if self._crossing.is_due:
-                self._crossing.wake()
+            if self._bridge.is_due:
+                self._bridge.wake()
 
     def _listen(self, *, is_idle: bool) -> None:
         commands = self._commands
@@ -299,7 +295,7 @@ class Worker:
         try:
             events = engine.step()
         except Exception as error:
-            self._texts.fault = error
+            self._jobs.fault = error
             self._n_failures += 1
             self.totals.failed_steps += 1
             _log.error("a step failed: %r", error, exc_info=_log.isEnabledFor(DEBUG))
@@ -310,7 +306,7 @@ class Worker:
             self._n_failures = 0
         self.totals.steps += 1
         self.totals.busy += self.n_running
-        self._texts.deliver(engine, events)
+        self._jobs.deliver(engine, events)
 
     def _note_drafter(self, error: Exception) -> None:
         self.totals.drafter_failures += 1
@@ -320,12 +316,12 @@ class Worker:
         """Fails all requests when the server ends."""
         self._fail_all(UnavailableError("the server is shutting down"))
 
-    def _fail_all(self, told: NextnError | None = None) -> None:
-        told = told or EngineError(f"the engine has failed: {type(self.failure).__name__}")
+    def _fail_all(self, error: NextnError | None = None) -> None:
+        error = error or EngineError(f"the engine has failed: {type(self.failure).__name__}")
         while not self._commands.empty():  # a request may have been submitted meanwhile
             self._commands.get()()
-        self._texts.end_all(told, None if self.state == DEAD else self._engine)
-        self._crossing.wake()
+        self._jobs.end_all(error, None if self.state == DEAD else self._engine)
+        self._bridge.wake()
 
 
 def ping(mailbox: Mailbox, place: int) -> None:

@@ -116,7 +116,7 @@ def _server_that_notes(pipe: Any) -> None:
     from support.serving import nano_server, running
 
     with running(nano_server(n=N_STREAMS)) as server:
-        texts, notes = server.worker._texts, dict[int, dict[int, float]]()
+        texts, notes = server.worker._jobs, dict[int, dict[int, float]]()
         deliver = texts.deliver
 
         def note(engine: Any, events: Any) -> None:

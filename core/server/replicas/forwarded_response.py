@@ -15,9 +15,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from ..errors import ApiError
+from ..api_errors import ApiError
 from ..formats import event
-from ..generation import send_error
+from ..generation_response import send_error
 from ..guard import OWNER
 from ..json_body import aside, read_body
 from ..settings import ServerSettings

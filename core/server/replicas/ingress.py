@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...errors import NextnError
 from .. import page
-from ..errors import ApiError, api_error, not_supported
+from ..api_errors import ApiError, api_error, not_supported
 from ..formats import encode
-from ..generation import send_body, send_error
+from ..generation_response import send_body, send_error
 from ..guard import PUBLIC, Guard
 from ..metrics import CONTENT_TYPE, family
 from ..settings import ServerSettings

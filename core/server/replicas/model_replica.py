@@ -10,8 +10,8 @@ from typing import Final
 
 from starlette.types import Message, Scope
 
-from ..app import build_app
 from ..guard import OWNER
+from ..routes import build_app
 from ..service import Service
 from ..serving import end_requests, keep_alive
 from ..settings import ServerSettings

@@ -82,7 +82,7 @@ class RayCluster:
             self.close()
             reason = str(error).partition("\n")[0]
             if "AuthToken" in str(error.__cause__):
-                reason = "it wants a token (RAY_AUTH_MODE=token, and Ray's own way to give it)"
+                reason = "it requires a token (RAY_AUTH_MODE=token, given the way Ray documents)"
             where = plan.address or "this machine"
             raise ConfigError(f"no Ray cluster at {where}: {reason}") from None
 

@@ -37,7 +37,7 @@ class RayReplicas(ReplicaSet):
         say: Callable[[str], None] = lambda line: None,
     ) -> None:  # fmt: skip
         super().__init__(cluster.plan.replicas)
-        self._cluster, self._say, self._drain_s = cluster, say, settings.drain_s
+        self._cluster, self._report, self._drain_s = cluster, say, settings.drain_s
         self._handle = cluster.deploy(load, settings)
 
     async def watch(self, on_change: Callable[[], None]) -> None:
@@ -74,12 +74,12 @@ class RayReplicas(ReplicaSet):
     def _update(self, ready: dict[int, int]) -> None:
         for replica in self.ready - ready.keys():
             self.n_restarts += 1
-            self._say(f"replica {replica} is lost; Ray starts another one")
+            self._report(f"replica {replica} is lost; Ray starts another one")
         self.set_ready(ready)
 
     def _complain(self) -> None:
         plan, n = self._cluster.plan, self.n - len(self.ready)
-        self._say(
+        self._report(
             f"{n} replicas load, or wait for the cluster to have {plan.cpus:g} CPUs and "
             f"{plan.gpus:g} GPUs for each"
         )

@@ -148,9 +148,9 @@ class JsonCall(CallParser):
         if not isinstance(call.get("name"), str):
             raise NotJsonError
         arguments = call.get("arguments", call.get("parameters", {}))
-        told = arguments if isinstance(arguments, str) else _as_text(arguments)
+        text_of_arguments = arguments if isinstance(arguments, str) else _as_text(arguments)
         self._begin(call["name"])
-        self._argue(told)
+        self._argue(text_of_arguments)
         self._text = self._text[end:]
 
     def _read_value(self) -> bool:

@@ -47,17 +47,17 @@ class ReplyParser:
             while self._step():
                 continue
         if self._list is not None:
-            self._tell(CONTENT, self._list and self._list + self._rest)
+            self._emit(CONTENT, self._list and self._list + self._rest)
         else:
-            self._tell(REASONING if self._is_thinking else CONTENT, self._rest)
+            self._emit(REASONING if self._is_thinking else CONTENT, self._rest)
         self._rest = ""
         return self._take()
 
     def _take(self) -> list[Piece]:
-        told, self._pieces = self._pieces, []
-        return told
+        found, self._pieces = self._pieces, []
+        return found
 
-    def _tell(self, kind: str, text: str) -> None:
+    def _emit(self, kind: str, text: str) -> None:
         if self._trims:
             text = text.lstrip()
         if text:
@@ -76,7 +76,7 @@ class ReplyParser:
             return self._next_of_list()
         if self._is_fresh and not self._look_at_start():
             return False
-        return self._is_thinking or self._say()
+        return self._is_thinking or self._write_content()
 
     def _look_at_start(self) -> bool:
         """Returns whether the text is long enough to see how the reply begins."""
@@ -97,11 +97,11 @@ class ReplyParser:
         return bool(start)
 
     def _think(self) -> bool:
-        assert self._marks is not None, "or nobody could tell thoughts"
+        assert self._marks is not None, "thoughts have marks"
         closing = self._marks[1]
         thought, mark, after = self._rest.partition(closing)
         if mark:
-            self._tell(REASONING, thought.rstrip())
+            self._emit(REASONING, thought.rstrip())
             self._rest, self._is_thinking, self._trims = after, False, True
             self._is_fresh = True
             self._marks = None  # later marks are content
@@ -109,21 +109,21 @@ class ReplyParser:
         self._rest = self._hold(REASONING, closing)
         return False
 
-    def _say(self) -> bool:
+    def _write_content(self) -> bool:
         if self._call is not None:
             return True
         style = self._style
         if style is None or style.is_whole:
-            self._tell(CONTENT, self._rest)
+            self._emit(CONTENT, self._rest)
             self._rest = ""
             return False
         before, mark, after = self._rest.partition(style.opening)
         if not mark:
             self._rest = self._hold(CONTENT, style.opening)
             return False
-        said = before.rstrip()
-        self._tell(CONTENT, said)
-        self._rest, opening = after, before[len(said) :] + mark
+        content = before.rstrip()
+        self._emit(CONTENT, content)
+        self._rest, opening = after, before[len(content) :] + mark
         if style.is_listed:
             self._list = opening
         else:
@@ -135,7 +135,7 @@ class ReplyParser:
         which it returns."""
         n_safe = len(self._rest) - n_open(self._rest, mark)
         safe = self._rest[:n_safe].rstrip()
-        self._tell(kind, safe)
+        self._emit(kind, safe)
         return self._rest[len(safe) :]
 
     def _begin_call(self, opening: str) -> None:
@@ -180,7 +180,7 @@ class ReplyParser:
     def _take_call(self, call: CallParser) -> None:
         for piece in call.pieces:
             if piece.kind == CONTENT:  # it is no call
-                self._tell(CONTENT, piece.text)
+                self._emit(CONTENT, piece.text)
             else:
                 self._pieces.append(piece)
         call.pieces.clear()

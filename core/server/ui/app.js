@@ -8,12 +8,12 @@ const byId = (id) => document.getElementById(id);
 const STORE = "nextn-page";
 const state = {
   mode: "chat",
-  chat: [], // messages, as the server wants them
+  chat: [], // messages, as sent to the server
   running: null, // an AbortController
   last: null, // {path, body, text}: what can be written again
 };
 
-// What a request says
+// The body of a request
 
 function number(id) {
   const value = byId(id).valueAsNumber;

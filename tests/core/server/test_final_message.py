@@ -17,20 +17,22 @@ def prompt_of(server: Server, **body: Any) -> str:
 
 def test_the_prompt_ends_where_the_message_does(server: Server) -> None:
     begun = prompt_of(server, messages=BEGUN, continue_final_message=True)
-    asked = prompt_of(server, messages=ASK)
-    assert begun == asked + "for i in "
+    parsed = prompt_of(server, messages=ASK)
+    assert begun == parsed + "for i in "
     closed = prompt_of(server, messages=BEGUN, add_generation_prompt=False)
     assert closed.startswith(begun)
     assert len(closed) > len(begun)
 
 
 def test_the_reply_is_what_comes_after_it(server: Server) -> None:
-    asked = {"temperature": 0.0, "max_tokens": 12}
+    parsed = {"temperature": 0.0, "max_tokens": 12}
     prompt = prompt_of(server, messages=BEGUN, continue_final_message=True)
-    plain = server.post("/v1/completions", prompt=prompt, **asked)["choices"][0]["text"]
-    chat = server.post("/v1/chat/completions", messages=BEGUN, continue_final_message=True, **asked)
+    plain = server.post("/v1/completions", prompt=prompt, **parsed)["choices"][0]["text"]
+    chat = server.post(
+        "/v1/chat/completions", messages=BEGUN, continue_final_message=True, **parsed
+    )
     assert chat["choices"][0]["message"]["content"] == plain
-    other = server.post("/v1/messages", messages=BEGUN, **asked)
+    other = server.post("/v1/messages", messages=BEGUN, **parsed)
     assert other["content"][0]["text"] == plain
 
 

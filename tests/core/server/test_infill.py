@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.serving import Server
 from support.vocab import tokenizer_metadata
 
-from nextn.core.server.errors import ApiError
+from nextn.core.server.api_errors import ApiError
 from nextn.core.server.infill import infill_tokens
 from nextn.core.server.request_bodies import InfillBody
 from nextn.core.server.request_decoding import decode

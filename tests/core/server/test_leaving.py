@@ -30,7 +30,7 @@ def send(server: Server, body: dict[str, Any]) -> socket.socket:
 
 
 def is_idle(server: Server) -> bool:
-    return server.worker.n_open == 0 and server.worker.lanes == [None] * server.worker.n_slots
+    return server.worker.n_open == 0 and server.worker.slots == [None] * server.worker.n_slots
 
 
 def leave_while_written(server: Server) -> None:

@@ -24,7 +24,7 @@ LONG = {"prompt": "def add(a, b):", "n_predict": 2000, "ignore_eos": True}
 
 
 def is_idle(server: Server) -> bool:
-    return server.worker.n_open == 0 and server.worker.lanes == [None] * server.worker.n_slots
+    return server.worker.n_open == 0 and server.worker.slots == [None] * server.worker.n_slots
 
 
 def abort(server: Server, rng: random.Random, n: int) -> None:

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from support.serving import SETTINGS, Server, nano_server, running
 
-from nextn.core.server.app import ROUTES
 from nextn.core.server.openapi import document
 from nextn.core.server.response_bodies import ErrorResult
+from nextn.core.server.routes import ROUTES
 
 
 def test_every_route_is_described(server: Server) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nextn.core.sampling.params import SamplingParams
-from nextn.core.server.errors import ApiError
+from nextn.core.server.api_errors import ApiError
 from nextn.core.server.request_bodies import (
     ChatBody,
     CompletionBody,

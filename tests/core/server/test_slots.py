@@ -36,8 +36,8 @@ def saving(folder: Path) -> Iterator[Server]:
         yield server
 
 
-def act(server: Server, action: str, lane: int = 0, **body: Any) -> Any:
-    return server.post(f"/slots/{lane}?action={action}", **body)
+def act(server: Server, action: str, slot: int = 0, **body: Any) -> Any:
+    return server.post(f"/slots/{slot}?action={action}", **body)
 
 
 def write(server: Server, prompt: Any, **more: Any) -> dict[str, Any]:
@@ -122,16 +122,16 @@ def test_erased(saving: Server) -> None:
 
 def test_the_last_text_of_a_slot(saving: Server) -> None:
     """A text that goes on from one is written where that was."""
-    for lane in (3, 1):
-        first = write(saving, TEXT[lane:], id_slot=lane, n_predict=10)
-        assert write(saving, TEXT[lane:] + first["content"], n_predict=2)["id_slot"] == lane
+    for slot in (3, 1):
+        first = write(saving, TEXT[slot:], id_slot=slot, n_predict=10)
+        assert write(saving, TEXT[slot:] + first["content"], n_predict=2)["id_slot"] == slot
 
 
 def test_a_busy_slot_is_waited_for(saving: Server, folder: Path) -> None:
     prompt = "class Queue:\n"
     with ThreadPoolExecutor(4) as pool:
         long = pool.submit(write, saving, prompt, id_slot=0, n_predict=600, ignore_eos=True)
-        wait_until(lambda: saving.worker.lanes[0] is not None)
+        wait_until(lambda: saving.worker.slots[0] is not None)
         saved = pool.submit(act, saving, "save", 0, filename="busy")
         second = pool.submit(write, saving, "a = ", id_slot=0, n_predict=1)
         other = pool.submit(write, saving, "b = ", n_predict=1)
@@ -289,15 +289,15 @@ def test_many_at_once(folder: Path) -> None:
         want = [write(server, p, cache_prompt=False, temperature=0)["content"] for p in prompts]
 
         def one(i: int) -> str:
-            lane = i % 4
-            done = write(server, prompts[lane], id_slot=lane, temperature=0)
-            assert act(server, "save", lane, filename=f"many{i}")["n_saved"] > 256
-            act(server, "restore", (lane + 1) % 4, filename=f"many{i}")
+            slot = i % 4
+            done = write(server, prompts[slot], id_slot=slot, temperature=0)
+            assert act(server, "save", slot, filename=f"many{i}")["n_saved"] > 256
+            act(server, "restore", (slot + 1) % 4, filename=f"many{i}")
             return str(done["content"])
 
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(one, range(16))) == [want[i % 4] for i in range(16)]
-        wait_until(lambda: server.worker.lanes == [None] * 4)
+        wait_until(lambda: server.worker.slots == [None] * 4)
         assert server.engine.store.pool.n_held == 0
 
 

@@ -21,9 +21,9 @@ from support.scripted import (
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import CANCELLED, ERROR, LIMIT, NO_TOKEN, Event
 from nextn.core.runtime import Runtime
-from nextn.core.server.errors import ApiError, EngineError
-from nextn.core.server.mailbox import Mailbox
-from nextn.core.server.work import Work
+from nextn.core.server.api_errors import ApiError, EngineError
+from nextn.core.server.jobs import Job
+from nextn.core.server.thread_bridge import Mailbox
 from nextn.core.server.worker import DEAD, READY, Loaded, Worker
 
 LONG = params(30, ignore_eos=True)
@@ -47,11 +47,11 @@ async def started(engine: Engine | None = None, **more: Any) -> AsyncIterator[Wo
         await asyncio.to_thread(worker.join, 5)
 
 
-def work(prompt: list[int] = PROMPT, how: Any = LONG, **more: Any) -> Work:
-    return Work(prompt, how, Mailbox(), **more)
+def job(prompt: list[int] = PROMPT, how: Any = LONG, **more: Any) -> Job:
+    return Job(prompt, how, Mailbox(), **more)
 
 
-async def whole(each: Work) -> list[Event]:
+async def whole(each: Job) -> list[Event]:
     events: list[Event] = []
     while not events or events[-1].stop_reason is None:
         events += [item for _, item in await each.mailbox.take() if isinstance(item, Event)]
@@ -67,13 +67,13 @@ def test_many_texts_each_as_if_alone() -> None:
         engine = make_engine()
         async with started(engine) as worker:
             how = params(30)
-            works = [work([i, 3, 5], how) for i in range(20)]
-            for each in works:
+            jobs = [job([i, 3, 5], how) for i in range(20)]
+            for each in jobs:
                 worker.submit([each])
-            for i, each in enumerate(works):
+            for i, each in enumerate(jobs):
                 assert tokens(await whole(each)) == alone([i, 3, 5], how, engine)
             assert (worker.n_open, worker.n_running, worker.n_waiting) == (0, 0, 0)
-            assert worker.lanes == [None] * 3
+            assert worker.slots == [None] * 3
         assert_nothing_is_held(engine)
 
     run(test)
@@ -82,14 +82,14 @@ def test_many_texts_each_as_if_alone() -> None:
 def test_first_come_first_served() -> None:
     async def test() -> None:
         async with started() as worker:
-            works = [work() for _ in range(30)]
-            for each in works:
+            jobs = [job() for _ in range(30)]
+            for each in jobs:
                 worker.submit([each])
-            for each in works:
+            for each in jobs:
                 await whole(each)
-            begun = [each.began_at for each in works]
+            begun = [each.began_at for each in jobs]
             assert begun == sorted(begun)
-            assert {each.lane for each in works} == {0, 1, 2}
+            assert {each.slot for each in jobs} == {0, 1, 2}
 
     run(test)
 
@@ -98,24 +98,24 @@ def test_a_full_queue_refuses_at_once() -> None:
     async def test() -> None:
         backend = ScriptedBackend()
         async with started(make_engine(backend=backend), max_queue=5) as worker:
-            works: list[Work] = []
+            jobs: list[Job] = []
             refusals: list[ApiError] = []
             for _ in range(1000):
-                each = work()
+                each = job()
                 try:
                     worker.submit([each])
-                    works.append(each)
+                    jobs.append(each)
                 except ApiError as error:
                     refusals.append(error)
             n_refused = len(refusals)
-            assert len(works) + n_refused == 1000
+            assert len(jobs) + n_refused == 1000
             assert {error.status for error in refusals} == {503}
             assert all(int(error.headers["Retry-After"]) >= 1 for error in refusals)
-            assert 8 <= len(works) < 100  # some may have ended meanwhile
-            for each in works:
+            assert 8 <= len(jobs) < 100  # some may have ended meanwhile
+            for each in jobs:
                 assert (await whole(each))[-1].stop_reason == LIMIT
             assert worker.totals.refused == n_refused
-            worker.submit([work()])  # and there is room again
+            worker.submit([job()])  # and there is room again
 
     run(test)
 
@@ -127,12 +127,12 @@ def test_cancelling(pause: float) -> None:
     async def test() -> None:
         engine = make_engine()
         async with started(engine) as worker:
-            works = [work() for _ in range(12)]
-            worker.submit(works)
+            jobs = [job() for _ in range(12)]
+            worker.submit(jobs)
             await asyncio.sleep(pause)
-            worker.cancel(works[::2])
-            worker.cancel(works[::2])
-            for i, each in enumerate(works):
+            worker.cancel(jobs[::2])
+            worker.cancel(jobs[::2])
+            for i, each in enumerate(jobs):
                 events = await whole(each)
                 assert events[-1].stop_reason in ((CANCELLED, LIMIT) if i % 2 == 0 else (LIMIT,))
             assert worker.n_open == 0
@@ -155,9 +155,9 @@ def test_a_step_that_fails() -> None:
         backend.before_step = fail
         engine = make_engine(backend=backend)
         async with started(engine) as worker:
-            works = [work() for _ in range(8)]
-            worker.submit(works)
-            last = [(await whole(each))[-1] for each in works]
+            jobs = [job() for _ in range(8)]
+            worker.submit(jobs)
+            last = [(await whole(each))[-1] for each in jobs]
             assert [event.stop_reason for event in last] == [ERROR] * 3 + [LIMIT] * 5
             assert all(isinstance(event.error, EngineError) for event in last[:3])
             assert worker.state == READY
@@ -176,9 +176,9 @@ def test_an_engine_that_always_fails_is_dead() -> None:
 
         backend.before_step = fail
         async with started(make_engine(backend=backend)) as worker:
-            works = [work() for _ in range(20)]
-            worker.submit(works)
-            for each in works:
+            jobs = [job() for _ in range(20)]
+            worker.submit(jobs)
+            for each in jobs:
                 last = (await whole(each))[-1]
                 assert last.stop_reason == ERROR
                 assert last.error is not None
@@ -186,7 +186,7 @@ def test_an_engine_that_always_fails_is_dead() -> None:
             assert isinstance(worker.failure, RuntimeError)
             assert worker.n_open == 0
             with pytest.raises(ApiError, match="failed"):
-                worker.submit([work()])
+                worker.submit([job()])
 
     run(test)
 
@@ -209,7 +209,7 @@ def test_nan_fails_one_text_only() -> None:
     async def test() -> None:
         backend = ScriptedBackend(poison=frozenset({17}))
         async with started(make_engine(backend=backend)) as worker:
-            bad, good = work([1, 17]), work([1, 2, 3, 4])
+            bad, good = job([1, 17]), job([1, 2, 3, 4])
             worker.submit([bad, good])
             assert (await whole(bad))[-1].stop_reason == ERROR
             assert (await whole(good))[-1].stop_reason in (LIMIT, ERROR)
@@ -224,14 +224,14 @@ def test_draining() -> None:
     async def test() -> None:
         for seconds, reasons in ((10.0, {LIMIT}), (0.0, {ERROR, LIMIT})):
             async with started() as worker:
-                works = [work() for _ in range(40)]
-                worker.submit(works)
+                jobs = [job() for _ in range(40)]
+                worker.submit(jobs)
                 await worker.drain(seconds)
-                found = {(await whole(each))[-1].stop_reason for each in works}
+                found = {(await whole(each))[-1].stop_reason for each in jobs}
                 assert found <= reasons
                 assert reasons - {LIMIT} <= found
                 with pytest.raises(ApiError, match="shutting down"):
-                    worker.submit([work()])
+                    worker.submit([job()])
                 assert worker.n_open == 0
 
     run(test)
@@ -240,7 +240,7 @@ def test_draining() -> None:
 def test_who_waits_too_long_is_told() -> None:
     async def test() -> None:
         async with started(queue_s=-1.0) as worker:
-            each = work()
+            each = job()
             worker.submit([each])
             (last,) = await whole(each)
             assert last.stop_reason == ERROR
@@ -254,7 +254,7 @@ def test_calls_run_between_steps() -> None:
     async def test() -> None:
         engine = make_engine()
         async with started(engine) as worker:
-            each = work()
+            each = job()
             worker.submit([each])
             assert await worker.call(lambda found: found is engine)
             with pytest.raises(ZeroDivisionError):

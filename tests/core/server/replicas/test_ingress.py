@@ -239,10 +239,10 @@ def owner_of(replicas: ReplicatedServer, headers: dict[str, str]) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", replicas.port)
     connection.request("POST", "/completion", body, headers)
     assert connection.getresponse().readline()
-    (work,) = [each for each in replicas.replicas.replicas[0].worker.lanes if each is not None]
+    (job,) = [each for each in replicas.replicas.replicas[0].worker.slots if each is not None]
     connection.close()
     wait_until(lambda: idle(replicas), 3)
-    return work.params.owner
+    return job.params.owner
 
 
 @pytest.mark.slow

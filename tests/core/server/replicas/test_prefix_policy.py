@@ -35,20 +35,20 @@ def chain(*names: int) -> ForwardedRequest:
     return of(RoutingHint(tuple(hash(names[: i + 1]) for i in range(len(names)))))
 
 
-def begin(made: PrefixPolicy, index: int, asked: ForwardedRequest) -> ReplicaLoad:
-    load = made.begin(f"r{index}", asked)
+def begin(made: PrefixPolicy, index: int, parsed: ForwardedRequest) -> ReplicaLoad:
+    load = made.begin(f"r{index}", parsed)
     assert load is not None
-    assert asked.routed_to == index
+    assert parsed.routed_to == index
     return load
 
 
-def best(made: PrefixPolicy, asked: ForwardedRequest) -> int:
-    return made.loads[made.order(asked)[0]].index
+def best(made: PrefixPolicy, parsed: ForwardedRequest) -> int:
+    return made.loads[made.order(parsed)[0]].index
 
 
-def ask(made: PrefixPolicy, asked: ForwardedRequest) -> int:
-    index = best(made, asked)
-    begin(made, index, asked).end(asked)
+def ask(made: PrefixPolicy, parsed: ForwardedRequest) -> int:
+    index = best(made, parsed)
+    begin(made, index, parsed).end(parsed)
     return index
 
 
@@ -72,14 +72,14 @@ def test_the_longest_beginning_wins() -> None:
 
 def test_a_cache_is_worth_so_much_and_no_more() -> None:
     made = policy(2, slots=3)
-    asked = chain(1, 2)
+    parsed = chain(1, 2)
     loads = [begin(made, 0, chain(1, 2)) for _ in range(2)]
-    assert best(made, asked) == 0
+    assert best(made, parsed) == 0
     loads += [begin(made, 0, chain(1, 2)) for _ in range(2)]
-    assert best(made, asked) == 1
+    assert best(made, parsed) == 1
     for load in loads[:2]:
-        load.end(asked)
-    assert best(made, asked) == 0
+        load.end(parsed)
+    assert best(made, parsed) == 0
     assert best(made, chain(1, 5)) == 1  # half of it is cached: half as much
 
 
@@ -118,14 +118,14 @@ def test_a_replica_that_has_refused_comes_last() -> None:
 
 def test_a_replica_that_is_lost_and_comes_back() -> None:
     made = policy(2)
-    asked = chain(1)
-    load = begin(made, 0, asked)
+    parsed = chain(1)
+    load = begin(made, 0, parsed)
     made.update({"r1": (1, 4)})
-    assert made.order(asked) == ["r1"]
+    assert made.order(parsed) == ["r1"]
     assert made.begin("r0", chain(1)) is None
     made.update({"new": (0, 4), "r1": (1, 4)})  # its cache is empty, and nothing runs there
-    assert made.loads["new"].n_cached(asked.hint.keys) == 0
-    load.end(asked)
+    assert made.loads["new"].n_cached(parsed.hint.keys) == 0
+    load.end(parsed)
     assert made.loads["new"].n_sequences == 0
 
 
@@ -152,22 +152,22 @@ def test_whatever_happens(
     open_requests: list[tuple[int, ReplicaLoad, ForwardedRequest]] = []
     for step in steps:
         if isinstance(step, RoutingHint):
-            asked = of(step)
-            order = made.order(asked)
+            parsed = of(step)
+            order = made.order(parsed)
             assert {made.loads[name].index for name in order} == there
             if not order:
                 continue
-            index = best(made, asked)
+            index = best(made, parsed)
             least = min(counts.values())
             assert counts[index] <= least + slots
             assert made.loads[f"r{index}"].n_cached(step.keys) or counts[index] == least
-            open_requests.append((index, begin(made, index, asked), asked))
+            open_requests.append((index, begin(made, index, parsed), parsed))
             counts[index] += step.n_sequences
             assert len(made.loads[f"r{index}"].keys) <= max_remembered
         elif step[0] == "end" and open_requests:
-            index, load, asked = open_requests.pop(step[1] % len(open_requests))
-            load.end(asked)
-            counts[index] = counts.get(index, 0) - asked.hint.n_sequences
+            index, load, parsed = open_requests.pop(step[1] % len(open_requests))
+            load.end(parsed)
+            counts[index] = counts.get(index, 0) - parsed.hint.n_sequences
         elif step[0] == "add" and step[1] not in there:
             there.add(step[1])
             counts[step[1]] = 0

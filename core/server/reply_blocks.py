@@ -1,4 +1,4 @@
-"""Answers told in blocks (thoughts, text, calls), as Anthropic's and OpenAI's newer API do."""
+"""Answers in blocks (thoughts, text, calls), as in Anthropic's and OpenAI's newer API."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .answer import Answer
-from .asked import Asked
 from .chat_prompt import ChatPrompt
 from .formats import Format, encode
-from .mailbox import Progress
+from .parsed_request import ParsedRequest
 from .reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
+from .thread_bridge import Progress
 
 _KINDS: Final = {CONTENT: CONTENT, REASONING: REASONING, CALL: CALL, ARGUMENTS: CALL}
 
 
 @dataclass(slots=True)
-class Block:
+class ReplyBlock:
     kind: str  # CONTENT, REASONING or CALL
     place: int
     name: str = ""  # of the tool
-    key: str = ""  # an id that nobody else has
+    key: str = ""  # a unique id
     parts: list[str] = field(default_factory=list)
 
     @property
@@ -30,14 +30,14 @@ class Block:
         return "".join(self.parts)
 
 
-class BlockFormat(Format):
+class ReplyBlockFormat(Format):
     """Of one text. Subclasses write what opens, fills and closes a block."""
 
     call_prefix = "call_"
 
-    def __init__(self, asked: Asked, prompt: ChatPrompt) -> None:
-        super().__init__(asked)
-        self.blocks: list[Block] = []
+    def __init__(self, parsed: ParsedRequest, prompt: ChatPrompt) -> None:
+        super().__init__(parsed)
+        self.blocks: list[ReplyBlock] = []
         self._is_open = False  # the last one
         self._parser = ReplyParser(
             marks=prompt.marks,
@@ -51,13 +51,13 @@ class BlockFormat(Format):
         return any(block.kind == CALL for block in self.blocks)
 
     def piece(self, answer: Answer, text: str) -> bytes:
-        return self._told(self._parser.feed(text))
+        return self._encoded(self._parser.feed(text))
 
     def ending(self, answer: Answer) -> bytes:
-        return self._told(self._parser.end()) + self._close()
+        return self._encoded(self._parser.end()) + self._close()
 
     def whole(self, answers: list[Answer]) -> Any:
-        self._told(self._parser.feed(answers[0].text) + self._parser.end())
+        self._encoded(self._parser.feed(answers[0].text) + self._parser.end())
         self._is_open = False
         return self.result(answers[0])
 
@@ -69,31 +69,31 @@ class BlockFormat(Format):
         """Everything in one."""
 
     @abstractmethod
-    def open_block(self, block: Block) -> bytes: ...
+    def open_block(self, block: ReplyBlock) -> bytes: ...
 
     @abstractmethod
-    def fill_block(self, block: Block, text: str) -> bytes: ...
+    def fill_block(self, block: ReplyBlock, text: str) -> bytes: ...
 
     @abstractmethod
-    def close_block(self, block: Block) -> bytes: ...
+    def close_block(self, block: ReplyBlock) -> bytes: ...
 
-    def _told(self, pieces: list[Piece]) -> bytes:
+    def _encoded(self, pieces: list[Piece]) -> bytes:
         return b"".join([self._take(piece) for piece in pieces])
 
     def _take(self, piece: Piece) -> bytes:
-        told, kind = b"", _KINDS[piece.kind]
+        written, kind = b"", _KINDS[piece.kind]
         is_new = not self._is_open or piece.kind == CALL or self.blocks[-1].kind != kind
         if is_new:
-            told = self._close()
+            written = self._close()
             name = piece.text if piece.kind == CALL else ""
             key = secrets.token_urlsafe(12)
-            self.blocks.append(Block(kind, len(self.blocks), name, self.call_prefix + key))
+            self.blocks.append(ReplyBlock(kind, len(self.blocks), name, self.call_prefix + key))
             self._is_open = True
-            told += self.open_block(self.blocks[-1])
+            written += self.open_block(self.blocks[-1])
         if piece.kind == CALL:
-            return told
+            return written
         self.blocks[-1].parts.append(piece.text)
-        return told + self.fill_block(self.blocks[-1], piece.text)
+        return written + self.fill_block(self.blocks[-1], piece.text)
 
     def _close(self) -> bytes:
         if not self._is_open:

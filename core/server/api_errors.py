@@ -1,4 +1,4 @@
-"""What clients are told when something is wrong: a status and an error object, no traceback."""
+"""Errors of requests: a status and an error object, no traceback."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ApiError(Exception):
 
 
 class EngineError(NextnError):
-    """A step of the engine failed: whoever took part in it has to know."""
+    """A step of the engine failed; its requests end with this error."""
 
 
 class UnavailableError(NextnError):
@@ -73,7 +73,7 @@ def not_supported(what: str) -> ApiError:
 
 
 def api_error(error: BaseException) -> ApiError:
-    """What a client is told of an error that the core raised."""
+    """Returns the error of a response for an error that the core raised."""
     match error:
         case ApiError():
             return error

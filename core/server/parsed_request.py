@@ -1,46 +1,46 @@
-"""`Asked`: what one request wants written, and how it wants to be told."""
+"""`ParsedRequest`: prompts and parameters of one request, and the form of its response."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from ..generation import GenerateParams
-from .mailbox import Mailbox
+from .jobs import NO_SLOT, Job
 from .prompts import check_length
 from .request_bodies import MAX_TEXTS, GenerationBody, StreamOptions, as_list
 from .request_decoding import refuse
 from .sampling_fields import read_max_tokens, read_params
 from .service import Service
-from .work import NO_LANE, Work
+from .thread_bridge import Mailbox
 
 
 @dataclass(slots=True)
-class Asked:
+class ParsedRequest:
     prompts: list[list[int]]
     params: GenerateParams
-    n: int = 1  # texts for each prompt
+    n: int = 1  # sequences for each prompt
     model: str = ""
     streams: bool = False
-    is_silent: bool = False  # the prompt is to be read, and nothing to be written
-    lane: int = NO_LANE
+    is_silent: bool = False  # the prompt is read, and nothing written
+    slot: int = NO_SLOT
     max_ms: float = 0.0
     reports: bool = False
     timings_each: bool = False
     with_usage: bool = True
     with_tokens: bool = False
-    with_sources: bool = False  # who drafted each token
+    with_sources: bool = False  # the drafter of each token
     only: tuple[str, ...] = ()  # fields of the response
 
-    def works(self) -> list[Work]:
+    def jobs(self) -> list[Job]:
         mailbox = Mailbox()
         return [
-            Work(
+            Job(
                 prompt,
                 self.params,
                 mailbox,
                 place=i * self.n + index,
                 index=index,
-                wanted_lane=NO_LANE if index else self.lane,
+                wanted_slot=NO_SLOT if index else self.slot,
                 max_ms=self.max_ms,
                 reports=self.reports,
                 is_followed=self.streams,
@@ -50,7 +50,7 @@ class Asked:
         ]
 
 
-def read_asked(
+def parse_request(
     service: Service,
     body: GenerationBody,
     prompts: list[list[int]],
@@ -58,8 +58,8 @@ def read_asked(
     logprobs: int | None,
     after_sampling: bool = False,
     owner: str = "",
-) -> Asked:
-    """What every way of asking has in common."""
+) -> ParsedRequest:
+    """Reads what all endpoints have in common."""
     settings, n_slots = service.settings, service.worker.n_slots
     for prompt in prompts:
         check_length(prompt, service.n_ctx)
@@ -69,7 +69,7 @@ def read_asked(
     if n * len(prompts) > MAX_TEXTS:
         refuse("n", f"times the number of prompts may be at most {MAX_TEXTS}")
     stream_options = body.stream_options or StreamOptions()
-    return Asked(
+    return ParsedRequest(
         prompts,
         read_params(
             body, settings, service.tokenizer, logprobs=logprobs,
@@ -79,7 +79,7 @@ def read_asked(
         model=body.model or service.model_name,
         streams=bool(body.stream),
         is_silent=read_max_tokens(body, settings) == 0,
-        lane=_read_lane(body.id_slot, settings.replicas * n_slots, n_slots),
+        slot=_read_slot(body.id_slot, settings.replicas * n_slots, n_slots),
         max_ms=float(body.t_max_predict_ms or 0),
         reports=bool(body.return_progress),
         timings_each=bool(body.timings_per_token),
@@ -90,10 +90,10 @@ def read_asked(
     )  # fmt: skip
 
 
-def _read_lane(lane: int | None, n_all: int, n_own: int) -> int:
-    """Of all replicas; which of them it is about was seen to before."""
-    if lane is None or lane == NO_LANE:
-        return NO_LANE
-    if lane >= n_all:
-        refuse("id_slot", f"must be between {NO_LANE} and {n_all - 1}, got {lane}")
-    return lane % n_own
+def _read_slot(slot: int | None, n_all: int, n_own: int) -> int:
+    """The slot among those of this replica; `id_slot` counts those of all replicas."""
+    if slot is None or slot == NO_SLOT:
+        return NO_SLOT
+    if slot >= n_all:
+        refuse("id_slot", f"must be between {NO_SLOT} and {n_all - 1}, got {slot}")
+    return slot % n_own

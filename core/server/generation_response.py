@@ -1,7 +1,7 @@
-"""`Generation`: the response of a request that wants text, streamed or whole.
+"""`GenerationResponse`: the response of a request for text, streamed or whole.
 
-It is told of the client's going away from its first moment on, be the request waiting, its prompt
-being read or its text being written: then its works are cancelled, and their slots are free.
+If the client disconnects, at any time from the first moment on, the jobs of the request are
+cancelled and their slots are free.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from starlette.types import Receive, Scope, Send
 from ..errors import ConfigError, NextnError
 from ..generation import CANCELLED, ERROR, NO_TOKEN, Event, GenerateParams
 from .answer import Answer
-from .errors import ApiError, UnavailableError, api_error
+from .api_errors import ApiError, UnavailableError, api_error
 from .formats import PING, Format, encode
-from .mailbox import Item, Mailbox, Ping, Progress
-from .work import Work
+from .jobs import Job
+from .thread_bridge import Item, Mailbox, Ping, Progress
 
 if TYPE_CHECKING:
     from .service import Service
@@ -33,32 +33,32 @@ _STREAM_HEADERS = [
 ]
 
 
-async def start(service: Service, form: Format) -> Generation:
+async def start(service: Service, form: Format) -> GenerationResponse:
     """Refused with an ApiError before anything is sent."""
     service.worker.check_room()
-    works = form.asked.works()
-    await _prepare(service, works)
-    service.worker.submit(works)
-    return Generation(service, works, form)
+    jobs = form.parsed.jobs()
+    await _prepare(service, jobs)
+    service.worker.submit(jobs)
+    return GenerationResponse(service, jobs, form)
 
 
-async def _prepare(service: Service, works: Sequence[Work]) -> None:
+async def _prepare(service: Service, jobs: Sequence[Job]) -> None:
     """What takes long before the engine's thread can begin, which others are waiting for."""
-    params = works[0].params
+    params = jobs[0].params
     is_slow = params.is_restricted
     is_slow |= params.sampling.dry_multiplier != 0 or len(params.sampling.logit_bias) > _MANY
     engine = service.loaded.engine
-    for work in works:
+    for job in jobs:
         try:
             if is_slow:
-                work.sampler = await asyncio.to_thread(engine.prepare, params, work.index)
+                job.sampler = await asyncio.to_thread(engine.prepare, params, job.index)
             else:
-                work.sampler = engine.prepare(params, work.index)
+                job.sampler = engine.prepare(params, job.index)
         except ConfigError as error:
-            told = api_error(error)
+            written = api_error(error)
             if params.is_restricted:
-                told.param = _rule_of(params)
-            raise told from None
+                written.param = _rule_of(params)
+            raise written from None
 
 
 def _rule_of(params: GenerateParams) -> str:
@@ -68,19 +68,17 @@ def _rule_of(params: GenerateParams) -> str:
     return "json_schema" if params.json_schema is not None else "tools"
 
 
-class Generation(Response):
-    def __init__(self, service: Service, works: Sequence[Work], form: Format) -> None:
-        self.service, self.works, self.form = service, works, form
-        asked = form.asked
-        self.answers = [
-            Answer(work, service.tokenizer, is_silent=asked.is_silent) for work in works
-        ]
-        self.mailbox: Mailbox = works[0].mailbox
+class GenerationResponse(Response):
+    def __init__(self, service: Service, jobs: Sequence[Job], form: Format) -> None:
+        self.service, self.jobs, self.form = service, jobs, form
+        parsed = form.parsed
+        self.answers = [Answer(job, service.tokenizer, is_silent=parsed.is_silent) for job in jobs]
+        self.mailbox: Mailbox = jobs[0].mailbox
         self.waits_since = 0.0  # for the client to read
         self.sent_at = time.perf_counter()
         self.has_begun = False  # its stream
         self.client: object = None
-        self._n_left = len(works)
+        self._n_left = len(jobs)
         self._is_gone = False
         self.status_code, self.background = 200, None
 
@@ -89,15 +87,15 @@ class Generation(Response):
         self.service.under_way.add(self)
         watch = asyncio.create_task(self._watch(receive))
         try:
-            if self.form.asked.streams:
+            if self.form.parsed.streams:
                 await self._stream(send)
             else:
-                await self._tell(send)
+                await self._answer_at_once(send)
         finally:
             watch.cancel()
             self.service.under_way.discard(self)
             if self._n_left:
-                self.service.worker.cancel(self.works)
+                self.service.worker.cancel(self.jobs)
 
     def is_silent_since(self, moment: float) -> bool:
         """It is streaming, waits for the engine, and has sent nothing."""
@@ -116,7 +114,7 @@ class Generation(Response):
         while (await receive())["type"] != "http.disconnect":
             continue
         self._is_gone = True
-        self.service.worker.cancel(self.works)
+        self.service.worker.cancel(self.jobs)
 
     async def _stream(self, send: Send) -> None:
         while self._n_left:
@@ -124,13 +122,13 @@ class Generation(Response):
             if self._is_gone:
                 return
             try:
-                body = b"".join([self._told(place, item) for place, item in items])
+                body = b"".join([self._encoded(place, item) for place, item in items])
             except ApiError as error:
                 if not self.has_begun:
                     await send_error(error, send)
                     return
                 body, self._n_left = self.form.failure(error), 0
-                self.service.worker.cancel(self.works)
+                self.service.worker.cancel(self.jobs)
             else:
                 if not self._n_left:
                     body += self.form.closing(self.answers)
@@ -144,7 +142,7 @@ class Generation(Response):
             self.waits_since = 0.0
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _told(self, place: int, item: Item) -> bytes:
+    def _encoded(self, place: int, item: Item) -> bytes:
         answer, form = self.answers[place], self.form
         if isinstance(item, Ping):
             return PING
@@ -153,10 +151,10 @@ class Generation(Response):
         opening = b"" if answer.is_open else form.opening(answer)
         answer.is_open = True
         text = self._push(answer, item)
-        told = form.piece(answer, text) if text else b""
+        written = form.piece(answer, text) if text else b""
         if item.stop_reason is not None:
-            told += form.ending(answer)
-        return opening + told
+            written += form.ending(answer)
+        return opening + written
 
     def _push(self, answer: Answer, event: Event) -> str:
         text = answer.push(event)
@@ -166,7 +164,7 @@ class Generation(Response):
                 raise api_error(event.error or UnavailableError("the request was cancelled"))
         return text
 
-    async def _tell(self, send: Send) -> None:
+    async def _answer_at_once(self, send: Send) -> None:
         try:
             while self._n_left:
                 for place, item in await self.mailbox.take():
@@ -185,10 +183,10 @@ async def send_error(error: ApiError, send: Send) -> None:
 
 
 async def send_body(body: bytes, status: int, headers: dict[str, str], send: Send) -> None:
-    told = [
+    header_lines = [
         (b"content-type", b"application/json; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         *((name.lower().encode(), value.encode()) for name, value in headers.items()),
     ]
-    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.start", "status": status, "headers": header_lines})
     await send({"type": "http.response.body", "body": body, "more_body": False})

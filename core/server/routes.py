@@ -26,11 +26,11 @@ from . import (
     slot_actions,
     tokens,
 )
-from .errors import ApiError, not_supported
+from .api_errors import ApiError, not_supported
 from .guard import PUBLIC, Guard
+from .idle_unloading import waking
 from .replies import on_api_error, on_bug, on_http_error
 from .service import Service
-from .sleeping import waking
 
 GET: Final = ("GET",)
 POST: Final = ("POST",)
