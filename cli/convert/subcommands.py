@@ -17,7 +17,9 @@ COMMANDS: Final = {
     ),
     "hf": Subcommand(".convert.hf", "hf", "A checkpoint of safetensors to GGUF."),
     "attach": Subcommand(".convert.attach", "attach", "An MTP head into a GGUF that lost it."),
-    "extract": Subcommand(".convert.recombine_commands", "extract", "The MTP head into a file of its own."),
+    "extract": Subcommand(
+        ".convert.recombine_commands", "extract", "The MTP head into a file of its own."
+    ),
     "detach": Subcommand(".convert.recombine_commands", "detach", "A GGUF without its MTP head."),
     "merge": Subcommand(".convert.recombine_commands", "merge", "Shards into one file."),
     "split": Subcommand(".convert.recombine_commands", "split", "One file into shards."),
