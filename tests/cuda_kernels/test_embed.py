@@ -247,7 +247,7 @@ def test_shapes_are_checked() -> None:
         norm_pair(launcher, Side(first.rows, weighted(63, 0)), second, out)
     with pytest.raises(ValueError, match="row numbers: shape"):
         norm_pair(launcher, side(2, 64, 0, taken=[0]), second, out)
-    with pytest.raises(ValueError, match="1 rows, where 2"):
+    with pytest.raises(ValueError, match="1 rows, expected 2"):
         norm_pair(launcher, side(1, 64, 0), second, out)
     with pytest.raises(ValueError, match="q of packed rows"):
         norm_pair(launcher, first, second, PackedRows(out.q[:, :, :64], out.d, out.s))

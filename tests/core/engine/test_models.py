@@ -217,7 +217,7 @@ def test_what_the_backend_picks_is_what_python_picks(
     """In steps of one row, and of several; the torch backend has no picks of its own."""
     params = replace(PARAMS, sampling=sampling)
     with monkeypatch.context() as patch:
-        patch.setattr("nextn.core.sampling.sampler.make_request", lambda *_: None)
+        patch.setattr("nextn.core.sampling.sampler.make_pick_request", lambda *_: None)
         plain, want = write(make(), params)
     in_python: list[int] = []
     defined = Sampler.pick

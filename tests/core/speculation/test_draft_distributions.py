@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.interface import Draft, Speculator
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.request_spec import BY_DEFAULT, RequestSpec
+from nextn.core.speculation.rounds import PlanRequest, Round
 from nextn.core.speculation.setting import LoadedModel, Setting
 from nextn.core.speculation.splice import splice
 
@@ -297,12 +298,21 @@ def test_nobody_chooses_among_drawn_drafts() -> None:
 def test_the_controller_leaves_what_was_drawn(
     rule: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether n-grams agree with it, and so what it seems worth, depends on what it was."""
+    """A plan that ends drafts before every token does not end drawn ones: whether a token is
+    offered may not depend on which was drawn."""
     target, draft = of(tiny, "qwen3"), build("qwen3", tmp_path, alike())
     options = SpecOptions(types=("draft",), accept=rule, fixed=True)
     chain = build_speculator(Setting(options, target, backend(), SIZES.n_slots, SIZES.n_ctx, draft))
     assert isinstance(chain, CompositeSpeculator)
-    monkeypatch.setattr(chain.policy, "cut", lambda decided, drafts: [0] * len(drafts))
+    plan = chain.policy.plan
+
+    def ends_at_once(requests: Sequence[PlanRequest]) -> Round:
+        decided = plan(requests)
+        for each in decided.plans:
+            each.stop_below = 1.1
+        return decided
+
+    monkeypatch.setattr(chain.policy, "plan", ends_at_once)
     params = GenerateParams(THREE, max_tokens=24, ignore_eos=True)
     texts = write(engine_of(target, chain, accept=rule), PROMPTS, params)
     assert (drafted(texts)[0] > 0) == (rule == "ratio")

@@ -107,7 +107,7 @@ def test_what_is_looked_at_too_late_is_refused(tiny: Tiny) -> None:
     assert np.array_equal(early.logits, kept)
     assert late.maxima is not None
     run(step)
-    with pytest.raises(RuntimeError, match="the logits of a step were asked for after"):
+    with pytest.raises(RuntimeError, match="the logits of a step were read after"):
         _ = late.logits
 
 
