@@ -277,7 +277,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
         const bool is_seen = cell < of_warp.end && cell + TILE > of_warp.first;
         Scores scores;
         cp_async_wait<SLOTS - 2>();
-        __syncthreads();  // the keys are there, and everybody is through with the last tile
+        __syncthreads();  // the keys are there, and all threads are through with the last tile
         if (tile && tile % (WHERE_TILES / 2) == 0) find_tiles(tile + WHERE_TILES / 2, WHERE_TILES / 2);
         start_copy(2 * tile + SLOTS - 1);
         if (is_seen) {
@@ -286,7 +286,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
             running.weigh(scores, sums);
         }
         cp_async_wait<SLOTS - 2>();
-        __syncthreads();  // the values are there, and everybody is through with the keys
+        __syncthreads();  // the values are there, and all threads are through with the keys
         start_copy(2 * tile + SLOTS);
         if (is_seen) add_tile(sums, scores, slots + (2 * tile + 1) % SLOTS * slot_bytes);
     }

@@ -267,7 +267,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
     for (int tile = 0; tile < n_tiles; tile++) {
         const int cell = first_cell + TILE * tile;
         cp_async_wait<SLOTS - 2>();
-        __syncthreads();  // the keys are there, and everybody is through with the last tile
+        __syncthreads();  // the keys are there, and all threads are through with the last tile
         start_copy(2 * tile + SLOTS - 1);
         Scores scores;
         score_tile(scores, slots + 2 * tile % SLOTS * slot_bytes, own_queries, weights, p);
@@ -278,7 +278,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
         share_weights(scores, weights, p);
         rescale(sums, running);
         cp_async_wait<SLOTS - 2>();
-        __syncthreads();  // the weights and the values are there, and everybody is through with the keys
+        __syncthreads();  // the weights and the values are there, and all threads are through with the keys
         start_copy(2 * tile + SLOTS);
         const unsigned char* slot = slots + (2 * tile + 1) % SLOTS * slot_bytes;
         if constexpr (INT8_VALUES) {

@@ -265,7 +265,7 @@ NAME(gdn_chunk_run, HEAD_DIM)(const Prepared* prepared, int n_chunks, float* sta
                 int t = row0 + tile_row(i), row = own + 8 * n + tile_column(i);
                 slice.u[t][row] = in.u0[t][at.first_row + row] - made[n][i];
             }
-        __syncthreads();  // all updates are there, and everybody is through with the state
+        __syncthreads();  // all updates are there, and all threads are through with the state
         multiply<COLUMNS>(made, Operand{in.p[row0], CHUNK, 1}, Operand{&slice.u[0][own], 1, SLICE + PAD}, CHUNK);
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)

@@ -11,8 +11,8 @@ RING_ROWS = Kernel("gdn_ring_rows", SOURCE, "delta_rule: inputs", threads=256, r
 KEEP_ROWS = Kernel("gdn_keep_rows", SOURCE, "delta_rule: inputs", threads=256, registers=40)
 KERNELS = (RING_ROWS, KEEP_ROWS)
 
-# The ring row that the sequence with the fewest rows would fill next. Nothing is there that anybody
-# reads, if it has fewer rows than the window: and some sequence has, where a step is made for as
+# The ring row that the sequence with the fewest rows would fill next. It is not read if that has
+# fewer rows than the window; and some sequence has, where a step is made for as
 # many rows of each as the window at most, and is not full.
 DEAD_ROW = -1
 

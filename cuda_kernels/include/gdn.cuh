@@ -118,7 +118,7 @@ struct Place {
     int key_head, value_head, first_row;
 };
 
-// Asks for factors first ... first + n - 1; they are there after cp_async_wait<0> and a barrier.
+// Begins to fetch factors first ... first + n - 1; they are there after cp_async_wait<0> and a barrier.
 template <int ROWS>
 __device__ __forceinline__ void fetch_factors(Factors<ROWS>& to, const DeltaLayer& layer, const Place& at, int first,
                                               int n) {
@@ -152,7 +152,7 @@ __device__ __forceinline__ void apply_factors(float s[ROWS][PER_LANE], const Fac
     }
 }
 
-// Factors 0 ... n - 1, of which the first CHUNK have been asked for, and are there.
+// Factors 0 ... n - 1, of which the first CHUNK have been fetched.
 template <int ROWS>
 __device__ __forceinline__ void replay(float s[ROWS][PER_LANE], Factors<ROWS>& through, const DeltaLayer& layer,
                                        const Place& at, int n) {

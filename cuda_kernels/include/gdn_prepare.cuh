@@ -60,7 +60,7 @@ struct Modulo {
     }
 };
 
-// Which pieces of 16 bytes a thread asks for, known before the step is: it has few warps to hide arithmetic behind.
+// Which pieces of 16 bytes a thread fetches, known before the step is: it has few warps to hide arithmetic behind.
 template <int ROWS>
 struct Errand {
     static constexpr int PIECES = Shared<ROWS>::COLUMNS / 4, GROUPS = Tile<ROWS>::THREADS / PIECES;
@@ -79,7 +79,7 @@ struct Errand {
     }
 };
 
-// Asks for the inputs and z of rows chunk ... chunk + n - 1. What is before position 0 is zero.
+// Begins to fetch the inputs and z of rows chunk ... chunk + n - 1. What is before position 0 is zero.
 template <int ROWS>
 __device__ __forceinline__ void fetch_rows(Shared<ROWS>& shared, const DeltaLayer& layer, const Inputs& in,
                                            const Errand<ROWS>& own, const Place& at, const Sequence& s, int chunk, int n) {

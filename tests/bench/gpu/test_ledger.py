@@ -61,6 +61,7 @@ def test_a_step_moves_what_was_planned(i: int, part: Part) -> None:
         assert delta.measured == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [tiny(QWEN36_27B), tiny(QWEN36_35B_A3B)], ids=["dense", "mixture"]
 )

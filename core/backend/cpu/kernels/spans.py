@@ -185,7 +185,7 @@ class SpanWork:
     ) -> None:
         """Cells that all rows see are read once for all; before and after them each row alone.
 
-        Turn n of n rows is everybody's. The turns before it are for what only some rows see of the
+        Turn n of n rows is for all rows. The turns before it are for what only some rows see of the
         cells before, those after it for the cells after.
         """
         e, n = self.e, bundle.n_rows
