@@ -16,7 +16,8 @@ from nextn.core.errors import ConfigError
 from nextn.core.gguf.quants import find_format
 
 EXACT = ["F32", "F16", "BF16", "Q8_0"]
-finite = st.floats(-1000, 1000, width=32)
+# A block of Q8_0 below 1e-35 has the scale 0: its codes mean nothing, and differ between tools.
+finite = st.floats(-1000, 1000, width=32).map(lambda x: x if abs(x) > 1e-30 else 0.0)
 
 
 @pytest.mark.parametrize("name", EXACT)
