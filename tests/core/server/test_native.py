@@ -140,9 +140,12 @@ def test_a_grammar(server: Server) -> None:
 
 
 def test_time_runs_out(server: Server) -> None:
+    """The limit holds once there is a newline, which a random text may lack for long."""
+    newline = [[token, 30] for token in server.post("/tokenize", content="\n")["tokens"]]
     done = server.post(
-        "/completion", prompt=PROMPT, n_predict=3000, t_max_predict_ms=1, ignore_eos=True
-    )
+        "/completion", prompt=PROMPT, n_predict=3000, t_max_predict_ms=1, ignore_eos=True,
+        logit_bias=newline,
+    )  # fmt: skip
     assert done["stop_type"] == "limit"
     assert 0 < done["tokens_predicted"] < 3000
 
