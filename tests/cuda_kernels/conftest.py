@@ -65,8 +65,19 @@ def compiling(request: pytest.FixtureRequest) -> Iterator[Future[Compiled] | Non
         yield pool.submit(SharedCompiler().compile_all, pairs)
 
 
+@pytest.fixture
+def nothing_compiles(compiling: Future[Compiled] | None) -> None:
+    """Waits for the compilation beside the tests: it reads the module that a test changes."""
+    if compiling is not None:
+        compiling.exception()
+
+
 def wants_cubins(item: pytest.Item) -> bool:
     return "cubins" in getattr(item, "fixturenames", ())
+
+
+def waits_for_the_compiler(item: pytest.Item) -> bool:
+    return not {"cubins", "nothing_compiles"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def architecture(item: pytest.Item) -> int:
@@ -129,6 +140,6 @@ def runs_kernels(item: pytest.Item) -> bool:
 def last_those_who_wait(items: list[pytest.Item]) -> None:
     """Those who want `cubins` behind the others of this folder."""
     here = [i for i, item in enumerate(items) if HERE in item.path.parents]
-    waiting = sorted((items[i] for i in here), key=wants_cubins)
+    waiting = sorted((items[i] for i in here), key=waits_for_the_compiler)
     for i, item in zip(here, waiting, strict=True):
         items[i] = item

@@ -89,9 +89,8 @@ def source(tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def compiled(source: Source, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Labels of what is really compiled of this source: other tests may have left threads behind
-    that compile ahead."""
+def compiled(source: Source, monkeypatch: pytest.MonkeyPatch, nothing_compiles: None) -> list[str]:
+    """Labels of what is really compiled of this source."""
     labels: list[str] = []
     real = compile_module._compile
 

@@ -116,8 +116,9 @@ extern "C" __global__ void noise(const NoisePlace* place, double* out) {
 
 
 def test_nothing_of_the_noise_is_contracted(
-    compiler: Compiler, sass: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    compiler: Compiler, sass: None, nothing_compiles: None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Divisions are made of fused instructions; that the others are not is seen by comparing."""
     path = tmp_path / "noise.cu"
     path.write_text(NOISE)
