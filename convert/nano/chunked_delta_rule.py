@@ -7,54 +7,96 @@ Everything is float32, as at inference.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+
+from .fusion import fused
 
 CHUNK = 32
 
 
-def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, chunk: int = CHUNK
-) -> Tensor:
-    """q, k, v: (B, H, T, Dh), q scaled, k of unit length; log_decay, beta: (B, H, T)."""
-    n_tokens = q.shape[2]
-    padding = -n_tokens % chunk
-    if padding:  # rows of zeros with b = 0 and g = 0 leave the state as it is
-        q, k, v = (torch.nn.functional.pad(x, (0, 0, 0, padding)) for x in (q, k, v))
-        log_decay, beta = (torch.nn.functional.pad(x, (0, padding)) for x in (log_decay, beta))
-    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))  # (B, H, N, C, Dh)
-    total = log_decay.unflatten(2, (-1, chunk)).cumsum(-1)  # (B, H, N, C)
-    beta = beta.unflatten(2, (-1, chunk)).unsqueeze(-1)
+class DeltaTerms(NamedTuple):
+    q: Tensor  # (B, T, H, Dh), scaled
+    k: Tensor  # (B, T, H, Dh), of unit length
+    v: Tensor  # (B, T, H, Dh)
+    log_decay: Tensor  # (B, T, H)
+    beta: Tensor  # (B, T, H)
 
+
+def gated_delta_rule(terms: DeltaTerms, chunk: int = CHUNK) -> Tensor:
+    """(B, T, H, Dh)"""
+    n_rows, n_tokens, n_heads, width = terms.v.shape
+    q, scores, *carried = within_chunks(*terms, chunk)
+    by_chunk = [x.unflatten(0, (-1, n_rows * n_heads)) for x in carried]
+    updates, states = _Carry.apply(*by_chunk)  # type: ignore[no-untyped-call]
+    read = torch.bmm(q, states.flatten(0, 1))
+    out = torch.baddbmm(read, scores, updates.flatten(0, 1))
+    by_head = out.view(-1, n_rows, n_heads, chunk, width)  # (N, B, H, C, Dv)
+    return by_head.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :n_tokens]
+
+
+@fused
+def within_chunks(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, chunk: int
+) -> tuple[Tensor, ...]:
+    """What needs no state of an earlier chunk; (N B H, C, ..) each."""
+    q, k, v, log_decay, beta = (_by_chunk(x, chunk) for x in (q, k, v, log_decay, beta))
+    total = log_decay.cumsum(-1)  # (N B H, C)
     steps = total.unsqueeze(-1) - total.unsqueeze(-2)  # (.., C, C): decay from column to row
     below = torch.ones(chunk, chunk, dtype=torch.bool, device=q.device).tril()
     decay = steps.masked_fill(~below, float("-inf")).exp()
     grown = total.exp().unsqueeze(-1)
-    k_beta = k * beta
-    system = (k_beta @ k.transpose(-1, -2)) * decay
-    right = torch.cat([v * beta, k_beta * grown], -1)
+    k_beta = k * beta.unsqueeze(-1)
+    system = torch.bmm(k_beta, k.mT) * decay
+    right = torch.cat([v * beta.unsqueeze(-1), k_beta * grown], -1)
     solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
     own, from_state = solved.split(v.shape[-1], -1)  # u without S, and what S takes away
-    scores = (q @ k.transpose(-1, -2)) * decay
-    last = total[..., -1:]
-    k_left = (k * (last - total).exp().unsqueeze(-1)).transpose(-1, -2)
-    out = _carry(q * grown, scores, own, from_state, k_left, last.exp().unsqueeze(-1))
-    return out.flatten(2, 3)[:, :, :n_tokens]
+    scores = torch.bmm(q, k.mT) * decay
+    last = total[:, -1:]
+    k_left = k * (last - total).exp().unsqueeze(-1)
+    return q * grown, scores, own, from_state, k_left, last.exp().unsqueeze(-1)
 
 
-def _carry(
-    q: Tensor, scores: Tensor, own: Tensor, from_state: Tensor, k_left: Tensor, shrink: Tensor
-) -> Tensor:
-    """Chunk after chunk; all arguments (B, H, N, ..), result (B, H, N, C, Dv).
+def _by_chunk(x: Tensor, chunk: int) -> Tensor:
+    """(B, T, H, ..) as (N B H, C, ..); rows of zeros at the end leave the state as it is."""
+    x = torch.nn.functional.pad(x, (0, 0) * (x.ndim - 2) + (0, -x.shape[1] % chunk))
+    x = x.unflatten(1, (-1, chunk))
+    return x.transpose(2, 3).transpose(0, 1).flatten(0, 2)
 
-    Unbound at once: the gradient of an indexed chunk would be a whole array of zeros.
+
+class _Carry(torch.autograd.Function):
+    """The updates u and the state before each chunk, chunk after chunk; all (N, B H, ..).
+
+    Two products a chunk in order, forward and backward; all else is done for all chunks at once.
     """
-    state = own.new_zeros(*own.shape[:2], from_state.shape[-1], own.shape[-1])
-    updates, read = [], []
-    chunks = [x.unbind(2) for x in (q, own, from_state, k_left, shrink)]
-    for q_n, own_n, from_state_n, k_n, shrink_n in zip(*chunks, strict=True):
-        u = own_n - from_state_n @ state
-        read.append(q_n @ state)
-        updates.append(u)
-        state = state * shrink_n + k_n @ u
-    return torch.stack(read, 2) + scores @ torch.stack(updates, 2)
+
+    @staticmethod
+    def forward(ctx: Any, *terms: Tensor) -> tuple[Tensor, Tensor]:
+        own, from_state, k_left, shrink = terms
+        n_chunks, n_heads, _, width = own.shape
+        updates = torch.empty_like(own, memory_format=torch.contiguous_format)
+        states = own.new_zeros(n_chunks, n_heads, from_state.shape[-1], width)
+        for n in range(n_chunks):
+            torch.baddbmm(own[n], from_state[n], states[n], alpha=-1, out=updates[n])
+            if n + 1 < n_chunks:
+                kept = states[n] * shrink[n]
+                torch.baddbmm(kept, k_left[n].mT, updates[n], out=states[n + 1])
+        ctx.save_for_backward(from_state, k_left, shrink, updates, states)
+        return updates, states
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        from_state, k_left, shrink, updates, states = ctx.saved_tensors
+        of_own, of_states = (grad.contiguous() for grad in grads)
+        of_next = torch.zeros_like(states)  # the gradient of the state behind each chunk
+        for n in reversed(range(len(states))):
+            if n + 1 < len(states):
+                of_own[n].baddbmm_(k_left[n], of_next[n])
+            if n:
+                torch.addcmul(of_states[n], of_next[n], shrink[n], out=of_next[n - 1])
+                of_next[n - 1].baddbmm_(from_state[n].mT, of_own[n], alpha=-1)
+        of_k = updates @ of_next.mT
+        of_shrink = (states * of_next).sum((-2, -1), keepdim=True)
+        return of_own, (of_own @ states.mT).neg_(), of_k, of_shrink

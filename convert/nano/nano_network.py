@@ -6,18 +6,15 @@ Parameter names are those of the `transformers` implementations.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from .chunked_delta_rule import gated_delta_rule
+from .chunked_delta_rule import DeltaTerms, gated_delta_rule
+from .draft_attention import Past, draft_attention
+from .fusion import fused
 from .nano_shapes import NanoShape
-
-QUERY_BLOCK = 256
-
-Past = list[tuple[Tensor, Tensor]]  # keys and values, (B, H, T, Dh) each
 
 
 class RmsNorm(nn.Module):
@@ -28,10 +25,33 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width) if shifted else torch.ones(width))
         self.eps, self.shifted = eps, shifted
 
+    @property
+    def scale(self) -> Tensor:
+        return 1 + self.weight if self.shifted else self.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        x32 = x.float()
-        scaled = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
-        return scaled * (1 + self.weight if self.shifted else self.weight)
+        return _norm_for_products(x, self.scale, self.eps, product_type(x))
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """What matrices are multiplied in: bfloat16 in training."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def normed(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * scale
+
+
+@fused
+def _norm_for_products(x: Tensor, scale: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return normed(x.float(), scale, eps).to(dtype)
+
+
+def product(x: Tensor, *layers: nn.Linear) -> Tensor:
+    """The outputs of several layers beside each other."""
+    weights = [layer.weight for layer in layers]
+    return F.linear(x, weights[0] if len(weights) == 1 else torch.cat(weights))
 
 
 class Mlp(nn.Module):
@@ -43,8 +63,14 @@ class Mlp(nn.Module):
         self.down_proj = nn.Linear(f, d, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(_gated(product(x, self.gate_proj, self.up_proj)))
         return out
+
+
+@fused
+def _gated(both: Tensor) -> Tensor:
+    gate, up = both.chunk(2, -1)
+    return F.silu(gate) * up
 
 
 class NanoAttention(nn.Module):
@@ -64,50 +90,43 @@ class NanoAttention(nn.Module):
 
     def forward(self, x: Tensor, past: Past | None = None) -> Tensor:
         """With `past`, x are the next rows of as many drafts: see `draft_attention`."""
-        s = self.shape
-        q = self.q_proj(x).unflatten(-1, (s.num_attention_heads, -1))  # (B, T, H, Dh or 2 Dh)
-        q, gate = q.chunk(2, -1) if self.gated else (q, None)
-        k = self.k_proj(x).unflatten(-1, (s.num_key_value_heads, -1))
-        v = self.v_proj(x).unflatten(-1, (s.num_key_value_heads, -1))
-        angles = rope_angles(s, x.shape[1], x.device, first=len(past or ()))
-        q, k = rotate(self.q_norm(q), angles), rotate(self.k_norm(k), angles)
-        share = s.num_attention_heads // s.num_key_value_heads
-        heads = [y.to(v.dtype).transpose(1, 2) for y in (q, k, v)]
-        heads[1:] = [y.repeat_interleave(share, 1) for y in heads[1:]]
+        angles = rope_angles(self.shape, x.shape[1], x.device, first=len(past or ()))
+        rows = product(x, self.q_proj, self.k_proj, self.v_proj)
+        scales = self.q_norm.scale, self.k_norm.scale
+        q, k, v, gate = _attention_heads(rows, *angles, *scales, self.shape)
         past = [] if past is None else past
-        past.append((heads[1], heads[2]))
-        out = draft_attention(heads[0], past).transpose(1, 2)
-        if gate is not None:
-            out = out * torch.sigmoid(gate)
-        mixed: Tensor = self.o_proj(out.flatten(2))
+        past.append((k, v))
+        out = draft_attention(q, past).transpose(1, 2).flatten(2)
+        mixed: Tensor = self.o_proj(out if gate is None else _opened(out, gate))
         return mixed
 
 
-def draft_attention(q: Tensor, past: Past) -> Tensor:
-    """Row j continues the draft that began at row j, and attends to what that draft would.
+@fused
+def _attention_heads(
+    rows: Tensor, cos: Tensor, sin: Tensor, q_scale: Tensor, k_scale: Tensor, shape: NanoShape
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """q, k, v as (B, H, T, Dh), rotated and repeated; and the gate of the output, (B, T, H Dh)."""
+    width, n_kv = shape.head_dim, shape.num_key_value_heads
+    n_q = shape.num_attention_heads * width
+    q, k, v = rows.split([(1 + shape.is_hybrid) * n_q, n_kv * width, n_kv * width], -1)
+    q, k, v = (y.unflatten(-1, (-1, width)) for y in (q, k, v))
+    gate = None
+    if shape.is_hybrid:  # each head's query and gate lie side by side
+        pairs = q.unflatten(2, (-1, 2))
+        q, gate = pairs[..., 0, :], pairs[..., 1, :].flatten(2)
+    q, k = (
+        rotate(normed(y.float(), scale, shape.rms_norm_eps), (cos, sin))
+        for y, scale in ((q, q_scale), (k, k_scale))
+    )
+    share = shape.num_attention_heads // n_kv
+    q = q.to(rows.dtype).transpose(1, 2).contiguous()
+    k, v = (y.to(rows.dtype).repeat_interleave(share, 2).transpose(1, 2) for y in (k, v))
+    return q, k.contiguous(), v.contiguous(), gate
 
-    Of the first pair, the true text's keys and values, that is rows up to j; of each later pair,
-    one step of all drafts, row j alone. With one pair this is causal attention. The queries are
-    taken in blocks, which is faster on a CPU than torch's fused attention.
-    """
-    (k, v), *own = past
-    n = q.shape[2]
-    later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
-    q = q * q.shape[-1] ** -0.5
-    own_scores = [(q * k_i).sum(-1, keepdim=True) for k_i, _ in own]
-    outputs = []
-    for start in range(0, n, QUERY_BLOCK):
-        end = min(n, start + QUERY_BLOCK)
-        size = end - start
-        scores = q.narrow(2, start, size) @ k.narrow(2, 0, end).mT
-        scores = scores.masked_fill(later[start:end, :end], float("-inf"))
-        scores = torch.cat([scores, *(s.narrow(2, start, size) for s in own_scores)], -1)
-        weights = scores.softmax(-1, torch.float32).to(v.dtype)
-        out = weights.narrow(-1, 0, end) @ v.narrow(2, 0, end)
-        for i, (_, v_i) in enumerate(own):
-            out = out + weights.narrow(-1, end + i, 1) * v_i.narrow(2, start, size)
-        outputs.append(out)
-    return torch.cat(outputs, 2)
+
+@fused
+def _opened(out: Tensor, gate: Tensor) -> Tensor:
+    return out * torch.sigmoid(gate)
 
 
 def rope_angles(
@@ -135,35 +154,12 @@ class ShortConv(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(channels, 1, kernel) / math.sqrt(kernel))
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _Convolve.apply(x, self.weight.squeeze(1))  # type: ignore[no-untyped-call]
-        return out
 
-
-class _Convolve(torch.autograd.Function):
-    """Four shifted products. Slices under autograd would each bring a gradient of full size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _shifted_sum(F.pad(x, (0, 0, weight.shape[1] - 1, 0)), weight, x.shape[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        (grad,) = grads
-        x, weight = ctx.saved_tensors
-        kernel, n = weight.shape[1], x.shape[1]
-        grad_x = _shifted_sum(F.pad(grad, (0, 0, 0, kernel - 1)), weight.flip(1), n)
-        padded = F.pad(x, (0, 0, kernel - 1, 0))
-        columns = [(padded[:, j : j + n] * grad).sum((0, 1)) for j in range(kernel)]
-        return grad_x, torch.stack(columns, 1)
-
-
-def _shifted_sum(padded: Tensor, weight: Tensor, n: int) -> Tensor:
-    out = padded[:, :n] * weight[:, 0]
-    for j in range(1, weight.shape[1]):
-        out.addcmul_(padded[:, j : j + n], weight[:, j])
-    return out
+def convolved(x: Tensor, weight: Tensor) -> Tensor:
+    """(B, T, channels) with a kernel (channels, 1, K): shifted products."""
+    kernel, n = weight.shape[2], x.shape[1]
+    padded = F.pad(x, (0, 0, kernel - 1, 0))
+    return torch.stack([padded[:, j : j + n] * weight[:, 0, j] for j in range(kernel)]).sum(0)
 
 
 class GatedDeltaNet(nn.Module):
@@ -183,23 +179,40 @@ class GatedDeltaNet(nn.Module):
         self.out_proj = nn.Linear(s.linear_width, d, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        s = self.shape
-        n_keys = s.linear_num_key_heads * s.linear_head_dim
-        mixed = F.silu(self.conv1d(self.in_proj_qkv(x).float()))
-        flat = mixed.split([n_keys, n_keys, s.linear_width], -1)
-        heads = [y.unflatten(-1, (-1, s.linear_head_dim)) for y in flat]  # (B, T, H, Dh)
-        q, k = (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6) for y in heads[:2])
-        share = s.linear_num_value_heads // s.linear_num_key_heads
-        q, k = (y.repeat_interleave(share, 2) for y in (q * s.linear_head_dim**-0.5, k))
-        v = heads[2].transpose(1, 2)
-        beta = torch.sigmoid(self.in_proj_b(x).float())
-        log_decay = -self.A_log.exp() * F.softplus(self.in_proj_a(x).float() + self.dt_bias)
+        layers = self.in_proj_qkv, self.in_proj_z, self.in_proj_b, self.in_proj_a
+        rows = product(x, *layers)
+        rates = self.A_log, self.dt_bias
+        terms, z = _delta_rule_terms(rows, self.conv1d.weight, *rates, self.shape)
         with torch.autocast(x.device.type, enabled=False):
-            out = gated_delta_rule(q.transpose(1, 2), k.transpose(1, 2), v, log_decay.mT, beta.mT)
-        z = self.in_proj_z(x).float().unflatten(-1, (-1, s.linear_head_dim))
-        gated = self.norm(out.transpose(1, 2)) * F.silu(z)
-        written: Tensor = self.out_proj(gated.flatten(2))
+            out = gated_delta_rule(terms)
+        written: Tensor = self.out_proj(_gated_norm(out, z, self.norm.scale, self.norm.eps))
         return written
+
+
+@fused
+def _delta_rule_terms(
+    rows: Tensor, kernel: Tensor, a_log: Tensor, dt_bias: Tensor, shape: NanoShape
+) -> tuple[DeltaTerms, Tensor]:
+    """What `gated_delta_rule` takes, and the gate z."""
+    n_heads, width = shape.linear_num_value_heads, shape.linear_head_dim
+    n_keys = shape.linear_num_key_heads * width
+    sizes = [shape.linear_channels, shape.linear_width, n_heads, n_heads]
+    mixed, z, b, a = rows.split(sizes, -1)
+    mixed = F.silu(convolved(mixed.float(), kernel))
+    q, k, v = (
+        y.unflatten(-1, (-1, width)) for y in mixed.split([n_keys, n_keys, shape.linear_width], -1)
+    )
+    q, k = (y * torch.rsqrt(y.square().sum(-1, keepdim=True) + 1e-6) for y in (q, k))
+    share = n_heads // shape.linear_num_key_heads
+    q, k = (y.repeat_interleave(share, 2) for y in (q * width**-0.5, k))
+    log_decay = -a_log.exp() * F.softplus(a.float() + dt_bias)
+    return DeltaTerms(q, k, v, log_decay, torch.sigmoid(b.float())), z
+
+
+@fused
+def _gated_norm(out: Tensor, z: Tensor, scale: Tensor, eps: float) -> Tensor:
+    gate: Tensor = F.silu(z.float()).unflatten(-1, (-1, out.shape[-1]))
+    return (normed(out, scale, eps) * gate).flatten(2).to(z.dtype)
 
 
 class NanoBlock(nn.Module):

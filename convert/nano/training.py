@@ -196,7 +196,7 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option, value in ((-4, 0), (-1, (1 << 31) - 1), (-2, 500_000_000)):
+        for option, value in ((-4, 0), (-1, -1), (-2, 500_000_000)):
             mallopt(option, value)  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-WARM_UP = 0.015  # of the trunk's part
+WARM_UP = 0.004  # of the trunk's part
 DECAY_FROM = 0.45  # of a part: after this the rate falls to zero, linearly
 HEAD_PART = 0.14  # of the run: at its end only the MTP head is trained
 HEAD_RATE = 0.5
+LONG_TOKENS, LONG_MINUTES = 3_000_000, 15
 THREAD_ROUND = 24  # steps, of which the first TRIED are on the count that is not in favour
 TRIED = 2
 KEEP = 0.6  # of the old estimate in the new one
@@ -26,6 +27,11 @@ STALL = 4.0  # times the median step; what is longer was not spent on training
 class TrainingBudget:
     tokens: int = 0
     minutes: float = 0.0
+
+    @property
+    def is_long(self) -> bool:
+        """Long enough for compiled loops, which take minutes at the start, to be worth it."""
+        return self.tokens > LONG_TOKENS or self.minutes > LONG_MINUTES
 
     def progress(self, n_tokens: int, seconds: float) -> float:
         by_tokens = n_tokens / self.tokens if self.tokens else 0.0
