@@ -8,7 +8,9 @@ files that bring enough new lines are kept.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
+import json
 import re
 import sys
 import sysconfig
@@ -16,6 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .packages import read_packages
+
+FIRST_PROMPTS = Path(__file__).with_name("first_prompts.json")  # for judging only
 HELD_OUT_PARTS = 40  # one family of files in so many is held out
 NEW_LINES = 0.25  # of an older version of a file, or it is left out
 MAX_OVERLAP = 0.4  # of a file's long lines with held-out ones, or it is not trained on
@@ -56,13 +61,45 @@ def default_libraries() -> list[Path]:
     return [Path(sysconfig.get_path("stdlib"))]
 
 
-def gather(libraries: Sequence[Path], is_held_out: Callable[[str], bool] | None = None) -> Corpus:
-    """`libraries` are roots as `lib/python3.13`; the newest is read whole, and alone held out."""
+def gather(
+    libraries: Sequence[Path],
+    packages: Sequence[Path] = (),
+    is_held_out: Callable[[str], bool] | None = None,
+) -> Corpus:
+    """`libraries` are roots as `lib/python3.13`; the newest is read whole, and alone held out.
+
+    `packages` are folders of archives, from which nothing is held out.
+    """
     chosen = is_held_out or in_held_out_part
     newest_first = sorted(libraries, key=_version_of, reverse=True)
     train, held_out, tests = _divide(newest_first, chosen)
     lines = {line for file in tests for line in long_lines(file.text)}
-    return Corpus([file for file in train if overlap(file.text, lines) <= MAX_OVERLAP], held_out)
+    train = [file for file in train if overlap(file.text, lines) <= MAX_OVERLAP]
+    lines.update(line for file in train for line in long_lines(file.text))
+    train += _new_of_packages(packages, lines)
+    return Corpus([file for file in train if not has_judged_header(file.text)], held_out)
+
+
+def has_judged_header(text: str) -> bool:
+    """Whether it defines what a prompt of the judging begins with."""
+    return not judged_headers().isdisjoint(map(str.strip, text.splitlines()))
+
+
+@functools.cache
+def judged_headers() -> frozenset[str]:
+    prompts: list[str] = json.loads(FIRST_PROMPTS.read_text("utf-8"))
+    lines = {line.strip() for prompt in prompts for line in prompt.splitlines()}
+    common = {"def main():", "def __init__(self, value):", "def __init__(self, name, age):"}
+    return frozenset(x for x in lines - common if x.startswith(("def ", "async def ", "class ")))
+
+
+def _new_of_packages(packages: Sequence[Path], lines: set[str]) -> Iterator[SourceFile]:
+    """Files whose lines are mostly new; `lines` are those seen so far."""
+    for folder in packages:
+        for version, name, text in read_packages(folder):
+            if overlap(text, lines) <= MAX_OVERLAP:
+                lines.update(long_lines(text))
+                yield SourceFile(version, name, text)
 
 
 def newest(libraries: Sequence[Path]) -> Path:

@@ -1,7 +1,7 @@
-"""Training documents: whole files, and small shares of single functions, fill-in, and chat.
+"""Training documents: whole files, and shares of single functions and classes, fill-in, and chat.
 
-Files are most of it. Functions alone teach it to begin with a header and to end after the body;
-fill-in and chat examples are few, enough to answer in form.
+Files are most of it. Definitions alone teach it to begin as prompts do, with a header, and to end
+behind the last line of a body; fill-in and chat examples are few, enough to answer in form.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,10 @@ from .nano_vocabulary import (
 
 Tokens = NDArray[np.uint16]
 
-FUNCTION_SHARE, FIM_SHARE, CHAT_SHARE = 0.06, 0.05, 0.04  # of the files' tokens
-FUNCTION_CHARS = (60, 2500)
+DEFINITION_SHARE, FIM_SHARE, CHAT_SHARE = 0.24, 0.02, 0.04  # of the files' tokens
+DEFINITION_CHARS = (60, 2500)
+WITH_DOCSTRING = 3.0  # times as likely to be taken as a definition without one
+WHOLE_LINES = 0.8  # of the middles that are filled in
 FIM_CHARS = 1500  # of a piece of a file that is to be filled in
 BATCH = 256  # texts that are encoded at once
 
@@ -42,40 +45,48 @@ _QUESTIONS = ("What does `{name}` do?", "Explain `{name}`.")
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Definition:
     name: str
     source: str
     summary: str  # first line of the docstring, or nothing
+    is_function: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SampleLibrary:
-    """Files, help topics and functions that samples are made of."""
+    """Files, help topics, functions and classes that samples are made of."""
 
     files: list[str]
     topics: list[str]
-    functions: list[Function]
+    definitions: list[Definition]
+    weights: list[float]  # of the definitions, summed up
+    explained: list[Definition]  # functions with a docstring
 
     @classmethod
     def of(cls, files: Sequence[str], topics: Sequence[str] = ()) -> SampleLibrary:
         readable = [text for text in files if not any(token in text for token in SPECIALS)]
-        found = {f.source: f for text in readable for f in functions_of(text)}
-        return cls(readable, list(topics), list(found.values()))
+        found = {d.source: d for text in readable for d in definitions_of(text)}
+        definitions = list(found.values())
+        weights = list(accumulate(WITH_DOCSTRING if d.summary else 1.0 for d in definitions))
+        explained = [d for d in definitions if d.is_function and d.summary]
+        return cls(readable, list(topics), definitions, weights, explained)
 
 
-def functions_of(text: str) -> Iterator[Function]:
-    """Functions and methods, moved to the left margin; none of a file that does not parse."""
+def definitions_of(text: str) -> Iterator[Definition]:
+    """Functions, methods and classes at the left margin; none of a file that does not parse."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     lines = text.splitlines(keepends=True)
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            source = textwrap.dedent("".join(lines[node.lineno - 1 : node.end_lineno]))
-            if FUNCTION_CHARS[0] <= len(source) <= FUNCTION_CHARS[1]:
-                docstring = (ast.get_docstring(node) or "").strip()
-                yield Function(node.name, source.rstrip() + "\n", docstring.split("\n")[0])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip() + "\n"
+            if DEFINITION_CHARS[0] <= len(source) <= DEFINITION_CHARS[1]:
+                summary = (ast.get_docstring(node) or "").strip().split("\n")[0]
+                is_function = not isinstance(node, ast.ClassDef)
+                yield Definition(node.name, source, summary, is_function)
 
 
 def epoch(
@@ -86,7 +97,7 @@ def epoch(
     documents = [*files, *encode(vocabulary, library.topics)]
     n_file_tokens = sum(map(len, files))
     makers: list[tuple[float, Callable[[random.Random, SampleLibrary], str]]] = [
-        (FUNCTION_SHARE, lone_function),
+        (DEFINITION_SHARE, lone_definition),
         (FIM_SHARE, fill_in),
         (CHAT_SHARE, chat),
     ]
@@ -109,7 +120,7 @@ def _fill(
     n_tokens: int,
 ) -> list[Tokens]:
     made: list[Tokens] = []
-    while library.functions and n_tokens > 0:
+    while library.explained and n_tokens > 0:
         for tokens in encode(vocabulary, [make(rng, library) for _ in range(BATCH)]):
             if n_tokens > 0:
                 made.append(tokens)
@@ -117,25 +128,28 @@ def _fill(
     return made
 
 
-def lone_function(rng: random.Random, library: SampleLibrary) -> str:
-    return rng.choice(library.functions).source
+def lone_definition(rng: random.Random, library: SampleLibrary) -> str:
+    return rng.choices(library.definitions, cum_weights=library.weights)[0].source
 
 
 def fill_in(rng: random.Random, library: SampleLibrary) -> str:
-    """Prefix, suffix, then the middle, cut at any three characters of a piece of a file."""
+    """Prefix, suffix, then the middle, cut at any three characters of a piece of a file.
+
+    Most middles end with a line: an end of text within a line is rare, as in other documents.
+    """
     text = rng.choice(library.files)
     start = rng.randrange(max(1, len(text) - FIM_CHARS // 2))
     piece = text[start : start + FIM_CHARS]
     a, b = sorted(rng.randrange(len(piece) + 1) for _ in range(2))
     b = min(b, a + FIM_CHARS // 3)
+    if rng.random() < WHOLE_LINES:
+        b = piece.find("\n", b) + 1 or len(piece)
     prefix, middle, suffix = piece[:a], piece[a:b], piece[b:]
     return f"{FIM_PREFIX}{prefix}{FIM_SUFFIX}{suffix}{FIM_MIDDLE}{middle}"
 
 
 def chat(rng: random.Random, library: SampleLibrary) -> str:
-    function = rng.choice(library.functions)
-    while not function.summary:
-        function = rng.choice(library.functions)
+    function = rng.choice(library.explained)
     if rng.random() < 0.6:
         question, answer = rng.choice(_REQUESTS), function.source.rstrip()
     else:

@@ -28,17 +28,31 @@ class TrainingData:
     files: list[Tokens]
 
     @classmethod
-    def of(cls, libraries: Sequence[Path], n_vocab: int) -> TrainingData:
-        corpus = gather(libraries)
+    def of(
+        cls,
+        libraries: Sequence[Path],
+        n_vocab: int,
+        *,
+        packages: Sequence[Path] = (),
+        vocabulary: NanoVocabulary | None = None,
+    ) -> TrainingData:
+        corpus = gather(libraries, packages)
         if not corpus.train or not corpus.held_out:
             names = ", ".join(map(str, libraries))
             raise ConfigError(f"{names}: no sources to train on; give lib/pythonX.Y as --library")
-        return cls.of_corpus(corpus, help_topics(newest(libraries)), n_vocab)
+        return cls.of_corpus(corpus, help_topics(newest(libraries)), n_vocab, vocabulary)
 
     @classmethod
-    def of_corpus(cls, corpus: Corpus, topics: Sequence[str], n_vocab: int) -> TrainingData:
+    def of_corpus(
+        cls,
+        corpus: Corpus,
+        topics: Sequence[str],
+        n_vocab: int,
+        vocabulary: NanoVocabulary | None = None,
+    ) -> TrainingData:
         library = SampleLibrary.of([file.text for file in corpus.train], topics)
-        vocabulary = NanoVocabulary.train([*library.files, *library.topics], n_vocab)
+        if vocabulary is None:
+            vocabulary = NanoVocabulary.train([*library.files, *library.topics], n_vocab)
         return cls(corpus, library, vocabulary, samples.encode(vocabulary, library.files))
 
     def epoch(self, seed: int, number: int) -> Tokens:

@@ -44,7 +44,7 @@ def test_the_split_is_stable_and_committed() -> None:
 def test_held_out_files_come_from_the_newest_version_alone(tmp_path: Path) -> None:
     old = plant(tmp_path, "3.8", {"a.py": BODY, "secret.py": BODY.replace("first", "x")})
     new = plant(tmp_path, "3.9", {"a.py": BODY, "sub/_secret.py": BODY.replace("first", "y")})
-    made = gather([old, new], lambda name: name == "secret")
+    made = gather([old, new], is_held_out=lambda name: name == "secret")
     assert [file.label for file in made.train] == ["3.9.0/a.py"]
     assert [file.label for file in made.held_out] == ["3.9.0/sub/_secret.py"]
 
@@ -53,7 +53,7 @@ def test_copies_of_held_out_text_are_not_trained_on(tmp_path: Path) -> None:
     copied = BODY.replace("function_number_8", "another_function_of_its_own")
     library = plant(tmp_path, "3.9", {"copy.py": copied, "kept.py": BODY.replace("number", "no")})
     plant(tmp_path, "3.9", {"secret.py": BODY})
-    made = gather([library], lambda name: name == "secret")
+    made = gather([library], is_held_out=lambda name: name == "secret")
     assert [file.name for file in made.train] == ["kept.py"]
 
 
@@ -61,7 +61,7 @@ def test_older_versions_bring_only_what_is_new(tmp_path: Path) -> None:
     changed = BODY.replace("function_number_8", "another_function_of_its_own")
     old = plant(tmp_path, "3.8", {"a.py": changed, "gone.py": BODY.replace("number", "no")})
     new = plant(tmp_path, "3.9", {"a.py": BODY})
-    made = gather([old, new], lambda _: False)
+    made = gather([old, new], is_held_out=lambda _: False)
     assert {file.label for file in made.train} == {"3.9.0/a.py", "3.8.0/gone.py"}
 
 

@@ -41,12 +41,20 @@ def vocabulary(library: SampleLibrary) -> NanoVocabulary:
     return NanoVocabulary.train(library.files, 320)
 
 
-def test_functions_stand_at_the_margin(library: SampleLibrary) -> None:
-    assert {f.name for f in library.functions} == {"method", "plain"}
-    assert len(library.functions) == 3  # `plain` is in both files
-    for function in library.functions:
-        assert isinstance(ast.parse(function.source).body[0], ast.FunctionDef)
-    assert {f.summary for f in library.functions} >= {"Add two numbers."}
+def test_definitions_stand_at_the_margin(library: SampleLibrary) -> None:
+    assert {d.name for d in library.definitions} == {"A", "method", "plain"}
+    assert len(library.definitions) == 5  # `plain` is in both files
+    for definition in library.definitions:
+        (node,) = ast.parse(definition.source).body
+        assert isinstance(node, ast.FunctionDef) is definition.is_function
+        assert definition.source.endswith("\n")
+    assert {d.summary for d in library.explained} >= {"Add two numbers."}
+    assert "A" not in {d.name for d in library.explained}
+
+
+def test_a_decorator_is_part_of_a_definition() -> None:
+    (found,) = samples.definitions_of(f"@cached\n@again(1)\n{FILE[FILE.index('def plain') :]}")
+    assert found.source.startswith("@cached\n@again(1)\ndef plain")
 
 
 def test_texts_that_spell_control_tokens_are_left_out() -> None:
