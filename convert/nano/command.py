@@ -16,14 +16,16 @@ from ...core.backend.cpu.threads import default_threads
 from ...core.errors import ConfigError
 from . import losses
 from .corpus import default_libraries
-from .export import FILE_TYPES, write_model
+from .export import FILE_TYPES, read_weights, write_model
+from .fusion import fuse_loops
 from .nano_network import Network
 from .nano_shapes import SHAPES
+from .nano_vocabulary import NanoVocabulary
 from .training import Trainer, TrainingCheckpoint, keep_freed_memory
 from .training_data import Batches, TrainingData
 from .training_schedule import ThreadCount, TrainingBudget
 
-LENGTH, ROWS = 1024, 4
+LENGTH, ROWS = 1024, 8
 Number = TypeVar("Number", int, float)
 
 _log = logging.getLogger("nextn.convert.nano")
@@ -36,6 +38,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--work", type=Path, help="folder of checkpoints; default: beside --out")
     add("--model", choices=sorted(SHAPES), default="nano")
     add("--library", type=Path, action="append", help="lib/pythonX.Y; may be given several times")
+    packages = "folder of downloaded packages (.whl, .tar.gz); may be given several times"
+    add("--packages", type=Path, action="append", default=[], help=packages)
+    add("--start", type=Path, help="GGUF file made by this command, whose training goes on")
     add("--seed", type=int, default=1)
     add(
         "--minutes",
@@ -76,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out.is_dir():
         raise ConfigError(f"--out {options.out} is a folder; give the file to write")
     trainer, prepared = prepare(options)
+    if trainer.budget.is_long:
+        fuse_loops()
     trainer.run()
     write_model(options.out, trainer.network, prepared.vocabulary, options.type)
 
@@ -84,7 +91,10 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
     shape = SHAPES[options.model]
     libraries = options.library or default_libraries()
     _log.info("reading %s", ", ".join(map(str, libraries)))
-    prepared = TrainingData.of(libraries, shape.vocab_size)
+    vocabulary = NanoVocabulary.of_gguf(options.start) if options.start else None
+    prepared = TrainingData.of(
+        libraries, shape.vocab_size, packages=options.packages, vocabulary=vocabulary
+    )
     work: Path = options.work or options.out.parent / f"{options.out.stem}.work"
     work.mkdir(parents=True, exist_ok=True)
     prepared.vocabulary.save(work / "tokenizer.json")
@@ -102,8 +112,11 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
         rows=options.rows,
         seed=options.seed,
     )
+    network = Network(shape)
+    if options.start:
+        read_weights(options.start, network)
     trainer = Trainer(
-        Network(shape),
+        network,
         batches,
         budget,
         TrainingCheckpoint(work / f"{options.model}.pt", fingerprint),

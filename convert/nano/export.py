@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ...core.errors import ConfigError
 from ...core.gguf.quants import find_format
+from ...core.gguf.reader import open_gguf
 from ...core.gguf.writer import TensorData, write_gguf
 from ..checkpoint.safetensors import Floats, StoredTensor
 from ..hf.matrix_rows import StoredMatrix
 from ..hf.metadata_keys import model_keys
-from ..hf.model_config import ModelConfig, find_family
-from ..hf.model_sizes import read_sizes
+from ..hf.model_config import CheckpointFamily, ModelConfig, find_family
+from ..hf.model_sizes import ModelSizes, read_sizes
 from ..hf.rope_setting import read_rope
 from ..hf.stored_names import plain_name
 from ..hf.tensor_map import TensorMap
@@ -56,20 +60,10 @@ def write_model(
     if kind not in FILE_TYPES:
         raise ConfigError(f"matrices can be {', '.join(FILE_TYPES)}, not {kind}")
     shape = network.shape
-    config = ModelConfig.of("the network", _config(shape))
-    family = find_family(config)
-    sizes = read_sizes(config, family, shape.num_mtp_layers)
+    config, family, sizes = _described(shape)
     rope = read_rope(config, family, sizes.head_dim)
-    mapping = TensorMap(family, sizes, config.label)
-    for name, value in network.state_dict().items():
-        if name != "lm_head.weight" or not shape.tie_word_embeddings:
-            source = _ArraySource(value.detach().float().cpu().numpy())
-            stored = StoredTensor(name, "F32", tuple(value.shape), 0, source)
-            mapping.add(plain_name(name), StoredMatrix(stored))
-    tensors = []
-    for name, tensor in mapping.finish().items():
-        rows = np.concatenate([values for _, values in tensor.slabs()])
-        tensors.append(tensor_data(name, rows.reshape(tensor.shape), kind))
+    weights = {name: value.detach().float().cpu().numpy() for name, value in _stored(network)}
+    tensors = [tensor_data(name, array, kind) for name, array in gguf_arrays(shape, weights)]
     metadata = {
         "general.architecture": family.architecture,
         "general.type": "model",
@@ -82,6 +76,50 @@ def write_model(
         **vocabulary.metadata(),
     }
     write_gguf(path, metadata, tensors, overwrite=True)
+
+
+def _stored(network: Network) -> Iterator[tuple[str, Tensor]]:
+    for name, value in network.state_dict().items():
+        if name != "lm_head.weight" or not network.shape.tie_word_embeddings:
+            yield name, value
+
+
+def gguf_arrays(shape: NanoShape, weights: dict[str, Floats]) -> Iterator[tuple[str, Floats]]:
+    """The arrays of a GGUF file, from those of a network by their names."""
+    config, family, sizes = _described(shape)
+    mapping = TensorMap(family, sizes, config.label)
+    for name, value in weights.items():
+        stored = StoredTensor(name, "F32", tuple(value.shape), 0, _ArraySource(value))
+        mapping.add(plain_name(name), StoredMatrix(stored))
+    for name, tensor in mapping.finish().items():
+        rows = np.concatenate([values for _, values in tensor.slabs()])
+        yield name, rows.reshape(tensor.shape)
+
+
+def read_weights(path: Path, network: Network) -> None:
+    """What `write_model` wrote, back into a network of the same shape.
+
+    Of each weight its numbered elements go the way to GGUF, and show where they lie in the file.
+    """
+    with open_gguf(path) as file, torch.no_grad():
+        for name, value in _stored(network):
+            numbered = np.arange(value.numel(), dtype=np.float32).reshape(value.shape)
+            ((target, places),) = gguf_arrays(network.shape, {name: numbered})
+            if target not in file.tensors or file.tensors[target].shape != places.shape:
+                raise ConfigError(f"{path}: {target} is not of the shape that is to be trained")
+            stored = file.tensors[target].floats()
+            if name.endswith("A_log"):
+                places, stored = np.log(-places), np.log(-stored)
+            shift = places.min()  # norms are stored plus one
+            found = np.empty(value.numel(), np.float32)
+            found[np.rint(places - shift).astype(np.intp).ravel()] = (stored - shift).ravel()
+            value.copy_(torch.from_numpy(found).view_as(value))
+
+
+def _described(shape: NanoShape) -> tuple[ModelConfig, CheckpointFamily, ModelSizes]:
+    config = ModelConfig.of("the network", _config(shape))
+    family = find_family(config)
+    return config, family, read_sizes(config, family, shape.num_mtp_layers)
 
 
 def _config(shape: NanoShape) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...core.gguf.reader import open_gguf
+
 PRE = "gpt-2"  # tokenizer.ggml.pre, known here and to llama.cpp
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
@@ -51,6 +53,22 @@ class NanoVocabulary:
         from tokenizers import Tokenizer
 
         return cls(Tokenizer.from_file(str(path)))
+
+    @classmethod
+    def of_gguf(cls, path: Path) -> NanoVocabulary:
+        """Of a model that was made here."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        with open_gguf(path) as file:
+            tokens = list(file.metadata.strs("tokenizer.ggml.tokens"))
+            merges = list(file.metadata.strs("tokenizer.ggml.merges"))
+        ids = {token: i for i, token in enumerate(tokens)}
+        pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+        engine = Tokenizer(models.BPE({t: i for t, i in ids.items() if t not in SPECIALS}, pairs))
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        engine.decoder = decoders.ByteLevel()
+        engine.add_special_tokens(list(SPECIALS))
+        return cls(engine)
 
     def save(self, path: Path) -> None:
         self.engine.save(str(path))

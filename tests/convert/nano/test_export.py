@@ -14,8 +14,9 @@ from support.mtp_acceptance import HeadRuns
 from support.running import PAGES, Machine, Running, load
 
 from nextn import core
-from nextn.convert.nano.export import tensor_data, write_model
-from nextn.convert.nano.nano_network import Network, Past
+from nextn.convert.nano.draft_attention import Past
+from nextn.convert.nano.export import read_weights, tensor_data, write_model
+from nextn.convert.nano.nano_network import Network
 from nextn.convert.nano.nano_shapes import NanoShape
 from nextn.convert.nano.nano_vocabulary import NanoVocabulary
 from nextn.core.backend.layers import Floats
@@ -140,3 +141,25 @@ def test_an_end_of_a_header_is_an_end_of_a_token(vocabulary: NanoVocabulary) -> 
         (cut,) = vocabulary.encode([end])
         assert whole[: len(cut)] == cut
     assert all(a < b for a, b in pairwise([0, len(whole)]))
+
+
+@pytest.mark.parametrize("shape", [SMALL_NANO, SMALL_DRAFT], ids=["hybrid", "plain"])
+def test_a_file_can_be_trained_further(
+    shape: NanoShape, vocabulary: NanoVocabulary, tmp_path: Path
+) -> None:
+    made, path = network(shape, vocabulary), tmp_path / "made.gguf"
+    write_model(path, made, vocabulary, "F32")
+    again = Network(made.shape)
+    read_weights(path, again)
+    for name, value in made.state_dict().items():
+        assert torch.allclose(again.state_dict()[name], value, atol=1e-6), name
+    read = NanoVocabulary.of_gguf(path)
+    assert read.tokens() == vocabulary.tokens()
+    assert read.metadata() == vocabulary.metadata()
+    assert list(read.encode([TEXT])) == list(vocabulary.encode([TEXT]))
+
+
+def test_a_file_of_another_shape_is_refused(vocabulary: NanoVocabulary, tmp_path: Path) -> None:
+    write_model(tmp_path / "made.gguf", network(SMALL_NANO, vocabulary), vocabulary, "F32")
+    with pytest.raises(ConfigError, match="is not of the shape that is to be trained"):
+        read_weights(tmp_path / "made.gguf", Network(SMALL_NANO))
