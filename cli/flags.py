@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, Final, NamedTuple, TypeVar, dataclass_transform, get_type_hints
@@ -16,6 +17,7 @@ import typer.core
 T = TypeVar("T")
 REQUIRED: Final = MISSING
 _UNSET: Final = object()
+_GIVEN: Final[ContextVar[frozenset[str]]] = ContextVar("given", default=frozenset())
 _SECTION: Final = "rich_help_panel"  # the name that typer has for a section of the help
 
 
@@ -62,7 +64,8 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
     groups = {name: kind for name, kind in get_type_hints(function).items() if name != "return"}
     names = {name: [field.name for field in fields(kind)] for name, kind in groups.items()}
 
-    def command(**values: Any) -> None:
+    def command(ctx: typer.Context, **values: Any) -> None:
+        _GIVEN.set(frozenset(name for name in values if _is_given(ctx, name)))
         function(
             **{
                 group: kind(**{name: values[name] for name in names[group]})
@@ -70,11 +73,24 @@ def takes_flags(function: Callable[..., None]) -> Callable[..., None]:
             }
         )
 
-    parameters = [parameter for kind in groups.values() for parameter in _parameters(kind)]
+    context = inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    parameters = [context, *(each for kind in groups.values() for each in _parameters(kind))]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     command.__doc__ = function.__doc__
     return command
+
+
+def given_flags() -> frozenset[str]:
+    """The names of the fields whose flags the running command was given."""
+    return _GIVEN.get()
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def _parameters(kind: Any) -> list[inspect.Parameter]:

@@ -11,7 +11,7 @@ from .auditing import fail_if_different
 from .console import READING, Console
 from .conversation import read_chat, start_renderer
 from .flags import takes_flags
-from .generate_params import build_params
+from .generate_params import build_params, with_file_defaults
 from .open_model import bundled_model, open_runtime, warm_up
 from .print_answer import print_answer
 from .printers import JsonPrinter, TextPrinter
@@ -90,6 +90,7 @@ def generate(  # noqa: PLR0913 - groups of flags
         start_renderer()
 
     with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
+        params = with_file_defaults(params, runtime)
         printer = make_printer(results, output, runtime, model)
         conversation = None if setup is None else setup.start(runtime)
         warm_up(runtime, output)

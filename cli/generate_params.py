@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ..core.generation import GenerateParams
+from .flags import given_flags
 from .prompt_source import one_of, text_of_argument
-from .sampling_options import SamplingOptions
+from .sampling_options import SamplingOptions, not_given
 from .shared_options import UNLIMITED, ResultOptions, TextOptions
 from .usage import flag_errors
+
+if TYPE_CHECKING:
+    from ..core.runtime import Runtime
 
 
 def build_params(
@@ -31,6 +36,12 @@ def build_params(
             grammar=read_grammar(texts),
             json_schema=read_schema(texts),
         )
+
+
+def with_file_defaults(params: GenerateParams, runtime: Runtime) -> GenerateParams:
+    """`params` with the sampling values of the model's file that no flag overrides."""
+    values = not_given(runtime.recommended_sampling, given_flags())
+    return replace(params, sampling=replace(params.sampling, **values))
 
 
 def flag_names(message: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..core.errors import ConfigError
@@ -127,6 +128,13 @@ class SamplingOptions:
         if given is None:
             return DEFAULT.dry_sequence_breakers
         return tuple(text for text in given if text != NO_BREAKERS)
+
+
+def not_given(recommended: Mapping[str, Any], given: frozenset[str]) -> dict[str, Any]:
+    """The sampling values of a model's file that no given flag overrides."""
+    if {"samplers", "sampling_seq"} & given:
+        given |= {"samplers", "mirostat"}
+    return {name: value for name, value in recommended.items() if name not in given}
 
 
 def parse_bias(text: str) -> tuple[int, float]:

@@ -13,7 +13,7 @@ import typer
 
 from .console import Console
 from .conversation import read_switches, read_template
-from .flags import takes_flags
+from .flags import given_flags, takes_flags
 from .log import show_log
 from .open_model import bundled_model
 from .replicated import read_plan, serve_replicas
@@ -77,7 +77,7 @@ def serve(  # noqa: PLR0913 - groups of flags
         output.remark(cache.warning)
     recipe = ServedModel(
         model, place, speculation, spec.draft_model, listen.parallel, cache.room, source,
-        templates.chat_template,
+        templates.chat_template, given_flags(),
     )  # fmt: skip
     if plan is not None:
         serve_replicas(recipe, settings, listen, plan, output)

@@ -11,6 +11,7 @@ import typer
 from ..core.speculation.options import SpecOptions
 from .console import Console
 from .open_model import open_runtime
+from .sampling_options import not_given
 from .shared_options import PlaceOptions
 from .usage import flag_errors
 
@@ -30,6 +31,7 @@ class ServedModel:
     cache_ram: int | None  # bytes
     template: str | None  # Jinja
     template_name: str | None  # of the model's file
+    flags: frozenset[str] = frozenset()  # given on the command line
 
     def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
@@ -37,7 +39,8 @@ class ServedModel:
         runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)
-            return prepare(runtime, self.n_parallel, template, self.cache_ram)
+            sampling = not_given(runtime.recommended_sampling, self.flags)
+            return prepare(runtime, self.n_parallel, template, self.cache_ram, sampling)
 
     def _template(self, runtime: Runtime) -> ChatTemplate | None:
         from ..core.tokenizer import ChatTemplate, load_chat_template

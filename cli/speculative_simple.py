@@ -9,7 +9,7 @@ import typer
 
 from .console import READING, Console
 from .flags import flag, flag_group, takes_flags
-from .generate_params import build_params
+from .generate_params import build_params, with_file_defaults
 from .open_model import bundled_model, open_runtime
 from .prompt_source import read_prompt
 from .sampling_options import SamplingOptions
@@ -66,6 +66,7 @@ def speculative_simple(
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     model = models.model or bundled_model()
     with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
+        params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)
         try:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .models.model_weights import Demand
 from .ranks.backend import RankedBackend
 from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_others
 from .ranks.load import load_ranked, on_several, open_ranks
+from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
 from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
 from .speculation.drafters.draft_model_state import draft_sizes
@@ -188,6 +189,11 @@ class Runtime:
     @property
     def name(self) -> str:
         return self.file.metadata.str("general.name", "") or self.file.path.name
+
+    @cached_property
+    def recommended_sampling(self) -> dict[str, Any]:
+        """The fields of `SamplingParams` that the model's file sets."""
+        return file_defaults(self.file.metadata)
 
     @cached_property
     def fingerprint(self) -> str:

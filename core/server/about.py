@@ -149,7 +149,7 @@ def _usual(service: Service) -> ParsedRequest:
     """A request with all defaults."""
     settings = service.settings
     seed = (1 << 32) - 1 if settings.seed is None else settings.seed
-    sampling = replace(settings.sampling, seed=seed)
+    sampling = replace(service.sampling, seed=seed)
     return ParsedRequest([], GenerateParams(sampling, max_tokens=settings.max_tokens))
 
 

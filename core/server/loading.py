@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from .worker import Loaded
@@ -22,13 +24,14 @@ def prepare(
     n_parallel: int,
     template: ChatTemplate | None,
     cache_ram: int | None = None,
+    file_sampling: Mapping[str, Any] = MappingProxyType({}),
 ) -> Loaded:
     """Compiles what is missing, so that the first request is as fast as the second."""
     if template is not None:
         template.warm_up()
     engine = runtime.ready_engine(plan(runtime, n_parallel, cache_ram))
     gc.freeze()  # what is loaded stays: looking through it again and again takes milliseconds
-    return Loaded(runtime, engine, template)
+    return Loaded(runtime, engine, template, file_sampling)
 
 
 def plan(runtime: Runtime, n_parallel: int, cache_ram: int | None = None) -> MemoryBudget:

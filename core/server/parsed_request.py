@@ -72,8 +72,7 @@ def parse_request(
     return ParsedRequest(
         prompts,
         read_params(
-            body, settings, service.tokenizer, logprobs=logprobs,
-            after_sampling=after_sampling, loaded_types=service.runtime.spec_types, owner=owner,
+            body, service, logprobs=logprobs, after_sampling=after_sampling, owner=owner
         ),
         n=n,
         model=body.model or service.model_name,

@@ -17,6 +17,7 @@ from ..tokenizer import Tokenizer
 from .api_errors import api_error
 from .request_bodies import GenerationBody, GivenBiases, ResponseFormat, Stops, as_list
 from .request_decoding import refuse
+from .service import Service
 from .settings import ServerSettings
 from .speculative_fields import read_specs
 
@@ -26,22 +27,21 @@ _SMALLEST_P: Final = 1e-6  # top_p 0 keeps one token
 
 def read_params(
     body: GenerationBody,
-    settings: ServerSettings,
-    tokenizer: Tokenizer,
+    service: Service,
     *,
     logprobs: int | None,
     after_sampling: bool,
-    loaded_types: tuple[str, ...],
     owner: str = "",
 ) -> GenerateParams:
     """Reads all but the prompt. The caller reads `logprobs`, whose fields differ between APIs."""
+    settings, tokenizer = service.settings, service.tokenizer
     grammar, schema = read_grammar(body)
     max_tokens = read_max_tokens(body, settings)
-    spec, thinking_spec = read_specs(body, tokenizer, loaded_types)
+    spec, thinking_spec = read_specs(body, tokenizer, service.runtime.spec_types)
     reuse = settings.caches_prompts if body.cache_prompt is None else body.cache_prompt
     params: GenerateParams = with_names(
         lambda: GenerateParams(
-            sampling=read_sampling(body, settings, tokenizer),
+            sampling=read_sampling(body, service.sampling, settings, tokenizer),
             # 0 still runs the prompt, which makes one token; the response leaves it out.
             max_tokens=None if max_tokens is None else max(max_tokens, 1),
             stop=read_stops(body.stop),
@@ -71,7 +71,7 @@ def with_names(make: Callable[[], Any]) -> Any:
 
 
 def read_sampling(
-    body: GenerationBody, settings: ServerSettings, tokenizer: Tokenizer
+    body: GenerationBody, usual: SamplingParams, settings: ServerSettings, tokenizer: Tokenizer
 ) -> SamplingParams:
     """Returns the server's parameters, with those of the request that have the same names."""
     names = [field.name for field in fields(SamplingParams)]
@@ -88,7 +88,7 @@ def read_sampling(
     if body.logit_bias is not None:
         values["logit_bias"] = read_biases(body.logit_bias, tokenizer)
     values["seed"] = read_seed(body, settings)
-    return replace(settings.sampling, **values)
+    return replace(usual, **values)
 
 
 def read_seed(body: GenerationBody, settings: ServerSettings) -> int:

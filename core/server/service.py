@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .settings import ServerSettings
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..runtime import Runtime
+    from ..sampling.params import SamplingParams
     from ..tokenizer import Tokenizer
     from .generation_response import GenerationResponse
 
@@ -49,6 +50,11 @@ class Service:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.loaded.runtime.tokenizer
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Defaults of requests: those of the flags, the model's file, and ours."""
+        return replace(self.settings.sampling, **self.loaded.file_sampling)
 
     @property
     def n_ctx(self) -> int:

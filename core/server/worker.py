@@ -12,12 +12,12 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import DEBUG
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import DeviceError, NextnError
 from ..generation import CANCELLED, NO_TOKEN
@@ -48,6 +48,7 @@ class Loaded:
     runtime: Runtime
     engine: Engine
     template: ChatTemplate | None = None
+    file_sampling: Mapping[str, Any] = field(default_factory=dict)  # of the file, without flags
 
 
 class Worker:

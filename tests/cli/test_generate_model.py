@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.recommending import recommending
 
 from nextn.cli.app import run
 
@@ -50,6 +51,20 @@ def test_greedy_text_does_not_depend_on_the_seed(
 ) -> None:
     assert generate("--temp", "0", "-s", "1")[1] == generate("--temp", "0", "-s", "2")[1]
     assert generate("--top-k", "1", "-s", "3")[1] == generate("--temp", "0")[1]
+
+
+def test_a_file_recommends_and_flags_decide(
+    tiny: Callable[..., Any], tmp_path: Path, capsys: Capture
+) -> None:
+    model = str(recommending(tiny("qwen3").path, tmp_path / "greedy.gguf", temp=0.0))
+
+    def text(*flags: str) -> str:
+        assert run(["generate", "-m", model, "-n", "12", "-p", "hello there", *flags]) == 0
+        return capsys.readouterr().out
+
+    greedy = text("--temp", "0")
+    assert text("-s", "1") == text("-s", "2") == greedy
+    assert text("--temp", "0.8", "-s", "1") != text("--temp", "0.8", "-s", "2")
 
 
 def test_the_token_limit_holds(generate: Callable[..., tuple[int, str, str]]) -> None:

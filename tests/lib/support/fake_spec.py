@@ -152,6 +152,7 @@ def fake_load(  # noqa: PLR0913 - as the real one
     template = SCRIPT.get("template")
     return FakeRuntime(
         stats=Stats(load_ms=12.0),
+        recommended_sampling=SCRIPT.get("recommended_sampling", {}),
         load={
             "path": str(path),
             "device": device,
