@@ -22,7 +22,7 @@ _ERASE_LINE: Final = "\r\x1b[K"
 _COLUMNS: Final = 80
 _WIDEST: Final = 100  # of prose
 READING: Final = "reading the prompt"
-_DIM, _RED = "2", "1;31"
+DIM, _RED = "2", "1;31"
 
 
 class StdoutClosedError(Exception):
@@ -47,6 +47,11 @@ class Console:
                 sys.stdout.reconfigure(errors="replace")
             else:
                 sys.stdout.reconfigure(encoding="utf-8", errors="strict", newline="\n")
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether stdout is one."""
+        return self._cleans
 
     @property
     def width(self) -> int | None:
@@ -83,6 +88,8 @@ class Console:
         is_new, self._stage = stage != self._stage, stage
         if done >= 1:
             self.clear_progress()
+        elif self._cleans and self._line_open:
+            pass  # a text stands on the line that would be drawn
         elif self._redraws:
             self._progress_open = True
             line = f"{one_line(stage)} {done:4.0%}" if done else one_line(stage)
@@ -94,7 +101,7 @@ class Console:
         """Print which colour stands for which drafter."""
         if not self.quiet:
             names = [_styled(one_line(name), colour) for name, colour in colours.items()]
-            _write_stderr(_styled("drafted by", _DIM) + f" {', '.join(names)}\n")
+            _write_stderr(_styled("drafted by", DIM) + f" {', '.join(names)}\n")
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
@@ -118,7 +125,7 @@ class Console:
         """Print a line on stderr, unless --quiet."""
         if not self.quiet:
             self.clear_progress()
-            _write_stderr(_styled(one_line(line), _DIM) + "\n")
+            _write_stderr(_styled(one_line(line), DIM) + "\n")
 
 
 def columns() -> int:

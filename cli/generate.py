@@ -74,12 +74,10 @@ def generate(  # noqa: PLR0913 - groups of flags
     check_mode(speculation, params)
     setup = read_chat(chats)
     is_interactive = setup is not None and not prompts.is_given and sys.stdin.isatty()
-    if is_interactive and (results.json or results.jsonl):
-        raise typer.BadParameter("--json and --jsonl need a prompt")
-    if is_interactive and audit.verify_lossless:
-        raise typer.BadParameter("--verify-lossless needs a prompt")
     text = ""
-    if not is_interactive:
+    if is_interactive:
+        check_conversation(results, audit)
+    else:
         text = read_prompt(prompts.prompt_argument, prompts.prompt, prompts.file)
     output = voice.console()
     if results.show_drafts and not output.has_colours:
@@ -102,6 +100,8 @@ def generate(  # noqa: PLR0913 - groups of flags
         if conversation is not None:
             conversation.add_question(text)
             prompt = conversation.prompt()
+        elif not (results.json or results.jsonl):
+            prompts.show(text, output)
         recorder = None
         if audit.verify_lossless:
             from ..core.audit import RowRecorder
@@ -130,6 +130,13 @@ def answer_once(
         raise typer.Exit(130)
     if answer.verdict is not None:
         fail_if_different(answer.verdict, runtime.tokenizer, output)
+
+
+def check_conversation(results: ResultOptions, audit: AuditFlags) -> None:
+    if results.json or results.jsonl:
+        raise typer.BadParameter("--json and --jsonl need a prompt")
+    if audit.verify_lossless:
+        raise typer.BadParameter("--verify-lossless needs a prompt")
 
 
 def check_results(results: ResultOptions) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import typer
 
-from .console import Console
+from .console import DIM, Console
 from .flags import argument, flag, flag_group
 
 UNLIMITED = -1
@@ -32,10 +32,21 @@ class PromptOptions:
     file: Path | None = flag(
         "--file -f FILE", "File with the prompt; one final newline is removed."
     )
+    display_prompt: bool | None = flag(
+        "--display-prompt/--no-display-prompt",
+        "The prompt in front of its continuation; on a terminal, dimmed, if not given.",
+        None,
+    )
 
     @property
     def is_given(self) -> bool:
         return (self.prompt_argument, self.prompt, self.file) != (None, None, None)
+
+    def show(self, text: str, output: Console) -> None:
+        """Print the prompt that a text continues."""
+        shows = output.is_terminal if self.display_prompt is None else self.display_prompt
+        if shows:
+            output.text(text, DIM)
 
 
 @flag_group("Model")

@@ -69,6 +69,7 @@ def speculative_simple(
         params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)
+        prompts.show(text, output)
         try:
             write(runtime, loop, prompt, params, output, ACCEPTED if texts.color else "")
         finally:

@@ -22,7 +22,7 @@ import pty
 import termios
 
 Environment = Callable[..., dict[str, str]]
-GENERATE = ("generate", "-m", "m.gguf", "-s", "1")
+GENERATE = ("generate", "-m", "m.gguf", "-s", "1", "--no-display-prompt")
 WARM_UP_S = 20.0
 
 
@@ -77,6 +77,29 @@ def test_control_characters_do_not_reach_a_terminal(
     code, shown, _ = on_terminal(*GENERATE, "hi", script={"pieces": evil})
     assert code == 0
     assert shown == "a]0;ownedb31mc\td\nef[2J\n"
+
+
+def test_a_terminal_shows_the_prompt_and_a_pipe_does_not(
+    on_terminal: Callable[..., tuple[int, str, str]],
+    spec: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    plain = tuple(word for word in GENERATE if word != "--no-display-prompt")
+    script = {"pieces": ["done"]}
+    assert on_terminal(*plain, "h\x1bi", script=script)[1] == "\x1b[2mhi\x1b[0mdone\n"
+    assert on_terminal(*plain, "hi\n", script=script, NO_COLOR="1")[1] == "hi\ndone\n"
+    assert on_terminal(*plain, "hi", "--json", script=script)[1].startswith("{")
+    assert on_terminal(*GENERATE, "hi", script=script)[1] == "done\n"
+    assert spec(*plain, "hi", script=script).stdout == "done"
+    assert spec(*plain, "hi", "--display-prompt", script=script).stdout == "hidone"
+
+
+def test_progress_is_not_drawn_over_the_prompt(
+    on_terminal: Callable[..., tuple[int, str, str]],
+) -> None:
+    """Both streams are often one terminal."""
+    shown = on_terminal(*GENERATE, "hi", "--display-prompt")[2]
+    assert "reading the prompt" not in shown
+    assert "reading the prompt" in on_terminal(*GENERATE, "hi\n", "--display-prompt")[2]
 
 
 def test_a_terminal_gets_one_newline_at_the_end(
