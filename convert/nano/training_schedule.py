@@ -17,9 +17,9 @@ DECAY_FROM = 0.45  # of a part: after this the rate falls to zero, linearly
 HEAD_PART = 0.14  # of the run: at its end only the MTP head is trained
 HEAD_RATE = 0.5
 LONG_TOKENS, LONG_MINUTES = 3_000_000, 15
-THREAD_ROUND = 24  # steps, of which the first TRIED are on the count that is not in favour
-TRIED = 2
-KEEP = 0.6  # of the old estimate in the new one
+THREAD_ROUND = 48  # steps, of which the first TRIED are on the count that is not in favour
+TRIED = 3
+KEEP = 0.3  # of the old estimate in the new one
 STALL = 4.0  # times the median step; what is longer was not spent on training
 
 
@@ -76,22 +76,26 @@ class ThreadCount:
     """Fewer threads while other programs use the processor.
 
     A product over two threads waits for the slower one: with one of two cores in use elsewhere, a
-    step on both takes longer than one on the free core alone. So both are tried, again and again.
+    step on both takes longer than one on the free core alone. So both are tried, again and again;
+    the first step behind a change does not count, since products are prepared anew.
     """
 
     def __init__(self, most: int) -> None:
         self.counts = sorted({most, max(1, most // 2)}, reverse=True)
         self._seconds: dict[int, float] = {}
         self._step = 0
+        self._is_new = True
         self.current = most
         torch.set_num_threads(most)
 
     def after_step(self, seconds: float) -> None:
-        known = self._seconds.get(self.current, seconds)
-        self._seconds[self.current] = KEEP * known + (1 - KEEP) * seconds
+        if not self._is_new:
+            known = self._seconds.get(self.current, seconds)
+            self._seconds[self.current] = KEEP * known + (1 - KEEP) * seconds
         self._step += 1
-        self.current = self._choose()
-        torch.set_num_threads(self.current)
+        chosen = self._choose()
+        self._is_new, self.current = chosen != self.current, chosen
+        torch.set_num_threads(chosen)
 
     def _choose(self) -> int:
         best = min(self.counts, key=lambda count: self._seconds.get(count, 0.0))

@@ -19,6 +19,7 @@ from nextn.convert.nano.training_schedule import (
     HEAD_PART,
     STALL,
     Clock,
+    ThreadCount,
     TrainingBudget,
     schedule_point,
 )
@@ -141,3 +142,23 @@ def test_orthogonal_factor() -> None:
     values = torch.linalg.svdvals(orthogonalise(stack))
     assert values.min() > 0.5
     assert values.max() < 1.4
+
+
+def thread_counts(seconds: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The counts that 200 steps ran on; the first step on another count takes much longer."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    threads, taken, last = ThreadCount(2), [], 0
+    for _ in range(200):
+        now = threads.current
+        taken.append(now)
+        threads.after_step(seconds[now] + (5.0 if now != last else 0.0))
+        last = now
+    return taken
+
+
+def test_threads_that_wait_for_each_other_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = thread_counts({2: 2.0, 1: 4.0}, monkeypatch)
+    assert idle.count(2) > 150
+    assert idle.count(1) > 6  # tried again and again
+    busy = thread_counts({2: 5.0, 1: 4.0}, monkeypatch)
+    assert busy.count(1) > 130
