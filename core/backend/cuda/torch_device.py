@@ -35,6 +35,7 @@ class TorchDevice(Device):
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after the other
         self._capturing = torch.cuda.Stream(self._where)  # the default one cannot
+        self._anchor = self._capture(self._fill_a_byte)[0]
 
     def activate(self) -> None:
         torch.cuda.set_device(self._where)
@@ -57,7 +58,7 @@ class TorchDevice(Device):
         if array.nbytes > _MOST_PINNED:
             return _numpy(array.cpu())
         # Into memory that the device writes to by itself; torch gives it out again afterwards.
-        there = torch.empty(array.shape, dtype=array.dtype, pin_memory=True)
+        there = self._pinned(array.shape, array.dtype)
         there.copy_(array, non_blocking=True)
         self.wait()
         return _numpy(there)
@@ -68,12 +69,16 @@ class TorchDevice(Device):
 
     def post(self, array: Tensor, values: Numpy) -> None:
         # Pinned, so that the copy is asynchronous; torch reuses the memory when the copy is done.
-        array.copy_(torch.from_numpy(np.array(values, order="C")).pin_memory(), non_blocking=True)
+        there = torch.from_numpy(np.array(values, order="C"))
+        array.copy_(self._pinned(there.shape, there.dtype).copy_(there), non_blocking=True)
 
     def shared(self, shape: Shape, dtype: str) -> tuple[Tensor, Numpy]:
         # Memory from cudaHostAlloc has one address for the host and all devices.
-        pinned = torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=True)
-        return pinned, pinned.numpy()
+        memory = self._pinned(shape, getattr(torch, dtype)).zero_()
+        return memory, _numpy(memory)
+
+    def _pinned(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return pinned(self._where, shape, dtype)
 
     def is_idle(self) -> bool:
         return bool(torch.cuda.current_stream(self._where).query())
@@ -121,6 +126,16 @@ class TorchDevice(Device):
         return int(free)
 
     def repeatable(self, work: Callable[[], T]) -> Callable[[], T]:
+        graph, made = self._capture(work)
+
+        def repeat() -> T:
+            graph.replay()
+            self.launcher.begin_after_all()
+            return made
+
+        return repeat
+
+    def _capture(self, work: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
         graph = torch.cuda.CUDAGraph()
         self.wait()
         # Not by `torch.cuda.graph`: it gives all spare memory back to the driver, each time.
@@ -132,13 +147,19 @@ class TorchDevice(Device):
             finally:
                 graph.capture_end()
                 self.launcher.begin_after_all()
+        return graph, made
 
-        def repeat() -> T:
-            graph.replay()
-            self.launcher.begin_after_all()
-            return made
+    def _fill_a_byte(self) -> Tensor:
+        """The work of a graph that lives as long as the device: torch drops the pool's handle with
+        the last graph in it, and the first capture of the next engine would fail."""
+        return torch.zeros(1, dtype=torch.uint8, device=self._where)
 
-        return repeat
+
+def pinned(where: torch.device, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """Memory of the host that a device reaches by itself. It belongs to the current device of the
+    calling thread, which may be another: that one would get a context, and its memory taken."""
+    with torch.cuda.device(where):
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
 class _Staging:
@@ -146,7 +167,7 @@ class _Staging:
 
     def __init__(self, where: torch.device, n_bytes: int) -> None:
         self._where, self._stream = where, torch.cuda.Stream(where)
-        self._pieces = [torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True) for _ in "12"]
+        self._pieces = [pinned(where, (n_bytes,), torch.uint8) for _ in "12"]
         self._copied = [torch.cuda.Event() for _ in self._pieces]
         self._turn = 0
 
@@ -175,7 +196,7 @@ def _numpy(tensor: Tensor) -> Numpy:
 class TorchMirror(Mirror):
     def __init__(self, where: torch.device, n_bytes: int, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._pinned = torch.empty(n_bytes, dtype=torch.uint8, pin_memory=True)
+        self._pinned = pinned(where, (n_bytes,), torch.uint8)
         self._there = torch.empty(n_bytes, dtype=torch.uint8, device=where)
         self._where, self._has_left = where, torch.cuda.Event()
         self.host = self._pinned.numpy()
