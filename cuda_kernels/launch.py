@@ -18,7 +18,7 @@ from .driver import CudaDriver, Driver
 from .image import Shape, shapes
 from .kernel import Array, Dim, Kernel, Launcher, Source
 
-FREELY_SHARED = 48 << 10  # bytes of dynamic shared memory that need no request
+FREELY_SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that need no request
 FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for the one before
 
 
@@ -93,7 +93,7 @@ class DeviceLauncher(Launcher):
                 f"a block has {self.shared_of_a_block} on this device"
             )
         function = self._driver.function(module, kernel.name)
-        if kernel.dynamic_shared > FREELY_SHARED:
+        if wanted > FREELY_SHARED:
             self._driver.allow_shared(function, kernel.dynamic_shared)
         return LoadedKernel(function, found[kernel.name])
 

@@ -163,6 +163,16 @@ def test_much_shared_memory_is_asked_for_when_loading(
     assert list(driver.allowed.values()) == [100 << 10]
 
 
+def test_static_shared_memory_counts_as_well(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    """The driver refuses a launch whose static and dynamic shared memory pass 48 KB together."""
+    launcher.warm([replace(fill, shared=20 << 10, dynamic_shared=40 << 10)])
+    assert list(driver.allowed.values()) == [40 << 10]
+    launcher.warm([replace(fill, name="other", shared=8 << 10, dynamic_shared=40 << 10)])
+    assert len(driver.allowed) == 1
+
+
 def test_more_shared_memory_than_there_is_is_refused(fill: Kernel) -> None:
     driver = NotingDriver()
     driver.shared_of_a_block = 99 << 10
