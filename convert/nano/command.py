@@ -91,7 +91,11 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
     shape = SHAPES[options.model]
     libraries = options.library or default_libraries()
     _log.info("reading %s", ", ".join(map(str, libraries)))
-    vocabulary = NanoVocabulary.of_gguf(options.start) if options.start else None
+    torch.manual_seed(options.seed)
+    network, vocabulary = Network(shape), None
+    if options.start:  # checked before the corpus, whose reading takes minutes
+        vocabulary = NanoVocabulary.of_gguf(options.start)
+        read_weights(options.start, network)
     prepared = TrainingData.of(
         libraries, shape.vocab_size, packages=options.packages, vocabulary=vocabulary
     )
@@ -100,7 +104,6 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
     prepared.vocabulary.save(work / "tokenizer.json")
     names = [file.label for file in prepared.corpus.held_out]
     (work / "held_out.json").write_text(json.dumps(names, indent=0) + "\n")
-    torch.manual_seed(options.seed)
     budget = TrainingBudget(options.tokens, options.minutes)
     if budget == TrainingBudget():
         budget = TrainingBudget(tokens=20_000_000)
@@ -112,9 +115,6 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
         rows=options.rows,
         seed=options.seed,
     )
-    network = Network(shape)
-    if options.start:
-        read_weights(options.start, network)
     trainer = Trainer(
         network,
         batches,

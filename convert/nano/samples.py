@@ -1,7 +1,8 @@
-"""Training documents: whole files, and shares of single functions and classes, fill-in, and chat.
+"""Training documents: whole files, and shares of what is short, fill-in, and chat.
 
 Files are most of it. Definitions alone teach it to begin as prompts do, with a header, and to end
-behind the last line of a body; fill-in and chat examples are few, enough to answer in form.
+behind the last line of a body; short files do the same for imports and scripts. Fill-in and chat
+examples are few, enough to answer in form.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from .nano_vocabulary import (
 
 Tokens = NDArray[np.uint16]
 
-DEFINITION_SHARE, FIM_SHARE, CHAT_SHARE = 0.24, 0.02, 0.04  # of the files' tokens
+DEFINITION_SHARE, SHORT_SHARE, FIM_SHARE, CHAT_SHARE = 0.24, 0.06, 0.02, 0.04  # of files' tokens
 DEFINITION_CHARS = (60, 2500)
+SHORT_CHARS = (200, 2500)  # of a file that is an example of its own
 WITH_DOCSTRING = 3.0  # times as likely to be taken as a definition without one
 WHOLE_LINES = 0.8  # of the middles that are filled in
 FIM_CHARS = 1500  # of a piece of a file that is to be filled in
@@ -57,6 +59,7 @@ class SampleLibrary:
     """Files, help topics, functions and classes that samples are made of."""
 
     files: list[str]
+    short: list[str]  # of the files
     topics: list[str]
     definitions: list[Definition]
     weights: list[float]  # of the definitions, summed up
@@ -69,7 +72,9 @@ class SampleLibrary:
         definitions = list(found.values())
         weights = list(accumulate(WITH_DOCSTRING if d.summary else 1.0 for d in definitions))
         explained = [d for d in definitions if d.is_function and d.summary]
-        return cls(readable, list(topics), definitions, weights, explained)
+        least, most = SHORT_CHARS
+        short = [text for text in readable if least <= len(text) <= most]
+        return cls(readable, short, list(topics), definitions, weights, explained)
 
 
 def definitions_of(text: str) -> Iterator[Definition]:
@@ -98,6 +103,7 @@ def epoch(
     n_file_tokens = sum(map(len, files))
     makers: list[tuple[float, Callable[[random.Random, SampleLibrary], str]]] = [
         (DEFINITION_SHARE, lone_definition),
+        (SHORT_SHARE if library.short else 0.0, short_file),
         (FIM_SHARE, fill_in),
         (CHAT_SHARE, chat),
     ]
@@ -130,6 +136,10 @@ def _fill(
 
 def lone_definition(rng: random.Random, library: SampleLibrary) -> str:
     return rng.choices(library.definitions, cum_weights=library.weights)[0].source
+
+
+def short_file(rng: random.Random, library: SampleLibrary) -> str:
+    return rng.choice(library.short)
 
 
 def fill_in(rng: random.Random, library: SampleLibrary) -> str:
