@@ -63,7 +63,8 @@ def generate(  # noqa: PLR0913 - groups of flags
 ) -> None:
     """Continue a prompt, or chat.
 
-    The text goes to stdout, progress and a summary to stderr.
+    The text goes to stdout, progress and a summary to stderr. Sampling values come from
+    flags, else from what the model's file recommends, else from the defaults shown here.
     """
     # All checks of the command line come before anything slow.
     model = models.model or bundled_model()

@@ -133,7 +133,7 @@ class SamplingOptions:
 def not_given(recommended: Mapping[str, Any], given: frozenset[str]) -> dict[str, Any]:
     """The sampling values of a model's file that no given flag overrides."""
     if {"samplers", "sampling_seq"} & given:
-        given |= {"samplers", "mirostat"}
+        given |= {"samplers", "mirostat"}  # mirostat would replace the chosen samplers
     return {name: value for name, value in recommended.items() if name not in given}
 
 

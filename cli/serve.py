@@ -55,7 +55,8 @@ def serve(  # noqa: PLR0913 - groups of flags
 ) -> None:
     """Answer requests over HTTP, as llama-server and OpenAI do.
 
-    Sampling flags are the defaults of requests. --ctx-size is the context of each sequence.
+    Sampling values come from the request, else from flags, else from what the model's file
+    recommends, else from the defaults shown here. --ctx-size is the context of each sequence.
     """
     # Everything that can be wrong with the command line comes before anything slow.
     model = models.model or bundled_model()

@@ -73,7 +73,7 @@ def with_names(make: Callable[[], Any]) -> Any:
 def read_sampling(
     body: GenerationBody, usual: SamplingParams, settings: ServerSettings, tokenizer: Tokenizer
 ) -> SamplingParams:
-    """Returns the server's parameters, with those of the request that have the same names."""
+    """Returns the usual parameters, with those of the request that have the same names."""
     names = [field.name for field in fields(SamplingParams)]
     values: dict[str, Any] = {
         name: value for name in names if (value := getattr(body, name)) is not None
@@ -85,6 +85,8 @@ def read_sampling(
         values["dry_sequence_breakers"] = tuple(as_list(body.dry_sequence_breakers))
     if body.samplers is not None:
         values["samplers"] = _read_samplers(body.samplers)
+        # Mirostat would replace them, and only the model's file recommends it.
+        values.setdefault("mirostat", settings.sampling.mirostat)
     if body.logit_bias is not None:
         values["logit_bias"] = read_biases(body.logit_bias, tokenizer)
     values["seed"] = read_seed(body, settings)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from support.hub import Hub, serve_hub
+from support.recommending import recommending
 from support.tiny_models import build_tiny
 
 from nextn.cli.app import run
@@ -50,6 +51,13 @@ def test_a_sound_file(capsys: Capture) -> None:
     assert "  mtp    yes a complete head in blk.6" in lines
     assert f"             spec generate -m {NANO}" in lines
     assert "problem" not in shown.out
+
+
+def test_the_list_of_keys_has_the_recommended_sampling(tmp_path: Path, capsys: Capture) -> None:
+    path = recommending(nano.path(), tmp_path / "m.gguf", temp=0.5, top_k=20)
+    assert inspect(str(path), "--metadata") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"general.sampling.temp = 0.5", "general.sampling.top_k = 20"} <= set(lines)
 
 
 def test_a_broken_file(broken: str, capsys: Capture) -> None:
