@@ -63,12 +63,13 @@ def generate(  # noqa: PLR0913 - groups of flags
 ) -> None:
     """Continue a prompt, or chat.
 
-    The text goes to stdout, progress and a summary to stderr. Sampling values come from
-    flags, else from what the model's file recommends, else from the defaults shown here.
+    The text goes to stdout, on a terminal after its prompt; progress and a summary to stderr.
+    Sampling values come from flags, else from what the model's file recommends, else from the
+    defaults shown here.
     """
     # All checks of the command line come before anything slow.
     model = models.model or bundled_model()
-    check_results(results)
+    check_results(results, prompts, chats)
     params = build_params(texts, sampling, results)
     speculation = build_spec(spec, control)
     check_audit(audit, speculation)
@@ -140,7 +141,7 @@ def check_conversation(results: ResultOptions, audit: AuditFlags) -> None:
         raise typer.BadParameter("--verify-lossless needs a prompt")
 
 
-def check_results(results: ResultOptions) -> None:
+def check_results(results: ResultOptions, prompts: PromptOptions, chats: ChatOptions) -> None:
     if results.json and results.jsonl:
         raise typer.BadParameter("--json and --jsonl exclude each other")
     is_json = results.json or results.jsonl
@@ -148,6 +149,10 @@ def check_results(results: ResultOptions) -> None:
         raise typer.BadParameter("--logprobs needs --json or --jsonl to be printed in")
     if results.show_drafts and is_json:
         raise typer.BadParameter("--show-drafts colours text; JSON names the source of each token")
+    if prompts.display_prompt and is_json:
+        raise typer.BadParameter("--display-prompt is for text; JSON has the continuation alone")
+    if prompts.display_prompt and chats.chat:
+        raise typer.BadParameter("--display-prompt is for a prompt that is continued, not --chat")
 
 
 def make_printer(results: ResultOptions, output: Console, runtime: Runtime, model: Path) -> Printer:

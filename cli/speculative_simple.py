@@ -74,6 +74,7 @@ def speculative_simple(
             write(runtime, loop, prompt, params, output, ACCEPTED if texts.color else "")
         finally:
             loop.close()
+            output.end_text()  # an error gets a line of its own
 
 
 def make_loop(runtime: Runtime, output: Console) -> SimpleLoop:

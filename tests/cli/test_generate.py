@@ -35,6 +35,17 @@ def test_stdout_is_the_text_and_nothing_else(spec_process: Run) -> None:
     assert done.stdout == "Grüße \x1b[1m日本"  # a pipe gets every byte, and no newline of ours
 
 
+def test_a_pipe_gets_the_prompt_only_by_flag(spec_process: Run) -> None:
+    script = {"pieces": ["lo", " world"]}
+    for flags, text in (
+        ((), "lo world"),
+        (("--no-display-prompt",), "lo world"),
+        (("--display-prompt",), "\x1b[1m\rhello world"),  # a pipe gets every byte
+        (("--display-prompt", "--no-display-prompt"), "lo world"),
+    ):
+        assert spec_process(*GENERATE, *flags, "\x1b[1m\rhel", script=script).stdout == text
+
+
 def test_the_summary_is_plain_lines_on_stderr(spec: Run) -> None:
     done = spec(*GENERATE, "-s", "7", "hi")
     assert done.stderr.splitlines() == [

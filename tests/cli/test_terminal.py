@@ -93,6 +93,54 @@ def test_a_terminal_shows_the_prompt_and_a_pipe_does_not(
     assert spec(*plain, "hi", "--display-prompt", script=script).stdout == "hidone"
 
 
+def test_the_prompt_of_a_file_and_its_control_characters(
+    on_terminal: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    plain = ("generate", "-m", "m.gguf", "-s", "1")
+    file = tmp_path / "prompt.txt"
+    file.write_text("one\r\n\x1b]0;two\x07\tthree\x9b2J\n\n")
+    shown = on_terminal(*plain, "-f", str(file), script={"pieces": ["four"]}, NO_COLOR="1")[1]
+    assert shown == "one\n]0;two\tthree2J\nfour\n"
+    assert on_terminal(*plain, "hi", script={"pieces": []}, TERM="dumb")[1] == "hi\n"
+
+
+def test_a_chat_shows_no_prompt(on_terminal: Callable[..., tuple[int, str, str]]) -> None:
+    script = {"pieces": ["done"], "template": "{{ messages[0].content }}"}
+    plain = ("generate", "-m", "m.gguf", "-s", "1", "--chat")
+    assert on_terminal(*plain, "hi", script=script)[1] == "done\n"
+    assert on_terminal(*plain, "--no-display-prompt", "hi", script=script)[1] == "done\n"
+
+
+def test_prompt_text_and_summary_on_one_terminal(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    words = [*fake_command, "generate", "-m", "m.gguf", "-s", "1", "one\nhel"]
+    code, shown = on_one_terminal(words, fake_environment({"pieces": ["lo"]}, NO_COLOR="1"))
+    assert code == 0
+    assert "\x1b[Kone\nhello\nloaded " in shown
+
+
+def test_a_refused_prompt_leaves_the_error_a_line_of_its_own(
+    fake_command: list[str], fake_environment: Environment
+) -> None:
+    for command in ("generate", "speculative-simple"):
+        words = [sys.executable, "-c", "from nextn.cli.start import main; main()", command]
+        words += ["-c", "64", "-q", "import os " * 60]
+        code, shown = on_one_terminal(words, fake_environment({}, NO_COLOR="1"))
+        assert code == 1
+        assert "import os \nspec: error: the prompt has " in shown
+
+
+def on_one_terminal(words: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    process = subprocess.Popen(words, env=environment, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = read_all(master)
+    os.close(master)
+    return process.wait(timeout=30), shown
+
+
 def test_progress_is_not_drawn_over_the_prompt(
     on_terminal: Callable[..., tuple[int, str, str]],
 ) -> None:

@@ -53,6 +53,12 @@ WRONG = {
     "generate -m m.gguf --mirostat-ent -1 hi": (
         "mirostat-ent must be a finite number of at least 0, got -1.0"
     ),
+    "generate -m m.gguf --display-prompt --chat hi": (
+        "--display-prompt is for a prompt that is continued, not --chat"
+    ),
+    "generate -m m.gguf --display-prompt --json hi": (
+        "--display-prompt is for text; JSON has the continuation alone"
+    ),
     "generate -m m.gguf --mirostat 1 hi": (
         "mirostat 1 is not supported; use mirostat 2, which replaced it"
     ),
