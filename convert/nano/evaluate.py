@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import logging
 import lzma
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ... import core
 from ...core.backend.layers import Floats
-from ...core.generation import GenerateParams
+from ...core.generation import EOS, GenerateParams
 from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
 from ...core.speculation.options import SpecOptions
-from . import held_out
-from .corpus import SourceFile, default_libraries
+from . import held_out, judge
+from .corpus import default_libraries
+from .judge import Completion
 from .one_line_errors import in_one_line
 
 WINDOW, STRIDE = 1024, 512  # tokens; all but a file's first have at least STRIDE before them
-N_PROMPTS, N_WRITTEN = 20, 128
-N_BODY = 200  # tokens of a completed function
+N_WRITTEN = 64
 N_SEEDS = 5
-TEMPERATURE = 0.5  # of completed functions; chosen on other headers than those that are counted
 
 _log = logging.getLogger("nextn.convert.nano")
 GREEDY = SamplingParams(temperature=0.0)
 N_DRAFT = 3
 MTP_SPEC = SpecOptions(types=("mtp",), draft_n_max=N_DRAFT, fixed=True)
+NO_SPEC = SpecOptions(types=("none",))
 
 
 def bits_per_byte(runtime: Runtime, texts: Iterable[str]) -> float:
@@ -76,16 +76,39 @@ def xz_bits_per_byte(texts: Iterable[str]) -> float:
     return 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
 
 
-def accept_rates(runtime: Runtime, files: list[SourceFile]) -> list[float]:
-    """The share of drafts that are right up to each place, in greedy texts."""
-    accepted, drafted = np.zeros((2, N_DRAFT))
-    for site in held_out.sites(files, N_PROMPTS, methods=True):
-        prompt = runtime.tokenizer.encode(f"{site.before}{site.header}", parse_special=False)
-        write(runtime, prompt, N_WRITTEN)
+def usual_sampling(runtime: Runtime, seed: int) -> SamplingParams:
+    """The file's own."""
+    return replace(SamplingParams(seed=seed), **runtime.recommended_sampling)
+
+
+def complete(runtime: Runtime, prompt: str, sampling: SamplingParams) -> Completion:
+    events = list(runtime.generate(prompt, GenerateParams(sampling, max_tokens=N_WRITTEN)))
+    ended = events[-1].stop_reason == EOS
+    n_tokens = sum(event.token >= 0 for event in events)
+    return Completion(prompt, "".join(event.text for event in events), ended, n_tokens)
+
+
+class DraftCounts:
+    """The share of drafts that are right up to each place, over several texts."""
+
+    def __init__(self) -> None:
+        self._accepted, self._drafted = np.zeros((2, N_DRAFT))
+
+    def add(self, runtime: Runtime) -> None:
+        """The counts of the last text."""
         stats = runtime.stats
-        accepted += np.pad(stats.accept_per_pos, (0, N_DRAFT - len(stats.accept_per_pos)))
-        drafted += np.pad(stats.draft_per_pos, (0, N_DRAFT - len(stats.draft_per_pos)))
-    return [float(rate) for rate in accepted / drafted]
+        for total, counts in (
+            (self._accepted, stats.accept_per_pos), (self._drafted, stats.draft_per_pos)
+        ):  # fmt: skip
+            total += np.pad(counts, (0, N_DRAFT - len(counts)))
+
+    @property
+    def rates(self) -> list[float]:
+        return [float(rate) for rate in self._accepted / np.maximum(self._drafted, 1)]
+
+    @property
+    def length(self) -> float:
+        return 1 + sum(self.rates)
 
 
 def write(
@@ -95,56 +118,45 @@ def write(
     return [event.token for event in runtime.generate(prompt, params) if event.token >= 0]
 
 
-def completions(runtime: Runtime, headers: Iterable[str], seed: int) -> Iterator[tuple[str, bool]]:
-    """Functions written from their headers alone; and whether they parse."""
-    for header in headers:
-        sampling = SamplingParams(temperature=TEMPERATURE, seed=seed)
-        written = write(runtime, runtime.tokenizer.encode(header), N_BODY, sampling)
-        source = body_of(header, runtime.tokenizer.decode(written), len(written) == N_BODY)
-        yield source, parses(source)
-
-
-def body_of(header: str, text: str, cut_off: bool) -> str:
-    """The function alone: up to the first line at the left margin, whole lines only if cut off."""
-    lines = text.split("\n")
-    if cut_off:
-        lines.pop()
-    kept = [header + lines[0]] if lines else [header]
-    for line in lines[1:]:
-        if line and not line[0].isspace():
-            break
-        kept.append(line)
-    return "\n".join(kept).rstrip() + "\n"
-
-
-def parses(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
 def report(path: Path, library: Path, device: str) -> Iterator[str]:
-    files = held_out.load(library)
-    texts = [file.text for file in files]
+    texts = [file.text for file in held_out.load(library)]
     yield f"file size | {path.stat().st_size / 1e6:.2f} MB"
-    yield f"held-out files | {len(files)}, {sum(len(t.encode()) for t in texts)} bytes"
+    yield f"held-out files | {len(texts)}, {sum(len(t.encode()) for t in texts)} bytes"
     with core.load(path, device) as runtime:
         yield f"bits per byte | {bits_per_byte(runtime, texts):.3f}"
         yield f"bits per byte of xz -9e, all files as one | {xz_bits_per_byte(texts):.3f}"
-        if runtime.model.nextn:
-            with core.load(path, device, spec=MTP_SPEC) as drafting:
-                rates = accept_rates(drafting, files)
-            listed = ", ".join(f"{rate:.1%}" for rate in rates)
-            yield f"MTP, greedy: drafts right up to token 1, 2, 3 | {listed}"
-            yield f"MTP acceptance length, {N_DRAFT} drafted | {1 + sum(rates):.2f}"
-        headers = [site.header for site in held_out.sites(files, N_PROMPTS, methods=False)]
-        made = [one for seed in range(N_SEEDS) for one in completions(runtime, headers, seed)]
-        share = sum(ok for _, ok in made) / len(made)
-        yield f"completed headers that parse, {N_SEEDS} seeds | {share:.0%} of {len(headers)}"
-        for source, ok in made:
-            _log.debug("%s\n%s", "parses" if ok else "DOES NOT PARSE", source)
+        has_head = bool(runtime.model.nextn)
+    with core.load(path, device, spec=MTP_SPEC if has_head else NO_SPEC) as runtime:
+        yield from report_prompts(runtime, has_head)
+
+
+def report_prompts(runtime: Runtime, has_head: bool) -> Iterator[str]:
+    """Speculation changes no text, so one run gives texts and counts of drafts."""
+    counts, sampled = DraftCounts(), []
+    for seed in range(N_SEEDS):
+        for prompt in held_out.first_prompts():
+            made = complete(runtime, prompt, usual_sampling(runtime, seed))
+            sampled.append(made)
+            if not judge.repeats(made.text):
+                counts.add(runtime)
+    yield f"everyday prompts, the file's sampling, {N_SEEDS} seeds | {shares(sampled)}"
+    greedy = [complete(runtime, prompt, GREEDY) for prompt in held_out.first_prompts()]
+    yield f"everyday prompts, greedy | {shares(greedy)}"
+    if has_head:
+        listed = ", ".join(f"{rate:.1%}" for rate in counts.rates)
+        yield f"MTP at the file's sampling: right up to token 1, 2, 3 | {listed}"
+        yield f"MTP acceptance length, {N_DRAFT} drafted | {counts.length:.2f}"
+    for made in [*sampled, *greedy]:
+        verdict = "parses" if judge.is_python(made) else "DOES NOT PARSE"
+        _log.debug("--- %s\n%s[|]%s", verdict, made.prompt, made.text)
+
+
+def shares(made: list[Completion]) -> str:
+    found = judge.shares(made)
+    return (
+        f"{found.parsing:.1%} parse, {found.short:.1%} end before 8 tokens, "
+        f"{found.repeating:.1%} repeat a line"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -152,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--library", type=Path, default=default_libraries()[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--verbose", action="store_true", help="show the completions too")
+    parser.add_argument("--verbose", action="store_true", help="show the texts too")
     options = parser.parse_args(arguments)
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)

@@ -29,11 +29,13 @@ from .nano_shapes import NanoShape
 from .nano_vocabulary import NanoVocabulary
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}  # general.file_type
-LICENSE = "PSF-2.0"
+LICENSE = "PSF-2.0 AND MIT AND BSD-3-Clause AND BSD-2-Clause AND Apache-2.0 AND ISC"
 DESCRIPTION = (
-    "A small model of Python, trained on the sources of Python's standard library, "
-    "Copyright (c) Python Software Foundation; licensed under the PSF License Agreement."
+    "A small model of Python code, trained on the sources of Python's standard library, "
+    "Copyright (c) Python Software Foundation, and of packages that nextn's NOTICE names."
 )
+# A small model's unlikely tokens are mostly wrong; chosen on functions that are not judged.
+SAMPLING = {"general.sampling.temp": 0.8, "general.sampling.top_p": 0.8}
 # Small, and read as floats by the kernels: the convolution and the two rows per value head.
 _KEPT = ("norm", "ssm_conv1d", "ssm_alpha", "ssm_beta")
 
@@ -72,6 +74,7 @@ def write_model(
         "general.license": LICENSE,
         "general.file_type": FILE_TYPES[kind],
         "general.quantization_version": 2,
+        **SAMPLING,
         **model_keys(config, family, sizes, rope),
         **vocabulary.metadata(),
     }

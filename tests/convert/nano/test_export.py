@@ -22,7 +22,9 @@ from nextn.convert.nano.nano_vocabulary import NanoVocabulary
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.errors import ConfigError
+from nextn.core.gguf.reader import open_gguf
 from nextn.core.models.drafters.mtp_network import H_NEXTN
+from nextn.core.sampling.file_defaults import file_defaults
 
 from .hf import randomise
 from .test_network import SMALL_DRAFT, SMALL_NANO
@@ -153,6 +155,7 @@ def test_a_file_can_be_trained_further(
     read_weights(path, again)
     for name, value in made.state_dict().items():
         assert torch.allclose(again.state_dict()[name], value, atol=1e-6), name
+    assert file_defaults(open_gguf(path).metadata).keys() == {"temperature", "top_p"}
     read = NanoVocabulary.of_gguf(path)
     assert read.tokens() == vocabulary.tokens()
     assert read.metadata() == vocabulary.metadata()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -143,9 +144,9 @@ def test_the_loss_of_a_head_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_fused_loops_compute_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randint(0, 300, (2, 40 + losses.AHEAD))
-    found = []
+    found, made = [], randomise(Network(SMALL_NANO))
     for is_fused in (False, True):
-        network = randomise(Network(SMALL_NANO))
+        network = copy.deepcopy(made)
         monkeypatch.setattr(fusion, "_compiled", False)
         if is_fused and not fusion.fuse_loops():
             pytest.skip("no C++ compiler")

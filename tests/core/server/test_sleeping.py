@@ -13,7 +13,9 @@ from support.serving import SETTINGS, Server, nano_server, running, wait_until
 
 from nextn.core.server.worker import SLEEPING
 
-PROMPT: dict[str, Any] = {"prompt": "def add(a, b):\n", "n_predict": 20, "temperature": 0}
+PROMPT: dict[str, Any] = {
+    "prompt": "def add(a, b):\n", "n_predict": 20, "temperature": 0, "ignore_eos": True
+}  # fmt: skip
 
 
 def sleeper() -> Server:
