@@ -72,7 +72,7 @@ class OpParts:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.memory = StepMemory(device)
-        self.passing = Outputs(device, most_kept=0)
+        self.passing = Outputs(device, room=0, most_kept=0)
         self.products = Products(self.memory)
         self.attender = Attender(device)
         self.delta = DeltaRunner(self.memory, self.products)
@@ -219,7 +219,7 @@ class CudaOps(Ops):
         there = there_of(step)
         out = self._memory.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
-        self._attender.attend(self._made(qkv), attention, cache, there, out)
+        self._attender.attend(self._made(qkv), attention, cache, there, out, state.limits)
         return out
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:

@@ -44,7 +44,8 @@ class CudaDraftLoop:
         self._backend, self._device, self._plan = backend, backend.device, plan
         self._forward, self._state = forward, state
         self._graphs: Graphs[_There, None] = Graphs(self._device)
-        self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
+        self._mirrors = Mirrors(self._device)
+        self._outputs = Outputs(self._device, state.limits.n_rows)
         self._stops = self._device.put(np.array(sorted(plan.stops), np.int32))
         vocab_subset = plan.vocab_subset
         self._vocab_subset = (

@@ -105,7 +105,7 @@ class TapsOnly(Outputs):
     """Taps go where the next round finds them, logits anywhere."""
 
     def __init__(self, device: Device, taps: Array) -> None:
-        super().__init__(device, most_kept=0)
+        super().__init__(device, room=0, most_kept=0)
         self._taps = taps
 
     def tap(self, n_rows: int, width: int) -> Array:

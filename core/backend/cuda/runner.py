@@ -28,7 +28,8 @@ class Launches:
         self._backend, self._device = backend, backend.device
         self._forward, self._state, self._taps = forward, state, taps
         self._graphs: Graphs[DeviceStep, Made] = Graphs(self._device)
-        self._mirrors, self._outputs = Mirrors(self._device), Outputs(self._device)
+        self._mirrors = Mirrors(self._device)
+        self._outputs = Outputs(self._device, state.limits.n_rows)
 
     def make(self, step: Step) -> Made:
         repeated = self._graphs.of(StepKey.of(step), lambda: self._repeated(step))

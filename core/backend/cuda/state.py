@@ -21,6 +21,7 @@ from ...errors import ConfigError
 from ..interface import SlotImage
 from ..layers import DeltaRule, DeltaShape, HeadOrder, KvShape, KvType, KvTypes, StateShape
 from .device_contract import Device, Numpy
+from .step_memory import StepLimits
 
 Sizes = tuple[int, int, int, int]  # pages, cells of one, slots, window
 
@@ -28,6 +29,7 @@ Sizes = tuple[int, int, int, int]  # pages, cells of one, slots, window
 class CudaState:
     def __init__(self, device: Device, shape: StateShape, types: KvTypes, sizes: Sizes) -> None:
         n_pages, self.page_len, n_slots, self.window = sizes
+        self.limits = StepLimits.of(*sizes)
         self._device = device
         self.kv = [_kv_pages(device, s, types, n_pages, self.page_len) for s in shape.kv]
         self._delta: GdnState | None = None

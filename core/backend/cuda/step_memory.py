@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ....cuda_kernels import qmm
@@ -22,6 +24,19 @@ def rounded_up(n: int, least: int = FEWEST_ROWS) -> int:
     while size < n:
         size *= 2
     return size
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """The largest step of few rows that a state is for. Memory that all steps share is made for it
+    at once: graphs of smaller ones have addresses in it, so it cannot grow."""
+
+    n_rows: int
+    n_cells: int  # of a sequence
+
+    @classmethod
+    def of(cls, n_pages: int, page_len: int, n_slots: int, window: int) -> StepLimits:
+        return cls(min(MOST_REPEATED, n_slots * window), n_pages * page_len // n_slots)
 
 
 class StepMemory:
@@ -76,9 +91,10 @@ class Outputs:
     """What the runs of one forward pass leave: always in the same memory, which no other run writes
     to. What is made for a graph in passing may be overwritten by any other graph."""
 
-    def __init__(self, device: Device, most_kept: int = MOST_REPEATED) -> None:
-        """`most_kept`: rows; more of them are in memory of their own each time."""
-        self._device, self._most_kept = device, most_kept
+    def __init__(self, device: Device, room: int, most_kept: int = MOST_REPEATED) -> None:
+        """`room`: rows that memory is made for, if not for more. `most_kept`: more rows are in
+        memory of their own each time."""
+        self._device, self._room, self._most_kept = device, rounded_up(room), most_kept
         self._kept: dict[tuple[str, int, int], Array] = {}
         self._n_taps = 0
 
@@ -89,7 +105,7 @@ class Outputs:
     def rows(self, name: str, n_rows: int, width: int, dtype: str = "float32") -> Array:
         if n_rows > self._most_kept:
             return self._device.empty((n_rows, width), dtype)
-        key = name, rounded_up(n_rows), width
+        key = name, max(rounded_up(n_rows), self._room), width
         if key not in self._kept:
             self._kept[key] = self._device.empty(key[1:], dtype)
         return self._kept[key][:n_rows]
