@@ -2,7 +2,7 @@
 #include "qmm_epilogue.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) gate_rows(
-    const float* __restrict__ rows, int width, int activation, int8_t* q, float* d, int16_t* s, int packed_width) {
+    const float* rows, int width, int activation, int8_t* q, float* d, int16_t* s, int packed_width) {
     let_next_start();
     wait_for_previous();
     int block = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), row = blockIdx.y;

@@ -3,7 +3,7 @@
 
 // Columns `column` ... of bfloat16 rows [n_rows][out_stride] = activation(gate) * up of rows [gates | ups], `width` of each.
 // grid (4 x 256 values of a row, rows)
-extern "C" __global__ void __launch_bounds__(256) gate_halves(const float* __restrict__ rows, int width, int activation,
+extern "C" __global__ void __launch_bounds__(256) gate_halves(const float* rows, int width, int activation,
                                                               uint16_t* out, int out_stride, int column) {
     let_next_start();
     wait_for_previous();

@@ -199,6 +199,10 @@ extern "C" __global__ void writes(float* x, int n) {
     wait_for_previous();
     atomicAdd(x + n, 1.0f);
 }
+extern "C" __global__ void stale(const float* __restrict__ x, float* __restrict__ y) {
+    wait_for_previous();
+    y[threadIdx.x] = x[threadIdx.x];
+}
 extern "C" __global__ void never(float* x) { x[threadIdx.x] = 0.0f; }
 """
 
@@ -214,5 +218,6 @@ def test_a_kernel_that_does_not_wait_is_told(
             "ends may end without wait_for_previous()",
             "never may end without wait_for_previous()",
             "never writes before wait_for_previous()",
+            "stale reads past the coherent caches",
             "writes writes before wait_for_previous()",
         ]

@@ -39,8 +39,9 @@ def complaints(kernels: Iterable[Kernel], cubin: Cubin) -> list[str]:
 def early_complaints(cubin: Cubin) -> list[str]:
     """About kernels that may be launched before the one before them has ended.
 
-    What they write may still be read by it; and whoever comes next waits for them alone, so they
-    must not end before it does.
+    What they write may still be read by it; and the kernel behind them waits for them alone, so
+    they must not end before it does. What they read may still be written by it: a load that is not
+    coherent (`ld.global.nc`) might get what was there before.
     """
     bad = []
     for name, function in functions(cubin).items():
@@ -51,6 +52,8 @@ def early_complaints(cubin: Cubin) -> list[str]:
             bad.append(f"{cubin.source.label} {name} writes before wait_for_previous()")
         if code.count("EXIT"):
             bad.append(f"{cubin.source.label} {name} may end without wait_for_previous()")
+        if any("CONSTANT" in each.opcode for each in function.instructions):
+            bad.append(f"{cubin.source.label} {name} reads past the coherent caches")
     return bad
 
 
