@@ -3,12 +3,16 @@
 Files are most of it. Definitions alone teach it to begin as prompts do, with a header, and to end
 behind the last line of a body; short files do the same for imports and scripts. Fill-in and chat
 examples are few, enough to answer in form.
+
+A prompt often ends behind a newline or an indentation, which are one token with each other or with
+what follows; so some documents are encoded in two pieces that meet there.
 """
 
 from __future__ import annotations
 
 import ast
 import random
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,10 +33,12 @@ from .nano_vocabulary import (
 )
 
 Tokens = NDArray[np.uint16]
+Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 DEFINITION_SHARE, SHORT_SHARE, FIM_SHARE, CHAT_SHARE = 0.24, 0.06, 0.02, 0.04  # of files' tokens
 DEFINITION_CHARS = (60, 2500)
 SHORT_CHARS = (200, 2500)  # of a file that is an example of its own
+CUT_SHARE = 0.4  # of definitions and short files, encoded in two pieces
 WITH_DOCSTRING = 3.0  # times as likely to be taken as a definition without one
 WHOLE_LINES = 0.8  # of the middles that are filled in
 FIM_CHARS = 1500  # of a piece of a file that is to be filled in
@@ -87,11 +93,24 @@ def definitions_of(text: str) -> Iterator[Definition]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip() + "\n"
+            summary = (ast.get_docstring(node) or "").strip().split("\n")[0]
+            kept = [*lines[first - 1 : node.end_lineno]]
+            if summary:
+                _shorten(kept, node, first, summary)
+            source = textwrap.dedent("".join(kept)).rstrip() + "\n"
             if DEFINITION_CHARS[0] <= len(source) <= DEFINITION_CHARS[1]:
-                summary = (ast.get_docstring(node) or "").strip().split("\n")[0]
                 is_function = not isinstance(node, ast.ClassDef)
                 yield Definition(node.name, source, summary, is_function)
+
+
+def _shorten(lines: list[str], node: Documented, first: int, summary: str) -> None:
+    """Leaves the first line of a docstring that stands on lines of its own: whole ones are longer
+    than many a text that is asked for, and the body is what matters."""
+    docstring = node.body[0]
+    begin, end = docstring.lineno - first, (docstring.end_lineno or docstring.lineno) - first
+    is_alone = begin > 0 and lines[begin][: docstring.col_offset].isspace()
+    if end > begin and is_alone and not {'"', "\\"} & set(summary) and len(node.body) > 1:
+        lines[begin : end + 1] = [f'{lines[begin][: docstring.col_offset]}"""{summary}"""\n']
 
 
 def epoch(
@@ -127,11 +146,34 @@ def _fill(
 ) -> list[Tokens]:
     made: list[Tokens] = []
     while library.explained and n_tokens > 0:
-        for tokens in encode(vocabulary, [make(rng, library) for _ in range(BATCH)]):
+        texts = [make(rng, library) for _ in range(BATCH)]
+        cuts = [cut_of(rng, text) if make in _CUT else 0 for text in texts]
+        for tokens in encode_cut(vocabulary, texts, cuts):
             if n_tokens > 0:
                 made.append(tokens)
             n_tokens -= len(tokens)
     return made
+
+
+def encode_cut(
+    vocabulary: NanoVocabulary, texts: Sequence[str], cuts: Sequence[int]
+) -> Iterator[Tokens]:
+    """Each in two pieces, of which the first has so many characters, perhaps none."""
+    pairs = zip(texts, cuts, strict=True)
+    encoded = encode(vocabulary, [part for text, n in pairs for part in (text[:n], text[n:])])
+    for before, behind in zip(encoded[::2], encoded[1::2], strict=True):
+        yield np.concatenate([before, behind])
+
+
+def cut_of(rng: random.Random, text: str) -> int:
+    """Behind a newline, or behind the indentation there; mostly none."""
+    line_ends = [found.end() for found in re.finditer("\n", text[:-1])]
+    if not line_ends or rng.random() > CUT_SHARE:
+        return 0
+    end = rng.choice(line_ends)
+    if rng.random() < 0.5:
+        return end
+    return end + len(text[end:]) - len(text[end:].lstrip(" "))
 
 
 def lone_definition(rng: random.Random, library: SampleLibrary) -> str:
@@ -169,3 +211,6 @@ def chat(rng: random.Random, library: SampleLibrary) -> str:
 
 def as_chat(question: str, answer: str) -> str:
     return f"{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n{answer}{IM_END}\n"
+
+
+_CUT = (lone_definition, short_file)

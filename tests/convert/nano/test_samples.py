@@ -118,3 +118,47 @@ def test_too_little_text_is_refused() -> None:
     small = Batches(lambda _: np.zeros(20, np.uint16), length=10, ahead=3, rows=2, seed=0)
     with pytest.raises(ConfigError, match="too few"):
         next(iter(small))
+
+
+DOCUMENTED = '''class Kept:
+    @cached
+    def area(self, value):
+        """Return the area.
+
+        It may be negative, which is
+        an error elsewhere.
+        """
+        return value * value
+'''
+
+
+def test_a_docstring_is_cut_to_its_first_line() -> None:
+    (whole, method) = samples.definitions_of(DOCUMENTED)
+    assert method.source == (
+        '@cached\ndef area(self, value):\n    """Return the area."""\n    return value * value\n'
+    )
+    assert whole.source == DOCUMENTED  # of a class only its own is cut
+    (quoted,) = samples.definitions_of(
+        'def f(x):\n    """A "b".\n\n    c\n    """\n    return x * 100000\n'
+    )
+    assert "    c\n" in quoted.source
+
+
+def test_cut_documents_are_the_same_text(
+    library: SampleLibrary, vocabulary: NanoVocabulary
+) -> None:
+    """Their tokens differ where a prompt would end."""
+    rng = random.Random(0)
+    texts = [definition.source for definition in library.definitions] * 20
+    cuts = [samples.cut_of(rng, text) for text in texts]
+    for text, n, tokens in zip(
+        texts, cuts, samples.encode_cut(vocabulary, texts, cuts), strict=True
+    ):
+        assert vocabulary.engine.decode(tokens.tolist()) == text
+        assert not n or text[:n].rstrip(" ").endswith("\n")
+    assert 0.2 < sum(map(bool, cuts)) / len(cuts) < 0.6
+    plain, (cut,) = (
+        next(iter(vocabulary.encode(["x:\n    y\n"]))),
+        samples.encode_cut(vocabulary, ["x:\n    y\n"], [3]),
+    )
+    assert plain != cut.tolist()
