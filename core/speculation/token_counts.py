@@ -44,7 +44,9 @@ class TokenCounts:
                 self._n_fresh += 1
 
     def read(self) -> Counts:
-        """All zero if there is no valid file."""
+        """All zero if they are not kept, or there is no valid file."""
+        if not self._is_kept:
+            return np.zeros(self._n_vocab, np.int64)
         with suppress(OSError):
             data = self._path.read_bytes()
             if data.startswith(_MAGIC) and len(data) == len(_MAGIC) + 8 * self._n_vocab:

@@ -134,12 +134,19 @@ def test_a_damaged_file_is_no_counts(tmp_path: Path, data: bytes) -> None:
     assert counts.read()[2] == 100
 
 
-def test_none_are_kept_if_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_are_kept_or_read_if_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = TokenCounts("another", 10, tmp_path)
+    earlier.add([1] * 500)
+    earlier.save()
+    assert earlier.read().any()
     monkeypatch.setenv("SPEC_TOKEN_COUNTS", "0")
+    assert not TokenCounts("another", 10, tmp_path).read().any()
     counts = TokenCounts("model", 10, tmp_path)
     counts.add([1] * 500)
     counts.save()
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["another.counts"]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
