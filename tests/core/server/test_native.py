@@ -12,10 +12,11 @@ from support.serving import Server
 
 PROMPT = "def add(a, b):\n"
 GREEDY: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "n_predict": 20}
+WHOLE = GREEDY | {"ignore_eos": True}  # to the limit, whatever the model would write
 
 
 def test_what_an_answer_holds(server: Server) -> None:
-    done = server.post("/completion", **GREEDY)
+    done = server.post("/completion", **WHOLE)
     assert done["stop"] is True
     assert (done["stop_type"], done["stopping_word"], done["truncated"]) == ("limit", "", False)
     assert done["tokens_predicted"] == 20
@@ -34,8 +35,8 @@ def test_what_an_answer_holds(server: Server) -> None:
 
 
 def test_a_stream(server: Server) -> None:
-    whole = server.post("/completion", return_tokens=True, n_probs=3, **GREEDY)
-    events = server.events("/completion", n_probs=3, timings_per_token=True, **GREEDY)
+    whole = server.post("/completion", return_tokens=True, n_probs=3, **WHOLE)
+    events = server.events("/completion", n_probs=3, timings_per_token=True, **WHOLE)
     assert "".join(event["content"] for event in events) == whole["content"]
     assert [token for event in events for token in event["tokens"]] == whole["tokens"]
     told = [entry for event in events for entry in event["completion_probabilities"]]
@@ -202,6 +203,7 @@ def test_what_the_server_says_of_itself(server: Server) -> None:
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
 def test_who_drafted_each_token(eager: Server, path: str) -> None:
     body: dict[str, Any] = {"return_sources": True, "temperature": 0, "max_tokens": 40}
+    body["ignore_eos"] = True
     body |= {"prompt": "x = 1\n" * 20, "messages": [{"role": "user", "content": "x = 1\n" * 9}]}
     done = eager.post(path, **body)
     told = done if path == "/completion" else done["choices"][0]
