@@ -68,6 +68,21 @@ def test_licence_headers_are_not_learned() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "licence",
+    [
+        "# subject to the terms of the Mozilla Public License, v. 2.0\n",
+        "# released under the Creative\n# Commons Attribution-Share-Alike License\n",
+        "# Redistributions of source code must retain the above copyright notice\n",
+        "# Copied from the other library\n",
+    ],
+)
+def test_a_file_whose_header_has_another_licence_is_left_out(licence: str, tmp_path: Path) -> None:
+    own = "# Copyright 2020 The Authors. All rights reserved.\n"
+    wheel(tmp_path / "p.whl", {"a.py": licence + "\n" + body("x"), "b.py": own + "\n" + BODY})
+    assert list(read_packages(tmp_path)) == [("p.whl", "b.py", BODY)]
+
+
 def test_one_package_is_not_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "MOST_OF_ONE", int(1.5 * len(BODY)))
     wheel(tmp_path / "a.whl", {"a.py": BODY, "b.py": body("x")})
