@@ -104,12 +104,15 @@ def generate(  # noqa: PLR0913 - groups of flags
             prompt = conversation.prompt()
         elif not (results.json or results.jsonl):
             prompts.show(text, output)
-        recorder = None
-        if audit.verify_lossless:
-            from ..core.audit import RowRecorder
+        answer_once(runtime, prompt, params, printer, output, make_recorder(audit))
 
-            recorder = RowRecorder()
-        answer_once(runtime, prompt, params, printer, output, recorder)
+
+def make_recorder(audit: AuditFlags) -> RowRecorder | None:
+    if not audit.verify_lossless:
+        return None
+    from ..core.audit import RowRecorder
+
+    return RowRecorder()
 
 
 def answer_once(

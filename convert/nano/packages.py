@@ -14,7 +14,6 @@ import tarfile
 import warnings
 import zipfile
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 
 from ...core.errors import ConfigError
@@ -92,18 +91,14 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def without_licence_header(text: str) -> str:
-    """The file without comments at its top that are about its licence or encoding."""
+    """The file without the comments at its top, if they are about its licence or encoding."""
     lines = text.splitlines(keepends=True)
     n = 0
     while n < len(lines) and (lines[n].startswith("#") or not lines[n].strip()):
         n += 1
-    top, rest = lines[:n], lines[n:]
-    paragraphs = groupby(top, key=lambda line: bool(line.strip("# \n")))
-    kept = ["".join(lines) for has_text, lines in paragraphs if has_text]
-    kept = [part for part in kept if not _ABOUT_LICENCE.search(part)]
-    if len(kept) < len("".join(top).strip()) and _ABOUT_LICENCE.search("".join(top)):
-        kept = []  # what is left of a licence text says nothing
-    return "\n".join(kept) + "".join(rest).lstrip("\n")
+    top = "".join(lines[:n])
+    kept = "" if _ABOUT_LICENCE.search(top) else top
+    return kept + "".join(lines[n:]).lstrip("\n")
 
 
 def _as_prose(text: str) -> str:

@@ -161,8 +161,7 @@ def test_a_prediction_is_drafted_from(eager: Server) -> None:
         details = done.usage and done.usage.completion_tokens_details
         assert details
         if expected == text:
-            n_tokens = done.usage.completion_tokens if done.usage else 0
-            assert (details.accepted_prediction_tokens or 0) >= 2 * n_tokens // 3 > 10
+            assert (details.accepted_prediction_tokens or 0) >= 40
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_order_of_a_stream(server: Server, theirs: Ask) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        {"temperature": 0.8, "top_k": 12, "top_p": 1, "min_p": 0},
+        {"temperature": 0.8, "top_k": 12, "min_p": 0},
         {"temperature": 1.3, "top_p": 0.8, "min_p": 0, "repeat_penalty": 1.4},
         {"temperature": 1, "min_p": 0.05, "presence_penalty": 0.6},
         {"temperature": 0},
