@@ -1,7 +1,7 @@
 """Causal attention over whole rows, and of drafts that begin at every row, with gradients.
 
-The queries are taken in blocks, and a block's scores are one fused loop between two products: a
-third of the time of torch's own attention on a CPU.
+The queries are taken in blocks, and a block's scores are one fused loop between two products: two
+thirds of the time of torch's own attention on a CPU.
 """
 
 from __future__ import annotations
