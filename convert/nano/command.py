@@ -84,7 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if trainer.budget.is_long:
         fuse_loops()
     trainer.run()
-    write_model(options.out, trainer.network, prepared.vocabulary, options.type)
+    write_model(
+        options.out,
+        trainer.network,
+        prepared.vocabulary,
+        options.type,
+        has_packages=bool(options.packages),
+    )
 
 
 def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:

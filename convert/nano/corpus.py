@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .packages import read_packages
 
-FIRST_PROMPTS = Path(__file__).with_name("first_prompts.json")  # for judging only
+FIRST_PROMPTS = Path(__file__).with_name("first_prompts.json")
 HELD_OUT_PARTS = 40  # one family of files in so many is held out
 NEW_LINES = 0.25  # of an older version of a file, or it is left out
 MAX_OVERLAP = 0.4  # of a file's long lines with held-out ones, or it is not trained on
@@ -80,6 +80,12 @@ def gather(
     return Corpus([file for file in train if not has_judged_header(file.text)], held_out)
 
 
+def first_prompts() -> list[str]:
+    """What people type first: for judging only."""
+    prompts: list[str] = json.loads(FIRST_PROMPTS.read_text("utf-8"))
+    return prompts
+
+
 def has_judged_header(text: str) -> bool:
     """Whether it defines what a prompt of the judging begins with."""
     return not judged_headers().isdisjoint(map(str.strip, text.splitlines()))
@@ -87,8 +93,8 @@ def has_judged_header(text: str) -> bool:
 
 @functools.cache
 def judged_headers() -> frozenset[str]:
-    prompts: list[str] = json.loads(FIRST_PROMPTS.read_text("utf-8"))
-    lines = {line.strip() for prompt in prompts for line in prompt.splitlines()}
+    lines = {line.strip() for prompt in first_prompts() for line in prompt.splitlines()}
+    # Files have these for themselves, too often to do without all of them.
     common = {"def main():", "def __init__(self, value):", "def __init__(self, name, age):"}
     return frozenset(x for x in lines - common if x.startswith(("def ", "async def ", "class ")))
 

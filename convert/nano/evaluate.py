@@ -19,7 +19,7 @@ from ...core.runtime import Runtime
 from ...core.sampling.params import SamplingParams
 from ...core.speculation.options import SpecOptions
 from . import held_out, judge
-from .corpus import default_libraries
+from .corpus import default_libraries, first_prompts
 from .judge import Completion
 from .one_line_errors import in_one_line
 
@@ -134,13 +134,13 @@ def report_prompts(runtime: Runtime, has_head: bool) -> Iterator[str]:
     """Speculation changes no text, so one run gives texts and counts of drafts."""
     counts, sampled = DraftCounts(), []
     for seed in range(N_SEEDS):
-        for prompt in held_out.first_prompts():
+        for prompt in first_prompts():
             made = complete(runtime, prompt, usual_sampling(runtime, seed))
             sampled.append(made)
             if not judge.repeats(made.text):
                 counts.add(runtime)
     yield f"everyday prompts, the file's sampling, {N_SEEDS} seeds | {shares(sampled)}"
-    greedy = [complete(runtime, prompt, GREEDY) for prompt in held_out.first_prompts()]
+    greedy = [complete(runtime, prompt, GREEDY) for prompt in first_prompts()]
     yield f"everyday prompts, greedy | {shares(greedy)}"
     if has_head:
         listed = ", ".join(f"{rate:.1%}" for rate in counts.rates)

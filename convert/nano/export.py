@@ -29,11 +29,13 @@ from .nano_shapes import NanoShape
 from .nano_vocabulary import NanoVocabulary
 
 FILE_TYPES = {"F32": 0, "F16": 1, "Q8_0": 7}  # general.file_type
-LICENSE = "PSF-2.0 AND MIT AND BSD-3-Clause AND BSD-2-Clause AND Apache-2.0 AND ISC"
+LICENSE = "PSF-2.0"
+PACKAGE_LICENSES = "MIT AND BSD-3-Clause AND BSD-2-Clause AND Apache-2.0 AND ISC"
 DESCRIPTION = (
-    "A small model of Python code, trained on the sources of Python's standard library, "
-    "Copyright (c) Python Software Foundation, and of packages that nextn's NOTICE names."
+    "A small model of Python, trained on the sources of Python's standard library, "
+    "Copyright (c) Python Software Foundation; licensed under the PSF License Agreement."
 )
+PACKAGES = " Also trained on packages under their own licences: nextn's convert/nano/packages.txt."
 # A small model's unlikely tokens are mostly wrong; chosen on functions that are not judged.
 SAMPLING = {"general.sampling.temp": 0.8, "general.sampling.top_p": 0.8}
 # Small, and read as floats by the kernels: the convolution and the two rows per value head.
@@ -57,8 +59,14 @@ class _ArraySource:
 
 
 def write_model(
-    path: Path, network: Network, vocabulary: NanoVocabulary, kind: str = "Q8_0"
+    path: Path,
+    network: Network,
+    vocabulary: NanoVocabulary,
+    kind: str = "Q8_0",
+    *,
+    has_packages: bool = False,
 ) -> None:
+    """`has_packages`: it was trained on packages beside the standard library."""
     if kind not in FILE_TYPES:
         raise ConfigError(f"matrices can be {', '.join(FILE_TYPES)}, not {kind}")
     shape = network.shape
@@ -70,8 +78,8 @@ def write_model(
         "general.architecture": family.architecture,
         "general.type": "model",
         "general.name": "nextn nano" if shape.is_hybrid else "nextn nano draft",
-        "general.description": DESCRIPTION,
-        "general.license": LICENSE,
+        "general.description": DESCRIPTION + (PACKAGES if has_packages else ""),
+        "general.license": f"{LICENSE} AND {PACKAGE_LICENSES}" if has_packages else LICENSE,
         "general.file_type": FILE_TYPES[kind],
         "general.quantization_version": 2,
         **SAMPLING,

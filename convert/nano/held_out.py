@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import ConfigError
-from .corpus import FIRST_PROMPTS, SourceFile, read_library
+from .corpus import SourceFile, read_library
 
 LIST = Path(__file__).with_name("held_out.json")
 PROMPT_LINES = 30  # in front of a function, as context
-
-
-def first_prompts() -> list[str]:
-    """What people type first: for judging only."""
-    prompts: list[str] = json.loads(FIRST_PROMPTS.read_text("utf-8"))
-    return prompts
 
 
 @dataclass(frozen=True, slots=True)

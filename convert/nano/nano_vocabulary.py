@@ -34,11 +34,9 @@ class NanoVocabulary:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> NanoVocabulary:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from tokenizers import models, pre_tokenizers, trainers
 
-        engine = Tokenizer(models.BPE())
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        engine.decoder = decoders.ByteLevel()
+        engine = _engine(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=size - len(SPECIALS),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
@@ -57,16 +55,14 @@ class NanoVocabulary:
     @classmethod
     def of_gguf(cls, path: Path) -> NanoVocabulary:
         """Of a model that was made here."""
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+        from tokenizers import models
 
         with open_gguf(path) as file:
             tokens = list(file.metadata.strs("tokenizer.ggml.tokens"))
             merges = list(file.metadata.strs("tokenizer.ggml.merges"))
-        ids = {token: i for i, token in enumerate(tokens)}
+        ids = {token: i for i, token in enumerate(tokens) if token not in SPECIALS}
         pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-        engine = Tokenizer(models.BPE({t: i for t, i in ids.items() if t not in SPECIALS}, pairs))
-        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        engine.decoder = decoders.ByteLevel()
+        engine = _engine(models.BPE(ids, pairs))
         engine.add_special_tokens(list(SPECIALS))
         return cls(engine)
 
@@ -113,3 +109,12 @@ class NanoVocabulary:
         return {f"tokenizer.ggml.{name}": value for name, value in keys.items()} | {
             "tokenizer.chat_template": CHAT_TEMPLATE
         }
+
+
+def _engine(model: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+
+    engine = Tokenizer(model)
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    engine.decoder = decoders.ByteLevel()
+    return engine

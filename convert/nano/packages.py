@@ -1,8 +1,8 @@
 """Python sources of downloaded packages, fit to train on.
 
 Archives are read, never unpacked or run. Left out are tests, tables, generated code, copies of
-other packages, and files under a licence of their own; `packages.json` lists the packages that the
-bundled model was made from, with their licences.
+other packages, and files under a licence of their own. `packages.txt` lists packages to train on,
+with their licences.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nextn.convert.nano import held_out, judge
-from nextn.convert.nano.corpus import has_judged_header, judged_headers
+from nextn.convert.nano import judge
+from nextn.convert.nano.corpus import first_prompts, has_judged_header, judged_headers
 from nextn.convert.nano.judge import Completion
 
 
@@ -54,7 +54,7 @@ def test_shares() -> None:
 
 
 def test_prompts_are_for_judging_only() -> None:
-    prompts = held_out.first_prompts()
+    prompts = first_prompts()
     assert len(set(prompts)) == len(prompts) == 40
     assert "def fibonacci(n):" in judged_headers()
     assert has_judged_header("class A:\n    def add(a, b):\n        return a + b\n")
@@ -63,5 +63,5 @@ def test_prompts_are_for_judging_only() -> None:
 
 def test_prompts_can_be_continued() -> None:
     """None has an error before its end."""
-    for prompt in held_out.first_prompts():
+    for prompt in first_prompts():
         assert any(judge._has_no_error(prompt + end) for end in ("", "\n", " x\n"))

@@ -12,7 +12,8 @@ from support.llama_cpp import LlamaCpp
 from support.mtp_acceptance import DraftAcceptance, measure
 
 from nextn import core
-from nextn.convert.nano import evaluate, held_out, judge
+from nextn.convert.nano import evaluate, judge
+from nextn.convert.nano.corpus import first_prompts
 from nextn.core import nano
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.runtime import Runtime
@@ -41,7 +42,7 @@ def test_what_it_is() -> None:
     assert meta.architecture == "qwen35"
     assert meta.int("ssm.time_step_rank") != meta.int("ssm.group_count")  # heads are tiled
     assert meta.int("nextn_predict_layers") == 1
-    assert "PSF-2.0" in meta.str("general.license")
+    assert meta["general.license"] == "PSF-2.0"
     assert {tensor.format.name for tensor in file.tensors.values()} == {"Q8_0", "F32"}
 
 
@@ -110,7 +111,7 @@ def test_the_head_drafts_as_well_as_was_measured(runtime: Runtime) -> None:
 @pytest.mark.slow
 def test_everyday_prompts(runtime: Runtime) -> None:
     sampling = evaluate.usual_sampling(runtime, seed=0)
-    made = [evaluate.complete(runtime, prompt, sampling) for prompt in held_out.first_prompts()]
+    made = [evaluate.complete(runtime, prompt, sampling) for prompt in first_prompts()]
     found = judge.shares(made)
     assert found.parsing >= FIGURES["parsing_of_seed_0"] - 0.05
     assert found.short <= FIGURES["short_of_seed_0"] + 0.05
