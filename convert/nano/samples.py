@@ -113,6 +113,9 @@ def _shorten(lines: list[str], node: Documented, first: int, summary: str) -> No
         lines[begin : end + 1] = [f'{lines[begin][: docstring.col_offset]}"""{summary}"""\n']
 
 
+Maker = Callable[[random.Random, SampleLibrary], str]
+
+
 def epoch(
     library: SampleLibrary, vocabulary: NanoVocabulary, files: list[Tokens], seed: str
 ) -> Tokens:
@@ -120,14 +123,15 @@ def epoch(
     rng = random.Random(seed)
     documents = [*files, *encode(vocabulary, library.topics)]
     n_file_tokens = sum(map(len, files))
-    makers: list[tuple[float, Callable[[random.Random, SampleLibrary], str]]] = [
-        (DEFINITION_SHARE, lone_definition),
-        (SHORT_SHARE if library.short else 0.0, short_file),
-        (FIM_SHARE, fill_in),
-        (CHAT_SHARE, chat),
+    makers: list[tuple[float, Maker, float]] = [
+        (DEFINITION_SHARE, lone_definition, CUT_SHARE),
+        (SHORT_SHARE if library.short else 0.0, short_file, CUT_SHARE),
+        (FIM_SHARE, fill_in, 0.0),
+        (CHAT_SHARE, chat, 0.0),
     ]
-    for share, make in makers:
-        documents += _fill(library, vocabulary, make, rng, int(share * n_file_tokens))
+    for share, make, cut_share in makers:
+        n_tokens = int(share * n_file_tokens)
+        documents += _fill(library, vocabulary, make, rng, n_tokens, cut_share)
     rng.shuffle(documents)
     end = np.array([vocabulary.id_of(END_OF_TEXT)], np.uint16)
     return np.concatenate([part for document in documents for part in (document, end)])
@@ -140,14 +144,15 @@ def encode(vocabulary: NanoVocabulary, texts: Sequence[str]) -> list[Tokens]:
 def _fill(
     library: SampleLibrary,
     vocabulary: NanoVocabulary,
-    make: Callable[[random.Random, SampleLibrary], str],
+    make: Maker,
     rng: random.Random,
     n_tokens: int,
+    cut_share: float,
 ) -> list[Tokens]:
     made: list[Tokens] = []
     while library.explained and n_tokens > 0:
         texts = [make(rng, library) for _ in range(BATCH)]
-        cuts = [cut_of(rng, text) if make in _CUT else 0 for text in texts]
+        cuts = [cut_of(rng, text) if rng.random() < cut_share else 0 for text in texts]
         for tokens in encode_cut(vocabulary, texts, cuts):
             if n_tokens > 0:
                 made.append(tokens)
@@ -166,9 +171,9 @@ def encode_cut(
 
 
 def cut_of(rng: random.Random, text: str) -> int:
-    """Behind a newline, or behind the indentation there; mostly none."""
+    """Behind a newline, or behind the indentation there; 0 in a single line."""
     line_ends = [found.end() for found in re.finditer("\n", text[:-1])]
-    if not line_ends or rng.random() > CUT_SHARE:
+    if not line_ends:
         return 0
     end = rng.choice(line_ends)
     if rng.random() < 0.5:
@@ -211,6 +216,3 @@ def chat(rng: random.Random, library: SampleLibrary) -> str:
 
 def as_chat(question: str, answer: str) -> str:
     return f"{IM_START}user\n{question}{IM_END}\n{IM_START}assistant\n{answer}{IM_END}\n"
-
-
-_CUT = (lone_definition, short_file)

@@ -155,6 +155,9 @@ def test_a_file_can_be_trained_further(
     read_weights(path, again)
     for name, value in made.state_dict().items():
         assert torch.allclose(again.state_dict()[name], value, atol=1e-6), name
+    assert open_gguf(path).metadata["general.license"] == "PSF-2.0"
+    write_model(path, made, vocabulary, "F32", has_packages=True)
+    assert open_gguf(path).metadata.str("general.license").startswith("PSF-2.0 AND MIT")
     assert file_defaults(open_gguf(path).metadata).keys() == {"temperature", "top_p"}
     read = NanoVocabulary.of_gguf(path)
     assert read.tokens() == vocabulary.tokens()
