@@ -1,15 +1,25 @@
 """The few calls that need a device, behind an interface so that everything above is tested without.
 
-Modules are loaded and kernels launched through CuPy, on torch's stream and with plain addresses.
-CuPy's launch takes no attributes; programmatic launches go through cuda-bindings.
+Kernels run on torch's stream. Those that move saved state are CuPy's raw kernels. All others are
+loaded through CuPy, too, and launched by the driver's own function: CuPy's launch takes no
+attributes, and cuda-bindings builds its objects anew each time.
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import struct
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import local
 from typing import Any
+
+import numpy as np
 
 from .kernel import Dim
 
@@ -24,6 +34,20 @@ class Driver(ABC):
     @abstractmethod
     def load(self, image: bytes) -> Any:
         """A module: its code is on the device for as long as the object lives."""
+
+    @abstractmethod
+    def load_raw(self, image: bytes) -> Any:
+        """A module of CuPy's, `RawModule`."""
+
+    @abstractmethod
+    def raw_kernel(self, module: Any, name: str) -> Any:
+        """A kernel of such a module."""
+
+    @abstractmethod
+    def start_raw(
+        self, kernel: Any, grid: Dim, block: Dim, shared: int, arguments: Sequence[np.generic]
+    ) -> None:
+        """Launch it on torch's stream."""
 
     @abstractmethod
     def function(self, module: Any, name: str) -> int:
@@ -67,6 +91,8 @@ class CudaDriver(Driver):
         self._cupy = import_module("cupy")
         self._torch = import_module("torch")
         self._calls = self._cupy.cuda.driver
+        self._folder: TemporaryDirectory[str] | None = None
+        self._launch = Launch(driver_library())
         self.index = index
         self.architecture = architecture(index)
         self._thread = local()
@@ -87,6 +113,27 @@ class CudaDriver(Driver):
         module.load(image)
         return module
 
+    def load_raw(self, image: bytes) -> Any:
+        self._enter()
+        # `RawModule` reads a file, perhaps not before its first kernel is wanted.
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="nextn-cubins-")
+        path = Path(self._folder.name) / f"{hashlib.sha256(image).hexdigest()[:16]}.cubin"
+        path.write_bytes(image)
+        return self._cupy.RawModule(path=str(path))
+
+    def raw_kernel(self, module: Any, name: str) -> Any:
+        self._enter()
+        return module.get_function(name)
+
+    def start_raw(
+        self, kernel: Any, grid: Dim, block: Dim, shared: int, arguments: Sequence[np.generic]
+    ) -> None:
+        self._enter()
+        current = self._torch.cuda.current_stream(self.index)
+        with self._cupy.cuda.Stream.from_external(current):
+            kernel(grid, block, tuple(arguments), shared_mem=shared)
+
     def function(self, module: Any, name: str) -> int:
         self._enter()
         return int(self._calls.moduleGetFunction(module.ptr, name))
@@ -97,16 +144,18 @@ class CudaDriver(Driver):
         self._calls.funcSetAttribute(function, attribute, size)
 
     def stream(self) -> int:
-        return int(self._torch.cuda.current_stream(self.index).cuda_stream)
+        # As torch's own compiler does: `current_stream` makes an object first.
+        return int(self._torch._C._cuda_getCurrentRawStream(self.index))
 
     def check(self, array: Any) -> int:
-        if array.device.type == "cpu" and array.is_pinned() and array.is_contiguous():
-            return int(array.data_ptr())  # the same address for host and device
-        if array.device.type != "cuda" or array.device.index != self.index:
+        # `get_device` is -1 for the host, whose pinned memory has one address everywhere.
+        where = array.get_device()
+        if where != self.index and (where >= 0 or not array.is_pinned()):
             raise ValueError(f"an array on {array.device}, for a kernel on cuda:{self.index}")
         if not array.is_contiguous():
             raise ValueError(f"an array {tuple(array.shape)} with strides {array.stride()}")
-        return int(array.data_ptr())
+        found: int = array.data_ptr()
+        return found
 
     def start(
         self,
@@ -119,11 +168,7 @@ class CudaDriver(Driver):
         early: bool,
     ) -> None:
         self._enter()
-        stream = self.stream()
-        if early:
-            start_early(function, grid, block, shared, stream, parameters)
-        else:
-            self._calls.launchKernel(function, *grid, *block, shared, stream, parameters, 0)
+        self._launch(function, grid, block, shared, self.stream(), parameters, early)
 
     def _enter(self) -> None:
         """Driver calls need a context, which a new thread does not have. torch uses the same."""
@@ -133,27 +178,48 @@ class CudaDriver(Driver):
             self._thread.entered = True
 
 
-def start_early(
-    function: int, grid: Dim, block: Dim, shared: int, stream: int, parameters: int
-) -> None:
-    """A programmatic launch: it waits for nothing before it on the stream but where it says so."""
-    driver = import_module("cuda.bindings.driver")
-    config = early_config(driver, grid, block, shared, stream)
-    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), parameters, 0)
-    if int(status) != 0:
-        raise RuntimeError(f"cuLaunchKernelEx: {status.name}")
+class Launch:
+    """`cuLaunchKernelEx` of the driver's library: one call with memory that is laid out once."""
+
+    # CUlaunchConfig: grid, block, bytes of shared memory, stream, attributes, their number.
+    _CONFIG = struct.Struct("3I3II4xQQI4x")
+    # CUlaunchAttribute: its id, and a value of 64 bytes.
+    _ATTRIBUTE = struct.Struct("I4xi60x")
+    _STARTS_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+    def __init__(self, library: Any) -> None:
+        self._call = library.cuLaunchKernelEx
+        self._call.argtypes = [ctypes.c_void_p] * 4
+        self._call.restype = ctypes.c_int
+        self._name_of = library.cuGetErrorName
+        self._name_of.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+        self._config = ctypes.create_string_buffer(self._CONFIG.size)
+        self._attribute = ctypes.create_string_buffer(self._ATTRIBUTE.size)
+        self._ATTRIBUTE.pack_into(self._attribute, 0, self._STARTS_EARLY, 1)
+        self._places = ctypes.addressof(self._config), ctypes.addressof(self._attribute)
+
+    def __call__(
+        self,
+        function: int,
+        grid: Dim,
+        block: Dim,
+        shared: int,
+        stream: int,
+        parameters: int,
+        early: bool,
+    ) -> None:
+        """`early`: it waits for nothing before it on the stream but where it says so."""
+        config, attribute = self._places
+        self._CONFIG.pack_into(
+            self._config, 0, *grid, *block, shared, stream, attribute, int(early)
+        )
+        status = self._call(config, function, parameters, None)
+        if status:
+            name = ctypes.c_char_p()
+            self._name_of(status, ctypes.byref(name))
+            raise RuntimeError(f"cuLaunchKernelEx: {(name.value or b'?').decode()}")
 
 
-def early_config(driver: Any, grid: Dim, block: Dim, shared: int, stream: int) -> Any:
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.sharedMemBytes = shared
-    config.hStream = driver.CUstream(stream)
-    attribute = driver.CUlaunchAttribute()
-    kinds = driver.CUlaunchAttributeID
-    attribute.id = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    config.attrs = [attribute]
-    config.numAttrs = 1
-    return config
+def driver_library() -> Any:
+    """The library that comes with NVIDIA's driver."""
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

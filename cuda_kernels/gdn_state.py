@@ -1,4 +1,4 @@
-"""A sequence's recurrent state: saved, loaded, copied, folded; all layers in one launch.
+"""A sequence's recurrent state: saved, loaded, copied; all layers in one launch.
 
 A snapshot is one array of 32-bit words. Its parts are those of the reference's slot image, each of
 them for all layers (`snapshot_parts`). Its first word is the position that its states have seen.
@@ -16,24 +16,13 @@ SOURCE = Source("gdn_state.cu")
 
 
 def _copies(name: str, reference: str) -> Kernel:
-    return Kernel(name, SOURCE, reference, COPY_THREADS, registers=48)
+    return Kernel(name, SOURCE, reference, COPY_THREADS, registers=48, is_snapshot=True)
 
 
 SAVE = _copies("gdn_save", "save_slot")
 LOAD = _copies("gdn_load", "load_slot")
 COPY = _copies("gdn_copy", "copy_slot")
-FOLDS = {
-    head_dim: Kernel(
-        f"gdn_fold_{head_dim}",
-        Source("gdn_fold.cu", (("HEAD_DIM", head_dim),)),
-        "delta_rule: with_pending",
-        threads=64 if head_dim == 16 else 256,
-        registers=128,
-        shared=32 << 10,
-    )
-    for head_dim in (16, 32, 64, 128)
-}
-KERNELS = (SAVE, LOAD, COPY, *FOLDS.values())
+KERNELS = (SAVE, LOAD, COPY)
 
 HEADER = 4  # words: base, pending factors, two that are 0
 
@@ -102,34 +91,6 @@ def state_copy(
     sizes = _sizes(shape, n_layers, n_slots, n_pending)
     arguments = [*states.arguments, source, target, *sizes]
     launcher.launch(COPY, launcher.n_processors * COPY_BLOCKS, arguments)
-
-
-def gdn_fold(
-    launcher: Launcher,
-    shape: GdnShape,
-    states: GdnState,
-    source: int,
-    n_pending: int,
-    to: Array | int,
-) -> None:
-    """A slot with its first `n_pending` factors applied, to a snapshot without any or to a slot."""
-    n_layers, n_slots = _layers(states, shape, n_pending)
-    words, target = (None, to) if isinstance(to, int) else (to, source)
-    if words is None:
-        _require_slots(n_slots, source, target)
-    else:
-        _require_slots(n_slots, source)
-        require_shape("snapshot", words, (snapshot_words(shape, n_layers, 0),))
-    kernel = FOLDS[shape.head_dim]
-    launcher.launch(
-        kernel,
-        (shape.n_value_heads, n_layers),
-        [
-            *(*states.arguments, words, source, target, int(shape.tiled), n_layers, n_slots),
-            *(shape.n_key_heads, shape.n_value_heads, shape.window, shape.ring_rows),
-            *(shape.kernel - 1, n_pending),
-        ],
-    )
 
 
 def _layers(states: GdnState, shape: GdnShape, n_pending: int) -> tuple[int, int]:

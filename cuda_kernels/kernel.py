@@ -7,14 +7,11 @@ the CPU through the shim is the launcher's business.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 FOLDER = Path(__file__).parent
 Array = Any  # a torch tensor on the device, a numpy array on the shim: contiguous, made before
@@ -52,6 +49,10 @@ class Kernel:
     shared: int = 0  # bytes of static shared memory, at most
     dynamic_shared: int = 0  # bytes of dynamic shared memory of any launch, at most
     stack: int = 0  # bytes of local memory per thread, at most; never for spills
+    is_snapshot: bool = False  # moves saved state: loaded and launched through CuPy
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # every launch looks its kernel up
 
 
 class Launcher(ABC):
@@ -66,7 +67,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def start(
-        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
+        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
     ) -> None:
         """Put it on the stream; `shared`: bytes of dynamic shared memory."""
 
@@ -87,25 +88,17 @@ class Launcher(ABC):
         dims = _dim(grid), _dim(kernel.threads if block is None else block)
         if 0 in dims[0]:
             return
-        if math.prod(dims[1]) > kernel.threads or shared > kernel.dynamic_shared:
+        x, y, z = dims[1]
+        if x * y * z > kernel.threads or shared > kernel.dynamic_shared:
             raise ValueError(
                 f"{kernel.name}: a block of {dims[1]} and {shared} bytes of dynamic shared memory; "
                 f"it declares {kernel.threads} threads and {kernel.dynamic_shared} bytes"
             )
-        self.start(kernel, *dims, [self._boxed(a) for a in arguments], shared)
-
-    def _boxed(self, value: Argument) -> np.generic:
-        if value is None:
-            return np.uint64(0)
-        if isinstance(value, np.generic):
-            return value
-        if isinstance(value, (bool, int)):
-            return np.int32(value)
-        if isinstance(value, float):
-            return np.float32(value)
-        return np.uint64(self.pointer(value))
+        self.start(kernel, *dims, arguments, shared)
 
 
 def _dim(size: int | tuple[int, ...]) -> Dim:
-    x, y, z = (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
+    if isinstance(size, int):
+        return size, 1, 1
+    x, y, z = (*size, 1, 1)[:3]
     return x, y, z

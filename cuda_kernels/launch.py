@@ -7,16 +7,16 @@ the kernels before, because loading one in a capture fails.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any
 
-import numpy as np
-
+from .arguments import PackedArguments, boxed
 from .cache import CubinCache, default_folder
 from .compile import Compiler, Report
 from .driver import CudaDriver, Driver
 from .image import Shape, shapes
-from .kernel import Array, Dim, Kernel, Launcher, Source
+from .kernel import Argument, Array, Dim, Kernel, Launcher, Source
 
 FREELY_SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that need no request
 FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for the one before
@@ -26,6 +26,16 @@ FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for 
 class LoadedKernel:
     function: int
     shape: Shape
+    raw: Any = None  # CuPy's, which launches itself
+    by_types: dict[tuple[type, ...], PackedArguments] = field(default_factory=dict)
+
+    def packed(self, kernel: Kernel, arguments: Sequence[Argument]) -> PackedArguments:
+        """Memory for arguments of these types."""
+        types = tuple(map(type, arguments))
+        found = self.by_types.get(types)
+        if found is None:
+            found = self.by_types[types] = PackedArguments(kernel, self.shape, arguments)
+        return found
 
 
 class DeviceLauncher(Launcher):
@@ -53,14 +63,17 @@ class DeviceLauncher(Launcher):
         self.can_start_early = self._driver.architecture >= FIRST_EARLY
         self.early = early and self.can_start_early
         self._follows_a_kernel = False
+        self._filling = Lock()
 
     def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:
         """Compile and load; nothing is launched."""
         wanted = [kernel for kernel in kernels if kernel not in self._loaded]
         new = {k.source for k in wanted} - self._modules.keys()
+        raw = {k.source for k in wanted if k.is_snapshot}
         pairs = [(source, self._driver.architecture) for source in new]
         for (source, _), cubin in self._compiler.compile_all(pairs, report).items():
-            self._modules[source] = self._driver.load(cubin.image), shapes(cubin.image)
+            load = self._driver.load_raw if source in raw else self._driver.load
+            self._modules[source] = load(cubin.image), shapes(cubin.image)
         for kernel in wanted:
             self._loaded[kernel] = self._load(kernel)
 
@@ -71,16 +84,24 @@ class DeviceLauncher(Launcher):
         self._follows_a_kernel = False
 
     def start(
-        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
+        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
     ) -> None:
-        if kernel not in self._loaded:
+        loaded = self._loaded.get(kernel)
+        if loaded is None:
             self.warm([kernel])
-        loaded = self._loaded[kernel]
-        check_arguments(kernel, loaded.shape, arguments)
-        packed = Packed(arguments)
-        early = self.early and self._follows_a_kernel
-        self._driver.start(loaded.function, grid, block, shared, packed.address, early=early)
-        self._follows_a_kernel = True
+            loaded = self._loaded[kernel]
+        if loaded.raw is not None:
+            loaded.packed(kernel, arguments)  # which checks their sizes
+            values = [boxed(argument, self._driver.check) for argument in arguments]
+            self._driver.start_raw(loaded.raw, grid, block, shared, values)
+            self._follows_a_kernel = True
+            return
+        with self._filling:  # which waits while the driver has no room for more launches
+            packed = loaded.packed(kernel, arguments)
+            packed.fill(arguments, self._driver.check)
+            early = self.early and self._follows_a_kernel
+            self._driver.start(loaded.function, grid, block, shared, packed.address, early=early)
+            self._follows_a_kernel = True
 
     def _load(self, kernel: Kernel) -> LoadedKernel:
         module, found = self._modules[kernel.source]
@@ -92,36 +113,9 @@ class DeviceLauncher(Launcher):
                 f"{kernel.name} may need {wanted} bytes of shared memory; "
                 f"a block has {self.shared_of_a_block} on this device"
             )
+        if kernel.is_snapshot:
+            return LoadedKernel(0, found[kernel.name], self._driver.raw_kernel(module, kernel.name))
         function = self._driver.function(module, kernel.name)
         if wanted > FREELY_SHARED:
             self._driver.allow_shared(function, kernel.dynamic_shared)
         return LoadedKernel(function, found[kernel.name])
-
-
-class Packed:
-    """Arguments as the driver reads them: an array of addresses, one of each value.
-
-    They are good for as long as this object lives.
-    """
-
-    def __init__(self, arguments: Sequence[np.generic]) -> None:
-        slots = [-(-a.itemsize // 8) for a in arguments]  # each begins at a multiple of 8
-        self._values = np.zeros(sum(slots), np.uint64)
-        starts = np.cumsum([0, *slots], dtype=np.uint64)[:-1] * np.uint64(8)
-        raw = self._values.view(np.uint8)
-        for argument, start in zip(arguments, starts, strict=True):
-            raw[int(start) : int(start) + argument.itemsize] = np.frombuffer(
-                argument.tobytes(), np.uint8
-            )
-        self._addresses = np.uint64(self._values.ctypes.data) + starts
-        self.address = self._addresses.ctypes.data
-
-
-def check_arguments(kernel: Kernel, shape: Shape, arguments: Sequence[np.generic]) -> None:
-    """The driver would not notice."""
-    sizes = tuple(argument.itemsize for argument in arguments)
-    if sizes != shape.parameters:
-        raise ValueError(
-            f"{kernel.name} takes {len(shape.parameters)} arguments of {shape.parameters} bytes, "
-            f"got {len(sizes)} of {sizes}"
-        )

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from .kernel import Array, Kernel, Launcher, Source
 from .shapes import require_shape
 
-PAGE_COPY = Kernel("page_copy", Source("page_copy.cu"), "copy_pages", threads=256, registers=48)
+PAGE_COPY = Kernel(
+    "page_copy", Source("page_copy.cu"), "copy_pages", threads=256, registers=48, is_snapshot=True
+)
 KERNELS = (PAGE_COPY,)
 PIECE = 16 << 10  # bytes that a block copies
 

@@ -6,8 +6,8 @@ from .kernel import Array
 
 
 def require_shape(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    found = tuple(int(n) for n in array.shape)
-    if found != shape:
+    if array.shape != shape:
+        found = tuple(array.shape)
         raise ValueError(f"{name}: shape {found}, expected {shape}")
 
 

@@ -1,4 +1,4 @@
-// A libcuda that notes what it is asked for, so that calls of cuda-bindings and CuPy can be seen
+// A libcuda that notes what it is asked for, so that our calls and those of CuPy can be seen
 // where there is no driver: that structures are laid out and arguments passed as a real one wants.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,16 +25,13 @@ static void note_launch(const char *how, void *function, const unsigned *grid, c
 }
 int cuLaunchKernelEx(const Config *config, void *function, void **parameters, void **extra) {
     char how[64];
-    snprintf(how, sizeof how, "ex[%u: %d=%d]%s", config->n_attributes, config->attributes->id,
-             config->attributes->value, extra ? " extra" : "");
+    if (config->n_attributes)
+        snprintf(how, sizeof how, "ex[%u: %d=%d]%s", config->n_attributes, config->attributes->id,
+                 config->attributes->value, extra ? " extra" : "");
+    else
+        snprintf(how, sizeof how, "ex[0]%s", extra ? " extra" : "");
     note_launch(how, function, config->grid, config->block, config->shared, config->stream, parameters);
     return config->grid[0] == 666 ? 1 : 0;
-}
-int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void *stream, void **parameters, void **extra) {
-    unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
-    note_launch(extra ? "plain extra" : "plain", function, grid, block, shared, stream, parameters);
-    return 0;
 }
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     snprintf(note, sizeof note, "function %p %s", module, name);

@@ -1,4 +1,4 @@
-"""Calls of the real cuda-bindings and CuPy, into a libcuda of our own that notes them."""
+"""Calls of the driver, our own and the real CuPy's, into a libcuda of our own that notes them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,30 @@ FAKE = Path(__file__).parent / "fake_driver.c"
 BEGIN = """
 import ctypes
 import numpy as np
-from nextn.cuda_kernels.driver import CudaDriver, start_early
-from nextn.cuda_kernels.launch import Packed
+from nextn.cuda_kernels.arguments import PackedArguments
+from nextn.cuda_kernels.driver import CudaDriver, Launch, driver_library
+from nextn.cuda_kernels.image import Shape
 
 fake = ctypes.CDLL("libcuda.so.1")
 fake.last_note.restype = ctypes.c_char_p
-packed = Packed([np.uint64(0x123456789ABC), np.int32(-7)])
+packed = PackedArguments(None, Shape((8, 4), None), [np.uint64(0x123456789ABC), -7])
+packed.fill([np.uint64(0x123456789ABC), -7], None)
 """
-EARLY = """
-start_early(0x7777, (3, 2, 1), (64, 4, 1), 4096, 0x55, packed.address)
-print(fake.last_note().decode())
+LAUNCHES = """
+launch = Launch(driver_library())
+for early in (True, False):
+    launch(0x7777, (3, 2, 1), (64, 4, 1), 4096, 0x55, packed.address, early)
+    print(fake.last_note().decode())
 try:
-    start_early(0x7777, (666, 1, 1), (64, 1, 1), 0, 0x55, packed.address)
+    launch(0x7777, (666, 1, 1), (64, 1, 1), 0, 0x55, packed.address, True)
 except RuntimeError as error:
     print(error)
 """
-PLAIN = """
+LOADING = """
 import cupy
 driver = object.__new__(CudaDriver)
 driver._calls = cupy.cuda.driver
 driver._enter = lambda: None
-driver.stream = lambda: 0x55
-driver.start(0x7777, (3, 2, 1), (64, 4, 1), 4096, packed.address, early=False)
-print(fake.last_note().decode())
-driver.start(0x7777, (1, 1, 1), (64, 1, 1), 0, packed.address, early=True)
-print(fake.last_note().decode())
 class Module: ptr = 0x1111
 print(driver.function(Module, "some_kernel"), fake.last_note().decode())
 driver.allow_shared(0x2222, 100000)
@@ -75,18 +74,17 @@ def said(program: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_an_early_launch_through_cuda_bindings(folder: Path) -> None:
+def test_launches(folder: Path) -> None:
     # 6: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    launch, error = said(EARLY, folder)
-    assert launch == "ex[1: 6=1] 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7"
-    assert error == "cuLaunchKernelEx: CUDA_ERROR_INVALID_VALUE"
+    early, plain, error = said(LAUNCHES, folder)
+    assert early == "ex[1: 6=1] 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7"
+    assert plain == "ex[0] 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7"
+    assert error == "cuLaunchKernelEx: CUDA_ERROR_PLANTED"
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="cupy-cuda13x is not installed")
-def test_launching_through_cupy(folder: Path) -> None:
-    assert said(PLAIN, folder) == [
-        "plain 0x7777 3,2,1 64,4,1 4096 0x55 123456789abc -7",
-        "ex[1: 6=1] 0x7777 1,1,1 64,1,1 0 0x55 123456789abc -7",
+def test_loading_through_cupy(folder: Path) -> None:
+    assert said(LOADING, folder) == [
         "8738 function 0x1111 some_kernel",
         "attribute 0x2222 8=100000",  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     ]

@@ -1,4 +1,4 @@
-"""Recurrent state saved, loaded, copied and folded: to the bit, and as the reference keeps it."""
+"""Recurrent state saved, loaded and copied: to the bit, and as the reference keeps it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from nextn.cuda_kernels.gdn_layout import (
 )
 from nextn.cuda_kernels.gdn_state import (
     HEADER,
-    gdn_fold,
     snapshot_parts,
     snapshot_words,
     state_copy,
@@ -196,44 +195,6 @@ def test_a_copied_slot_goes_on_alike(machine: Machine, n_steps: int) -> None:
         assert np.array_equal(bits(after[name][:, 1:]), bits(before[name][:, 1:]))
     rest = [(3, 1), (1, 1), (5, 5)]
     assert np.array_equal(model.follow(model.text(0, text), rest), model.follow(text, rest))
-
-
-@pytest.mark.parametrize("to_slot", [False, True])
-@pytest.mark.parametrize("n_steps", range(1, 5))
-def test_a_folded_state_goes_on_alike(machine: Machine, n_steps: int, to_slot: bool) -> None:
-    """Nothing is pending in it, and the next outputs have the same bits."""
-    model = Model(machine)
-    text, folded = model.text(2), model.text(1)
-    model.follow(text, STEPS[:n_steps])
-    folded.past = text.past
-    if to_slot:
-        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.n_pending_accepted, 1)
-    else:
-        snapshot = machine.garbage(snapshot_words(SHAPE, 2, 0))
-        gdn_fold(machine.launcher, SHAPE, model.states, 2, text.n_pending_accepted, snapshot)
-        header = machine.get(snapshot)[:HEADER].view(np.int32)
-        assert header.tolist() == [text.past, 0, 0, 0]
-        model.load(folded, machine.get(snapshot))
-    rest = [(3, 1), (1, 1), (5, 5)]
-    assert np.array_equal(model.follow(folded, rest), model.follow(text, rest))
-
-
-@pytest.mark.parametrize(("heads", "head_dim"), [((1, 2), 32), ((2, 2), 64), ((1, 2), 128)])
-@pytest.mark.slow
-def test_folding_does_what_a_step_does(heads: tuple[int, int], head_dim: int) -> None:
-    """More factors than a block has room for; the stored state has the bits of the next step's."""
-    layer = GdnLayer(gdn_shape(heads, head_dim, window=18))
-    model = Model(HostMachine(3), [layer])
-    text = model.text(0)
-    model.follow(text, [(18, 17)])
-    snapshot = np.zeros(snapshot_words(layer.shape, 1, 0), np.float32)
-    gdn_fold(
-        model.machine.launcher, layer.shape, model.states, 0, text.n_pending_accepted, snapshot
-    )
-    first, size = snapshot_parts(layer.shape, 1, 0)["S"]
-    folded = snapshot[first : first + int(np.prod(size))].reshape(size)
-    model.follow(text, [(1, 1)])
-    assert np.array_equal(folded[0], model.arrays()["state"][0, 0])
 
 
 def test_what_cannot_be_is_said() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nextn.cuda_kernels.arguments import PackedArguments
 from nextn.cuda_kernels.compile import Compiler
-from nextn.cuda_kernels.driver import CudaDriver, Driver, early_config
+from nextn.cuda_kernels.driver import CudaDriver, Driver
 from nextn.cuda_kernels.image import Shape, shapes
 from nextn.cuda_kernels.kernel import Dim, Kernel, Source
-from nextn.cuda_kernels.launch import DeviceLauncher, Packed
+from nextn.cuda_kernels.launch import DeviceLauncher
 
 CODE = """
 #include "base.cuh"
@@ -53,6 +55,19 @@ class NotingDriver(Driver):
     loaded: list[bytes] = field(default_factory=list)
     allowed: dict[int, int] = field(default_factory=dict)
     starts: list[Start] = field(default_factory=list)
+    raw_starts: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def load_raw(self, image: bytes) -> Any:
+        return SimpleNamespace(names=list(shapes(image)))
+
+    def raw_kernel(self, module: Any, name: str) -> Any:
+        assert name in module.names
+        return name
+
+    def start_raw(
+        self, kernel: Any, grid: Dim, block: Dim, shared: int, arguments: Sequence[np.generic]
+    ) -> None:
+        self.raw_starts.append((kernel, grid, block, shared, arguments))
 
     def load(self, image: bytes) -> Any:
         self.loaded.append(image)
@@ -115,7 +130,7 @@ def test_arguments_arrive_as_they_were_given(
     assert none == bytes(8)
 
 
-def test_arguments_of_any_size_are_packed() -> None:
+def test_arguments_of_any_size_are_packed(fill: Kernel) -> None:
     record = np.dtype([("a", "f4"), ("b", "f4"), ("c", "i4")])
     two: np.void = np.array([(1.5, -2.5, 7)], record)[0]
     values: list[np.generic] = [
@@ -125,12 +140,28 @@ def test_arguments_of_any_size_are_packed() -> None:
         np.float64(0.1),
         np.bool_(True),
     ]
-    packed = Packed(values)
+    packed = PackedArguments(fill, Shape((1, 12, 8, 8, 1), None), values)
     addresses = (ctypes.c_uint64 * len(values)).from_address(packed.address)
-    assert all(address % 8 == 0 for address in addresses)
-    read = [ctypes.string_at(a, v.itemsize) for a, v in zip(addresses, values, strict=True)]
-    assert read == [value.tobytes() for value in values]
-    assert Packed([]).address is not None
+    for given in (values, [np.uint8(3), two, np.uint64(5), np.float64(-1), np.bool_(False)]):
+        packed.fill(given, lambda array: 0)
+        assert all(address % 8 == 0 for address in addresses)
+        read = [ctypes.string_at(a, v.itemsize) for a, v in zip(addresses, given, strict=True)]
+        assert read == [value.tobytes() for value in given]
+    empty = PackedArguments(fill, Shape((), None), [])
+    empty.fill([], lambda array: 0)
+    assert empty.address
+
+
+def test_arguments_of_other_types_are_packed_anew(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    """An array may be left out in one launch and be there in the next."""
+    for last in (None, ARRAY, None):
+        launcher.launch(fill, 1, [ARRAY, np.uint32(9), 1, last] if last else [ARRAY, 9, 0.5, None])
+    given = [[int.from_bytes(value, "little") for value in start.values] for start in driver.starts]
+    half = int.from_bytes(np.float32(0.5).tobytes(), "little")
+    there = 0x123456789ABC
+    assert given == [[there, 9, half, 0], [there, 9, 1, there], [there, 9, half, 0]]
 
 
 def test_a_source_is_loaded_once(
@@ -238,25 +269,29 @@ def test_what_a_cubin_says_of_its_kernels(fill: Kernel, compiler: Compiler) -> N
         shapes(b"what?")
 
 
-def test_an_early_launch_says_so() -> None:
-    driver = pytest.importorskip("cuda.bindings.driver")
-    config = early_config(driver, (3, 2, 1), (64, 1, 1), 4096, 77)
-    assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
-    assert (config.blockDimX, config.blockDimY, config.blockDimZ) == (64, 1, 1)
-    assert (config.sharedMemBytes, int(config.hStream), config.numAttrs) == (4096, 77, 1)
-    (attribute,) = config.attrs
-    kind = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    assert attribute.id == kind
-    assert attribute.value.programmaticStreamSerializationAllowed == 1
+def test_kernels_of_saved_state_are_cupys(
+    fill: Kernel, driver: NotingDriver, launcher: DeviceLauncher
+) -> None:
+    saving = replace(fill, is_snapshot=True)
+    launcher.launch(saving, (3, 2), [ARRAY, -5, 0.1, None], block=(16, 4), shared=4096)
+    assert driver.starts == []
+    (start,) = driver.raw_starts
+    name, grid, block, shared, arguments = start
+    assert (name, grid, block, shared) == ("fill", (3, 2, 1), (16, 4, 1), 4096)
+    assert arguments == [0x123456789ABC, -5, np.float32(0.1), 0]
+    assert [argument.itemsize for argument in arguments] == [8, 4, 4, 8]
+    with pytest.raises(ValueError, match="fill takes 4 arguments"):
+        launcher.launch(saving, 1, [ARRAY, -5])
 
 
 class Tensor:
-    def __init__(
-        self, device: str, index: int | None, contiguous: bool = True, pinned: bool = False
-    ) -> None:
-        self.device = SimpleNamespace(type=device, index=index)
-        self.contiguous, self.pinned = contiguous, pinned
+    def __init__(self, index: int, contiguous: bool = True, pinned: bool = False) -> None:
+        self.index, self.contiguous, self.pinned = index, contiguous, pinned
+        self.device = "cpu" if index < 0 else f"cuda:{index}"
         self.shape = (2, 3)
+
+    def get_device(self) -> int:
+        return self.index
 
     def is_contiguous(self) -> bool:
         return self.contiguous
@@ -274,10 +309,56 @@ class Tensor:
 def test_arrays_are_checked() -> None:
     driver = object.__new__(CudaDriver)
     driver.index = 1
-    assert driver.check(Tensor("cuda", 1)) == 4096
-    assert driver.check(Tensor("cpu", None, pinned=True)) == 4096  # kernels can write there
-    for device, index in (("cpu", None), ("cuda", 0)):
+    assert driver.check(Tensor(1)) == 4096
+    assert driver.check(Tensor(-1, pinned=True)) == 4096  # kernels can write there
+    for index in (-1, 0):
         with pytest.raises(ValueError, match="for a kernel on cuda:1"):
-            driver.check(Tensor(device, index))
+            driver.check(Tensor(index))
     with pytest.raises(ValueError, match=r"an array \(2, 3\) with strides \(1, 2\)"):
-        driver.check(Tensor("cuda", 1, contiguous=False))
+        driver.check(Tensor(1, contiguous=False))
+
+
+class FakeCupy:
+    """CuPy's raw modules: a file is read when its first kernel is wanted, and a kernel is launched
+    on the stream that is current."""
+
+    def __init__(self) -> None:
+        self.streams: list[int] = []
+        self.launched: list[tuple[Any, ...]] = []
+        self.cuda = SimpleNamespace(Stream=SimpleNamespace(from_external=self._stream))
+
+    @contextmanager
+    def _stream(self, of: Any) -> Iterator[None]:
+        version, handle = of.__cuda_stream__()
+        assert version == 0
+        self.streams.append(handle)
+        yield
+        self.streams.pop()
+
+    def RawModule(self, *, path: str) -> Any:  # noqa: N802 - CuPy's name
+        def get_function(name: str) -> Callable[..., None]:
+            image = Path(path).read_bytes()
+
+            def launch(grid: Dim, block: Dim, args: tuple[Any, ...], *, shared_mem: int) -> None:
+                found = (image, name, self.streams[-1], grid, block, args, shared_mem)
+                self.launched.append(found)
+
+            return launch
+
+        return SimpleNamespace(get_function=get_function)
+
+
+def test_raw_kernels_run_on_torchs_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = FakeCupy()
+    driver: Any = object.__new__(CudaDriver)
+    driver.index, driver._folder, driver._cupy = 0, None, cupy
+    monkeypatch.setattr(driver, "_enter", lambda: None)
+    stream = SimpleNamespace(__cuda_stream__=lambda: (0, 0x55))
+    driver._torch = SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda index: stream))
+    modules = [driver.load_raw(image) for image in (b"first", b"second")]
+    kernels = [driver.raw_kernel(module, "save") for module in modules]
+    for kernel in kernels:
+        driver.start_raw(kernel, (3, 2, 1), (64, 1, 1), 16, [np.uint64(7), np.int32(-1)])
+    assert cupy.launched == [
+        (image, "save", 0x55, (3, 2, 1), (64, 1, 1), (7, -1), 16) for image in (b"first", b"second")
+    ]

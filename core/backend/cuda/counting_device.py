@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ....cuda_kernels.kernel import Array, Dim, Kernel, Launcher
+from ....cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 from .device_contract import Device, Mirror, Numpy, Shape
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class PlannedLauncher(Launcher):
         return 0
 
     def start(
-        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
+        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
     ) -> None:
         self.n_started += 1
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from nextn.cuda_kernels.gdn_layout import GdnShape, GdnState
 from nextn.cuda_kernels.gdn_state import (
-    gdn_fold,
     snapshot_parts,
     snapshot_words,
     state_copy,
@@ -29,11 +28,10 @@ from nextn.cuda_kernels.page_copy import (
 from .case import Asked, Case, Work
 from .delta_cases import delta_shape
 from .models import Sizes
-from .place import Place, distance
+from .place import Place
 
 PAGE = 64  # cells
 N_PAGES = 16  # that are copied: 1024 cells
-FOLDED = 4  # pending factors
 
 
 @dataclass
@@ -48,8 +46,6 @@ class States:
         arrays = {}
         for name, size in self.shape.array_shapes(2).items():
             values = self.place.random.standard_normal((1, *size), np.float32)
-            if name == "decays":
-                np.divide(1, 1 + np.abs(values), out=values)
             arrays[name] = self.place.tiled(values, self.n_layers)
         arrays["header"] = self.place.zeros((self.n_layers, 2, 2), np.int32)
         self.states = GdnState(**arrays)
@@ -66,12 +62,12 @@ class States:
 
 def states(sizes: Sizes) -> Iterator[Case]:
     us = 100.0 if sizes.name == "27B" else None
-    makes = {"save": _save, "load": _load, "copy": _copy, "fold": _fold}
+    makes = {"save": _save, "load": _load, "copy": _copy}
     for name, make in makes.items():
         asked = Asked(us=us if name in ("save", "load") else None)
         made = partial(make, shape=delta_shape(sizes), n_layers=sizes.n_delta)
         title = f"{sizes.name} recurrent state, {name}"
-        yield Case(title, made, 1e-6 if name == "fold" else 0.0, asked)
+        yield Case(title, made, 0.0, asked)
 
 
 def _save(place: Place, shape: GdnShape, n_layers: int) -> Work:
@@ -96,24 +92,6 @@ def _copy(place: Place, shape: GdnShape, n_layers: int) -> Work:
     launch = partial(state_copy, place.launcher, shape, s.states, 1, 0, 0)
     error = partial(_unlike, lambda: place.get(s.states.state[:, 0]), s.state[1])
     return Work(launch, 8 * len(s.snapshot()), error=error)
-
-
-def _fold(place: Place, shape: GdnShape, n_layers: int) -> Work:
-    s = States(place, shape, n_layers)
-    to = place.put(s.snapshot())
-    factors = [place.get(getattr(s.states, name)[0, 1]) for name in ("keys", "updates", "decays")]
-    launch = partial(gdn_fold, place.launcher, shape, s.states, 1, FOLDED, to)
-
-    def error() -> float:
-        exact = s.state[1].astype(np.float64)
-        heads = np.arange(shape.n_value_heads) % shape.n_key_heads
-        for keys, updates, decays in zip(*(x[0, :FOLDED] for x in factors), strict=True):
-            exact *= decays[:, None, None]
-            exact += updates[:, :, None] * keys[heads][:, None, :].astype(np.float64)
-        return distance(s.saved(place.get(to))[-1], exact)
-
-    read = 4 * n_layers * FOLDED * shape.factor_values
-    return Work(launch, 8 * len(s.snapshot()) + read, error=error)
 
 
 def _unlike(found: Callable[[], NDArray[np.float32]], wanted: NDArray[np.float32]) -> float:

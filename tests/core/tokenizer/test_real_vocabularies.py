@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,11 @@ def test_special_ids(name: str, bos: str, eos: str, adds_bos: bool, also_ending:
     assert {tokenizer.token(i) for i in tokenizer.eog_ids} == {eos} | also_ending
 
 
+def list_of(metadata: dict[str, Any], name: str) -> list[str]:
+    found: list[str] = metadata[f"tokenizer.ggml.{name}"]
+    return found
+
+
 def test_a_large_vocabulary_loads_at_once() -> None:
     """The time of a few dictionaries of its size: a bound that a slow or busy machine meets too."""
     ratios = []
@@ -59,7 +65,7 @@ def test_a_large_vocabulary_loads_at_once() -> None:
         start = time.process_time()
         load_tokenizer(metadata)
         loaded = time.process_time()
-        tokens, merges = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.merges"]
+        tokens, merges = (list_of(metadata, name) for name in ("tokens", "merges"))
         assert len({token: row for row, token in enumerate(tokens)}) == 151936
         assert len({tuple(merge.split(" ")): row for row, merge in enumerate(merges)}) == 151387
         ratios.append((loaded - start) / (time.process_time() - loaded))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nextn.cuda_kernels.arguments import boxed
 from nextn.cuda_kernels.kernel import Argument, Array, Dim, Kernel, Launcher
 
 from . import build, sanitizer
@@ -92,6 +93,11 @@ class HostLauncher(Launcher):
         return array.ctypes.data
 
     def start(
+        self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
+    ) -> None:
+        self._start(kernel, grid, block, [self._boxed(a) for a in arguments], shared)
+
+    def _start(
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
     ) -> None:
         host = build.load(kernel.source, self.mode).get(kernel.name)
@@ -118,7 +124,7 @@ class HostLauncher(Launcher):
             pointer = Pointer(self.pointer(value))
             pointer.array = value
             return pointer
-        return super()._boxed(value)
+        return boxed(value, self.pointer)
 
     def _request(
         self, grid: Dim, block: Dim, arguments: Sequence[np.generic], shared: int
