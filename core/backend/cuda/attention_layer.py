@@ -14,8 +14,9 @@ from ....cuda_kernels.kv_pages import KvPages
 from ....cuda_kernels.packed import PackedRows
 from ..layers import Attention, Norm, RopePairs
 from .device_contract import Device
-from .device_step import DeviceStep, context_bucket
+from .device_step import DeviceStep
 from .step_memory import StepLimits, rounded_up
+from .step_sizes import context_bucket
 
 
 class Attender:

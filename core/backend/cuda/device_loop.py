@@ -36,11 +36,11 @@ from ..interface.device_loop import (
 from ..layers import Floats
 from ..step import Ints
 from .device_contract import Numpy
-from .device_step import context_bucket
 from .graphs import Graphs, Repeated
 from .pick_requests import request_row
 from .round_launches import RoundLaunches, Shape
 from .round_memory import KEPT_ROUNDS, RoundMemory, RoundSize
+from .step_sizes import context_bucket
 from .undrafted_rounds import UndraftedRounds
 
 if TYPE_CHECKING:

@@ -20,6 +20,17 @@ class Made:
     taps: Mapping[str, Array]
     picked: Array | None
 
+    def first(self, n_out: int, n_rows: int) -> Made:
+        """Of the first so many rows with logits, and of the first rows."""
+        if n_out == self.logits.shape[0] and not self.taps:
+            return self
+        return Made(
+            self.logits[:n_out],
+            None if self.maxima is None else self.maxima[:n_out],
+            {name: rows[:n_rows] for name, rows in self.taps.items()},
+            None if self.picked is None else self.picked[:n_out],
+        )
+
 
 class DeviceOutput(HostOutput):
     """Rows of logits are a megabyte each: where tokens are picked on the device, they are not

@@ -10,22 +10,11 @@ from ....cuda_kernels.attention import AttentionStep
 from ....cuda_kernels.gdn_layout import GdnSequences
 from ....cuda_kernels.kernel import Array
 from ..step import Step
-from .device_contract import Device, Numpy
+from .device_contract import Numpy
 from .packets import Mirrors, Packet
 from .pick_requests import requests_of
-
-# Cells that the launches of a step are made for: 1k, 4k, 16k, 64k, 256k. Blocks beyond the context
-# end at once: some 100 of them for each layer of attention cost less than to capture all widths
-# again when a text has doubled.
-SHORTEST_CONTEXT, LONGER = 1024, 4
-
-
-def context_bucket(n_cells: int) -> int:
-    """The context that launches are made for, if there are so many cells."""
-    cells = SHORTEST_CONTEXT
-    while cells < n_cells:
-        cells *= LONGER
-    return cells
+from .step_memory import MOST_REPEATED
+from .step_sizes import context_bucket, row_bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +31,14 @@ class StepKey:
     has_requests: bool
 
     @classmethod
-    def of(cls, step: Step) -> StepKey:
+    def of(cls, step: Step, window: int) -> StepKey:
         lengths = np.diff(step.starts)
-        cells = context_bucket(int((step.past + lengths).max(initial=1)))
         return cls(
             step.n_rows,
             step.n_sequences,
             len(step.out_rows),
-            int(lengths.max(initial=1)),
-            cells,
+            row_bucket(int(lengths.max(initial=1)), step.n_rows, window),
+            context_bucket(int((step.past + lengths).max(initial=1))),
             step.pages.shape[1],
             step.hidden is not None,
             step.requests is not None and bool(step.requests.any()),
@@ -68,17 +56,11 @@ class DeviceStep(Step):
     packet: Packet | None = None
 
     @classmethod
-    def make(cls, device: Device, step: Step) -> DeviceStep:
-        """For once."""
-        there = cls.place(step, Mirrors(device))
-        there.rewrite(step)
-        return there
-
-    @classmethod
-    def place(cls, step: Step, mirrors: Mirrors) -> DeviceStep:
-        """Of its shape; what it holds comes with `rewrite`."""
+    def place(cls, step: Step, mirrors: Mirrors, window: int) -> DeviceStep:
+        """Of its shape; what it holds comes with `rewrite`. Another of its key may have rows that
+        belong to no sequence."""
         packet = Packet(mirrors, contents_of(step))
-        return cls.shaped(StepKey.of(step), packet.arrays, packet)
+        return cls.shaped(StepKey.of(step, window), packet.arrays, packet)
 
     @classmethod
     def shaped(
@@ -97,6 +79,7 @@ class DeviceStep(Step):
             out_rows=np.zeros(key.n_out, np.int32),
             key=key,
             arrays=arrays,
+            is_padded=key.n_rows <= MOST_REPEATED,
             packet=packet,
         )
 

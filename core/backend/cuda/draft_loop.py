@@ -22,11 +22,12 @@ from ..draft_loop import DraftLoopPlan, Drafts, DraftSettings, HostDraftLoop
 from ..interface import Forward
 from ..step import Ints, Step
 from .device_contract import Numpy
-from .device_step import DeviceStep, StepKey, contents_of, context_bucket
+from .device_step import DeviceStep, StepKey, contents_of
 from .graphs import Graphs, Repeated
 from .packets import Mirrors, Packet
 from .pick_requests import NO_REQUEST_ROW, request_row
 from .step_memory import MOST_REPEATED, Outputs
+from .step_sizes import context_bucket, filled_up
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -68,17 +69,24 @@ class CudaDraftLoop:
             return self._by_host(step, settings)
         if np.diff(step.starts).max(initial=0) > self._backend.prompts.few:
             return self._by_host(step, settings)  # much to catch up on is read as a prompt is
+        window = self._state.window
+        step = filled_up(step, window)
+        settings = [*settings, *[DraftSettings(settings[0].picker, 0)] * (step.n_sequences - n)]
         round_ = _Round.of(step, settings, self._plan)
         if (round_.ends > step.pages.shape[1] * self._state.page_len).any():
             raise ValueError("a page table is too short for the rows of the step and the draft")
-        key = StepKey.of(round_.step), round_.most, context_bucket(int(round_.ends.max()))
-        repeated = self._graphs.of(key, lambda: self._repeated(round_, key[2]))
+        first = StepKey.of(round_.step, window)
+        key = first, round_.most, context_bucket(int(round_.ends.max()))
+        repeated = self._graphs.of(key, lambda: self._repeated(round_, *key))
         repeated.there.packet.send(round_.contents)
         repeated.run()
-        return self._drafts(repeated.there, round_)
+        drafts = self._drafts(repeated.there, round_)
+        return Drafts(drafts.tokens[:n], drafts.chances[:n])
 
-    def _repeated(self, round_: _Round, cells: int) -> Repeated[_There, None]:
-        there = _There.make(Packet(self._mirrors, round_.contents), round_, cells)
+    def _repeated(
+        self, round_: _Round, first: StepKey, most: int, cells: int
+    ) -> Repeated[_There, None]:
+        there = _There.make(Packet(self._mirrors, round_.contents), first, most, cells)
         is_short = round_.step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
@@ -215,13 +223,10 @@ class _There:
     key: StepKey  # of the steps that follow
 
     @classmethod
-    def make(cls, packet: Packet, round_: _Round, cells: int) -> _There:
-        step = round_.step
-        n, n_pages = step.n_sequences, step.pages.shape[1]
-        own = StepKey.of(step)
-        first = DeviceStep.shaped(own, packet.arrays)
-        key = StepKey(n, n, n, 1, cells, n_pages, own.has_hidden, False)
-        return cls(packet, first, round_.most, key)
+    def make(cls, packet: Packet, first: StepKey, most: int, cells: int) -> _There:
+        n = first.n_sequences
+        key = StepKey(n, n, n, 1, cells, first.n_pages, first.has_hidden, False)
+        return cls(packet, DeviceStep.shaped(first, packet.arrays), most, key)
 
     def array(self, name: str) -> Array:
         return self.packet.arrays[name]

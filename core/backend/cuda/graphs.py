@@ -17,7 +17,7 @@ from .device_contract import Device
 
 P = TypeVar("P")
 T = TypeVar("T")
-MOST_GRAPHS = 128  # of one forward pass: each takes some megabytes of the device
+MOST_GRAPHS = 64  # of one forward pass: each takes some megabytes of the device
 
 
 class Repeated(Generic[P, T]):

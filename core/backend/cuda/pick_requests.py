@@ -34,8 +34,10 @@ def requests_of(step: Step) -> dict[str, Numpy]:
 
 
 def _sequences(step: Step) -> Ints:
-    """Of each row."""
-    return np.repeat(np.arange(step.n_sequences, dtype=np.int32), np.diff(step.starts))
+    """Of each row; -1 of rows of no sequence."""
+    found = np.full(step.n_rows, -1, np.int32)
+    found[: step.starts[-1]] = np.repeat(np.arange(step.n_sequences), np.diff(step.starts))
+    return found
 
 
 def request_row(address: int) -> NDArray[np.int64]:

@@ -10,8 +10,8 @@ import numpy as np
 from ..interface import PlannedSteps, State, Working
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
-from .device_step import SHORTEST_CONTEXT
 from .step_memory import MOST_REPEATED
+from .step_sizes import SHORTEST_CONTEXT
 
 if TYPE_CHECKING:
     from .backend import CudaBackend

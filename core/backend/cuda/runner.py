@@ -12,6 +12,7 @@ from .graphs import Graphs, Repeated
 from .packets import Mirrors
 from .pick_requests import pick
 from .step_memory import MOST_REPEATED, Outputs
+from .step_sizes import filled_up
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -32,15 +33,17 @@ class Launches:
         self._outputs = Outputs(self._device, state.limits.n_rows)
 
     def make(self, step: Step) -> Made:
-        repeated = self._graphs.of(StepKey.of(step), lambda: self._repeated(step))
-        repeated.there.rewrite(step)
+        filled = filled_up(step, self._state.window)
+        key = StepKey.of(filled, self._state.window)
+        repeated = self._graphs.of(key, lambda: self._repeated(filled))
+        repeated.there.rewrite(filled)
         if step.received is not None:
             self._receive(repeated.there, step)
-        return repeated.run()
+        return self._cut(repeated.run(), step)
 
     def make_prompt(self, step: Step) -> Made:
         """As it comes: prompts differ in length, and launching is the least of them."""
-        there = DeviceStep.place(step, self._mirrors)
+        there = DeviceStep.place(step, self._mirrors, self._state.window)
         there.rewrite(step)
         if step.received is not None:
             there.arrays["received"] = step.received
@@ -53,11 +56,12 @@ class Launches:
             there.arrays["received"] = step.received
             return
         if "received" not in there.arrays:
-            there.arrays["received"] = self._outputs.rows("received", *step.received.shape)
-        self._device.copy(there.array("received"), step.received)
+            width = int(step.received.shape[1])
+            there.arrays["received"] = self._outputs.rows("received", there.n_rows, width)
+        self._device.copy(there.array("received")[: step.n_rows], step.received)
 
     def _repeated(self, step: Step) -> Repeated[DeviceStep, Made]:
-        there = DeviceStep.place(step, self._mirrors)
+        there = DeviceStep.place(step, self._mirrors, self._state.window)
         is_short = step.n_rows <= MOST_REPEATED
         return Repeated(self._device, there, lambda: self._work(there), repeats=is_short)
 
@@ -71,6 +75,10 @@ class Launches:
 
     def _left(self, ops: CudaOps, step: DeviceStep, output: Output) -> Made:
         raise NotImplementedError
+
+    def _cut(self, made: Made, step: Step) -> Made:
+        """Less what the step was filled up with."""
+        return made.first(len(step.out_rows), step.n_rows)
 
 
 class CudaRunner(Launches):
@@ -107,6 +115,9 @@ class RowsRunner(Launches):
 
     def _shown(self, made: Made) -> Output:
         return Output(made.logits, dict(made.taps))
+
+    def _cut(self, made: Made, step: Step) -> Made:
+        return made.first(step.n_rows, step.n_rows)
 
     def _left(self, ops: CudaOps, step: DeviceStep, output: Output) -> Made:
         return Made(ops.leave(output.logits), None, output.taps, None)

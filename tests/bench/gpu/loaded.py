@@ -15,6 +15,7 @@ from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.device_step import StepKey
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.backend.cuda.runner import CudaRunner
+from nextn.core.backend.cuda.step_sizes import filled_up
 from nextn.core.backend.interface import HostOutput
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
@@ -111,7 +112,9 @@ class Steps:
         """The step alone, as a graph if it is one: nothing is sent, and nobody waits."""
         for _ in range(2):  # as it comes, then repeatable
             self.run(step)
-        return self._run._graphs.of(StepKey.of(step), _never).run
+        window = self.state.window
+        filled = filled_up(step, window)
+        return self._run._graphs.of(StepKey.of(filled, window), _never).run
 
     def ms(self, step: Step) -> float:
         """Of one, of several that follow each other without waiting for the host."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nextn.core.backend.cuda.device_step import context_bucket
 from nextn.core.backend.cuda.round_memory import RoundMemory
+from nextn.core.backend.cuda.step_sizes import context_bucket
 from nextn.core.backend.interface.device_loop import DeviceDrafter, DeviceLoopPlan, DeviceSequence
 from nextn.core.backend.picking import FIRST_FILTER
 from nextn.core.models.drafters.mtp_network import H_NEXTN

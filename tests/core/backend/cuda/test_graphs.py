@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.host_device import HostDevice
 
-from nextn.core.backend.cuda.device_step import context_bucket
 from nextn.core.backend.cuda.graphs import Graphs, Repeated
+from nextn.core.backend.cuda.step_sizes import context_bucket
 
 
 class Noting(HostDevice):
@@ -78,7 +78,7 @@ def test_the_longest_unused_is_dropped_when_it_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "bucket"), [(1, 1024), (1024, 1024), (1025, 4096), (4097, 16384), (70_000, 1 << 18)]
+    ("cells", "bucket"), [(1, 1024), (1024, 1024), (1025, 8192), (8193, 65536), (70_000, 1 << 19)]
 )
 def test_contexts_come_in_few_sizes(cells: int, bucket: int) -> None:
     assert context_bucket(cells) == bucket

@@ -9,8 +9,8 @@ import pytest
 
 from nextn.core.backend.cuda.attention_layer import Attender
 from nextn.core.backend.cuda.counting_device import PlannedDevice
-from nextn.core.backend.cuda.device_step import context_bucket
 from nextn.core.backend.cuda.step_memory import MOST_REPEATED, Outputs, StepLimits
+from nextn.core.backend.cuda.step_sizes import context_bucket
 from nextn.cuda_kernels.attention import AttentionHeads
 from nextn.cuda_kernels.kv_pages import KvHeads
 
