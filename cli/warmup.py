@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ModelError
+from ..core.errors import ConfigError, ModelError
 from .console import Console
 from .flags import flag, flag_group, takes_flags
 from .open_model import open_runtime, warm_up
@@ -60,17 +60,34 @@ class ClearOptions:
     )
 
 
+@flag_group("GPU")
+class ArchOptions:
+    arch: str | None = flag(
+        "--arch N[,N...]",
+        "GPUs to compile for with --device cuda, by compute capability times ten: 80, 86, 89, 90, "
+        "100 or 120. No GPU is needed; the one that is there if not given.",
+    )
+
+
 @takes_flags
 def warmup(
-    models: ModelArgument, place: PlaceOptions, clearing: ClearOptions, voice: VoiceOptions
+    models: ModelArgument,
+    place: PlaceOptions,
+    gpu: ArchOptions,
+    clearing: ClearOptions,
+    voice: VoiceOptions,
 ) -> None:
-    """Compile the kernels that a file needs, for the CPU.
+    """Compile the kernels that a file needs, for the CPU or for GPUs.
 
     They are kept in a cache, and the first run of the file finds them there: when an image is
-    built, for example. On a GPU, kernels are compiled and kept when they are first used. With
-    --repack-cache, its weights are kept as well.
+    built, for example. With --repack-cache, the weights are kept as well.
     """
     output = Compiling(quiet=voice.quiet, verbose=voice.verbose)
+    if place.device.partition(":")[0] == "cuda":
+        _compile_for_gpus(models.model, place, gpu.arch, output)
+        return
+    if gpu.arch is not None:
+        raise ConfigError("--arch is for --device cuda")
     with open_runtime(models.model, place, output) as runtime:
         warm_up(runtime, output)
         device, repacked = runtime.device, runtime.backend.repacked_path
@@ -87,10 +104,34 @@ def _print_kept(repacked: Path | None, output: Console) -> None:
     output.line(f"repacked weights: {repacked.stat().st_size / 2**30:.2f} GiB, kept in {repacked}")
 
 
+def _compile_for_gpus(
+    path: Path, place: PlaceOptions, wanted: str | None, output: Compiling
+) -> None:
+    from ..core.warm_up import compile_for_gpu, present_architectures
+
+    if place.repack_cache:
+        raise ConfigError(f"--repack-cache is for --device cpu, not {place.device}")
+    archs = present_architectures(place.device) if wanted is None else _architectures(wanted)
+    types = place.cache_type_k, place.cache_type_v
+    for arch in archs:
+        made = compile_for_gpu(path, arch, output.progress, types)
+        found = f"nothing to compile: all kernels are in {made.folder}"
+        if made.n_sources:
+            counted = f"{made.n_sources} kernels in {made.seconds:.1f} s"
+            found = f"compiled {counted}, kept in {made.folder}"
+        output.line(f"sm_{arch}: {found}")
+
+
+def _architectures(text: str) -> list[int]:
+    parts = [part.strip().removeprefix("sm_") for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(
+            f"--arch {text}: not a list of numbers; a GPU of compute capability 9.0 is --arch 90"
+        )
+    return list(dict.fromkeys(map(int, parts)))
+
+
 def _print_compiled(device: str, place: PlaceOptions, output: Compiling) -> None:
-    if device.startswith("cuda"):
-        output.line(f"not compiled ahead: --device {place.device} compiles at a kernel's first use")
-        return
     if device != "cpu":
         output.line(f"nothing to compile: --device {place.device} has its kernels ready")
         return

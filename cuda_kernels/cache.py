@@ -30,6 +30,9 @@ class CubinCache:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
+    def has(self, name: str) -> bool:
+        return self.folder is not None and (self.folder / name).is_file()
+
     def read(self, name: str) -> Entry | None:
         if self.folder is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from .cache import CubinCache, Entry
-from .kernel import FOLDER, Source
+from .kernel import FOLDER, Report, Source
 from .report import Usage, usage_by_kernel, without_assembler
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)  # what tests compile for; compute capability times ten
@@ -24,8 +24,6 @@ INCLUDE = FOLDER / "include"
 INCLUDED = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 # No `a * b + c` becomes an fma behind our back: what a source says is what every machine computes.
 OPTIONS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
-
-Report = Callable[[int, int], None]  # (done, all)
 
 
 class CompileError(RuntimeError):
@@ -47,10 +45,14 @@ class Compiler:
     def __init__(self, cache: CubinCache | None = None) -> None:
         self.cache = CubinCache(None) if cache is None else cache
 
+    def lacks(self, source: Source, arch: int) -> bool:
+        """Whether it would have to be compiled."""
+        return not self.cache.has(_name(source.path.read_bytes(), source, arch))
+
     def compile(self, source: Source, arch: int) -> Cubin:
         code = source.path.read_bytes()
         options = _options(source, arch)
-        name = f"{source.path.stem}-sm{arch}-{_key(code, source, options)}.cubin"
+        name = _name(code, source, arch)
         entry = self.cache.read(name)
         if entry is None:
             entry = _compile(code, source, arch, options)
@@ -107,6 +109,11 @@ def supported_architectures() -> tuple[int, ...]:
 def _options(source: Source, arch: int) -> tuple[str, ...]:
     defines = (f"--define-macro={name}={value}" for name, value in source.defines)
     return (f"--gpu-architecture=sm_{arch}", *OPTIONS, *defines)
+
+
+def _name(code: bytes, source: Source, arch: int) -> str:
+    """Of its file in the cache."""
+    return f"{source.path.stem}-sm{arch}-{_key(code, source, _options(source, arch))}.cubin"
 
 
 def _key(code: bytes, source: Source, options: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ the CPU through the shim is the launcher's business.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent
 Array = Any  # a torch tensor on the device, a numpy array on the shim: contiguous, made before
 Argument = Any  # an Array, None (a null pointer), int (32 bits), float (32 bits) or a numpy scalar
 Dim = tuple[int, int, int]
+Report = Callable[[int, int], None]  # sources that are compiled, and all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,9 @@ class Launcher(ABC):
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
     ) -> None:
         """Put it on the stream; `shared`: bytes of dynamic shared memory."""
+
+    def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:
+        """Compile and load kernels that are going to be launched."""
 
     def begin_after_all(self) -> None:
         """What is launched next begins when all before it has ended, whatever that was. To be said

@@ -13,10 +13,10 @@ from typing import Any
 
 from .arguments import PackedArguments, boxed
 from .cache import CubinCache, default_folder
-from .compile import Compiler, Report
+from .compile import Compiler
 from .driver import CudaDriver, Driver
 from .image import Shape, shapes
-from .kernel import Argument, Array, Dim, Kernel, Launcher, Source
+from .kernel import Argument, Array, Dim, Kernel, Launcher, Report, Source
 
 FREELY_SHARED = 48 << 10  # bytes of shared memory, static and dynamic, that need no request
 FIRST_EARLY = 90  # the architecture from which on kernels know how to wait for the one before
@@ -66,7 +66,6 @@ class DeviceLauncher(Launcher):
         self._filling = Lock()
 
     def warm(self, kernels: Iterable[Kernel], report: Report | None = None) -> None:
-        """Compile and load; nothing is launched."""
         wanted = [kernel for kernel in kernels if kernel not in self._loaded]
         new = {k.source for k in wanted} - self._modules.keys()
         raw = {k.source for k in wanted if k.is_snapshot}

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.host_device import use_for_cuda
 
 from nextn.cli.app import run
+from nextn.core.backend import cuda
 from nextn.cuda_kernels.cache import CubinCache, Entry
+from nextn.cuda_kernels.compile import nvrtc_problem
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Capture = pytest.CaptureFixture[str]
@@ -37,13 +38,53 @@ def test_warmup_of_a_device_without_kernels(spec: Run) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, line, "")
 
 
-def test_warmup_of_cuda_says_that_kernels_are_compiled_later(
-    tiny: Callable[..., Any], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.skipif(nvrtc_problem() is not None, reason="NVRTC is not installed")
+def test_warmup_for_a_gpu_that_is_not_there(
+    tiny: Callable[..., Any], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_for_cuda(monkeypatch)
-    assert run(["warmup", str(tiny("qwen3").path), "--device", "cuda", "-q"]) == 0
-    line = "not compiled ahead: --device cuda compiles at a kernel's first use\n"
-    assert capsys.readouterr().out == line
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    command = ["warmup", str(tiny("qwen3").path), "--device", "cuda", "--arch", "80"]
+    assert run(command) == 0
+    shown = capsys.readouterr()
+    kernels = list((tmp_path / "cubins").glob("*-sm80-*.cubin"))
+    where = re.escape(str(tmp_path / "cubins"))
+    found = re.fullmatch(
+        rf"sm_80: compiled (\d+) kernels in \d+\.\d s, kept in {where}\n", shown.out
+    )
+    assert found is not None
+    assert int(found[1]) == len(kernels) > 5
+    assert run(command) == 0
+    assert capsys.readouterr().out == (
+        f"sm_80: nothing to compile: all kernels are in {tmp_path / 'cubins'}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--arch", "90"], "--arch is for --device cuda"),
+        (["--device", "cuda", "--arch", "h100"], "a GPU of compute capability 9.0 is --arch 90"),
+        (["--device", "cuda", "--arch", "75"], "--arch 75: too old: 80 or newer is needed"),
+        (["--device", "cuda", "--arch", "90,4"], "--arch 4: too old"),
+        (["--device", "cuda"], "--arch 90 compiles without a GPU"),
+    ],
+)
+def test_what_warmup_for_a_gpu_refuses(
+    arguments: list[str],
+    said: str,
+    tiny: Callable[..., Any],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPEC_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cuda, "unavailable_reason", lambda index: "there is no NVIDIA driver")
+    if "--arch" in arguments and nvrtc_problem() is not None:
+        pytest.skip("NVRTC is not installed")
+    assert run(["warmup", str(tiny("qwen3").path), *arguments]) in (1, 2)
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("error:") == 1
 
 
 def test_warmup_compiles_once(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....cuda_kernels.cache import default_folder as cubin_folder
-from ....cuda_kernels.device import count_devices, unavailable_reason
+from ....cuda_kernels.device import architecture, count_devices, unavailable_reason
 from ...errors import ConfigError
 
-__all__ = ["count_devices", "create", "cubin_folder", "index_of", "open_device"]
+__all__ = ["architecture_of", "count_devices", "create", "cubin_folder", "index_of", "open_device"]
 
 if TYPE_CHECKING:
     from ..layers import KvTypes
@@ -32,6 +32,14 @@ def index_of(device: str) -> int:
     if reason := unavailable_reason(int(name)):
         raise ConfigError(f"--device {device}: {reason}")
     return int(name)
+
+
+def architecture_of(device: str) -> int:
+    """What to compile for, of a GPU that is there: its compute capability times ten."""
+    try:
+        return architecture(index_of(device))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; --arch 90 compiles without a GPU, for an H100") from None
 
 
 def open_device(index: int) -> Device:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ....cuda_kernels.kernel import Array
+from ....cuda_kernels.kernel import Array, Kernel
 from ...gguf.reader import GgufFile
 from ..draft_loop import DraftLoop, DraftLoopPlan, HostDraftLoop
 from ..interface import (
@@ -28,13 +28,14 @@ from ..layers import (
     StateShape,
 )
 from ..step import Ints, Step
+from .compile_ahead import Compiling
 from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
 from .device_contract import Device
 from .device_loop import CudaDeviceLoop, can_run
 from .draft_loop import CudaDraftLoop, keeps_rows_only
 from .expanded_types import say_if_expanded
-from .plan import rehearsed
+from .plan import kernels_of, rehearsed
 from .prompt import PartialStep, PromptRows, PromptRunner, PromptSizes, parts_of, with_received
 from .prompt_ops import PromptOps
 from .state import CudaState, count_state_bytes
@@ -56,6 +57,9 @@ class CudaBackend(Backend):
         self.uploads = Uploads(device)
         self._tied: frozenset[str] = frozenset()
         self._said: set[str] = set()  # types that were spoken of
+        self._twin: CudaBackend | None = None  # the latest planner
+        self._planned: PlannedSteps | None = None
+        self._compiling: Compiling | None = None
         self.ops = CudaOps(OpParts(device))
         self.prompt_chunk = self.prompts.chunk
 
@@ -70,13 +74,21 @@ class CudaBackend(Backend):
         self._tied = frozenset({"token_embd.weight"} if is_tied else ())
 
     def planner(self) -> CudaBackend:
-        twin = CudaBackend(PlannedDevice(self.device), self.kv_types)
+        twin = self._twin = CudaBackend(PlannedDevice(self.device), self.kv_types)
         twin._tied, twin._said = self._tied, self._said
         return twin
 
     def working(self, rehearsal: PlannedSteps) -> Working:
         assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
+        self._planned = rehearsal
         return rehearsed(CudaBackend(self.device, self.kv_types), self.device, rehearsal)
+
+    def planned_kernels(self) -> list[Kernel]:
+        """What the steps that `working` was called for launch."""
+        assert isinstance(self.device, PlannedDevice), "only a `planner` has one"
+        if self._planned is None:
+            return []
+        return kernels_of(CudaBackend(self.device, self.kv_types), self.device, self._planned)
 
     @property
     def savings(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -95,10 +107,20 @@ class CudaBackend(Backend):
 
     def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         self.uploads.is_loading = True
+        if self._twin is not None:
+            self._compiling = Compiling(self.launcher, self._twin.planned_kernels())
+            self._twin = None
 
     def weights_ready(self, file: GgufFile) -> None:
         self.uploads.is_loading = False
         self.uploads.finish()
+        if self._compiling is not None:
+            self._compiling.finish(self.report)
+            self._compiling = None
+
+    def close(self) -> None:
+        if self._compiling is not None:
+            self._compiling.cancel()
 
     def matrix(self, parts: Sequence[MatrixPart]) -> CudaMatrix:
         if self.device.has_memory:

@@ -49,12 +49,13 @@ class PlannedArray(np.ndarray[Any, Any]):
 
 
 class PlannedLauncher(Launcher):
-    """Checks as every launcher does, and counts what would be started."""
+    """Checks as every launcher does, and notes what would be started."""
 
     def __init__(self, like: Launcher) -> None:
         self.n_processors = like.n_processors
         self.shared_of_a_block = like.shared_of_a_block
         self.n_started = 0
+        self.kernels: dict[Kernel, None] = {}
 
     def pointer(self, array: Array) -> int:
         return 0
@@ -63,6 +64,7 @@ class PlannedLauncher(Launcher):
         self, kernel: Kernel, grid: Dim, block: Dim, arguments: Sequence[Argument], shared: int
     ) -> None:
         self.n_started += 1
+        self.kernels[kernel] = None
 
 
 class PlannedDevice(Device):
@@ -74,7 +76,10 @@ class PlannedDevice(Device):
     def __init__(self, like: Device) -> None:
         self._like, self.name, self.details = like, like.name, like.details
         self.reserved_bytes = like.reserved_bytes
-        self.launcher = PlannedLauncher(like.launcher)
+        self._start(like.launcher)
+
+    def _start(self, launcher: Launcher) -> None:
+        self.launcher = PlannedLauncher(launcher)
         self.pool, self.of_graphs = CountedPool(), CountedPool()
 
     @property

@@ -7,64 +7,100 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..interface import PlannedSteps, State, Working
+from ....cuda_kernels import draft_pick, gdn_state, head_pick, page_copy, round_times, spec_accept
+from ....cuda_kernels.kernel import Kernel
+from ..interface import PlannedSteps, Run, Working
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
+from .graphs import MOST_GRAPHS
+from .round_memory import RoundMemory, RoundSize
 from .step_memory import MOST_REPEATED
-from .step_sizes import SHORTEST_CONTEXT
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
     from .counting_device import PlannedDevice
+    from .state import CudaState
 
 # An estimate: what a captured launch takes of the device, for its parameters and its order.
 LAUNCH_BYTES = 4 << 10
-WIDTHS = 16  # different numbers of rows that steps of few rows have in the end, an estimate too
+BESIDE_PASSES = head_pick, draft_pick, spec_accept, round_times, gdn_state, page_copy
 
 
 def rehearsed(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -> Working:
     """`backend` runs on `device`, and the forward passes have its matrices."""
-    n_pages = plan.n_slots * -(-plan.n_ctx // plan.page_len)
-    state: State = backend.new_state(
-        plan.shape,
-        n_pages=n_pages,
-        page_len=plan.page_len,
-        n_slots=plan.n_slots,
-        window=plan.window,
-    )
     outside, plain, graphs = device.pool, CountedPool(), CountedPool()
+    state = _state(backend, plan)
     device.pool, device.of_graphs = plain, graphs
-    run = backend.compile(plan.forward, state, max_rows=plan.prompt_rows)
-    n_launches = 0
-    for step in _steps(plan):
-        run(step)
-        before = device.launcher.n_started
-        run(step)  # as a graph, if it becomes one
-        n_launches = max(n_launches, device.launcher.n_started - before)
-    for head in plan.heads:
-        run_head = backend.compile(head, state, max_rows=plan.prompt_rows)
-        for step in _steps(plan, width=plan.n_embd):
-            run_head(step)
-            run_head(step)
+    rounds = _round_memory(device, plan) if plan.heads else None
+    n_launches = []
+    for run, width in _passes(backend, plan, state):
+        of_pass = 0
+        for step in _largest_steps(plan, width):
+            run(step)
+            before = device.launcher.n_started
+            run(step)  # as a graph, if it becomes one
+            of_pass = max(of_pass, device.launcher.n_started - before)
+        n_launches.append(of_pass)
+    if rounds is not None:
+        n_launches.append(sum(n_launches))  # graphs of rounds
     device.pool = outside
-    n_graphs = WIDTHS * _contexts(plan.n_ctx)
     return Working(
         scratch=plain.most + graphs.most,
-        graphs=n_graphs * n_launches * LAUNCH_BYTES,
-        n_graphs=n_graphs,
+        graphs=MOST_GRAPHS * sum(n_launches) * LAUNCH_BYTES,
+        n_graphs=MOST_GRAPHS * len(n_launches),
         reserve=device.reserved_bytes,
     )
 
 
-def _contexts(n_ctx: int) -> int:
-    """Lengths of a context that steps are made for."""
-    n, cells = 1, SHORTEST_CONTEXT
-    while cells < n_ctx:
-        n, cells = n + 1, 2 * cells
-    return n
+def kernels_of(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) -> list[Kernel]:
+    """All that the steps of a model launch, of whatever size they are."""
+    state = _state(backend, plan)
+    for run, width in _passes(backend, plan, state):
+        for step in (*_largest_steps(plan, width), *_smaller_steps(backend, plan, width)):
+            run(step)
+    beside = (kernel for module in BESIDE_PASSES for kernel in module.KERNELS)
+    return list(dict.fromkeys((*device.launcher.kernels, *beside)))
 
 
-def _steps(plan: PlannedSteps, width: int = 0) -> Iterator[Step]:
+def _round_memory(device: PlannedDevice, plan: PlannedSteps) -> RoundMemory:
+    n_pages = -(-plan.n_ctx // plan.page_len)
+    n_sequences = min(plan.n_slots, spec_accept.MAX_SEQUENCES)
+    return RoundMemory(device, RoundSize(n_sequences, plan.window - 1, n_pages, plan.n_embd))
+
+
+def _state(backend: CudaBackend, plan: PlannedSteps) -> CudaState:
+    return backend.new_state(
+        plan.shape,
+        n_pages=plan.n_slots * -(-plan.n_ctx // plan.page_len),
+        page_len=plan.page_len,
+        n_slots=plan.n_slots,
+        window=plan.window,
+    )
+
+
+def _passes(
+    backend: CudaBackend, plan: PlannedSteps, state: CudaState
+) -> Iterator[tuple[Run, int]]:
+    """Each forward pass, and the width of the hidden rows that it continues."""
+    yield backend.compile(plan.forward, state, max_rows=plan.prompt_rows), 0
+    for head in plan.heads:
+        yield backend.compile(head, state, max_rows=plan.prompt_rows), plan.n_embd
+
+
+def _smaller_steps(backend: CudaBackend, plan: PlannedSteps, width: int) -> Iterator[Step]:
+    """One for each number of rows that a kernel is chosen by."""
+    n_rows = 1
+    while n_rows <= MOST_REPEATED:
+        n_out = n_rows if n_rows <= plan.window else 1
+        yield _step(plan, 1, min(n_rows, plan.n_ctx), min(n_out, plan.n_ctx), width)
+        n_slots = min(n_rows, plan.n_slots)
+        yield _step(plan, n_slots, 1, 1, width)
+        n_rows *= 2
+    for call in backend.prompts.calls:
+        yield _step(plan, 1, min(call, plan.n_ctx), 1, width)
+
+
+def _largest_steps(plan: PlannedSteps, width: int) -> Iterator[Step]:
     """The largest of each kind: of drafts in all sequences, with all logits; of a prompt."""
     each = max(1, min(plan.window, MOST_REPEATED // plan.n_slots, plan.n_ctx))
     yield _step(plan, plan.n_slots, each, each, width)
