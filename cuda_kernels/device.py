@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from .compile import nvrtc_problem, supported_architectures
+from .compile import nvrtc_problem, nvrtc_version, supported_architectures
+from .driver_library import driver_library
 
-EXTRA = "pip install 'nextn[cuda]'"
-OLDEST_DRIVER = 13000  # of CUDA, as the driver counts: 13.0
+OLDEST_DRIVER = 12000  # of CUDA, as the driver counts: 12.0
+NEWEST_EXTRA = 13  # of CUDA: `nextn[cuda13]`
+TORCH_BUILDS = {12: "cu128", 13: "cu130"}  # by CUDA
 OLDEST_ARCHITECTURE = 80  # int8 products of 16x8x32 and asynchronous copies
 
 _FAILURES = (ImportError, OSError, RuntimeError, AttributeError)
@@ -37,9 +40,9 @@ def architecture(index: int = 0) -> int:
 
 
 def _missing_package() -> str | None:
-    for module, package in (("torch", "torch"), ("cupy", "cupy-cuda13x")):
+    for module, package in (("torch", "torch"), ("cupy", f"cupy-cuda{_cuda()}x")):
         if find_spec(module) is None:
-            return f"{package} is not installed; run: {EXTRA}"
+            return f"{package} is not installed; run: {_install()}"
     if reason := nvrtc_problem():
         return reason
     for module in ("torch", "cupy"):
@@ -51,18 +54,39 @@ def _missing_package() -> str | None:
 
 
 def _missing_driver() -> str | None:
-    try:
-        version = int(_runtime().driverGetVersion())
-    except _FAILURES as error:
-        return f"the NVIDIA driver does not answer ({_first_line(error)})"
+    version = driver_version()
     if version == 0:
         return "there is no NVIDIA driver on this machine, or it is not visible to this process"
+    made_for = f"the NVIDIA driver is made for CUDA {version // 1000}.{version % 1000 // 10}"
     if version < OLDEST_DRIVER:
+        return f"{made_for}; a newer one is needed, for CUDA 12.0 (driver 525 or later)"
+    newest, _ = nvrtc_version()
+    if newest > version // 1000:
         return (
-            f"the NVIDIA driver is made for CUDA {version // 1000}.{version % 1000 // 10}; "
-            "a newer one is needed, for CUDA 13.0 (driver 580 or later)"
+            f"{made_for}, the packages here for CUDA {newest}; run: "
+            f"pip uninstall -y cupy-cuda{newest}x && {_install()}"
         )
     return None
+
+
+def driver_version() -> int:
+    """The newest CUDA that the driver runs, as it counts: 12040 is 12.4. 0: there is none."""
+    version = ctypes.c_int(0)
+    try:
+        failed = driver_library().cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else version.value
+
+
+def _cuda() -> int:
+    """The CUDA whose packages are for this machine."""
+    version = driver_version() // 1000
+    return version if 0 < version < NEWEST_EXTRA else NEWEST_EXTRA
+
+
+def _install() -> str:
+    return f"pip install 'nextn[cuda{_cuda()}]'"
 
 
 def _missing_device(index: int) -> str | None:
@@ -86,10 +110,13 @@ def _unsuitable(index: int) -> str | None:
     if _suitable(capability) is None:
         return f"{name} is not known to the NVRTC here; a newer nvidia-cuda-nvrtc is needed"
     torch = import_module("torch")
-    if torch.version.cuda is None:
+    built_for = torch.version.cuda
+    if built_for is None or int(built_for.partition(".")[0]) > _cuda():
+        found = "without CUDA" if built_for is None else f"for CUDA {built_for}"
         return (
-            f"torch {torch.__version__} is built without CUDA; install a build for CUDA 13: "
-            "pip install torch --index-url https://download.pytorch.org/whl/cu130"
+            f"torch {torch.__version__} is built {found}; install a build for CUDA {_cuda()}: pip "
+            "install --force-reinstall torch --index-url "
+            f"https://download.pytorch.org/whl/{TORCH_BUILDS[_cuda()]}"
         )
     if index >= torch.cuda.device_count():
         return f"torch {torch.__version__} does not see CUDA device {index}"

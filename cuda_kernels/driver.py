@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from .driver_library import driver_library
 from .kernel import Dim
 
 
@@ -218,8 +218,3 @@ class Launch:
             name = ctypes.c_char_p()
             self._name_of(status, ctypes.byref(name))
             raise RuntimeError(f"cuLaunchKernelEx: {(name.value or b'?').decode()}")
-
-
-def driver_library() -> Any:
-    """The library that comes with NVIDIA's driver."""
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -28,9 +28,11 @@ def fails(text: str) -> Callable[..., Any]:
 class Machine:
     """torch and cupy as they look on a machine with an H200, until a test says otherwise."""
 
+    driver: int | None = 13020
+    nvrtc = 13, 0
+
     def __init__(self) -> None:
         self.runtime = SimpleNamespace(
-            driverGetVersion=lambda: 13020,
             getDeviceCount=lambda: 1,
             getDeviceProperties=lambda index: {"name": b"NVIDIA H200"},
         )
@@ -46,6 +48,16 @@ class Machine:
         )
         self.modules: dict[str, Any] = {"cupy": SimpleNamespace(cuda=cuda), "torch": self.torch}
 
+    def open_driver(self) -> Any:
+        if self.driver is None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+
+        def version(there: Any) -> int:
+            there._obj.value = self.driver
+            return 0
+
+        return SimpleNamespace(cuDriverGetVersion=version)
+
     def load(self, name: str) -> Any:
         if name not in self.modules:
             raise ImportError(f"libnothing.so: cannot open ({name})\nmore lines")
@@ -58,6 +70,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(device, "import_module", one.load)
     monkeypatch.setattr(device, "find_spec", lambda name: object())
     monkeypatch.setattr(device, "nvrtc_problem", lambda: None)
+    monkeypatch.setattr(device, "nvrtc_version", lambda: one.nvrtc)
+    monkeypatch.setattr(device, "driver_library", one.open_driver)
     monkeypatch.setattr(device, "supported_architectures", lambda: (80, 86, 90, 100, 120, 121))
     return one
 
@@ -83,7 +97,7 @@ def test_packages_that_are_not_installed(machine: Machine, monkeypatch: pytest.M
     assert unavailable_reason() == "NVRTC is not found"
     monkeypatch.setattr(device, "find_spec", lambda name: None if name == "cupy" else object())
     reason = unavailable_reason()
-    assert reason == "cupy-cuda13x is not installed; run: pip install 'nextn[cuda]'"
+    assert reason == "cupy-cuda13x is not installed; run: pip install 'nextn[cuda13]'"
 
 
 def test_packages_that_cannot_be_imported(machine: Machine) -> None:
@@ -95,17 +109,40 @@ def test_packages_that_cannot_be_imported(machine: Machine) -> None:
 
 
 def test_no_driver(machine: Machine) -> None:
-    machine.runtime.driverGetVersion = lambda: 0
-    assert "no NVIDIA driver" in (unavailable_reason() or "")
-    machine.runtime.driverGetVersion = fails("unknown error")
-    assert "driver does not answer (unknown error)" in (unavailable_reason() or "")
+    for version in (0, None):
+        machine.driver = version
+        assert "no NVIDIA driver" in (unavailable_reason() or "")
 
 
 def test_an_old_driver(machine: Machine) -> None:
-    machine.runtime.driverGetVersion = lambda: 12080
+    machine.driver = 11080
     reason = unavailable_reason() or ""
-    assert "made for CUDA 12.8" in reason
-    assert "driver 580 or later" in reason
+    assert "made for CUDA 11.8" in reason
+    assert "driver 525 or later" in reason
+
+
+def test_a_driver_for_the_cuda_before(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message names the packages for it."""
+    machine.driver = 12040
+    assert (unavailable_reason() or "") == (
+        "the NVIDIA driver is made for CUDA 12.4, the packages here for CUDA 13; run: "
+        "pip uninstall -y cupy-cuda13x && pip install 'nextn[cuda12]'"
+    )
+    machine.nvrtc = 12, 9
+    assert (unavailable_reason() or "") == (
+        "torch 2.13.0 is built for CUDA 13.0; install a build for CUDA 12: pip install "
+        "--force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
+    )
+    machine.torch.version.cuda = "12.8"
+    assert unavailable_reason() is None
+    monkeypatch.setattr(device, "find_spec", lambda name: None if name == "cupy" else object())
+    reason = unavailable_reason()
+    assert reason == "cupy-cuda12x is not installed; run: pip install 'nextn[cuda12]'"
+
+
+def test_packages_of_an_older_cuda_run_on_a_newer_driver(machine: Machine) -> None:
+    machine.nvrtc, machine.torch.version.cuda = (12, 9), "12.8"
+    assert unavailable_reason() is None
 
 
 def test_no_device(machine: Machine) -> None:

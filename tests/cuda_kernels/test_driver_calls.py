@@ -18,7 +18,9 @@ BEGIN = """
 import ctypes
 import numpy as np
 from nextn.cuda_kernels.arguments import PackedArguments
-from nextn.cuda_kernels.driver import CudaDriver, Launch, driver_library
+from nextn.cuda_kernels.device import driver_version
+from nextn.cuda_kernels.driver import CudaDriver, Launch
+from nextn.cuda_kernels.driver_library import driver_library
 from nextn.cuda_kernels.image import Shape
 
 fake = ctypes.CDLL("libcuda.so.1")
@@ -27,6 +29,7 @@ packed = PackedArguments(None, Shape((8, 4), None), [np.uint64(0x123456789ABC), 
 packed.fill([np.uint64(0x123456789ABC), -7], None)
 """
 LAUNCHES = """
+assert driver_version() == 13000
 launch = Launch(driver_library())
 for early in (True, False):
     launch(0x7777, (3, 2, 1), (64, 4, 1), 4096, 0x55, packed.address, early)

@@ -28,7 +28,9 @@ Tiny = Callable[..., TinyModel]
 KERNELS = [Kernel(name, Source("none.cu"), "none", 32, 32) for name in "abc"]
 
 
-@pytest.mark.parametrize(("family", "kind"), [("qwen35moe", "Q8_0"), ("qwen35", "Q4_0"), ("qwen3", "BF16")])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("qwen35moe", "Q8_0"), ("qwen35", "Q4_0"), ("qwen3", "BF16")]
+)
 @pytest.mark.slow
 def test_all_that_is_launched_was_compiled_ahead(
     family: str, kind: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
