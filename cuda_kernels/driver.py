@@ -136,7 +136,12 @@ class CudaDriver(Driver):
 
     def function(self, module: Any, name: str) -> int:
         self._enter()
-        return int(self._calls.moduleGetFunction(module.ptr, name))
+        found = int(self._calls.moduleGetFunction(module.ptr, name))
+        # As much shared memory as there is, for all alike: a processor that changes its share
+        # between two kernels has to be empty first.
+        carveout = self._calls.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        self._calls.funcSetAttribute(found, carveout, 100)
+        return found
 
     def allow_shared(self, function: int, size: int) -> None:
         self._enter()

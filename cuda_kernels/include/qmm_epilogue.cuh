@@ -94,14 +94,12 @@ __device__ __forceinline__ void store_logits(const QmmTarget& to, int group, int
 }
 
 // True for all threads of the last of `expected` blocks to come here, which sees what the others wrote before. Resets the counter.
-// One thread fences for its block: the barriers order the others before and after it.
+// One thread adds for its block: the barriers order the others before and after it.
 __device__ __forceinline__ bool last_to_arrive(int* arrivals, int expected) {
     __shared__ bool is_last;
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicAdd(arrivals, 1) == expected - 1;
-        __threadfence();
+        is_last = atomic_add_ordered(arrivals, 1) == expected - 1;
         if (is_last) *arrivals = 0;
     }
     __syncthreads();

@@ -88,6 +88,6 @@ def test_launches(folder: Path) -> None:
 @pytest.mark.skipif(find_spec("cupy") is None, reason="cupy-cuda13x is not installed")
 def test_loading_through_cupy(folder: Path) -> None:
     assert said(LOADING, folder) == [
-        "8738 function 0x1111 some_kernel",
+        "8738 attribute 0x2222 9=100",  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         "attribute 0x2222 8=100000",  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     ]

@@ -11,6 +11,7 @@ from support.sass import (
     hot_loop,
     innermost_loops,
     lane_instructions_per_weight,
+    whole,
 )
 
 from nextn.cuda_kernels.compile import Cubin
@@ -83,3 +84,19 @@ def test_each_half_is_as_quick_as_alone(
         assert usage.registers <= 96  # as the compiler rounds them: 65536 / (2 * 9 warps)
         assert not usage.spilled
         assert 2 * (kernel.dynamic_shared + usage.shared + 1024) <= 228 << 10
+
+
+@pytest.mark.parametrize("file", ["qmm.cu", "qmm_pair.cu", "qmm_moe.cu", "moe_route.cu"])
+def test_the_last_to_arrive_is_found_without_sequential_fences(
+    file: str, sass: None, cubins: Mapping[tuple[Source, int], Cubin]
+) -> None:
+    """An ordered addition: one fence, where two would be at the end of 300 launches of a step."""
+    n_additions = 0
+    for (source, arch), cubin in cubins.items():
+        if source.file == file and arch == 90:
+            for name in functions(cubin):
+                code = whole(cubin, name)
+                assert code.count("MEMBAR", "SC") == 0, name
+                assert code.count("MEMBAR") <= code.count("ATOMG", "ADD"), name
+                n_additions += code.count("ATOMG", "ADD")
+    assert n_additions
