@@ -15,13 +15,14 @@ from typing import Any, Final, Self
 import numpy as np
 
 from .backend import create_backend
+from .backend.cpu.threads import usable_threads
 from .backend.interface import Backend
 from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import StepPart, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver, Sequence
-from .errors import ConfigError, ModelError
+from .errors import ConfigError, ModelError, NextnError
 from .fitting import fitting_context, sizes_of, working_of
 from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
@@ -87,7 +88,9 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         check_devices(devices)
         runtime = load(open_ranks(devices, kv_types, device))
     else:
-        backend = create_backend(device, threads, kv_types, repack_cache=repack_cache)
+        backend = create_backend(
+            device, usable_threads(threads), kv_types, repack_cache=repack_cache
+        )
         try:
             runtime = load(backend)
         except OneIsTooSmallError as error:
@@ -184,6 +187,7 @@ class Runtime:
         self.stats = Stats()  # of the latest generation
         self.budget = self.plan(1)
         self._engine: Engine | None = None
+        self._is_closed = False
         self._inboxes: dict[int, deque[Event]] = {}
 
     @property
@@ -262,6 +266,7 @@ class Runtime:
 
     def new_engine(self, budget: MemoryBudget, drafter: Speculator | None = None) -> Engine:
         """Return an engine with a state of its own, for the sequences that `budget` is for."""
+        self._check_open()
         return Engine(
             self.model,
             self.backend,
@@ -289,6 +294,7 @@ class Runtime:
 
     def logits(self, token_ids: Tokens[int]) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
+        self._check_open()
         check_tokens(token_ids, self.n_vocab)
         n_rows = min(PROMPT_ROWS, len(token_ids))
         pages = range(-(-len(token_ids) // PAGE_LEN))
@@ -319,16 +325,23 @@ class Runtime:
         `plainly`: without speculation and without the prefix cache; other generations must have
         ended, because their state is freed. `on_row` is called with the logits of every token.
         """
+        self._check_open()
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         check_prompt(tokens, self.n_vocab, self.n_ctx)
         return self._generate(tokens, params or GenerateParams(), plainly, on_row)
 
     def close(self) -> None:
+        """Free the memory. A closed model raises NextnError."""
+        self._is_closed = True
         self._drop_engine()
         self.file.close()
         if self.draft is not None:
             self.draft.file.close()
         self.backend.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise NextnError("the model is closed: load it again")
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from support.vocab import EOS_ID, N_VOCAB
 
 import nextn.core
 from nextn.core import runtime as runtime_module
-from nextn.core.errors import ConfigError, NonFiniteError
+from nextn.core.errors import ConfigError, NextnError, NonFiniteError
 from nextn.core.generation import CONTEXT, EOS, LIMIT, STOP, Event, GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
@@ -161,6 +161,15 @@ def test_closing_the_iterator_ends_it(runtime: Runtime) -> None:
     assert list(events) == []
     assert runtime.stats.predicted_n == 1
     assert ids(write(runtime)) == want
+
+
+def test_a_closed_model_says_so(tiny: Tiny) -> None:
+    with nextn.core.load(tiny("qwen3").path, "torch", n_ctx=N_CTX) as loaded:
+        assert ids(write(loaded))
+    for use in (lambda: write(loaded), lambda: loaded.logits(PROMPT), loaded.warm_up):
+        with pytest.raises(NextnError, match=r"^the model is closed: load it again$"):
+            use()
+    loaded.close()  # again
 
 
 def test_statistics(runtime: Runtime) -> None:

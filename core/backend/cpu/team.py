@@ -36,7 +36,6 @@ class Control:
     """Byte offsets in the shared block; each counter has its own cache line."""
 
     ARRIVED, STEP, QUIT, PROGRAM, N_ENTRIES, AGAIN, SLEEPING = (LINE * i for i in range(7))
-    BYTES = SLEEPING + LINE * 256  # one flag for each member
     LED = PROGRAM + 8  # of the steps announced, those that the leader has walked to their end
 
 
@@ -180,9 +179,10 @@ class Team:
         self._run = ctypes.CFUNCTYPE(word, word, word, word, word)(addresses["team_run"])
         self._lead = ctypes.CFUNCTYPE(None, word, word, word)(addresses["team_lead"])
         self._member = ctypes.CFUNCTYPE(word, word, word, word, word)(addresses["team_member"])
-        buffer = np.zeros(Control.BYTES + LINE, np.uint8)
+        n_bytes = Control.SLEEPING + LINE * n_threads  # one flag for each member
+        buffer = np.zeros(n_bytes + LINE, np.uint8)
         offset = -buffer.ctypes.data % LINE
-        self._block = buffer[offset : offset + Control.BYTES].view(np.int64)
+        self._block = buffer[offset : offset + n_bytes].view(np.int64)
         self._control = self._block.ctypes.data
         self._bells = [threading.Semaphore(0) for _ in range(n_threads)]
         self._running = threading.Lock()

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 def default_threads() -> int:
     found = [physical_cores(), _affinity(), _cgroup_quota()]
     return max(1, min(n for n in found if n))
+
+
+def usable_threads(wanted: int | None) -> int | None:
+    """No more than the processors that this process may use: threads that wait for each other at
+    every kernel of a step are many times slower when they share a processor."""
+    most = min(n for n in (_affinity(), _cgroup_quota(), wanted) if n is not None)
+    if wanted is None or most == wanted:
+        return wanted
+    logger.warning(
+        "%d threads: this process may use %d processors; it runs %d threads", wanted, most, most
+    )
+    return most
 
 
 def physical_cores() -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nextn.core.backend.cpu import threads
 from nextn.core.backend.cpu.emit import I64, Emitter
 from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
@@ -164,3 +165,28 @@ def test_default_threads_fit_the_machine() -> None:
     import os
 
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("n_threads", [255, 300])
+def test_any_number_of_members(n_threads: int) -> None:
+    """Each has a flag of its own, behind those of all others."""
+    chain, team = Chain(2), Team(kernels(), n_threads)
+    start = np.arange(N)
+    chain.rows[0] = start
+    team.run(chain.program)
+    assert np.array_equal(chain.rows[-1], chain.expected(start))
+    assert len(team._block) * 8 == Control.SLEEPING + LINE * n_threads
+    team.close()
+
+
+def test_no_more_threads_than_processors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threads, "_affinity", lambda: 6)
+    monkeypatch.setattr(threads, "_cgroup_quota", lambda: 4)
+    assert [threads.usable_threads(n) for n in (None, 1, 4)] == [None, 1, 4]
+    assert not caplog.messages
+    assert threads.usable_threads(2000) == 4
+    (line,) = caplog.messages
+    assert line == "2000 threads: this process may use 4 processors; it runs 4 threads"
+    assert threads.usable_threads(0) == 0  # refused later, with the flag's name
