@@ -1,6 +1,6 @@
 """Everything that makes tokens. Never prints, never parses arguments.
 
-runtime = nextn.load("model.gguf")
+runtime = core.load("model.gguf")
 for event in runtime.generate("Once upon a time"):
     ...
 """

@@ -16,7 +16,7 @@ import numpy as np
 
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
-from .backend.interface import Backend
+from .backend.interface import Backend, HostOutput, Taps
 from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import StepPart, build_step
 from .engine.config import PREFILL_CHUNK, EngineConfig
@@ -28,6 +28,7 @@ from .generation import Event, GenerateParams, Stats
 from .gguf.checks import check_vocabulary
 from .gguf.reader import GgufFile, open_gguf
 from .models import build_model
+from .models.drafters.mtp_network import H_NEXTN
 from .models.model import Model
 from .models.model_weights import Demand
 from .ranks.backend import RankedBackend
@@ -294,6 +295,17 @@ class Runtime:
 
     def logits(self, token_ids: Tokens[int]) -> Floats:
         """Return the logits of every row of one fresh sequence, (T, V)."""
+        return np.concatenate([output.logits.copy() for output in self._read(token_ids)])
+
+    def hidden_rows(self, token_ids: Tokens[int]) -> Floats:
+        """Return the rows before the head, behind the last norm, (T, D)."""
+        outputs = self._read(token_ids, frozenset({H_NEXTN}), with_logits=False)
+        return np.concatenate([output.taps[H_NEXTN].copy() for output in outputs])
+
+    def _read(
+        self, token_ids: Tokens[int], taps: Taps = frozenset(), *, with_logits: bool = True
+    ) -> Iterator[HostOutput]:
+        """Yield what each piece of one fresh sequence leaves, good until the next."""
         self._check_open()
         check_tokens(token_ids, self.n_vocab)
         n_rows = min(PROMPT_ROWS, len(token_ids))
@@ -301,16 +313,22 @@ class Runtime:
         state = self.backend.new_state(
             self.model.state_shape, n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1
         )
-        run = self.backend.compile(self.model.forward, state, max_rows=n_rows)
-        rows = []
+        run = self.backend.compile(self.model.forward, state, max_rows=n_rows, taps=taps)
         for first in range(0, len(token_ids), n_rows):
             tokens = token_ids[first : first + n_rows]
             # After the first piece one accepted row is pending.
             piece = StepPart(
-                tokens, first, pages, n_pending_accepted=int(first > 0), n_out=len(tokens)
+                tokens,
+                first,
+                pages,
+                n_pending_accepted=int(first > 0),
+                n_out=len(tokens) if with_logits else 1,
             )
-            rows.append(run(build_step([piece])).logits.copy())
-        return np.concatenate(rows)
+            yield run(build_step([piece]))
+
+    def check_prompt(self, tokens: Tokens[int]) -> None:
+        """ConfigError for a prompt that cannot be continued."""
+        check_prompt(tokens, self.n_vocab, self.n_ctx)
 
     def generate(
         self,
@@ -327,7 +345,7 @@ class Runtime:
         """
         self._check_open()
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        check_prompt(tokens, self.n_vocab, self.n_ctx)
+        self.check_prompt(tokens)
         return self._generate(tokens, params or GenerateParams(), plainly, on_row)
 
     def close(self) -> None:

@@ -1,8 +1,7 @@
 """Speculative decoding for GGUF models that never changes the text.
 
 model = nextn.load("model.gguf")
-for event in model.generate("Once upon a time"):
-    print(event.text, end="")
+print(model.generate("def fibonacci(n):", max_tokens=64).text)
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .core import load
+    from .core.api.generation_options import GenerationOptions
+    from .core.api.language_model import LanguageModel
+    from .core.api.load_model import load
+    from .core.api.results import Piece, Result
     from .core.errors import NextnError
-    from .core.generation import Event, GenerateParams
-    from .core.runtime import Runtime
-    from .core.sampling.params import SamplingParams
     from .core.speculation.options import SpecOptions
 
 # Names are imported when they are used first, so that `import nextn` costs next to nothing.
 _MODULES: Final = {
-    "Event": ".core.generation",
-    "GenerateParams": ".core.generation",
+    "GenerationOptions": ".core.api.generation_options",
+    "LanguageModel": ".core.api.language_model",
     "NextnError": ".core.errors",
-    "Runtime": ".core.runtime",
-    "SamplingParams": ".core.sampling.params",
+    "Piece": ".core.api.results",
+    "Result": ".core.api.results",
     "SpecOptions": ".core.speculation.options",
-    "load": ".core",
+    "load": ".core.api.load_model",
 }
 
 __all__ = [
-    "Event",
-    "GenerateParams",
+    "GenerationOptions",
+    "LanguageModel",
     "NextnError",
-    "Runtime",
-    "SamplingParams",
+    "Piece",
+    "Result",
     "SpecOptions",
     "load",
 ]

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from .chat_prompt import ChatPrompt
-from .reply import ARGUMENTS, CALL, REASONING, Piece, ReplyParser
+from .reply import ARGUMENTS, CALL, REASONING, ReplyParser, ReplyPiece
 
 Delta = dict[str, Any]
 
@@ -41,7 +41,7 @@ class ChatReply:
             delta["tool_calls"] = self.calls
         return delta
 
-    def _take(self, piece: Piece) -> list[Delta]:
+    def _take(self, piece: ReplyPiece) -> list[Delta]:
         if piece.kind == CALL:
             return [self._begin_call(piece)]
         if piece.kind == ARGUMENTS:
@@ -67,7 +67,7 @@ class ChatReply:
         self.reasoning.append(text)
         return delta
 
-    def _begin_call(self, piece: Piece) -> Delta:
+    def _begin_call(self, piece: ReplyPiece) -> Delta:
         function = {"name": piece.text, "arguments": ""}
         call = {"id": f"call_{secrets.token_urlsafe(12)}", "type": "function", "function": function}
         self.calls.append(call)

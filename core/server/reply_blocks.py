@@ -11,7 +11,7 @@ from .answer import Answer
 from .chat_prompt import ChatPrompt
 from .formats import Format, encode
 from .parsed_request import ParsedRequest
-from .reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
+from .reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyParser, ReplyPiece
 from .thread_bridge import Progress
 
 _KINDS: Final = {CONTENT: CONTENT, REASONING: REASONING, CALL: CALL, ARGUMENTS: CALL}
@@ -77,10 +77,10 @@ class ReplyBlockFormat(Format):
     @abstractmethod
     def close_block(self, block: ReplyBlock) -> bytes: ...
 
-    def _encoded(self, pieces: list[Piece]) -> bytes:
+    def _encoded(self, pieces: list[ReplyPiece]) -> bytes:
         return b"".join([self._take(piece) for piece in pieces])
 
-    def _take(self, piece: Piece) -> bytes:
+    def _take(self, piece: ReplyPiece) -> bytes:
         written, kind = b"", _KINDS[piece.kind]
         is_new = not self._is_open or piece.kind == CALL or self.blocks[-1].kind != kind
         if is_new:

@@ -39,6 +39,8 @@ Item = Event | Progress | Ping
 class Mailbox:
     """Events of one request. `place` is the number of a sequence within the request."""
 
+    is_in_loop = True  # the loop wakes its request; others are awake once an item is put
+
     def __init__(self) -> None:
         self._items: deque[tuple[int, Item]] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -80,7 +82,8 @@ class ThreadBridge:
 
     def touch(self, mailbox: Mailbox) -> None:
         """The mailbox has a new item."""
-        self._touched[mailbox] = None
+        if mailbox.is_in_loop:
+            self._touched[mailbox] = None
 
     def wake(self) -> None:
         """Wake the requests whose mailboxes have new items."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import DEBUG
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import DeviceError, NextnError
@@ -66,6 +66,7 @@ class Worker:
         self._load, self._max_queue = load, max_queue
         self._on_change: Callable[[], None] = lambda: None
         self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._is_loaded = Event()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._n_submitted = self._n_failures = 0
         self._is_stopped = self._is_tired = self._is_wanted = False
@@ -84,6 +85,12 @@ class Worker:
         self.begin()
         if self.state != LOADING:
             loop.call_soon(on_change)
+
+    def wait_until_ready(self) -> None:
+        """Called in a thread without a loop. Raises the error that loading ended with."""
+        self._is_loaded.wait()
+        if self.failure is not None:
+            raise self.failure
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -150,6 +157,10 @@ class Worker:
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Returns the result of `function`, which the engine's thread calls between two steps."""
+        return await asyncio.wrap_future(self.ask(function))
+
+    def ask(self, function: Callable[[Engine], T]) -> concurrent.futures.Future[T]:
+        """The same, for callers without a loop."""
         answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
@@ -163,7 +174,7 @@ class Worker:
         if self.state in (LOADING, DEAD, SLEEPING):
             raise unavailable(self)
         self._commands.put(run)
-        return await asyncio.wrap_future(answer)
+        return answer
 
     def doze(self) -> None:
         """Called in the loop when the server is idle: the engine's thread unloads the model."""
@@ -192,6 +203,10 @@ class Worker:
         while self.n_open and self.state == DRAINING and time.perf_counter() < end:
             await asyncio.sleep(0.02)
         self._commands.put(self._abort)
+
+    def end_all(self, error: NextnError) -> None:
+        """Ends all open sequences with an error."""
+        self._commands.put(lambda: self._fail_all(error))
 
     def stop(self) -> None:
         def run() -> None:
@@ -222,6 +237,7 @@ class Worker:
                 self._sleep()
         except BaseException as error:  # noqa: BLE001 - fails all requests
             self.failure, self.state = error, DEAD
+            self._is_loaded.set()
             self._fail_all()
             self._bridge.run_in_loop(self._bury)
 
@@ -236,6 +252,7 @@ class Worker:
         loaded.engine.forgive_drafters(self._note_drafter)
         if self.state in (LOADING, SLEEPING):
             self.state = READY
+        self._is_loaded.set()
         self._bridge.run_in_loop(self._on_change)
 
     def _sleep(self) -> None:

@@ -4,7 +4,7 @@
     python tests/bench/same_bits.py a.gguf b.gguf > after.json    # in the other's
     diff before.json after.json
 
-It uses nothing but the library's public names, so that it runs on any version that has them.
+It uses few names of the core, so that it runs on any version that has them.
 Without files it takes the bundled model.
 """
 
@@ -16,8 +16,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-import nextn
+from nextn import core
 from nextn.core import nano
+from nextn.core.generation import GenerateParams
+from nextn.core.runtime import Runtime
+from nextn.core.sampling.params import SamplingParams
 
 _PROMPTS: Final = (
     "Once upon a time",
@@ -35,16 +38,16 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:24]
 
 
-def _generated(model: nextn.Runtime, prompt: str, setting: dict[str, Any], plainly: bool) -> str:
-    sampling = nextn.SamplingParams(**setting)
-    params = nextn.GenerateParams(sampling, max_tokens=_N_PREDICT, ignore_eos=True)
+def _generated(model: Runtime, prompt: str, setting: dict[str, Any], plainly: bool) -> str:
+    sampling = SamplingParams(**setting)
+    params = GenerateParams(sampling, max_tokens=_N_PREDICT, ignore_eos=True)
     tokens = [event.token for event in model.generate(prompt, params, plainly=plainly)]
     return _hash(repr(tokens).encode())
 
 
 def hashes(path: Path) -> dict[str, str]:
     """Return what the file's model computes, by name."""
-    model = nextn.load(path, "cpu", threads=2)
+    model = core.load(path, "cpu", threads=2)
     try:
         found: dict[str, str] = {}
         for i, prompt in enumerate(_PROMPTS):

@@ -28,7 +28,7 @@ from ..layers import (
     StateShape,
 )
 from ..step import Ints, Step
-from .compile_ahead import Compiling
+from .compile_ahead import AheadCompiler
 from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
 from .device_contract import Device
@@ -59,7 +59,7 @@ class CudaBackend(Backend):
         self._said: set[str] = set()  # types that were spoken of
         self._twin: CudaBackend | None = None  # the latest planner
         self._planned: PlannedSteps | None = None
-        self._compiling: Compiling | None = None
+        self._compiling: AheadCompiler | None = None
         self.ops = CudaOps(OpParts(device))
         self.prompt_chunk = self.prompts.chunk
 
@@ -108,7 +108,7 @@ class CudaBackend(Backend):
     def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         self.uploads.is_loading = True
         if self._twin is not None:
-            self._compiling = Compiling(self.launcher, self._twin.planned_kernels())
+            self._compiling = AheadCompiler(self.launcher, self._twin.planned_kernels())
             self._twin = None
 
     def weights_ready(self, file: GgufFile) -> None:

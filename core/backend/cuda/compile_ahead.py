@@ -13,7 +13,7 @@ from ..interface import Report
 _LOOK = 0.1  # seconds between two reports
 
 
-class Compiling:
+class AheadCompiler:
     def __init__(self, launcher: Launcher, kernels: Sequence[Kernel]) -> None:
         self._launcher, self._kernels = launcher, kernels
         self._done, self._all = 0, 0  # sources

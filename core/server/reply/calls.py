@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from .json_text import NotJsonError, ObjectEnd, ValueEnd
-from .pieces import ARGUMENTS, CALL, CONTENT, Piece
+from .pieces import ARGUMENTS, CALL, CONTENT, ReplyPiece
 
 _NAME_FIRST: Final = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")\s*,\s*'
@@ -45,7 +45,7 @@ class CallParser(ABC):
 
     def __init__(self, number: int, opening: str) -> None:
         self.number = number
-        self.pieces: list[Piece] = []
+        self.pieces: list[ReplyPiece] = []
         self.is_begun = False  # a piece with the name was made
         self._opening = opening  # the mark before it, which is content if this is no call
         self._text = ""  # not parsed yet; all of it until `is_begun`
@@ -70,11 +70,11 @@ class CallParser(ABC):
 
     def _begin(self, name: str) -> None:
         self.is_begun = True
-        self.pieces.append(Piece(CALL, name, self.number))
+        self.pieces.append(ReplyPiece(CALL, name, self.number))
 
     def _argue(self, text: str) -> None:
         if text:
-            self.pieces.append(Piece(ARGUMENTS, text, self.number))
+            self.pieces.append(ReplyPiece(ARGUMENTS, text, self.number))
 
     def _read_closing(self, closing: str) -> bool:
         """Returns whether the mark has been read, or other text shows that it is missing."""
@@ -87,7 +87,7 @@ class CallParser(ABC):
         return not closing.startswith(text)
 
     def _give_up(self) -> bool:
-        self.pieces.append(Piece(CONTENT, self._opening))
+        self.pieces.append(ReplyPiece(CONTENT, self._opening))
         return True
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from .calls import CallParser, Schemas
-from .pieces import CONTENT, REASONING, Piece, n_open
+from .pieces import CONTENT, REASONING, ReplyPiece, n_open
 from .styles import CallStyle
 
 _BETWEEN: Final = re.compile(r"[\s\[,]*")  # two calls of a list, and before the first
@@ -32,15 +32,15 @@ class ReplyParser:
         self._call: CallParser | None = None
         self._list: str | None = None  # in a list: its mark, "" after its first call
         self._rest = ""  # not returned yet
-        self._pieces: list[Piece] = []
+        self._pieces: list[ReplyPiece] = []
 
-    def feed(self, text: str) -> list[Piece]:
+    def feed(self, text: str) -> list[ReplyPiece]:
         self._rest += text
         while self._step():
             continue
         return self._take()
 
-    def end(self) -> list[Piece]:
+    def end(self) -> list[ReplyPiece]:
         """Called after the last text. Returns the pieces of what was held back."""
         while self._call is not None:
             self._end_call(self._call.end())
@@ -53,7 +53,7 @@ class ReplyParser:
         self._rest = ""
         return self._take()
 
-    def _take(self) -> list[Piece]:
+    def _take(self) -> list[ReplyPiece]:
         found, self._pieces = self._pieces, []
         return found
 
@@ -62,7 +62,7 @@ class ReplyParser:
             text = text.lstrip()
         if text:
             self._trims = False
-            self._pieces.append(Piece(kind, text))
+            self._pieces.append(ReplyPiece(kind, text))
 
     def _step(self) -> bool:
         """Parses a part of `_rest`. Returns False if parsing goes on only with more text."""

@@ -10,7 +10,7 @@ CALL: Final = "call"  # the start of a call: `text` is the name of the tool
 ARGUMENTS: Final = "arguments"  # a part of the arguments of a call, which together are JSON
 
 
-class Piece(NamedTuple):
+class ReplyPiece(NamedTuple):
     kind: str
     text: str
     call: int = 0  # number of the call within the reply

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from nextn.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, Piece, ReplyParser
+from nextn.core.server.reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyParser, ReplyPiece
 
 MARKS = ("<think>", "</think>")
 WEATHER = {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
@@ -44,8 +44,8 @@ class Told:
         return found
 
 
-def _joined(pieces: list[Piece]) -> list[Piece]:
-    found: list[Piece] = []
+def _joined(pieces: list[ReplyPiece]) -> list[ReplyPiece]:
+    found: list[ReplyPiece] = []
     for piece in pieces:
         assert piece.text or piece.kind == CALL
         if piece.kind != CALL and found and found[-1].kind == piece.kind:

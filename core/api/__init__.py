@@ -1,0 +1,1 @@
+"""The library: what `import nextn` offers."""

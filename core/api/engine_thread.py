@@ -1,0 +1,66 @@
+"""One engine for the calls of all threads: the server's worker without a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import Lock
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ..errors import NextnError
+from ..server.worker import Loaded, Worker
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+    from ..server.jobs import Job
+
+T = TypeVar("T")
+_MOST_WAITING: Final = 1 << 30  # calls wait in their own threads: there is no queue to protect
+_LONGEST_WAIT_S: Final = 365 * 24 * 3600.0
+_STOP_S: Final = 60.0  # for a step that is under way
+
+
+class EngineThread:
+    def __init__(self, runtime: Runtime, n_parallel: int) -> None:
+        """The engine is made now, in the calling thread, so that its errors are raised there."""
+        loaded = Loaded(runtime, runtime.ready_engine(runtime.plan(n_parallel)))
+        self._runtime, self._process = runtime, os.getpid()
+        self._worker = Worker(lambda: loaded, max_queue=_MOST_WAITING, queue_s=_LONGEST_WAIT_S)
+        self._lock, self._is_closed = Lock(), False
+        self._worker.begin()
+        self._worker.wait_until_ready()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        self.check_open()
+        with self._lock:
+            self._worker.submit(jobs)
+
+    def cancel(self, jobs: Sequence[Job]) -> None:
+        self._worker.cancel(jobs)
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """`function` runs in the engine's thread, between two steps."""
+        self.check_open()
+        return self._worker.ask(lambda _: function())
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise NextnError("the model is closed: load it again")
+        if os.getpid() != self._process:
+            raise NextnError(
+                "the model was loaded before this process was forked, and its threads are in the "
+                "other one: load it here, or start processes with 'spawn'"
+            )
+
+    def close(self) -> None:
+        """Calls under way end with an error."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        if os.getpid() == self._process:
+            self._worker.end_all(NextnError("the model was closed"))
+            self._worker.stop()
+            self._worker.join(_STOP_S)
+            self._runtime.close()

@@ -1,0 +1,285 @@
+"""`LanguageModel`: a loaded model, for calls from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, Unpack
+from weakref import finalize
+
+from ..errors import ConfigError, ModelError, NextnError
+from ..generation import NO_TOKEN, Event, GenerateParams
+from ..server.jobs import Job
+from .engine_thread import EngineThread
+from .generation_options import GenerationOptions, params_of
+from .inboxes import AsyncInbox, Inbox
+from .results import Piece, Result
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ..runtime import Runtime
+    from ..tokenizer import ChatTemplate
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+_POOLING: Final = ("mean", "last")
+
+
+class LanguageModel:
+    """Made by `nextn.load`. Calls from several threads are batched, and each gets the text that it
+    would get alone. `close`, or `with`, frees the memory."""
+
+    def __init__(self, runtime: Runtime, n_parallel: int = 1) -> None:
+        self._runtime, self._n_parallel = runtime, n_parallel
+        self._thread = EngineThread(runtime, n_parallel)
+        # When it is dropped, and at the end of the program: its thread would go on.
+        self._at_end = finalize(self, self._thread.close)
+
+    # what it is
+
+    @property
+    def name(self) -> str:
+        return self._runtime.name
+
+    @property
+    def architecture(self) -> str:
+        return self._runtime.architecture
+
+    @property
+    def device(self) -> str:
+        return self._runtime.device
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens of a prompt and its continuation, at most."""
+        return self._runtime.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        return self._runtime.n_vocab
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that are loaded, in the order of precedence."""
+        return self._runtime.spec_types
+
+    def __repr__(self) -> str:
+        drafters = ", ".join(self.drafters) or "none"
+        return (
+            f"<nextn.LanguageModel {self.name!r}: {self.architecture} on {self.device}, "
+            f"{self.n_ctx} tokens, {self._n_parallel} at once, drafters {drafters}>"
+        )
+
+    # texts
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Result:
+        """Continue a prompt, and return the whole continuation."""
+        return self.batch([prompt], **options)[0]
+
+    def batch(
+        self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]
+    ) -> list[Result]:
+        """Continue several prompts, as many at once as `load(parallel=...)` says."""
+        call = self._call(prompts, options, Inbox())
+        try:
+            while call.n_open:
+                call.take(*call.inbox.next())
+        finally:
+            self._thread.cancel(call.jobs)
+        return call.results()
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Iterator[Piece]:
+        """Continue a prompt token by token. Leaving the loop, or closing the iterator, ends it."""
+        call = self._call([prompt], options, Inbox())
+
+        def pieces() -> Iterator[Piece]:
+            try:
+                while call.n_open:
+                    yield call.take(*call.inbox.next())
+            finally:
+                self._thread.cancel(call.jobs)
+
+        return pieces()
+
+    def chat(self, messages: Sequence[Message], **options: Unpack[GenerationOptions]) -> Result:
+        """Answer a conversation, by the template of the model's file."""
+        return self.generate(self.chat_prompt(messages), **options)
+
+    def stream_chat(
+        self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
+    ) -> Iterator[Piece]:
+        return self.stream(self.chat_prompt(messages), **options)
+
+    def chat_prompt(self, messages: Sequence[Message], **switches: Any) -> list[int]:
+        """The prompt of a conversation. `switches` are the template's own: enable_thinking."""
+        from ..tokenizer.chat_template import prompt_tokens, spelling
+
+        tokenizer = self._runtime.tokenizer
+        text = self._template.render(
+            messages,
+            bos_token=spelling(tokenizer, tokenizer.bos_id),
+            eos_token=spelling(tokenizer, tokenizer.eos_id),
+            switches=switches,
+        )
+        return prompt_tokens(text, tokenizer)
+
+    # the same for coroutines
+
+    async def agenerate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Result:
+        return (await self.abatch([prompt], **options))[0]
+
+    async def abatch(
+        self, prompts: Sequence[Prompt], **options: Unpack[GenerationOptions]
+    ) -> list[Result]:
+        call = self._call(prompts, options, AsyncInbox())
+        try:
+            while call.n_open:
+                call.take(*await call.inbox.next_event())
+        finally:
+            self._thread.cancel(call.jobs)
+        return call.results()
+
+    async def astream(
+        self, prompt: Prompt, **options: Unpack[GenerationOptions]
+    ) -> AsyncIterator[Piece]:
+        call = self._call([prompt], options, AsyncInbox())
+        try:
+            while call.n_open:
+                yield call.take(*await call.inbox.next_event())
+        finally:
+            self._thread.cancel(call.jobs)
+
+    async def achat(
+        self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
+    ) -> Result:
+        return await self.agenerate(self.chat_prompt(messages), **options)
+
+    # tokens and numbers
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids, with the model's own beginning of text unless `add_special` is false."""
+        return self._runtime.tokenizer.encode(text, add_special=add_special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return self._runtime.tokenizer.decode(list(tokens))
+
+    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+        """Return the logits after every token of a prompt, (tokens, vocabulary)."""
+        tokens = self._tokens(prompt)
+        return _result(self._thread.call(lambda: self._runtime.logits(tokens)))
+
+    def embed(self, prompt: Prompt, *, pooling: str = "mean") -> NDArray[np.float32]:
+        """Return the last hidden rows of a prompt as one vector of length 1: their mean, or with
+        pooling="last" that of the last token."""
+        if pooling not in _POOLING:
+            raise ConfigError(f"pooling must be one of {', '.join(_POOLING)}, got {pooling!r}")
+        tokens = self._tokens(prompt)
+        rows = _result(self._thread.call(lambda: self._runtime.hidden_rows(tokens)))
+        vector = rows[-1] if pooling == "last" else rows.mean(axis=0)
+        length = float((vector @ vector) ** 0.5)
+        unit: NDArray[np.float32] = vector / length if length else vector
+        return unit
+
+    # its end
+
+    def close(self) -> None:
+        """End all calls, and free the memory. A closed model raises NextnError."""
+        self._at_end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a model cannot be pickled: load it in each process")
+
+    # inside
+
+    @property
+    def _template(self) -> ChatTemplate:
+        from ..tokenizer import load_chat_template
+
+        found = load_chat_template(self._runtime.file.metadata)
+        if found is None:
+            raise ModelError(f"{self._runtime.file.label} has no chat template; use generate")
+        return found
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, bytes):
+            raise TypeError("a prompt is a str or a sequence of token ids, not bytes")
+        return self.tokenize(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _call(self, prompts: Sequence[Prompt], options: GenerationOptions, inbox: Any) -> _Call:
+        if isinstance(prompts, str):
+            raise TypeError("batch takes a list of prompts; generate takes one")
+        self._thread.check_open()
+        params = params_of(options, self._runtime.recommended_sampling)
+        jobs = []
+        for place, prompt in enumerate(prompts):
+            tokens = self._tokens(prompt)
+            self._runtime.check_prompt(tokens)
+            jobs.append(Job(tokens, params, inbox, place, index=0))
+        call = _Call(jobs, params, inbox)
+        self._thread.submit(jobs)
+        return call
+
+
+class _Call:
+    """The texts of one call, as far as they have come."""
+
+    def __init__(self, jobs: Sequence[Job], params: GenerateParams, inbox: Any) -> None:
+        self.jobs, self.inbox, self.n_open = jobs, inbox, len(jobs)
+        self._params = params
+        self._events: list[list[Event]] = [[] for _ in jobs]
+
+    def take(self, place: int, event: Event) -> Piece:
+        """Raises the error of a text that has failed."""
+        if event.stop_reason is not None:
+            self.n_open -= 1
+        if event.error is not None:
+            raise event.error
+        self._events[place].append(event)
+        return _piece(event)
+
+    def results(self) -> list[Result]:
+        return [
+            Result(
+                text="".join(event.text for event in events),
+                tokens=[event.token for event in events if event.token != NO_TOKEN],
+                stop_reason=events[-1].stop_reason or "",
+                seed=self._params.sampling.seed,
+                stop_string=events[-1].stop_string,
+                pieces=[_piece(e) for e in events] if self._params.logprobs is not None else (),
+                stats=job.stats,
+            )
+            for job, events in zip(self.jobs, self._events, strict=True)
+        ]
+
+
+def _piece(event: Event) -> Piece:
+    return Piece(
+        event.text,
+        None if event.token == NO_TOKEN else event.token,
+        event.logprob,
+        event.top_logprobs,
+        event.source,
+        event.stop_reason,
+    )
+
+
+def _result(future: Future[NDArray[np.float32]]) -> NDArray[np.float32]:
+    try:
+        return future.result()
+    except NextnError as error:
+        raise type(error)(str(error)) from None
