@@ -1,7 +1,7 @@
 """Few sizes of steps, so that few graphs serve all: a step is filled up with rows of no sequence.
 
-A filled step has a power of two of rows and of sequences. A row's numbers are the same in any step,
-and kernels leave rows of no sequence out; products of 3 and of 4 rows read the same weights.
+A filled step has a power of two of sequences, and one of few numbers of rows. A row's numbers are
+the same in any step. Recurrences and attention leave rows of no sequence out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ A = TypeVar("A", bound=np.ndarray[Any, Any])
 # at once: some 100 of them for each layer of attention cost less than to capture all widths again
 # when a text has doubled.
 SHORTEST_CONTEXT, LONGER_CONTEXT = 1024, 8
+# Rows of a step. Close to each other: in a mixture a row of no sequence has experts that are read.
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, MOST_REPEATED)
 _LONGER_SEQUENCE = 4  # most rows of a sequence: 1, 4, 16, 64
 
 
@@ -46,9 +48,10 @@ def _bucket(n: int, least: int, factor: int) -> int:
 def filled_up(step: Step, window: int) -> Step:
     """The same step with rows and sequences behind it that are none."""
     lengths = np.diff(step.starts)
-    n_rows, n_sequences = rounded_up(step.n_rows, 1), rounded_up(step.n_sequences, 1)
-    if n_rows > MOST_REPEATED or (lengths == window).all():
+    if step.n_rows > MOST_REPEATED or (lengths == window).all():
         return step
+    n_rows = next(n for n in _ROWS if n >= step.n_rows)
+    n_sequences = rounded_up(step.n_sequences, 1)
     rows, sequences = n_rows - step.n_rows, n_sequences - step.n_sequences
     n_out = len(step.out_rows)
     if n_out:

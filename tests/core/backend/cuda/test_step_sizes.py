@@ -30,7 +30,7 @@ def step_of(*parts: tuple[int, int]) -> Step:
 def test_what_was_there_stays() -> None:
     step = step_of((100, 3), (50, 2), (7, 4))
     filled = filled_up(step, WINDOW)
-    assert (filled.n_rows, filled.n_sequences, len(filled.out_rows)) == (16, 4, 16)
+    assert (filled.n_rows, filled.n_sequences, len(filled.out_rows)) == (12, 4, 12)
     for name in ("tokens", "positions", "slots", "past", "n_pending_accepted", "pages"):
         before = getattr(step, name)
         assert np.array_equal(getattr(filled, name)[: len(before)], before), name
