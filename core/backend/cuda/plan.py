@@ -15,6 +15,7 @@ from .counting_device import CountedPool
 from .graphs import MOST_GRAPHS
 from .round_memory import RoundMemory, RoundSize
 from .step_memory import MOST_REPEATED
+from .step_sizes import ROWS
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -89,13 +90,11 @@ def _passes(
 
 def _smaller_steps(backend: CudaBackend, plan: PlannedSteps, width: int) -> Iterator[Step]:
     """One for each number of rows that a kernel is chosen by."""
-    n_rows = 1
-    while n_rows <= MOST_REPEATED:
+    for n_rows in ROWS:
         n_out = n_rows if n_rows <= plan.window else 1
         yield _step(plan, 1, min(n_rows, plan.n_ctx), min(n_out, plan.n_ctx), width)
         n_slots = min(n_rows, plan.n_slots)
         yield _step(plan, n_slots, 1, 1, width)
-        n_rows *= 2
     for call in backend.prompts.calls:
         yield _step(plan, 1, min(call, plan.n_ctx), 1, width)
 

@@ -21,7 +21,7 @@ A = TypeVar("A", bound=np.ndarray[Any, Any])
 # when a text has doubled.
 SHORTEST_CONTEXT, LONGER_CONTEXT = 1024, 8
 # Rows of a step. Close to each other: in a mixture a row of no sequence has experts that are read.
-_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, MOST_REPEATED)
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, MOST_REPEATED)
 _LONGER_SEQUENCE = 4  # most rows of a sequence: 1, 4, 16, 64
 
 
@@ -50,7 +50,7 @@ def filled_up(step: Step, window: int) -> Step:
     lengths = np.diff(step.starts)
     if step.n_rows > MOST_REPEATED or (lengths == window).all():
         return step
-    n_rows = next(n for n in _ROWS if n >= step.n_rows)
+    n_rows = next(n for n in ROWS if n >= step.n_rows)
     n_sequences = rounded_up(step.n_sequences, 1)
     rows, sequences = n_rows - step.n_rows, n_sequences - step.n_sequences
     n_out = len(step.out_rows)
