@@ -64,8 +64,8 @@ class ClearOptions:
 class ArchOptions:
     arch: str | None = flag(
         "--arch N[,N...]",
-        "GPUs to compile for with --device cuda, by compute capability times ten: 80, 86, 89, 90, "
-        "100 or 120. No GPU is needed; the one that is there if not given.",
+        "GPUs to compile for with --device cuda, by compute capability times ten, such as 80, 86, "
+        "89, 90, 100 or 120. No GPU is needed; the one that is there if not given.",
     )
 
 
@@ -107,14 +107,13 @@ def _print_kept(repacked: Path | None, output: Console) -> None:
 def _compile_for_gpus(
     path: Path, place: PlaceOptions, wanted: str | None, output: Compiling
 ) -> None:
-    from ..core.warm_up import compile_for_gpu, present_architectures
+    from ..core.warm_up import compile_for_gpus, present_architectures
 
     if place.repack_cache:
         raise ConfigError(f"--repack-cache is for --device cpu, not {place.device}")
     archs = present_architectures(place.device) if wanted is None else _architectures(wanted)
     types = place.cache_type_k, place.cache_type_v
-    for arch in archs:
-        made = compile_for_gpu(path, arch, output.progress, types)
+    for arch, made in compile_for_gpus(path, archs, types, output.progress):
         found = f"nothing to compile: all kernels are in {made.folder}"
         if made.n_sources:
             counted = f"{made.n_sources} kernels in {made.seconds:.1f} s"

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from .backend.cuda import architecture_of
-from .backend.cuda.absent_device import Compiled, absent_backend, compile_kernels
+from .backend.cuda.absent_device import (
+    Compiled,
+    absent_backend,
+    check_architecture,
+    compile_kernels,
+)
 from .backend.interface import Report
 from .backend.layers import KvTypes
+from .engine.config import PREFILL_CHUNK
 from .gguf.reader import open_gguf
 from .models import survey_model
 from .ranks.devices import each_device
@@ -18,17 +25,22 @@ _LONGEST: Final = 8192  # cells: kernels do not depend on the context
 _MOST_SEQUENCES: Final = 16  # of a step, at a time
 
 
-def compile_for_gpu(
-    path: Path, arch: int, report: Report, cache_types: tuple[str, str] = ("f16", "f16")
-) -> Compiled:
-    """All that the steps of a file launch on `arch`, a compute capability times ten."""
-    file, backend = open_gguf(path), absent_backend(arch, KvTypes.parse(*cache_types))
-    backend.look_at(file)
-    survey = survey_model(file, planner=backend)
-    survey.weights.check()
-    sizes = StateSizes(_LONGEST, n_slots=_MOST_SEQUENCES, window=WINDOW)
-    survey.inventory.demand(survey.model, backend).working(sizes, backend.prompt_chunk or 1)
-    return compile_kernels(backend.planned_kernels(), arch, report)
+def compile_for_gpus(
+    path: Path, archs: Sequence[int], cache_types: tuple[str, str], report: Report
+) -> Iterator[tuple[int, Compiled]]:
+    """All that the steps of a file launch, for each of these compute capabilities times ten."""
+    for arch in archs:
+        check_architecture(arch)
+    types = KvTypes.parse(*cache_types)
+    with open_gguf(path) as file:
+        for arch in archs:
+            backend = absent_backend(arch, types)
+            backend.look_at(file)
+            survey = survey_model(file, planner=backend)
+            survey.weights.check()
+            sizes = StateSizes(_LONGEST, n_slots=_MOST_SEQUENCES, window=WINDOW)
+            survey.inventory.demand(survey.model, backend).working(sizes, PREFILL_CHUNK)
+            yield arch, compile_kernels(backend.planned_kernels(), arch, report)
 
 
 def present_architectures(device: str) -> list[int]:

@@ -69,8 +69,18 @@ def _conversion(argument: Argument) -> Callable[[Argument], object] | None:
     if argument is None:
         return lambda _: 0
     if isinstance(argument, np.generic):
-        return lambda value: value.tobytes()
+        return _bytes_of(argument.itemsize)
     return None
+
+
+def _bytes_of(size: int) -> Callable[[Argument], bytes]:
+    def convert(value: Argument) -> bytes:
+        if value.itemsize != size:  # records of all sizes have one type
+            raise ValueError(f"an argument of {value.itemsize} bytes, where {size} are expected")
+        found: bytes = value.tobytes()
+        return found
+
+    return convert
 
 
 def boxed(argument: Argument, pointer: Callable[[Array], int]) -> np.generic:

@@ -63,15 +63,19 @@ class Compiler:
     def compile_all(
         self, wanted: Iterable[tuple[Source, int]], report: Report | None = None
     ) -> dict[tuple[Source, int], Cubin]:
-        """Several at a time: NVRTC runs without Python's lock. The first error is raised."""
+        """Several at a time: NVRTC runs without Python's lock. The first error is raised. What is
+        in the cache is not reported."""
         pairs = list(dict.fromkeys(wanted))
+        lacking = {pair for pair in pairs if self.lacks(*pair)}
+        n_compiled = 0
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             tasks = {pool.submit(self.compile, *pair): pair for pair in pairs}
             try:
-                for done, task in enumerate(as_completed(tasks), 1):
+                for task in as_completed(tasks):
                     task.result()
-                    if report is not None:
-                        report(done, len(pairs))
+                    n_compiled += tasks[task] in lacking
+                    if report is not None and tasks[task] in lacking:
+                        report(n_compiled, len(lacking))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

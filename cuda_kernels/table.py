@@ -26,9 +26,9 @@ def table(cubins: Cubins) -> str:
     names = ", ".join(str(arch) for arch in ARCHITECTURES)
     n_kernels, n_sources = len(all_kernels()), len({s.file for s in all_sources()})
     lines = [
-        f"{n_kernels} kernels of {n_sources} sources, compiled by NVRTC {version} for sm_{names}. "
-        "Registers are the least and the most of these,\nshared memory is static + the most that "
-        "of a launch, in bytes. No kernel spills.\n\n",
+        f"{n_kernels} kernels of {n_sources} sources, compiled by NVRTC {version} for sm_{names}.\n"
+        "Registers are the least and the most of these, shared memory is static + the most that "
+        "of a launch, in bytes.\nNo kernel spills.\n\n",
         HEAD,
         "| --- | --- | --- | --- | --- | --- |\n",
         *(_row(kernel, cubins) for kernel in all_kernels()),

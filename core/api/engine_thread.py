@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from threading import Lock
+from contextlib import contextmanager
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..errors import NextnError
+from ..server.api_errors import ApiError
 from ..server.worker import Loaded, Worker
 
 if TYPE_CHECKING:
@@ -27,13 +29,12 @@ class EngineThread:
         loaded = Loaded(runtime, runtime.ready_engine(runtime.plan(n_parallel)))
         self._runtime, self._process = runtime, os.getpid()
         self._worker = Worker(lambda: loaded, max_queue=_MOST_WAITING, queue_s=_LONGEST_WAIT_S)
-        self._lock, self._is_closed = Lock(), False
+        self._lock, self._is_closed = RLock(), False
         self._worker.begin()
         self._worker.wait_until_ready()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        self.check_open()
-        with self._lock:
+        with self._entered():
             self._worker.submit(jobs)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
@@ -41,8 +42,20 @@ class EngineThread:
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """`function` runs in the engine's thread, between two steps."""
-        self.check_open()
-        return self._worker.ask(lambda _: function())
+        with self._entered():
+            return self._worker.ask(lambda _: function())
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """What is queued meanwhile is queued before the end, if there is one."""
+        with self._lock:
+            self.check_open()
+            try:
+                yield
+            except ApiError:  # the server's words for it
+                raise NextnError(
+                    "the engine has failed: close the model and load it again"
+                ) from None
 
     def check_open(self) -> None:
         if self._is_closed:
@@ -59,8 +72,15 @@ class EngineThread:
             if self._is_closed:
                 return
             self._is_closed = True
-        if os.getpid() == self._process:
+            if os.getpid() != self._process:
+                return
             self._worker.end_all(NextnError("the model was closed"))
             self._worker.stop()
-            self._worker.join(_STOP_S)
-            self._runtime.close()
+        if self._worker.is_current:  # garbage is collected in any thread
+            Thread(target=self._free, daemon=True).start()
+        else:
+            self._free()
+
+    def _free(self) -> None:
+        self._worker.join(_STOP_S)
+        self._runtime.close()

@@ -11,6 +11,7 @@ from typing import Any, Final, TypedDict
 from ..errors import ConfigError
 from ..generation import GenerateParams
 from ..sampling.params import SamplingParams, logit_biases
+from ..server.api_errors import field_names
 from ..speculation.options import parse_types
 from ..speculation.request_spec import RequestSpec
 
@@ -20,7 +21,7 @@ class GenerationOptions(TypedDict, total=False):
     come before the defaults."""
 
     max_tokens: int | None  # None: until the model ends the text or the context is full
-    stop: str | Iterable[str]  # the text ends before the first of these
+    stop: str | Iterable[str] | None  # the text ends before the first of these
     seed: int | None  # None: drawn at random; `Result.seed` has it
     temperature: float  # 0 is greedy
     top_k: int
@@ -53,7 +54,9 @@ class GenerationOptions(TypedDict, total=False):
     json_schema: str | None  # JSON text
     logprobs: int | None  # alternatives for each token; 0: only its own
     ignore_eos: bool
-    speculation: str | Iterable[str]  # drafters: "ngram-mod,mtp", "none"; all that are loaded
+    speculation: (
+        str | Iterable[str] | None
+    )  # drafters: "ngram-mod,mtp", "none"; all that are loaded
     draft_max: int | None  # tokens of a draft
     draft_min: int
     draft_p_min: float  # a draft ends before a token that its drafter finds less probable
@@ -71,10 +74,10 @@ def params_of(options: Mapping[str, Any], recommended: Mapping[str, Any]) -> Gen
     sampling = {**recommended, **{k: v for k, v in options.items() if k in _SAMPLING}}
     if sampling.get("seed") is None:
         sampling["seed"] = secrets.randbits(32)
+    if "logit_bias" in sampling:
+        sampling["logit_bias"] = logit_biases(sampling["logit_bias"])
+    stop = options.get("stop") or ()
     try:
-        if "logit_bias" in sampling:
-            sampling["logit_bias"] = logit_biases(sampling["logit_bias"])
-        stop = options.get("stop", ())
         return GenerateParams(
             sampling=SamplingParams(**sampling),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -82,12 +85,12 @@ def params_of(options: Mapping[str, Any], recommended: Mapping[str, Any]) -> Gen
             **{name: options[name] for name in _PLAIN if name in options},
         )
     except ConfigError as error:
-        raise ConfigError(_as_argument(str(error))) from None
+        raise ConfigError(field_names(str(error))) from None
 
 
 def _request_spec(options: Mapping[str, Any]) -> RequestSpec:
     values = {of: options[name] for name, of in _SPECULATION.items() if name in options}
-    types = options.get("speculation", ())
+    types = options.get("speculation") or ()
     names = types.split(",") if isinstance(types, str) else tuple(types)
     return RequestSpec(parse_types(names) if names else (), **values)
 
@@ -98,9 +101,3 @@ def _check_names(options: Mapping[str, Any]) -> None:
             near = get_close_matches(name, NAMES, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"unknown argument {name!r}{hint}")
-
-
-def _as_argument(message: str) -> str:
-    """The core names parameters as flags, with dashes."""
-    name, _, rest = message.partition(" ")
-    return f"{name.replace('-', '_')} {rest}" if name.replace("-", "_") in NAMES else message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from queue import SimpleQueue
 
 from ..generation import Event
@@ -36,8 +37,9 @@ class AsyncInbox(Mailbox):
         self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
     def put(self, place: int, item: Item) -> None:
-        if isinstance(item, Event) and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, (place, item))
+        if isinstance(item, Event):
+            with suppress(RuntimeError):  # the loop is closed: its caller has gone
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, (place, item))
 
     async def next_event(self) -> tuple[int, Event]:
         return await self._queue.get()

@@ -86,6 +86,7 @@ class LanguageModel:
         """Continue several prompts, as many at once as `load(parallel=...)` says."""
         call = self._call(prompts, options, Inbox())
         try:
+            self._thread.submit(call.jobs)
             while call.n_open:
                 call.take(*call.inbox.next())
         finally:
@@ -93,11 +94,13 @@ class LanguageModel:
         return call.results()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Iterator[Piece]:
-        """Continue a prompt token by token. Leaving the loop, or closing the iterator, ends it."""
+        """Continue a prompt token by token, from the first `next` on. Leaving the loop, or closing
+        the iterator, ends it."""
         call = self._call([prompt], options, Inbox())
 
         def pieces() -> Iterator[Piece]:
             try:
+                self._thread.submit(call.jobs)
                 while call.n_open:
                     yield call.take(*call.inbox.next())
             finally:
@@ -137,6 +140,7 @@ class LanguageModel:
     ) -> list[Result]:
         call = self._call(prompts, options, AsyncInbox())
         try:
+            self._thread.submit(call.jobs)
             while call.n_open:
                 call.take(*await call.inbox.next_event())
         finally:
@@ -148,6 +152,7 @@ class LanguageModel:
     ) -> AsyncIterator[Piece]:
         call = self._call([prompt], options, AsyncInbox())
         try:
+            self._thread.submit(call.jobs)
             while call.n_open:
                 yield call.take(*await call.inbox.next_event())
         finally:
@@ -230,9 +235,7 @@ class LanguageModel:
             tokens = self._tokens(prompt)
             self._runtime.check_prompt(tokens)
             jobs.append(Job(tokens, params, inbox, place, index=0))
-        call = _Call(jobs, params, inbox)
-        self._thread.submit(jobs)
-        return call
+        return _Call(jobs, params, inbox)
 
 
 class _Call:

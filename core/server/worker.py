@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import DEBUG
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..errors import DeviceError, NextnError
@@ -213,6 +213,11 @@ class Worker:
             self._is_stopped = True
 
         self._commands.put(run)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is the engine's."""
+        return current_thread() is self._thread
 
     def join(self, seconds: float) -> bool:
         """Waits for the thread; returns whether it has ended within `seconds`."""

@@ -147,6 +147,9 @@ def test_arguments_of_any_size_are_packed(fill: Kernel) -> None:
         assert all(address % 8 == 0 for address in addresses)
         read = [ctypes.string_at(a, v.itemsize) for a, v in zip(addresses, given, strict=True)]
         assert read == [value.tobytes() for value in given]
+    other = np.array([(1.5, -2.5, 7, 8)], np.dtype([*record.descr, ("d", "i4")]))[0]
+    with pytest.raises(ValueError, match="an argument of 16 bytes, where 12 are expected"):
+        packed.fill([values[0], other, *values[2:]], lambda array: 0)
     empty = PackedArguments(fill, Shape((), None), [])
     empty.fill([], lambda array: 0)
     assert empty.address

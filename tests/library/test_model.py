@@ -22,8 +22,9 @@ import pytest
 import nextn
 from nextn import GenerationOptions
 from nextn.core.api.generation_options import NAMES
+from nextn.core.api.inboxes import AsyncInbox
 from nextn.core.errors import ConfigError
-from nextn.core.generation import GenerateParams
+from nextn.core.generation import Event, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n", "import os\n", "for i in range(10):"]
@@ -114,6 +115,23 @@ def test_an_error_in_one_consumer_leaves_the_others_alone(model: nextn.LanguageM
     assert found == [want]
 
 
+def test_a_text_begins_with_its_first_piece(model: nextn.LanguageModel) -> None:
+    """A stream that is never read takes no slot, nor does one that is dropped."""
+    streams = [model.stream(PROMPTS[1], ignore_eos=True) for _ in range(8)]
+    assert model.generate(PROMPTS[0], max_tokens=2).stop_reason
+    assert model._thread._worker.n_open == 0
+    del streams
+
+
+def test_a_loop_that_is_gone_harms_no_engine() -> None:
+    """Its inbox is written to by the thread that serves all others."""
+
+    async def made() -> AsyncInbox:
+        return AsyncInbox()
+
+    asyncio.run(made()).put(0, Event(7, "x"))
+
+
 def test_streams_progress_together(model: nextn.LanguageModel) -> None:
     """Two iterators in one thread: neither waits for the other to end."""
     options = GenerationOptions(temperature=0.0, max_tokens=12)
@@ -192,6 +210,7 @@ def test_long_prompts_are_embedded_in_pieces(model: nextn.LanguageModel) -> None
         ({"stop": [""]}, ConfigError, "a stop string is empty"),
         ({"max_tokens": 0}, ConfigError, "^max_tokens must be at least 1"),
         ({"speculation": "mpt"}, ConfigError, "mpt"),
+        ({"logprobs": -1}, ConfigError, "^logprobs must be"),
         ({"grammar": "root ::= ("}, nextn.NextnError, "grammar"),
     ],
 )
@@ -219,13 +238,49 @@ def test_a_closed_model() -> None:
     model = nextn.load(n_ctx=128)
     stream = model.stream("x", ignore_eos=True)
     next(stream)
-    model.close()
-    model.close()
+    for _ in "12":
+        model.close()
     with pytest.raises(nextn.NextnError, match="the model was closed"):
         list(stream)
     for use in (lambda: model.generate("x"), lambda: model.logits("x"), lambda: model.embed("x")):
         with pytest.raises(nextn.NextnError, match="the model is closed"):
             use()
+
+
+def test_closing_while_others_call() -> None:
+    """No call hangs: each ends with its text or with an error that says why."""
+    model = nextn.load(n_ctx=128, parallel=2)
+    ends: list[str] = []
+
+    def calling() -> None:
+        for _ in range(1000):
+            try:
+                model.generate("x", max_tokens=3)
+            except nextn.NextnError as error:
+                ends.append(str(error))
+                return
+
+    threads = [threading.Thread(target=calling) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    model.close()
+    for thread in threads:
+        thread.join(20)
+    assert len(ends) == 4
+    assert all("the model " in end for end in ends)
+
+
+def test_an_engine_that_has_failed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with nextn.load(n_ctx=128) as model:
+        loaded = model._thread._worker.loaded
+        assert loaded is not None
+        monkeypatch.setattr(loaded.engine, "step", lambda: 1 // 0)
+        with pytest.raises(nextn.NextnError):
+            model.generate("x")
+        for use in (lambda: model.generate("x"), lambda: model.logits("x")):
+            with pytest.raises(nextn.NextnError, match="the engine has failed"):
+                use()
 
 
 def test_a_model_cannot_be_pickled(model: nextn.LanguageModel) -> None:

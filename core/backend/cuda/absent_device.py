@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ....cuda_kernels.cache import CubinCache, default_folder
 from ....cuda_kernels.compile import (
@@ -16,7 +16,7 @@ from ....cuda_kernels.compile import (
     supported_architectures,
 )
 from ....cuda_kernels.device import OLDEST_ARCHITECTURE
-from ....cuda_kernels.kernel import Kernel, Launcher
+from ....cuda_kernels.kernel import Kernel
 from ...errors import ConfigError, MissingDependencyError, ModelError
 from ..interface import Report
 from ..layers import KvTypes
@@ -42,23 +42,12 @@ _GPUS = {
 }
 
 
-class AbsentLauncher(Launcher):
-    def __init__(self, gpu: _Gpu) -> None:
-        self.n_processors, self.shared_of_a_block = gpu
-
-    def pointer(self, array: Any) -> int:
-        raise AssertionError("nothing is launched")
-
-    def start(self, *_: Any) -> None:
-        raise AssertionError("nothing is launched")
-
-
 class AbsentDevice(PlannedDevice):
     """A planned device that is like no other."""
 
     def __init__(self, arch: int) -> None:
         self.name, self.details, self.reserved_bytes = f"cuda (sm_{arch})", "", 0
-        self._start(AbsentLauncher(_GPUS[arch]))
+        self._start(*_GPUS[arch])
 
     def free_bytes(self) -> int:
         return 1 << 60
@@ -68,8 +57,12 @@ class AbsentDevice(PlannedDevice):
 
 
 def absent_backend(arch: int, kv_types: KvTypes) -> CudaBackend:
-    """A backend that plans for a GPU, and computes nothing. One line if its kernels cannot be
-    compiled here."""
+    """A backend that plans for a GPU, and computes nothing."""
+    return CudaBackend(AbsentDevice(arch), kv_types)
+
+
+def check_architecture(arch: int) -> None:
+    """ConfigError if nothing can be compiled for it here."""
     if reason := nvrtc_problem():
         raise MissingDependencyError(f"--device cuda: {reason}")
     able = [a for a in sorted(_GPUS) if a in supported_architectures()]
@@ -77,7 +70,6 @@ def absent_backend(arch: int, kv_types: KvTypes) -> CudaBackend:
         known = ", ".join(map(str, able))
         why = "too old: 80 or newer is needed" if arch < OLDEST_ARCHITECTURE else "not known here"
         raise ConfigError(f"--arch {arch}: {why}; choose of {known} (compute capability times ten)")
-    return CudaBackend(AbsentDevice(arch), kv_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class CudaBackend(Backend):
     def expect(self, file: GgufFile, matrices: Sequence[Sequence[MatrixPart]]) -> None:
         self.uploads.is_loading = True
         if self._twin is not None:
-            self._compiling = AheadCompiler(self.launcher, self._twin.planned_kernels())
+            self._compiling = AheadCompiler(self.launcher, self._twin.planned_kernels)
             self._twin = None
 
     def weights_ready(self, file: GgufFile) -> None:

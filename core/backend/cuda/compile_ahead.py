@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 from ....cuda_kernels.compile import CompileError
@@ -14,7 +14,8 @@ _LOOK = 0.1  # seconds between two reports
 
 
 class AheadCompiler:
-    def __init__(self, launcher: Launcher, kernels: Sequence[Kernel]) -> None:
+    def __init__(self, launcher: Launcher, kernels: Callable[[], Sequence[Kernel]]) -> None:
+        """`kernels` is called in the thread that compiles: it takes some tenths of a second."""
         self._launcher, self._kernels = launcher, kernels
         self._done, self._all = 0, 0  # sources
         self._is_cancelled = Event()
@@ -39,7 +40,7 @@ class AheadCompiler:
 
     def _run(self) -> None:
         try:
-            self._launcher.warm(self._kernels, self._note)
+            self._launcher.warm(self._kernels(), self._note)
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             self._error = error
 

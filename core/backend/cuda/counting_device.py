@@ -51,9 +51,8 @@ class PlannedArray(np.ndarray[Any, Any]):
 class PlannedLauncher(Launcher):
     """Checks as every launcher does, and notes what would be started."""
 
-    def __init__(self, like: Launcher) -> None:
-        self.n_processors = like.n_processors
-        self.shared_of_a_block = like.shared_of_a_block
+    def __init__(self, n_processors: int, shared_of_a_block: int) -> None:
+        self.n_processors, self.shared_of_a_block = n_processors, shared_of_a_block
         self.n_started = 0
         self.kernels: dict[Kernel, None] = {}
 
@@ -76,10 +75,10 @@ class PlannedDevice(Device):
     def __init__(self, like: Device) -> None:
         self._like, self.name, self.details = like, like.name, like.details
         self.reserved_bytes = like.reserved_bytes
-        self._start(like.launcher)
+        self._start(like.launcher.n_processors, like.launcher.shared_of_a_block)
 
-    def _start(self, launcher: Launcher) -> None:
-        self.launcher = PlannedLauncher(launcher)
+    def _start(self, n_processors: int, shared_of_a_block: int) -> None:
+        self.launcher = PlannedLauncher(n_processors, shared_of_a_block)
         self.pool, self.of_graphs = CountedPool(), CountedPool()
 
     @property

@@ -151,7 +151,7 @@ class _Image:
         return image
 
     def joined(self, image: SlotImage) -> Numpy:
-        words = np.zeros(self.n_words, np.float32)
+        words = np.empty(self.n_words, np.float32)
         for name, pages in self._cells(words):
             pages[...] = image[name]
         if self._delta:

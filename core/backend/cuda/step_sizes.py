@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..step import Step
+from ..step import Step, n_kept
 from .step_memory import MOST_REPEATED, rounded_up
 
 A = TypeVar("A", bound=np.ndarray[Any, Any])
@@ -48,7 +48,12 @@ def _bucket(n: int, least: int, factor: int) -> int:
 def filled_up(step: Step, window: int) -> Step:
     """The same step with rows and sequences behind it that are none."""
     lengths = np.diff(step.starts)
-    if step.n_rows > MOST_REPEATED or (lengths == window).all():
+    # The first inputs of rows of no sequence go where the shortest sequence continues (`DEAD_ROW`).
+    # A sequence without rows continues there as well. Its ring needs room for them.
+    shortest = int(lengths.argmin())
+    n, replay = int(lengths[shortest]), int(step.n_pending_accepted[shortest])
+    is_in_ring = lengths.max() <= window
+    if step.n_rows > MOST_REPEATED or (is_in_ring and n_kept(replay, n, window) + n >= window):
         return step
     n_rows = next(n for n in ROWS if n >= step.n_rows)
     n_sequences = rounded_up(step.n_sequences, 1)
@@ -56,10 +61,6 @@ def filled_up(step: Step, window: int) -> Step:
     n_out = len(step.out_rows)
     if n_out:
         n_out = (n_sequences if n_out <= n_sequences else n_rows) - n_out
-    # The first inputs of rows of no sequence go where the shortest sequence continues, which is not
-    # read in this step (`DEAD_ROW`). A sequence without rows continues there as well.
-    shortest = int(lengths.argmin())
-    n = lengths[shortest]
     position = step.positions[step.starts[shortest]] + n
     return replace(
         step,

@@ -78,7 +78,7 @@ def test_progress_is_reported_while_it_waits() -> None:
         reported.append((what, done))
         go_on.set()
 
-    AheadCompiler(launcher_of(warm), KERNELS).finish(report)
+    AheadCompiler(launcher_of(warm), lambda: KERNELS).finish(report)
     assert reported[0] == ("compiling 3 kernels", 1 / 3)
     assert {what for what, _ in reported} == {"compiling 3 kernels"}
 
@@ -88,7 +88,7 @@ def test_a_kernel_that_does_not_compile_is_one_line() -> None:
         raise CompileError("a.cu does not compile for sm_90")
 
     with pytest.raises(ModelError, match=r"^--device cuda: a kernel cannot be compiled: a\.cu"):
-        AheadCompiler(launcher_of(warm), KERNELS).finish(lambda what, done: None)
+        AheadCompiler(launcher_of(warm), lambda: KERNELS).finish(lambda what, done: None)
 
 
 def test_nothing_more_is_compiled_when_loading_has_failed() -> None:
@@ -101,7 +101,7 @@ def test_nothing_more_is_compiled_when_loading_has_failed() -> None:
             is_cancelled.wait(5)
             note(i + 1, 3)
 
-    compiling = AheadCompiler(launcher_of(warm), KERNELS)
+    compiling = AheadCompiler(launcher_of(warm), lambda: KERNELS)
     compiling.cancel()
     is_cancelled.set()
     with pytest.raises(InterruptedError):

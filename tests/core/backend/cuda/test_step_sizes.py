@@ -52,6 +52,14 @@ def test_a_step_whose_sequences_are_all_full_stays_as_it_is() -> None:
     assert filled_up(step, WINDOW) is step
 
 
+def test_a_step_whose_shortest_sequence_is_nearly_full_stays_as_it_is() -> None:
+    """Its pending factors and its rows leave no row of the ring: a saved state has all others."""
+    parts = [StepPart([7] * 5, 40, [0] * N_PAGES, slot=b, n_pending_accepted=3) for b in range(3)]
+    step = build_step(parts)
+    assert filled_up(step, WINDOW) is step
+    assert filled_up(step, WINDOW + 1).n_rows == 16
+
+
 def test_logits_of_one_row_of_each_stay_few() -> None:
     """The end of a prompt needs one row of logits, not a hundred."""
     step = build_step([StepPart([7] * n, 0, [0] * N_PAGES, slot=n, n_out=1) for n in (90, 1, 1)])
