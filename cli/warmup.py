@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..core.errors import ConfigError, ModelError
+from ..core.errors import ModelError
 from .console import Console
 from .flags import flag, flag_group, takes_flags
 from .open_model import open_runtime, warm_up
 from .shared_options import ModelArgument, PlaceOptions, VoiceOptions
+from .usage import flag_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +88,7 @@ def warmup(
         _compile_for_gpus(models.model, place, gpu.arch, output)
         return
     if gpu.arch is not None:
-        raise ConfigError("--arch is for --device cuda")
+        raise typer.BadParameter("--arch is for --device cuda")
     with open_runtime(models.model, place, output) as runtime:
         warm_up(runtime, output)
         device, repacked = runtime.device, runtime.backend.repacked_path
@@ -110,10 +111,12 @@ def _compile_for_gpus(
     from ..core.warm_up import compile_for_gpus, present_architectures
 
     if place.repack_cache:
-        raise ConfigError(f"--repack-cache is for --device cpu, not {place.device}")
-    archs = present_architectures(place.device) if wanted is None else _architectures(wanted)
+        raise typer.BadParameter(f"--repack-cache is for --device cpu, not {place.device}")
     types = place.cache_type_k, place.cache_type_v
-    for arch, made in compile_for_gpus(path, archs, types, output.progress):
+    with flag_errors(), output.cleared():
+        archs = present_architectures(place.device) if wanted is None else _architectures(wanted)
+        compiled = list(compile_for_gpus(path, archs, types, output.progress))
+    for arch, made in compiled:
         found = f"nothing to compile: all kernels are in {made.folder}"
         if made.n_sources:
             counted = f"{made.n_sources} kernels in {made.seconds:.1f} s"
@@ -124,7 +127,7 @@ def _compile_for_gpus(
 def _architectures(text: str) -> list[int]:
     parts = [part.strip().removeprefix("sm_") for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ConfigError(
+        raise typer.BadParameter(
             f"--arch {text}: not a list of numbers; a GPU of compute capability 9.0 is --arch 90"
         )
     return list(dict.fromkeys(map(int, parts)))
