@@ -80,8 +80,12 @@ def get(port: int, path: str) -> Any:
 
 def replicas_of(process: subprocess.Popen[str] | psutil.Process) -> list[psutil.Process]:
     """Ray names them after the deployment."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [each for each in children if "ray::ServeReplica:nextn-" in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since, or is a zombie
+            if "ray::ServeReplica:nextn-" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 def wait_until_ready(port: int, seconds: float = 60) -> None:
