@@ -119,7 +119,7 @@ class LocalBench:
         self.output.clear_progress()
         return own | {"type_k": self.place.cache_type_k, "type_v": self.place.cache_type_v}
 
-    def peer_settings(self, model: Path, draft: Path | None) -> PeerSettings:
+    def peer_settings(self, model: Path, drafts: Sequence[Path] | None) -> PeerSettings:
         """The settings that are the same on both sides."""
         from ..core.bench.peer import PeerSettings
 
@@ -127,5 +127,5 @@ class LocalBench:
         return PeerSettings(
             model, self.n_threads or os.cpu_count() or 1, self.runtime.n_ctx,
             max(self.schedule.concurrency), place.cache_type_k, place.cache_type_v,
-            draft_model=draft,
+            draft_model=drafts[0] if drafts else None,
         )  # fmt: skip

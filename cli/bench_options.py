@@ -48,9 +48,10 @@ class VersusOptions:
         "on), costs, accept, synth, fixed. Repeatable; the first is the baseline of the others, "
         "and none that of a single one.  [default: none and auto]",
     )
-    draft_model: Path | None = flag(
+    draft_models: list[Path] | None = flag(
         "--spec-draft-model -md --model-draft FILE",
-        "Draft model, or a file with an MTP head for this one.",
+        "Draft model, or a file with an MTP head or another network for this one. May be given "
+        "several times; llama.cpp gets the first.",
     )
     fixed: bool = flag("--spec-fixed", "Drafts that do not depend on the clock, in every --vs.")
     costs: Path | None = flag("--spec-costs FILE", "Frozen costs for every --vs.")

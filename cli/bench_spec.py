@@ -76,7 +76,9 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         if servers.stands_alone and models.model is None and versus.vs is None:
             report = compare_servers(remote, given, work, schedule, gates, results.save, output)
             deliver(report, results, output)
-        runtime = ends.enter_context(open_runtime(model, place, output, wanted, versus.draft_model))
+        runtime = ends.enter_context(
+            open_runtime(model, place, output, wanted, versus.draft_models)
+        )
         is_bundled = models.model is None
         prompts = pick_prompts(
             given, work, lambda: not is_bundled and PromptRenderer(runtime).has_template
@@ -86,7 +88,7 @@ def bench_spec(  # noqa: PLR0913 - a group of flags each
         if versus.synth is not None:
             report = bench.sweep(variants, prompts, counts(versus.synth, "--synth", 64))
         else:
-            settings = bench.peer_settings(model, versus.draft_model)
+            settings = bench.peer_settings(model, versus.draft_models)
             remote += start_peers(peers, requests, ends, settings)
             report = bench.compare(variants, prompts, gates, results.save, remote)
     deliver(report, results, output)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..core.errors import ModelError
-from ..core.tokenizer.chatml import CHATML
+from ..core.tokenizer.built_in_templates import BUILT_IN
 from .prompt_source import one_of
 from .shared_options import ChatOptions
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ..core.runtime import Runtime
     from ..core.tokenizer import ChatTemplate, Tokenizer
     from .serve_options import TemplateOptions
-
-_BUILT_IN: Final = {"chatml": CHATML}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ def read_template(options: ChatOptions | TemplateOptions) -> str | None:
     """The text of a template from outside the model's file."""
     given = one_of("chat-template", options.chat_template, options.chat_template_file)
     name = options.chat_template
-    return given if name is None else _BUILT_IN.get(name)
+    return given if name is None else BUILT_IN.get(name)
 
 
 def start_renderer() -> None:
@@ -103,7 +101,9 @@ class Conversation:
         self.messages.append({"role": "user", "content": text})
 
     def add_answer(self, text: str) -> None:
-        self.messages.append({"role": "assistant", "content": text})
+        from .shown_reply import message_of
+
+        self.messages.append(message_of(self.template, text))
 
     def take_back(self, role: str) -> bool:
         """Drop the last message if it has that role, and return whether it had."""

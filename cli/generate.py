@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..core.audit import RowRecorder
     from ..core.generation import GenerateParams
     from ..core.runtime import Runtime
+    from .conversation import Conversation
     from .print_answer import Printer
 
 
@@ -89,10 +90,10 @@ def generate(  # noqa: PLR0913 - groups of flags
     if setup is not None:
         start_renderer()
 
-    with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
+    with open_runtime(model, place, output, speculation, spec.draft_models) as runtime:
         params = with_file_defaults(params, runtime)
-        printer = make_printer(results, output, runtime, model)
         conversation = None if setup is None else setup.start(runtime)
+        printer = make_printer(results, output, runtime, model, conversation)
         warm_up(runtime, output)
         if is_interactive and conversation is not None:
             from .chat_loop import ChatLoop
@@ -158,7 +159,18 @@ def check_results(results: ResultOptions, prompts: PromptOptions, chats: ChatOpt
         raise typer.BadParameter("--display-prompt is for a prompt that is continued, not --chat")
 
 
-def make_printer(results: ResultOptions, output: Console, runtime: Runtime, model: Path) -> Printer:
+def make_printer(
+    results: ResultOptions,
+    output: Console,
+    runtime: Runtime,
+    model: Path,
+    conversation: Conversation | None,
+) -> Printer:
     if results.json or results.jsonl:
         return JsonPrinter(output, runtime, model, each=results.jsonl)
-    return TextPrinter(output, show_drafts=results.show_drafts)
+    reply = None
+    if conversation is not None:
+        from .shown_reply import shown_reply
+
+        reply = shown_reply(conversation.template)
+    return TextPrinter(output, show_drafts=results.show_drafts, reply=reply)

@@ -15,6 +15,7 @@ from .summary import model_lines
 from .usage import flag_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..core.runtime import Runtime
@@ -32,7 +33,7 @@ def open_runtime(
     place: PlaceOptions,
     output: Console,
     spec: SpecOptions | None = None,
-    draft: Path | None = None,
+    drafts: Sequence[Path] | None = None,
 ) -> Runtime:
     from .. import core
 
@@ -50,7 +51,7 @@ def open_runtime(
             cache_type_k=place.cache_type_k,
             cache_type_v=place.cache_type_v,
             spec=spec,
-            draft=draft,
+            draft=drafts,
             progress=output.progress,
         )
     for line in model_lines(runtime):

@@ -15,22 +15,29 @@ from .print_answer import PrintedAnswer
 if TYPE_CHECKING:
     from ..core.generation import Event
     from ..core.runtime import Runtime
+    from .shown_reply import ShownReply
 
-# Green, cyan, magenta, yellow, blue, and two that are bright: drafters in the order in which
+# Green, cyan, magenta, yellow, blue, and six that are bright: drafters in the order in which
 # they first appear. One colour per drafter.
-COLOURS: Final = ("32", "36", "35", "33", "34", "92", "95")
+COLOURS: Final = ("32", "36", "35", "33", "34", "92", "95", "96", "94", "93", "91")
 
 
 class TextPrinter:
-    def __init__(self, output: Console, *, show_drafts: bool = False) -> None:
+    def __init__(
+        self, output: Console, *, show_drafts: bool = False, reply: ShownReply | None = None
+    ) -> None:
+        """`reply`: how replies are shown that have marks of channels."""
         self._output = output
-        self._show_drafts = show_drafts
+        self._show_drafts, self._reply = show_drafts, reply
         self._colours: dict[str, str] = {TARGET: ""}
 
     def event(self, event: Event) -> None:
-        self._output.text(event.text, self._colour(event.source))
+        text = event.text if self._reply is None else self._reply.feed(event.text)
+        self._output.text(text, self._colour(event.source))
 
     def close(self) -> None:
+        if self._reply is not None:
+            self._output.text(self._reply.end())
         self._output.end_text()
 
     def end(self, answer: PrintedAnswer) -> None:

@@ -69,15 +69,17 @@ def serve(  # noqa: PLR0913 - groups of flags
     settings = build_settings(listen, limits, cache, templates, sampling, switches)
     if models.model is None:
         settings = replace(settings, writes_text=True)
-    for path in (model, spec.draft_model):
-        if path is not None and not path.is_file():
+    for path in (model, *(spec.draft_models or ())):
+        if not path.is_file():
             raise FileNotFoundError(2, "no such file", str(path))
     if warning := warning_of(speculation):
         output.remark(warning)
     if cache.warning:
         output.remark(cache.warning)
+    if speculation.corpus is not None and len(settings.api_keys) > 1:
+        output.remark("--spec-corpus: what one API key's requests add is drafted for all keys")
     recipe = ServedModel(
-        model, place, speculation, spec.draft_model, listen.parallel, cache.room, source,
+        model, place, speculation, spec.draft_models, listen.parallel, cache.room, source,
         templates.chat_template, given_flags(),
     )  # fmt: skip
     if plan is not None:

@@ -123,7 +123,8 @@ class CacheOptions:
 class TemplateOptions:
     chat_template: str | None = flag(
         "--chat-template NAME",
-        "Chat template: chatml, or the name of another one in the model's file.",
+        "Chat template: chatml, gemma, deepseek3, ..., or the name of another one in the model's "
+        "file.",
     )
     chat_template_file: Path | None = flag("--chat-template-file FILE", "File of a Jinja template.")
     chat_template_kwargs: str | None = flag(

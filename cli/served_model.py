@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ class ServedModel:
     model: Path
     place: PlaceOptions
     speculation: SpecOptions
-    draft: Path | None
+    drafts: Sequence[Path] | None
     n_parallel: int
     cache_ram: int | None  # bytes
     template: str | None  # Jinja
@@ -36,7 +37,7 @@ class ServedModel:
     def load(self, output: Console) -> Loaded:
         from ..core.server.loading import prepare
 
-        runtime = open_runtime(self.model, self.place, output, self.speculation, self.draft)
+        runtime = open_runtime(self.model, self.place, output, self.speculation, self.drafts)
         with flag_errors(), output.cleared():  # memory, or a drafter: flags chose it
             template = self._template(runtime)
             sampling = not_given(runtime.recommended_sampling, self.flags)

@@ -16,13 +16,16 @@ from ..core.speculation.acceptance import MATCH, RATIO, SYNTHETIC, Acceptance, p
 from ..core.speculation.options import (
     AUTO,
     DRAFT,
-    MTP,
+    FROM_FILES,
     NGRAM_CACHE,
     NGRAM_MOD,
     NONE,
+    OF_OWN_FILES,
+    SUFFIX,
     NgramModSizes,
     NgramSizes,
     SpecOptions,
+    SuffixSizes,
 )
 from .flags import flag, flag_group
 from .usage import flag_errors
@@ -47,24 +50,26 @@ class SpecFlags:
 
     spec_type: list[str] | None = flag(
         "--spec-type A,B",
-        "Drafters: mtp, draft, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache; "
-        "auto: all that the files contain, and ngram-mod; none. May be given several times. "
+        "Drafters: mtp, draft, eagle3, dflash, gemma4-assistant, ngram-simple, ngram-map-k, "
+        "ngram-map-k4v, ngram-mod, ngram-cache, suffix; auto: all that the files contain, and "
+        "ngram-mod; none. May be given several times. "
         " [default: auto]",
     )
     spec_default: bool = flag("--spec-default", "Addition of ngram-mod with its default sizes.")
-    draft_model: Path | None = flag(
+    draft_models: list[Path] | None = flag(
         "--spec-draft-model -md --model-draft FILE",
-        "Draft model file, GGUF, or a file with an MTP head for the model.",
+        "Draft model file, GGUF, or a file with an MTP head, an EAGLE3 or a DFlash drafter or a "
+        "Gemma 4 assistant for the model. May be given several times, once for each kind.",
     )
     draft_n_max: int | None = flag(
         "--spec-draft-n-max N",
-        "Maximum draft length of mtp and draft; the controller's choice if not given, 3 without a "
-        "controller.",
+        "Maximum draft length of models and heads; the controller's choice if not given, 3 without "
+        "a controller.",
     )
-    draft_n_min: int = flag("--spec-draft-n-min N", "Minimum draft length of mtp and draft.")
+    draft_n_min: int = flag("--spec-draft-n-min N", "Minimum draft length of models and heads.")
     draft_p_min: float = flag(
         "--spec-draft-p-min --draft-p-min P",
-        "Minimum probability of a token that mtp or draft proposes.",
+        "Minimum probability of a token that a model or head proposes.",
     )
     draft_vocab: str = flag(
         "--spec-draft-vocab auto|full|N|FILE",
@@ -85,6 +90,14 @@ class SpecFlags:
     mod_n_match: int = size_flag("ngram-mod", "n_match", _MATCH)
     mod_n_min: int = size_flag("ngram-mod", "n_min", "Minimum draft length.")
     mod_n_max: int = size_flag("ngram-mod", "n_max", "Maximum draft length.")
+    suffix_n_match: int = size_flag("suffix", "n_match", "Minimum match length in tokens.")
+    suffix_n_max: int = size_flag("suffix", "n_max", "Maximum draft length.")
+    corpus: Path | None = flag(
+        "--spec-corpus FILE",
+        "Corpus of suffix, created if it is missing: texts of all requests, as a source of drafts "
+        "for all.",
+    )
+    corpus_budget: int = flag("--spec-corpus-budget MIB", "Disk space of the corpus.")
     lookup_cache_static: Path | None = flag(
         "--lookup-cache-static -lcs FILE", "N-gram file of ngram-cache that is only read."
     )
@@ -101,7 +114,10 @@ class SpecFlags:
 
     def values(self) -> dict[str, Any]:
         """The arguments of `SpecOptions`."""
-        same = ("draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab", "mtp_prefill")
+        same = (
+            "draft_n_max", "draft_n_min", "draft_p_min", "draft_vocab", "mtp_prefill",
+            "corpus_budget",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in same} | {
             "types": self.types(),
             "ngram_simple": NgramSizes(
@@ -112,6 +128,8 @@ class SpecFlags:
                 self.map_k4v_size_n, self.map_k4v_size_m, self.map_k4v_min_hits
             ),
             "ngram_mod": NgramModSizes(self.mod_n_match, self.mod_n_min, self.mod_n_max),
+            "suffix": SuffixSizes(self.suffix_n_match, self.suffix_n_max),
+            "corpus": _path(self.corpus),
             "lookup_cache_static": _path(self.lookup_cache_static),
             "lookup_cache_dynamic": _path(self.lookup_cache_dynamic),
         }
@@ -219,12 +237,17 @@ def _kind_of_acceptance(options: SpecOptions) -> Acceptance:
 
 
 def _check_draft(options: SpecOptions, flags: SpecFlags) -> None:
-    has_file = flags.draft_model is not None
+    has_file = bool(flags.draft_models)
     if DRAFT in options.types and not has_file:
         raise typer.BadParameter("--spec-type draft needs a model to draft with: give -md FILE")
-    if has_file and not {AUTO, DRAFT, MTP} & set(options.types):
-        names = ",".join(options.types)
-        raise typer.BadParameter(f"-md is for --spec-type draft, mtp or auto, not {names}")
+    if has_file and not {AUTO, *FROM_FILES} & set(options.types):
+        names, known = ",".join(options.types), ", ".join(FROM_FILES)
+        raise typer.BadParameter(f"-md is for --spec-type {known} or auto, not {names}")
+    for name in OF_OWN_FILES:
+        if name in options.types and not has_file:
+            raise typer.BadParameter(
+                f"--spec-type {name} needs the file of a drafter: give -md FILE"
+            )
 
 
 def _check_use(options: SpecOptions) -> None:
@@ -235,14 +258,16 @@ def _check_use(options: SpecOptions) -> None:
                 raise typer.BadParameter(
                     f"--spec-{name} is for the controller, which --spec-fixed does without"
                 )
-    if options.types == (NONE,) or NGRAM_CACHE in options.types:
+    if options.types == (NONE,):
         return
-    for name in ("static", "dynamic"):
-        if getattr(options, f"lookup_cache_{name}") is not None:
+    for drafter, name, file in (
+        (NGRAM_CACHE, "lookup-cache-static", options.lookup_cache_static),
+        (NGRAM_CACHE, "lookup-cache-dynamic", options.lookup_cache_dynamic),
+        (SUFFIX, "spec-corpus", options.corpus),
+    ):
+        if file is not None and drafter not in options.types:
             names = ",".join(options.types)
-            raise typer.BadParameter(
-                f"--lookup-cache-{name} is for --spec-type ngram-cache, not {names}"
-            )
+            raise typer.BadParameter(f"--{name} is for --spec-type {drafter}, not {names}")
 
 
 def _rates(text: str | None) -> tuple[float, ...]:

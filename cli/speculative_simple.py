@@ -65,7 +65,7 @@ def speculative_simple(
     if texts.color and not output.has_colours:
         output.remark("--color shows nothing here: stdout is no terminal with colours")
     model = models.model or bundled_model()
-    with open_runtime(model, place, output, speculation, spec.draft_model) as runtime:
+    with open_runtime(model, place, output, speculation, spec.draft_models) as runtime:
         params = with_file_defaults(params, runtime)
         prompt = runtime.tokenizer.encode(text)
         loop = make_loop(runtime, output)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .backend.interface import Working
-from .engine.config import PREFILL_CHUNK
 from .errors import ModelError
 from .state.budget import TooLargeError, check_weights, make_budget
-from .state.sizes import PAGE_LEN, StateSizes
+from .state.sizes import PAGE_LEN, PREFILL_CHUNK, StateSizes
 
 if TYPE_CHECKING:
     from .backend.interface import Backend

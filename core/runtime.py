@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import replace
@@ -14,12 +13,13 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from . import nano
 from .backend import create_backend
 from .backend.cpu.threads import usable_threads
-from .backend.interface import Backend, HostOutput, Taps
+from .backend.interface import Backend, HostOutput, StateRoom, Taps
 from .backend.layers import Floats, KvTypes, StateShape
 from .backend.step import StepPart, build_step
-from .engine.config import PREFILL_CHUNK, EngineConfig
+from .engine.config import EngineConfig
 from .engine.engine import Engine, check_prompt, check_tokens
 from .engine.sequence import RowObserver, Sequence
 from .errors import ConfigError, ModelError, NextnError
@@ -36,7 +36,7 @@ from .ranks.devices import OneIsTooSmallError, check_devices, each_device, n_oth
 from .ranks.load import load_ranked, on_several, open_ranks
 from .sampling.file_defaults import file_defaults
 from .speculation.build import build_speculator, resolve_types
-from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_draft
+from .speculation.draft_file import DraftFile, draft_budget, load_draft, open_drafts
 from .speculation.drafters.draft_model_state import draft_sizes
 from .speculation.interface import Speculator
 from .speculation.options import AUTO, BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
@@ -45,7 +45,8 @@ from .speculation.token_counts import TokenCounts
 from .state.budget import MemoryBudget, check_weights, make_budget
 from .state.fingerprint import model_fingerprint
 from .state.host_memory import available_memory
-from .state.sizes import MIB, PAGE_LEN, StateSizes, with_cache
+from .state.sizes import MIB, PAGE_LEN, PREFILL_CHUNK, StateSizes, with_cache
+from .state.windows import WindowedPages
 from .tokenizer import Tokenizer, load_tokenizer
 
 DEFAULT_CONTEXT: Final = 8192  # tokens, where neither the model nor the caller sets less
@@ -56,7 +57,7 @@ Progress = Callable[[str, float], None]  # stage, and the fraction of it that is
 
 
 def load_runtime(  # noqa: PLR0913 - keyword options of the user
-    path: str | Path,
+    path: str | Path | None = None,
     device: str = "auto",
     *,
     n_ctx: int | None = None,
@@ -64,12 +65,22 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
     cache_type_k: str = "f16",
     cache_type_v: str = "f16",
     repack_cache: bool = False,
-    spec: SpecOptions = BY_DEFAULT,
-    draft: str | Path | None = None,
+    spec: SpecOptions | None = None,
+    draft: str | Path | Iterable[str | Path] | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Return a runtime of a GGUF file, checked and loaded. `device` is as on the command line,
-    `n_ctx` in tokens, `draft` the file of a draft model or of an MTP head."""
+    """Return a runtime of a GGUF file, or of the bundled one, checked and loaded. `core.load`.
+
+    `device` is as on the command line, `n_ctx` in tokens. On the CPU, cached keys and values may be
+    of type f16 or q8_0; with `repack_cache`, its form of the weights is kept on disk and mapped the
+    next time. `spec` names the drafters (None: every one that the files offer), `draft` is the file
+    of a draft model, an MTP head or another network, or several of them, one of each kind: none
+    changes the text.
+    """
+    drafts: list[str | Path] = []
+    if draft is not None:
+        drafts = [draft] if isinstance(draft, str | Path) else list(draft)
+    path, spec = nano.path() if path is None else path, spec or BY_DEFAULT
     start = time.perf_counter()
     kv_types = KvTypes.parse(cache_type_k, cache_type_v)
     devices = each_device(device)
@@ -78,7 +89,7 @@ def load_runtime(  # noqa: PLR0913 - keyword options of the user
         if progress is not None:
             backend.report = progress
         try:
-            return _load(path, backend, n_ctx, spec, draft)
+            return _load(path, backend, n_ctx, spec, drafts)
         except BaseException:
             backend.close()
             raise
@@ -105,20 +116,20 @@ def _load(
     backend: Backend,
     n_ctx: int | None,
     spec: SpecOptions,
-    draft: str | Path | None,
+    drafts: list[str | Path],
 ) -> Runtime:
     file = open_gguf(path)
     check_vocabulary(file)
     tokenizer = load_tokenizer(file.metadata)
-    draft_file = None if draft is None else open_draft(draft, spec)
+    draft_files = open_drafts(drafts, spec)
     with_nextn = not {MTP, AUTO}.isdisjoint(spec.types)
-    with_nextn &= draft_file is None or not draft_file.is_head
-    reserve = 0 if draft_file is None else sum(t.n_bytes for t in draft_file.file.tensors.values())
+    with_nextn &= all(each.drafter != MTP for each in draft_files)
+    reserve = sum(t.n_bytes for each in draft_files for t in each.file.tensors.values())
     demands: list[Demand] = []
     model, length = _build(file, backend, n_ctx, demands, with_nextn=with_nextn, reserve=reserve)
     target, drafter = LoadedModel(file, model, tokenizer), None
-    if draft_file is not None:
-        drafter = _load_draft(draft_file, target, backend, spec, length, demands)
+    for each in draft_files:
+        drafter = _load_draft(each, target, backend, spec, length, demands) or drafter
     return Runtime(file, model, backend, tokenizer, length, spec, drafter, demands)
 
 
@@ -189,7 +200,7 @@ class Runtime:
         self.budget = self.plan(1)
         self._engine: Engine | None = None
         self._is_closed = False
-        self._inboxes: dict[int, deque[Event]] = {}
+        self._iterated: set[int] = set()  # ids of sequences with an iterator
 
     @property
     def name(self) -> str:
@@ -252,7 +263,9 @@ class Runtime:
                 f"cache-ram {cache_ram // MIB} does not fit: beside the contexts "
                 f"{max(free - bare.draft, 0) // MIB} MiB are free; give less, or a smaller -c"
             )
-        return replace(bare, sizes=with_cache(bare.sizes, cache_ram, page, slot))
+        sizes = with_cache(bare.sizes, cache_ram, page, slot)
+        windows = WindowedPages.of(self.backend, self.model.state_shape, sizes)
+        return replace(bare, sizes=sizes, windows=windows)
 
     def _plan(self, n_slots: int) -> MemoryBudget:
         sizes, shape = sizes_of(self.n_ctx, n_slots), self.model.state_shape
@@ -310,8 +323,10 @@ class Runtime:
         check_tokens(token_ids, self.n_vocab)
         n_rows = min(PROMPT_ROWS, len(token_ids))
         pages = range(-(-len(token_ids) // PAGE_LEN))
+        # Of any length, so that one page table for all layers will do.
+        shape = self.model.state_shape.without_windows()
         state = self.backend.new_state(
-            self.model.state_shape, n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1
+            shape, StateRoom(n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1)
         )
         run = self.backend.compile(self.model.forward, state, max_rows=n_rows, taps=taps)
         for first in range(0, len(token_ids), n_rows):
@@ -382,25 +397,28 @@ class Runtime:
         if plainly:
             self._drop_engine()  # memory was planned for one state at a time
         engine = self.new_engine(self.budget) if plainly else self.warm_up()
+        engine.drop_others(self._iterated)
         sequence = engine.add(prompt, params)
         sequence.on_row = on_row
         self.stats = sequence.stats
         self.stats.load_ms = self.load_ms
-        inbox = self._inboxes[sequence.id] = deque()
         try:
-            while sequence.stop_reason is None or inbox:
-                while not inbox:
-                    self._step(engine)
+            self._iterated.add(sequence.id)
+            stop_reason = None
+            while stop_reason is None:
+                while not sequence.events:  # those of others wait for their iterators
+                    engine.advance()
                     if sequence.stats.steps < 2:  # the prompt is being read, or just was
                         self._report_prompt(sequence)
-                event = inbox.popleft()
+                event = sequence.events.popleft()
+                stop_reason = event.stop_reason
                 if event.error is not None:
                     raise event.error
                 yield event
         finally:
-            engine.cancel(sequence)
+            self._iterated.discard(sequence.id)
+            engine.drop(sequence)
             self.token_counts.add(sequence.tokens[sequence.n_prompt :])
-            del self._inboxes[sequence.id]
 
     def _drop_engine(self) -> None:
         if self._engine is not None:
@@ -414,12 +432,6 @@ class Runtime:
         ):
             fraction = min(sequence.state.n_cells / sequence.n_prompt, 1.0)
             self.backend.report("reading the prompt", fraction)
-
-    def _step(self, engine: Engine) -> None:
-        # Events of other generations wait in their inboxes until their iterators are advanced.
-        for event in engine.step():
-            if event.sequence in self._inboxes:
-                self._inboxes[event.sequence].append(event)
 
 
 def _available_for(backend: Backend) -> int | None:
@@ -461,7 +473,7 @@ def _load_draft(
         own = draft_sizes(sizes, n_ctx, spec.n_max)
         left = backend.left_beside(state.needed, available)
         # A head's keys and values belong to the state of the target, which is checked afterwards.
-        shape = StateShape(()) if draft.is_head else demand.model.state_shape
+        shape = demand.model.state_shape if draft.is_model else StateShape(())
         weights = demand.weight_bytes
         try:
             check_weights(backend, shape, weights, demand.stored_bytes, left)

@@ -15,11 +15,10 @@ from .backend.cuda.absent_device import (
 )
 from .backend.interface import Report
 from .backend.layers import KvTypes
-from .engine.config import PREFILL_CHUNK
 from .gguf.reader import open_gguf
 from .models import survey_model
 from .ranks.devices import each_device
-from .state.sizes import WINDOW, StateSizes
+from .state.sizes import PREFILL_CHUNK, WINDOW, StateSizes
 
 _LONGEST: Final = 8192  # cells: kernels do not depend on the context
 _MOST_SEQUENCES: Final = 16  # of a step, at a time

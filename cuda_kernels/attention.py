@@ -2,7 +2,7 @@
 
     attn_prep      rows [q | k | v]          -> queries, and cells of the cache
     attn_verify    queries and cells         -> parts: for each split of the context a sum, its
-                                                weight and the best score
+    (attn_scalar)                               weight and the best score
     attn_combine   parts                     -> rows, packed for the next product, or floats
 
 Splits lie at absolute cells (`Splits` in include/attention.cuh), so that a row's bits do not depend
@@ -19,18 +19,32 @@ from .kv_pages import KvHeads
 from .shapes import matrix_shape, require_shape
 
 SHORTEST_SPLIT = 128
+LARGEST_ON_TENSOR_CORES = 256  # elements of a head
 DOUBLINGS = 4
+_SEES_LATER_ROWS, _HIDES_FIRST, _CHUNKED = 1 << 30, 1 << 29, 1 << 28  # include/attention.cuh
 SPLITS_OF_ALL_HEADS = 64  # per octave of the context: enough that the longest does not come last
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionHeads:
-    """Of one layer. With `gated`, each head of q is [q, gate]."""
+    """Of one layer, with the fields of `core.backend.layers.Attention`.
+
+    `latent`: values are so many first elements of the keys, which rows of their own bring.
+    """
 
     n_heads: int
     kv: KvHeads
     gated: bool = False
     window: int = 0  # a row sees this many cells, itself included; 0: all
+    chunked: bool = False  # a row sees the cells of its own window, which begins at a multiple
+    hides_first: bool = False  # cell 0 is seen by its own row alone
+    causal: bool = True  # False: a row also sees the later rows of its sequence in the step
+    has_keys: bool = True  # rows bring them
+    has_values: bool = True  # and these; else those of the keys are taken
+    head_gates: bool = False
+    cap: float = 0.0
+    value_scale: float = 1.0
+    latent: int = 0
 
     def __post_init__(self) -> None:
         if self.n_heads < 1 or self.n_heads % self.kv.n_kv_heads:
@@ -39,8 +53,16 @@ class AttentionHeads:
             raise ValueError(
                 f"gates of {self.kv.key_dim} elements for values of {self.kv.value_dim}"
             )
-        if self.window < 0:
+        if not self.chunked <= self.window < _CHUNKED:
             raise ValueError(f"window: {self.window}")
+        if not 0 < self.value_dim <= max(self.kv.key_dim, self.kv.value_dim):
+            raise ValueError(f"values of {self.value_dim} elements of keys of {self.kv.key_dim}")
+
+    @property
+    def sight(self) -> int:
+        """Window and flags as one argument of the kernels."""
+        flags = self.hides_first * _HIDES_FIRST + (not self.causal) * _SEES_LATER_ROWS
+        return self.window | flags | self.chunked * _CHUNKED
 
     @property
     def group(self) -> int:
@@ -53,21 +75,37 @@ class AttentionHeads:
 
     @property
     def width(self) -> int:
-        """Of rows [q | k | v]."""
-        return self.q_width + self.kv.n_kv_heads * (self.kv.key_dim + self.kv.value_dim)
+        """Of rows [q | k | v | gates of heads], as far as they are there."""
+        own = self.has_keys * self.kv.key_dim + self.has_values * self.kv.value_dim
+        return self.q_width + self.kv.n_kv_heads * own + self.head_gates * self.n_heads
+
+    @property
+    def value_dim(self) -> int:
+        return self.kv.value_dim or self.latent
 
     @property
     def out_width(self) -> int:
-        return self.n_heads * self.kv.value_dim
+        return self.n_heads * self.value_dim
+
+    @property
+    def is_scalar(self) -> bool:
+        """For `attn_scalar` alone."""
+        largest = max(self.kv.key_dim, self.value_dim)
+        return self.cap != 0 or self.latent > 0 or largest > LARGEST_ON_TENSOR_CORES
+
+    @property
+    def ends_plainly(self) -> bool:
+        return not self.head_gates and self.value_scale == 1
 
     @property
     def splits_per_octave(self) -> int:
         """Fewer key-value heads, shorter splits: all processors have work either way."""
-        wanted = SPLITS_OF_ALL_HEADS // self.kv.n_kv_heads
+        columns = -(-self.group // 8) if self.is_scalar else 1  # blocks for each of them
+        wanted = SPLITS_OF_ALL_HEADS // (self.kv.n_kv_heads * columns)
         return 8 if wanted < 16 else 16 if wanted < 32 else 32
 
     def queries_shape(self, n_rows: int) -> tuple[int, ...]:
-        """uint32: two half floats each; see attn_prep.cu."""
+        """uint32: two half floats each, see attn_prep.cu; floats where `is_scalar`."""
         return n_rows, self.n_heads, self.kv.key_dim
 
 
@@ -119,7 +157,7 @@ def parts_shapes(
     heads: AttentionHeads, n_rows: int, n_splits: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     shape = n_rows, heads.n_heads, n_splits
-    return (*shape, heads.kv.value_dim), (*shape, 2)
+    return (*shape, heads.value_dim), (*shape, 2)
 
 
 def n_splits(cells: int, per_octave: int) -> int:

@@ -59,17 +59,25 @@ __device__ __forceinline__ float4 add_shares(const Parts& parts, int quartet, fl
     return make_float4(sums.x / total, sums.y / total, sums.z / total, sums.w / total);
 }
 
-extern "C" __global__ void __launch_bounds__(SHARES * QUARTETS)
-attn_combine(const float* part_sums, const float2* part_totals, int n_splits, int per_octave, int window, int n_heads,
-             int value_dim, const float* sinks, const float* qkv, int qkv_width, const int* starts, const int* past,
-             int n_sequences, int8_t* q, float* d, int16_t* s, int packed_width, float* out) {
+// What few families need.
+struct Ending {
+    int gate_column;    // of qkv, where one gate for each head begins; negative: heads of [q, gate]
+    float value_scale;  // of all values
+};
+
+template <bool HAS_ENDING>
+__device__ __forceinline__ void combine(const float* part_sums, const float2* part_totals, int n_splits, int per_octave, int sight,
+                                        int n_heads, int value_dim, const float* sinks, const float* qkv, int qkv_width,
+                                        const int* starts, const int* past, int n_sequences, const PackedRows& packed, float* out,
+                                        const Ending& ending) {
     __shared__ Parts parts;
     wait_for_previous();
     let_next_start();
     const int row = blockIdx.y, width = n_heads * value_dim;
     const int sequence = sequence_of_row(row, starts, n_sequences);
     if (sequence >= n_sequences) return;
-    const Cells seen = seen_from(past[sequence] + row - starts[sequence], window);
+    const int start = starts[sequence];
+    const Cells seen = seen_from(past[sequence], row - start, starts[sequence + 1] - start, sight);
     const Splits splits = {per_octave};
     const int first_split = splits.of_cell(seen.first), end_split = splits.of_cell(seen.end - 1) + 1;
 
@@ -90,9 +98,16 @@ attn_combine(const float* part_sums, const float2* part_totals, int n_splits, in
         int mine = 2 * threadIdx.x + i, at = PACK_BLOCK * blockIdx.x + 4 * mine, head = at / value_dim;
         if (at >= width) continue;
         float4 y = add_shares(parts, mine, sinks ? sinks[head] * LOG2_E : -INFINITY_F);
-        if (qkv) {  // heads of [q, gate]
+        if (qkv && HAS_ENDING && ending.gate_column >= 0) {
+            float gate = sigmoid(qkv[(size_t)row * qkv_width + ending.gate_column + head]);
+            y = make_float4(y.x * gate, y.y * gate, y.z * gate, y.w * gate);
+        } else if (qkv) {  // heads of [q, gate]
             const float* gate = qkv + (size_t)row * qkv_width + (size_t)(2 * head + 1) * value_dim + at % value_dim;
             y = make_float4(y.x * sigmoid(gate[0]), y.y * sigmoid(gate[1]), y.z * sigmoid(gate[2]), y.w * sigmoid(gate[3]));
+        }
+        if (HAS_ENDING) {
+            float scale = ending.value_scale;
+            y = make_float4(y.x * scale, y.y * scale, y.z * scale, y.w * scale);
         }
         if (out) *(float4*)(out + (size_t)row * width + at) = y;
         x[4 * i] = y.x;
@@ -100,5 +115,18 @@ attn_combine(const float* part_sums, const float2* part_totals, int n_splits, in
         x[4 * i + 2] = y.z;
         x[4 * i + 3] = y.w;
     }
-    if (q) pack_block(x, PackedRows{q, d, s, packed_width}, row, blockIdx.x);
+    if (packed.q) pack_block(x, packed, row, blockIdx.x);
+}
+
+#define COMBINE                                                                                                              \
+    const float *part_sums, const float2 *part_totals, int n_splits, int per_octave, int sight, int n_heads, int value_dim, \
+        const float *sinks, const float *qkv, int qkv_width, const int *starts, const int *past, int n_sequences, int8_t *q, \
+        float *d, int16_t *s, int packed_width, float *out
+#define MAKE_COMBINE                                                                                                  \
+    part_sums, part_totals, n_splits, per_octave, sight, n_heads, value_dim, sinks, qkv, qkv_width, starts, past,    \
+        n_sequences, PackedRows{q, d, s, packed_width}, out
+
+extern "C" __global__ void __launch_bounds__(SHARES * QUARTETS) attn_combine(COMBINE) { combine<false>(MAKE_COMBINE, {}); }
+extern "C" __global__ void __launch_bounds__(SHARES * QUARTETS) attn_combine_gates(COMBINE, int gate_column, float value_scale) {
+    combine<true>(MAKE_COMBINE, {gate_column, value_scale});
 }

@@ -7,15 +7,20 @@ from .kernel import Array, Kernel, Launcher, Source
 from .packed import BLOCK, PackedRows, padded_width, require_packed
 from .shapes import require_shape
 
-KERNEL = Kernel(
-    "attn_combine",
-    Source("attn_combine.cu"),
-    "attention.attend: the end of the softmax, sinks and the output gate",
-    threads=512,
-    registers=64,
-    shared=8 * 64 * (2 + 4) * 4,
+KERNELS = tuple(
+    Kernel(
+        name,
+        Source("attn_combine.cu"),
+        f"attention.attend: the end of the softmax, sinks and {what}",
+        threads=512,
+        registers=64,
+        shared=8 * 64 * (2 + 4) * 4,
+    )
+    for name, what in (
+        ("attn_combine", "the output gate"),
+        ("attn_combine_gates", "a gate for each head, the scale of values"),
+    )
 )
-KERNELS = (KERNEL,)
 
 
 def attn_combine(
@@ -31,10 +36,11 @@ def attn_combine(
 ) -> None:
     """To `packed` rows, float32 `rows` (T, heads.out_width), or both.
 
-    `qkv`: the rows that attn_prep read, for the gates of gated heads. `sinks`: float32 (heads,).
+    `qkv`: the rows that attn_prep read, for gates. `sinks`: float32 (heads,).
     """
     parts.require(heads, step.n_rows)
-    if heads.gated:
+    is_gated = heads.gated or heads.head_gates
+    if is_gated:
         require_shape("qkv", qkv, (step.n_rows, heads.width))
     if sinks is not None:
         require_shape("sinks", sinks, (heads.n_heads,))
@@ -42,10 +48,15 @@ def attn_combine(
         require_shape("rows", rows, (step.n_rows, heads.out_width))
     if packed is not None:
         require_packed(packed, step.n_rows, heads.out_width)
-    arguments = [parts.sums, parts.totals, parts.n_splits, heads.splits_per_octave, heads.window]
-    arguments += [heads.n_heads, heads.kv.value_dim, sinks]
-    arguments += [qkv if heads.gated else None, heads.width]
+    arguments = [parts.sums, parts.totals, parts.n_splits, heads.splits_per_octave, heads.sight]
+    arguments += [heads.n_heads, heads.value_dim, sinks]
+    arguments += [qkv if is_gated else None, heads.width]
     arguments += [step.starts, step.past, step.n_sequences]
     arguments += [None, None, None, 0] if packed is None else packed.arguments
     blocks = padded_width(heads.out_width) // BLOCK
-    launcher.launch(KERNEL, (blocks, step.n_rows), [*arguments, rows])
+    kernel = KERNELS[not heads.ends_plainly]
+    arguments += [rows]
+    if not heads.ends_plainly:
+        gates = heads.width - heads.n_heads if heads.head_gates else -1
+        arguments += [gates, float(heads.value_scale)]
+    launcher.launch(kernel, (blocks, step.n_rows), arguments)

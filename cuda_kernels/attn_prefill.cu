@@ -216,7 +216,7 @@ __device__ __forceinline__ void write_row(const Sums sums, const Running& runnin
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const void* values, const uint16_t* value_scales,
      const int* page_table, int page_stride, int page_len, const int* starts, const int* past_cells, int n_heads,
-     int n_kv_heads, int window, const float* sinks, const float* qkv, int qkv_width, uint16_t* out) {
+     int n_kv_heads, int sight, const float* sinks, const float* qkv, int qkv_width, uint16_t* out) {
     DYNAMIC_SHARED(unsigned char, dynamic);
     __shared__ int where[WHERE_TILES * (TILE / CELL_GROUP)];
     uint2* const own_queries = (uint2*)dynamic;
@@ -229,7 +229,7 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
     const int start = starts[sequence], n_rows = min(ROWS, starts[sequence + 1] - start - first_row);
     if (n_rows <= 0) return;
     const int past = past_cells[sequence] + first_row;
-    const Cells of_first_row = seen_from(past, window), of_last_row = seen_from(past + n_rows - 1, window);
+    const Cells of_first_row = seen_from(past, 0, n_rows, sight), of_last_row = seen_from(past, n_rows - 1, n_rows, sight);
     const Cells wanted = {of_first_row.first, of_last_row.end};
     const int first_cell = wanted.first / TILE * TILE, n_tiles = (wanted.end - first_cell + TILE - 1) / TILE;
     const Pages pages = {page_table, page_stride, page_len, n_kv_heads};
@@ -265,12 +265,12 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
     Running running;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        running.seen[half] = row + 8 * half < n_rows ? seen_from(past + row + 8 * half, window) : Cells{0, 0};
+        running.seen[half] = row + 8 * half < n_rows ? seen_from(past, row + 8 * half, n_rows, sight) : Cells{0, 0};
         running.best[half] = -INFINITY_F;
         running.total[half] = 0.0f;
     }
     // of this warp's rows together
-    const Cells of_warp = {seen_from(past + mine, window).first, mine < n_rows ? past + min(mine + 16, n_rows) : 0};
+    const Cells of_warp = {seen_from(past, mine, n_rows, sight).first, mine < n_rows ? past + min(mine + 16, n_rows) : 0};
     Sums sums = {};
     for (int tile = 0; tile < n_tiles; tile++) {
         const int cell = first_cell + TILE * tile;

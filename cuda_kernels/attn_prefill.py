@@ -90,7 +90,7 @@ def attn_prefill(
     require_variant(heads, variant.kv)
     arguments = [rows.queries, cells.keys, cells.key_scales, cells.values, cells.value_scales]
     arguments += [step.pages, step.page_stride, cells.page_len, step.starts, step.past]
-    arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.window, sinks]
+    arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.sight, sinks]
     arguments += [rows.qkv if heads.gated else None, heads.width, rows.out]
     tiles = -(-step.n_rows // variant.rows)
     launcher.launch(

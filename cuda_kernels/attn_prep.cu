@@ -6,6 +6,7 @@
 
 #define WARPS 4
 #define LARGEST_HEAD 256
+#define LARGEST_OF_ALL 576
 #define INFINITE_BITS 0x7f800000u  // of a float; NaN has more
 #define LOW_SCALE 2048.0f  // what a half float leaves of a query is kept times this
 
@@ -44,20 +45,29 @@ __device__ __forceinline__ Turn turn_of(uint64_t angle) {
     return quarter & 2 ? Turn{-cosine, -sine} : Turn{cosine, sine};
 }
 
-// One head to shared memory, normed if there is a weight.
-__device__ __forceinline__ void read_head(float* head, const float* from, int dim, const float* weight, float eps) {
+// One head to shared memory; its first `n_normed` elements are normed if there is a weight.
+__device__ __forceinline__ void read_head(float* head, const float* from, int dim, int n_normed, const float* weight, float eps) {
     int lane = threadIdx.x & 31;
     float squares = 0.0f;
 #pragma unroll 4
     for (int i = lane; i < dim; i += 32) {
         float x = from[i];
         head[i] = x;
-        squares = fmaf(x, x, squares);
+        if (i < n_normed) squares = fmaf(x, x, squares);
     }
     if (weight) {
-        float factor = 1.0f / sqrtf(warp_sum(squares) / (float)dim + eps);
-        for (int i = lane; i < dim; i += 32) head[i] = head[i] * factor * weight[i];
+        float factor = 1.0f / sqrtf(warp_sum(squares) / (float)n_normed + eps);
+        for (int i = lane; i < n_normed; i += 32) head[i] = head[i] * factor * weight[i];
     }
+    __syncwarp();
+}
+
+__device__ __forceinline__ void norm_head(float* head, int dim, const float* weight, float eps) {
+    int lane = threadIdx.x & 31;
+    float squares = 0.0f;
+    for (int i = lane; i < dim; i += 32) squares = fmaf(head[i], head[i], squares);
+    float factor = 1.0f / sqrtf(warp_sum(squares) / (float)dim + eps);
+    for (int i = lane; i < dim; i += 32) head[i] = head[i] * factor * weight[i];
     __syncwarp();
 }
 
@@ -132,13 +142,33 @@ __device__ __forceinline__ bool has_broken(const float* head, int dim, uint32_t 
     return __any_sync(ALL_LANES, found);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-attn_prep(const float* qkv, int width, int n_heads, int n_kv_heads, int key_dim, int value_dim, int is_gated,
-          const float* q_weight, float q_eps, const float* k_weight, float k_eps, float q_scale,
-          const uint64_t* turns, int n_pairs, int is_halves, float magnitude,
-          const int* positions, const int* starts, const int* past, const int* page_table, int page_stride, int page_len,
-          int n_sequences, uint4* queries, void* keys, uint16_t* key_scales, void* values, uint16_t* value_scales) {
-    __shared__ float heads[WARPS][LARGEST_HEAD];
+// What few families need.
+struct Sources {
+    const float *kv, *v_weight;  // kv: rows with keys and values, v_weight: of the norm of values; both may be null
+    int kv_width, k_column, v_column;  // of kv, or of qkv
+    float v_eps;
+    int n_normed;        // elements of a key
+    int first_turned;    // element of a query or key
+    int floats_wanted;   // queries as they are, for attn_scalar
+    int norms_turned;    // norms follow the turn
+    float growth;        // of queries: 1 + growth * log(1 + (position + ahead) / trained)
+    int trained, ahead;
+};
+
+#define PREP                                                                                                                 \
+    const float *qkv, int width, int n_heads, int n_kv_heads, int key_dim, int value_dim, int is_gated,                      \
+        const float *q_weight, float q_eps, const float *k_weight, float k_eps, float q_scale, const uint64_t *turns,        \
+        int n_pairs, int is_halves, float magnitude, const int *positions, const int *starts, const int *past,               \
+        const int *page_table, int page_stride, int page_len, int n_sequences, uint4 *queries, void *keys,                   \
+        uint16_t *key_scales, void *values, uint16_t *value_scales
+#define MAKE_PREP                                                                                                            \
+    qkv, width, n_heads, n_kv_heads, key_dim, value_dim, is_gated, q_weight, q_eps, k_weight, k_eps, q_scale, turns,         \
+        n_pairs, is_halves, magnitude, positions, starts, past, page_table, page_stride, page_len, n_sequences, queries,     \
+        keys, key_scales, values, value_scales
+
+template <bool HAS_SOURCES>
+__device__ __forceinline__ void prepare(PREP, const Sources& of) {
+    __shared__ float heads[WARPS][HAS_SOURCES ? LARGEST_OF_ALL : LARGEST_HEAD];
     wait_for_previous();
     let_next_start();
     int row = blockIdx.y, task = blockIdx.x * WARPS + (threadIdx.x >> 5);
@@ -150,8 +180,16 @@ attn_prep(const float* qkv, int width, int n_heads, int n_kv_heads, int key_dim,
     const float* from = qkv + (size_t)row * width;
     int q_step = is_gated ? 2 * key_dim : key_dim;
     if (task < n_heads) {
-        read_head(head, from + (size_t)task * q_step, key_dim, q_weight, q_eps);
-        turn_head(head, rope, positions[row]);
+        bool is_late = HAS_SOURCES && of.norms_turned;
+        read_head(head, from + (size_t)task * q_step, key_dim, key_dim, is_late ? nullptr : q_weight, q_eps);
+        turn_head(head + (HAS_SOURCES ? of.first_turned : 0), rope, positions[row]);
+        if (is_late) norm_head(head, key_dim, q_weight, q_eps);
+        if (HAS_SOURCES && of.growth != 0.0f) q_scale *= 1.0f + of.growth * logf((float)(1 + (positions[row] + of.ahead) / of.trained));
+        if (HAS_SOURCES && of.floats_wanted) {
+            float* to = (float*)queries + ((size_t)row * n_heads + task) * key_dim;
+            for (int i = threadIdx.x & 31; i < key_dim; i += 32) to[i] = head[i] * q_scale;
+            return;
+        }
         uint4* to = queries + ((size_t)row * n_heads + task) * (size_t)(key_dim / 4);
         write_query(to, head, key_dim, q_scale, key_scales != nullptr);
         return;
@@ -161,23 +199,41 @@ attn_prep(const float* qkv, int width, int n_heads, int n_kv_heads, int key_dim,
     size_t cell = pages.cell(sequence, kv_head, past[sequence] + row - starts[sequence]);
     const float* k = from + (size_t)n_heads * q_step + (size_t)kv_head * key_dim;
     const float* v = from + (size_t)n_heads * q_step + (size_t)n_kv_heads * key_dim + (size_t)kv_head * value_dim;
+    if (HAS_SOURCES) {
+        const float* rows = of.kv ? of.kv + (size_t)row * of.kv_width : from;
+        k = rows + of.k_column + (size_t)kv_head * key_dim;
+        v = rows + of.v_column + (size_t)kv_head * value_dim;
+    }
 
     // Rows that may not see this cell give its value the weight 0, which a NaN would survive. So it hides there, and shows
     // in the key: it reaches all rows that see the cell, and no others. Half floats saturate; an int8 scale would be infinite.
-    read_head(head, v, value_dim, nullptr, 0.0f);
-    bool is_broken = has_broken(head, value_dim, value_scales ? INFINITE_BITS : INFINITE_BITS + 1);
-    if (value_scales) {
-        write_bytes(values, value_scales, cell, head, value_dim, Broken::HIDES);
-    } else {
-        write_halves(values, cell, head, value_dim, Broken::HIDES);
+    bool is_broken = false;
+    if (!HAS_SOURCES || values) {
+        read_head(head, v, value_dim, value_dim, HAS_SOURCES ? of.v_weight : nullptr, HAS_SOURCES ? of.v_eps : 0.0f);
+        is_broken = has_broken(head, value_dim, value_scales ? INFINITE_BITS : INFINITE_BITS + 1);
+        if (value_scales) {
+            write_bytes(values, value_scales, cell, head, value_dim, Broken::HIDES);
+        } else {
+            write_halves(values, cell, head, value_dim, Broken::HIDES);
+        }
+        __syncwarp();
     }
-    __syncwarp();
     Broken of_key = is_broken ? Broken::IS_ALL : Broken::SHOWS;
-    read_head(head, k, key_dim, k_weight, k_eps);
-    turn_head(head, rope, positions[row]);
+    bool is_late = HAS_SOURCES && of.norms_turned;
+    read_head(head, k, key_dim, HAS_SOURCES ? of.n_normed : key_dim, is_late ? nullptr : k_weight, k_eps);
+    turn_head(head + (HAS_SOURCES ? of.first_turned : 0), rope, positions[row]);
+    if (is_late) norm_head(head, key_dim, k_weight, k_eps);
     if (key_scales) {
         write_bytes(keys, key_scales, cell, head, key_dim, of_key);
     } else {
         write_halves(keys, cell, head, key_dim, of_key);
     }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) attn_prep(PREP) { prepare<false>(MAKE_PREP, {}); }
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+attn_prep_sources(PREP, const float* kv, int kv_width, int k_column, int v_column, const float* v_weight, float v_eps, int n_normed,
+                  int first_turned, int floats_wanted, int norms_turned, float growth, int trained, int ahead) {
+    prepare<true>(MAKE_PREP, {kv, v_weight, kv_width, k_column, v_column, v_eps, n_normed, first_turned, floats_wanted,
+                              norms_turned, growth, trained, ahead});
 }

@@ -139,10 +139,11 @@ struct Work {
     __device__ __forceinline__ int head(int column) const { return kv_head * group + (first_column + column) % group; }
 };
 
-__device__ __forceinline__ void describe_columns(Shared& shared, const Work& work, int past, int window, int n_heads) {
+__device__ __forceinline__ void describe_columns(Shared& shared, const Work& work, int past, int n_rows, int sight,
+                                                 int n_heads) {
     for (int column = threadIdx.x; column < COLUMNS; column += THREADS) {
         bool is_real = column < work.n_columns;
-        Cells seen = seen_from(past + work.row(column), window);
+        Cells seen = seen_from(past, work.row(column), n_rows, sight);
         shared.target[column] = is_real ? (work.first_row + work.row(column)) * n_heads + work.head(column) : NO_ROW;
         shared.seen[column] = is_real ? seen : Cells{0, 0};
     }
@@ -204,7 +205,7 @@ __device__ __forceinline__ void write_parts(const Sums sums, const Running& runn
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const void* values,
      const uint16_t* value_scales, const int* page_table, int page_stride, int page_len, const int* starts,
-     const int* past_cells, int n_heads, int n_kv_heads, int window, int per_octave, float* part_sums,
+     const int* past_cells, int n_heads, int n_kv_heads, int sight, int per_octave, float* part_sums,
      float2* part_totals) {
     DYNAMIC_SHARED(unsigned char, dynamic);
     __shared__ Shared shared;
@@ -226,15 +227,15 @@ NAME(const uint4* queries, const void* keys, const uint16_t* key_scales, const v
     work.n_columns = min(COLUMNS, n_rows * work.group - work.first_column);
     if (work.n_columns <= 0) return;
     const int past = past_cells[work.sequence];
-    const Cells of_first_row = seen_from(past + work.row(0), window);
-    const Cells of_last_row = seen_from(past + work.row(work.n_columns - 1), window);
+    const Cells of_first_row = seen_from(past, work.row(0), n_rows, sight);
+    const Cells of_last_row = seen_from(past, work.row(work.n_columns - 1), n_rows, sight);
     const Splits splits = {per_octave};
     const int split_start = splits.start(split), split_end = split_start + splits.length(split);
     const Cells wanted = {max(split_start, of_first_row.first), min(split_end, of_last_row.end)};
     if (wanted.first >= wanted.end) return;
     const int first_cell = wanted.first / TILE * TILE, n_tiles = (wanted.end - first_cell + TILE - 1) / TILE;
 
-    describe_columns(shared, work, past, window, n_heads);
+    describe_columns(shared, work, past, n_rows, sight, n_heads);
     const Pages pages = {page_table, page_stride, page_len, n_kv_heads};
     for (int i = threadIdx.x; i < n_tiles * (TILE / CELL_GROUP); i += THREADS) {
         int cell = first_cell + CELL_GROUP * i;

@@ -161,7 +161,7 @@ def attn_verify(
     chunks = -(-n_columns // variant.columns)
     arguments = [queries, cache.keys, cache.key_scales, cache.values, cache.value_scales]
     arguments += [step.pages, step.page_stride, cache.page_len, step.starts, step.past]
-    arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.window, heads.splits_per_octave]
+    arguments += [heads.n_heads, heads.kv.n_kv_heads, heads.sight, heads.splits_per_octave]
     launcher.launch(
         variant.kernel,
         (heads.kv.n_kv_heads * chunks, step.n_sequences, parts.n_splits),

@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
     draft_pick(const float* logits, int stride, int n, const float* maxima, const float* sums, int maxima_stride,
                const int* taken, const long long* requests, const int* stops, int n_stops, int* table, int n_sequences,
                int* drafts, float* chances, int max_draft, int step, const int* out_rows, int* next_tokens,
-               int* next_positions, const int* next_starts, int* next_past, int* next_hidden_rows) {
+               int* next_positions, const int* next_starts, int* next_past, int* next_hidden_rows, int advances) {
     __shared__ PickRoom room;
     __shared__ float scratch[33];
     SequenceTable sequences = {table, n_sequences};
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 1)
     }
     if (length < 2) return;
     // A sequence whose draft has ended keeps its row, which then writes where nothing is: behind the last token of the text.
-    int position = past + min(step + 1, length - 1);
+    int position = advances ? past + min(step + 1, length - 1) : past;
     if (goes_on) next_tokens[next_row] = token;
     next_positions[next_row] = position;
     next_past[sequence] = position - draft_first;

@@ -33,12 +33,15 @@ def draft_pick(
     step: int,
     ran: DraftRows,
     following: DraftRows,
+    *,
+    advances: bool = True,
 ) -> None:
     """The draft's token number `step` of each sequence, from the logits of the step that `ran`.
 
     A draft ends, as in `HostDraftLoop`, before one of `stops`, before a token less probable than
     P_MIN or one that only the definition can pick, and when it has LENGTH tokens. Otherwise the
-    token becomes the sequence's row of `following`.
+    token becomes the sequence's row of `following`: one position and one cell further or, without
+    `advances`, at the place of PAST again.
     """
     sequences.check(step + 1)
     logits = head.logits
@@ -57,5 +60,6 @@ def draft_pick(
          int(logits.maxima.shape[1]), head.vocab_subset, head.requests, head.stops,
          int(head.stops.shape[0]), sequences.table, sequences.n, sequences.drafts,
          sequences.chances, sequences.max_draft, step, ran.out_rows, following.tokens,
-         following.positions, following.starts, following.past, following.hidden_rows],
+         following.positions, following.starts, following.past, following.hidden_rows,
+         int(advances)],
     )  # fmt: skip

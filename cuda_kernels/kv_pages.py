@@ -28,7 +28,7 @@ from .shapes import require_shape
 
 SCALE_BLOCK = 32  # elements of a head that share a scale
 CELL_GROUP = 16  # cells: a page is a multiple
-LARGEST_HEAD = 256
+LARGEST_HEAD = 576
 Shape = tuple[int, ...]
 
 
@@ -38,7 +38,7 @@ class KvHeads:
 
     n_kv_heads: int
     key_dim: int
-    value_dim: int
+    value_dim: int  # 0: there are none
     int8_keys: bool = False
     int8_values: bool = False
 
@@ -48,6 +48,8 @@ class KvHeads:
             ("values", self.value_dim, self.int8_values),
         ):
             step = SCALE_BLOCK if is_int8 else 16
+            if not dim and name == "values":
+                continue
             if dim % step or not 0 < dim <= LARGEST_HEAD:
                 raise ValueError(
                     f"{'int8' if is_int8 else 'half-float'} {name} of {dim} elements: "
@@ -66,6 +68,8 @@ class KvHeads:
             ("key", self.key_dim, self.int8_keys),
             ("value", self.value_dim, self.int8_values),
         ):
+            if not dim:
+                continue
             yield f"{name}s", (*cells, dim), "int8" if is_int8 else "float16"
             if is_int8:
                 yield f"{name}_scales", (*cells, dim // SCALE_BLOCK), "float16"
@@ -84,7 +88,7 @@ class KvPages:
 
     heads: KvHeads
     keys: Array
-    values: Array
+    values: Array | None = None
     key_scales: Array | None = None
     value_scales: Array | None = None
 
@@ -95,7 +99,7 @@ class KvPages:
         for name, shape in wanted.items():
             array = getattr(self, name)
             if (array is None) != (shape is None):
-                raise ValueError(f"{name}: {'missing' if shape else 'only with int8'}")
+                raise ValueError(f"{name}: {'missing' if shape else 'not in such a layer'}")
             if shape is not None:
                 require_shape(name, array, shape)
         if self.page_len % CELL_GROUP or not self.page_len:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .packed import PackedRows, padded_width, require_packed
-from .qmm import Activation
+from .qmm import Activation, gate_defines
 from .shapes import matrix_shape, require_shape
 
 ROWS_AT_ONCE = (4, 8, 16)  # rows of x that a block takes
@@ -58,13 +59,9 @@ def _tensor_kernels(name: str, *defines: tuple[str, int]) -> dict[tuple[int, int
     }
 
 
-def _gated_kernels(name: str, *defines: tuple[str, int]) -> dict[int, Kernel]:
-    return {rows: _tensor_kernel(f"{name}_gated_{rows}", 32, 128, defines) for rows in ROWS_AT_ONCE}
-
-
-def _f32_kernel(name: str, rows: int) -> Kernel:
+def _f32_kernel(name: str, rows: int, *defines: tuple[str, int]) -> Kernel:
     shared = 64 * rows + (8 * rows + 16 if "gated" in name else 0)
-    source = Source("mm_f32_skinny.cu")
+    source = Source("mm_f32_skinny.cu", defines)
     return Kernel(f"{name}_{rows}", source, "matmul", threads=256, registers=128, shared=shared)
 
 
@@ -79,15 +76,22 @@ F32_KERNELS = {
     for packed in (False, True)
     for rows in (4, 16)
 }
-GATED_KERNELS = {
-    Plain.BF16: _gated_kernels("mm_bf16_packed"),
-    Plain.F16: _gated_kernels("mm_f16_packed", HALF),
-    Plain.F32: {rows: _f32_kernel("mm_f32_packed_gated", rows) for rows in (4, 16)},
-}
+
+
+@cache
+def gated_kernels(kind: Plain, *defines: tuple[str, int]) -> dict[int, Kernel]:
+    """By rows at once."""
+    if kind is Plain.F32:
+        return {rows: _f32_kernel("mm_f32_packed_gated", rows, *defines) for rows in (4, 16)}
+    own = (HALF, *defines) if kind is Plain.F16 else defines
+    name = f"mm_{kind.value}_packed_gated"
+    return {rows: _tensor_kernel(f"{name}_{rows}", 32, 128, own) for rows in ROWS_AT_ONCE}
+
+
 KERNELS = (
     *(kernel for kernels in TENSOR_KERNELS.values() for kernel in kernels.values()),
     *F32_KERNELS.values(),
-    *(kernel for kernels in GATED_KERNELS.values() for kernel in kernels.values()),
+    *(kernel for kind in Plain for kernel in gated_kernels(kind).values()),
 )
 
 
@@ -143,9 +147,12 @@ def mm_gated(
     out: PackedRows,
     space: GatedSpace,
     *,
-    activation: Activation = Activation.SILU,
+    activation: int = Activation.SILU,
 ) -> None:
-    """activation(gate) * up, packed; the first half of the rows of `w` are gates."""
+    """activation(gate) * up, packed; the first half of the rows of `w` are gates.
+
+    `activation`: see `qmm.gate_code`.
+    """
     n_out, n_k = matrix_shape("weights", w.weights)
     n_rows, inner = int(x.q.shape[0]), n_out // 2
     if n_out % 2:
@@ -159,7 +166,7 @@ def mm_gated(
         raise ValueError(f"space: {found} rows and arrivals, needed {needed}")
     if w.bias is not None:
         require_shape("bias", w.bias, (n_out,))
-    kernels = GATED_KERNELS[w.kind]
+    kernels = gated_kernels(w.kind, *gate_defines(activation))
     at_once = next((rows for rows in kernels if n_rows <= rows), 16)
     columns = 1 if w.kind is Plain.F32 else 16
     grid = (-(-inner // columns), -(-n_rows // at_once))

@@ -56,7 +56,7 @@ __device__ __forceinline__ Bundle find_bundle(const Experts& experts, const MoeL
 
 template <int GROUPS>
 __device__ __forceinline__ void gate_up(const PackedColumns& x, const Experts& experts, const MoeLists& lists, int which,
-                                        int per_row, GatedColumns out) {
+                                        int per_row, const float* pair_weights, GatedColumns out) {
     let_next_start();
     Bundle bundle = find_bundle(experts, lists, which, 16, out.width, per_row, false);
     if (bundle.count == 0) return;
@@ -67,6 +67,9 @@ __device__ __forceinline__ void gate_up(const PackedColumns& x, const Experts& e
         int column = i % 16, row = i / 16;
         if (bundle.first + column >= out.width || row >= bundle.count) continue;
         float gate = whole<2, GROUPS>(red, 0, column, row), up = whole<2, GROUPS>(red, 1, column, row);
+#ifdef WEIGHED_INPUTS
+        gate *= pair_weights[bundle.pairs[row]], up *= pair_weights[bundle.pairs[row]];
+#endif
         out.store(bundle.pairs[row], bundle.first + column, gate, up);
     }
     int blocks = (out.width + 15) / 16, block = bundle.first / PACK_BLOCK;
@@ -88,7 +91,10 @@ __device__ __forceinline__ void down(const PackedColumns& x, const Experts& expe
         float value = whole<2, GROUPS>(red, at / 16, at % 16, row);
         if (bundle.bias) value += bundle.bias[column];
         int pair = bundle.pairs[row];
-        parts[(size_t)pair * experts.n_out + column] = pair_weights[pair] * value;
+#ifndef WEIGHED_INPUTS
+        value *= pair_weights[pair];
+#endif
+        parts[(size_t)pair * experts.n_out + column] = value;
     }
 }
 
@@ -108,10 +114,11 @@ __device__ __forceinline__ void down(const PackedColumns& x, const Experts& expe
 #define MM_MOE(groups, at_once)                                                                                              \
     extern "C" __global__ void __launch_bounds__(256, 2) NAME(gate_up, at_once)(                                             \
         COMMON, float* hidden, int activation, int8_t* packed_q, float* packed_d, int16_t* packed_s, int packed_width,       \
-        int* arrivals) {                                                                                                     \
+        int* arrivals, const float* pair_weights) {                                                                          \
         MAKE_COMMON(groups);                                                                                                 \
         PackedRows packed = {packed_q, packed_d, packed_s, packed_width};                                                    \
-        gate_up<groups>(x, experts, lists, which, per_row, {hidden, n_out / 2, activation, nullptr, packed, arrivals});       \
+        gate_up<groups>(x, experts, lists, which, per_row, pair_weights,                                                     \
+                        {hidden, n_out / 2, activation, nullptr, packed, arrivals});                                         \
     }                                                                                                                        \
     extern "C" __global__ void __launch_bounds__(256, 2) NAME(down, at_once)(COMMON, float* parts, const float* pair_weights) { \
         MAKE_COMMON(groups);                                                                                                 \

@@ -6,18 +6,20 @@ The same launches, arrays and results as those of `qmm_moe`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .mm_bf16_skinny import TILE_BYTES, Plain
 from .moe_route import BUNDLES, Routes, n_pairs
 from .packed import BLOCK, PackedRows, require_packed
-from .qmm import Activation
-from .qmm_moe import MoeWorkspace, require_workspace
+from .qmm import Activation, gate_defines
+from .qmm_moe import MoeWorkspace, input_defines, require_workspace
 from .shapes import require_shape
 
 
-def _kernels(kind: Plain, product: str) -> dict[int, Kernel]:
-    defines = (("HALF_WEIGHTS", 1),) if kind is Plain.F16 else ()
+@cache
+def _kernels(kind: Plain, product: str, *more: tuple[str, int]) -> dict[int, Kernel]:
+    defines = (*((("HALF_WEIGHTS", 1),) if kind is Plain.F16 else ()), *more)
     return {
         columns: Kernel(
             f"mm_moe_{kind.value}_{product}_{columns}",
@@ -32,13 +34,12 @@ def _kernels(kind: Plain, product: str) -> dict[int, Kernel]:
     }
 
 
-GATE_UP = {kind: _kernels(kind, "gate_up") for kind in (Plain.BF16, Plain.F16)}
-DOWN = {kind: _kernels(kind, "down") for kind in (Plain.BF16, Plain.F16)}
+KINDS = (Plain.BF16, Plain.F16)
 KERNELS = tuple(
     kernel
-    for product in (GATE_UP, DOWN)
-    for kernels in product.values()
-    for kernel in kernels.values()
+    for product in ("gate_up", "down")
+    for kind in KINDS
+    for kernel in _kernels(kind, product).values()
 )
 
 
@@ -70,7 +71,7 @@ class PlainExperts:
             raise ValueError("experts: neither routed nor shared ones")
         one = stacks[0]
         for stack in stacks:
-            if stack.kind not in GATE_UP or stack.shape[2] % 8:
+            if stack.kind not in KINDS or stack.shape[2] % 8:
                 raise ValueError(
                     f"experts: {stack.kind.value} rows of {stack.shape[2]} values; "
                     "there are kernels for bf16 and f16 rows that begin at 16 bytes"
@@ -105,9 +106,11 @@ def plain_experts_gate_up(
     out: PackedRows,
     workspace: MoeWorkspace,
     *,
-    activation: Activation = Activation.SILU,
+    activation: int = Activation.SILU,
+    weighs_inputs: bool = False,
 ) -> None:
-    """activation(gate) * up of each pair; an expert's gates come first."""
+    """activation(gate) * up of each pair; an expert's gates come first. See `gate_code`, and
+    `experts_gate_up` for `weighs_inputs`."""
     one = experts.checked()
     _, n_out, n_k = one.shape
     inner = n_out // 2
@@ -116,14 +119,23 @@ def plain_experts_gate_up(
     bundles = int(routes.ids.shape[0])
     require_workspace(workspace, n_pairs(routes) * inner, bundles * (out.width // BLOCK))
     ending: list[Argument] = [workspace.sums, int(activation), *out.arguments, workspace.arrivals]
-    kernel = GATE_UP[one.kind][routes.bundle]
+    ending += [routes.weights if weighs_inputs else None]
+    defines = (*gate_defines(activation), *input_defines(weighs_inputs))
+    kernel = _kernels(one.kind, "gate_up", *defines)[routes.bundle]
     _launch(launcher, kernel, -(-inner // 16), x, experts, routes, ending)
 
 
 def plain_experts_down(
-    launcher: Launcher, x: PackedRows, experts: PlainExperts, routes: Routes, parts: Array
+    launcher: Launcher,
+    x: PackedRows,
+    experts: PlainExperts,
+    routes: Routes,
+    parts: Array,
+    *,
+    weighs_inputs: bool = False,
 ) -> None:
-    """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights.
+    """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights,
+    or without these, where they have weighed the inputs.
 
     Ranks of experts of other launches stay as they are.
     """
@@ -131,7 +143,7 @@ def plain_experts_down(
     _, n_out, n_k = one.shape
     require_packed(x, n_pairs(routes), n_k)
     require_shape("parts", parts, (routes.n_rows, routes.n_used + routes.has_shared, n_out))
-    kernel = DOWN[one.kind][routes.bundle]
+    kernel = _kernels(one.kind, "down", *input_defines(weighs_inputs))[routes.bundle]
     _launch(launcher, kernel, -(-n_out // 32), x, experts, routes, [parts, routes.weights])
 
 

@@ -77,11 +77,17 @@ __device__ __forceinline__ void route(const Input& x, const Router& router, cons
 }
 
 #define ROUTER const float *weights, const float *bias, const float *gate, int n_k
-#define CHOICE int n_expert, int n_used, int gating, int normalise, float scale, const float *probs_bias
+#define ANY_CHOICE int n_expert, int n_used, int gating, int normalise, float scale, const float *probs_bias
+#ifdef GROUPED
+#define CHOICE ANY_CHOICE, int n_groups, int n_groups_used, const float *expert_scale
+#define MAKE_CHOICE Choice{n_expert, n_used, gating, normalise, scale, probs_bias, n_groups, n_groups_used, expert_scale}
+#else
+#define CHOICE ANY_CHOICE
+#define MAKE_CHOICE Choice{n_expert, n_used, gating, normalise, scale, probs_bias}
+#endif
 #define ROUTES float *logits, int *experts, float *row_weights, int has_shared, const int *n_live, int n_rows, int *tickets
 #define LISTS int *n_bundles, int *ids, int *starts, int *columns, int bundle_width
 #define MAKE_ROUTER Router{weights, bias, gate, n_k}
-#define MAKE_CHOICE Choice{n_expert, n_used, gating, normalise, scale, probs_bias}
 #define MAKE_ROUTES Routes{logits, experts, row_weights, has_shared, n_live, n_rows, tickets}
 #define MAKE_LISTS MoeLists{n_bundles, ids, starts, columns, bundle_width}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .packed import PackedRows, require_packed
@@ -14,23 +15,27 @@ RANK_BITS = 5  # an entry of `columns` is row << 5 | rank
 BUNDLES = (4, 8)
 FEW_ROWS = 64  # up to here one block chooses for all, in the launch that makes the logits
 
-SOURCE = Source("moe_route.cu")
+MAX_GROUPS = 32  # a lane each
+SIGMOID_OF_CHOSEN = 4  # of `ExpertChoice.gating`
+
 _LIST_BYTES = 6144 + 516
-
-
-def _kernel(name: str, shared: int) -> Kernel:
-    return Kernel(name, SOURCE, "moe: route", threads=256, registers=128, shared=shared)
-
-
-ROUTE = {
-    packed: _kernel(f"moe_route_{'packed' if packed else 'rows'}", _LIST_BYTES)
-    for packed in (False, True)
+_SHARED = {
+    "moe_route_rows": _LIST_BYTES,
+    "moe_route_packed": _LIST_BYTES,
+    "moe_logits_rows": 512,
+    "moe_logits_packed": 512,
+    "moe_choose": _LIST_BYTES,
 }
-LOGITS = {
-    packed: _kernel(f"moe_logits_{'packed' if packed else 'rows'}", 512) for packed in (False, True)
-}
-CHOOSE = _kernel("moe_choose", _LIST_BYTES)
-KERNELS = (*ROUTE.values(), *LOGITS.values(), CHOOSE)
+
+
+@cache
+def _kernel(name: str, is_grouped: bool) -> Kernel:
+    """`is_grouped`: made for those that need it."""
+    source = Source("moe_route.cu", (("GROUPED", 1),) if is_grouped else ())
+    return Kernel(name, source, "moe: route", 256, registers=128, shared=_SHARED[name])
+
+
+KERNELS = tuple(_kernel(name, False) for name in _SHARED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,15 @@ class ExpertChoice:
     scale: float = 1.0
     probs_bias: Array | None = None  # float32 (n_expert,)
     has_shared: bool = False
+    n_groups: int = 1
+    n_groups_used: int = 1
+    expert_scale: Array | None = None  # float32 (n_expert,)
+
+    @property
+    def is_grouped(self) -> bool:
+        """Or has something else that the kernels of most families lack."""
+        is_grouped = self.n_groups_used < self.n_groups
+        return is_grouped or self.expert_scale is not None or self.gating == SIGMOID_OF_CHOSEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +167,13 @@ def moe_route(
     n_rows = routes.n_rows
     _check(router, choice, routes, n_k)
     rows = _input(x, n_rows, n_k)
-    packed = isinstance(x, PackedRows)
     weights: list[Argument] = [router.weights, router.bias, router.shared_gate, n_k]
     how: list[Argument] = [
         n_expert, choice.n_used, choice.gating, int(choice.normalise),
         float(choice.scale), choice.probs_bias,
     ]  # fmt: skip
+    if choice.is_grouped:
+        how += [choice.n_groups, choice.n_groups_used, choice.expert_scale]
     of_rows: list[Argument] = [
         routes.logits, routes.experts, routes.weights, int(choice.has_shared),
         n_live, n_rows, routes.tickets,
@@ -168,11 +183,15 @@ def moe_route(
     ]  # fmt: skip
     gated = router.shared_gate is not None
     grid = (-(-(n_expert + gated) // 2), -(-n_rows // 8))
+    form = "packed" if isinstance(x, PackedRows) else "rows"
     if n_rows <= FEW_ROWS:
-        launcher.launch(ROUTE[packed], grid, [*rows, *weights, *how, *of_rows, *lists])
+        kernel = _kernel(f"moe_route_{form}", choice.is_grouped)
+        launcher.launch(kernel, grid, [*rows, *weights, *how, *of_rows, *lists])
         return
-    launcher.launch(LOGITS[packed], grid, [*rows, *weights, *how, *of_rows])
-    launcher.launch(CHOOSE, -(-n_rows // 8), [int(gated), *how, *of_rows, *lists])
+    kernel = _kernel(f"moe_logits_{form}", choice.is_grouped)
+    launcher.launch(kernel, grid, [*rows, *weights, *how, *of_rows])
+    kernel = _kernel("moe_choose", choice.is_grouped)
+    launcher.launch(kernel, -(-n_rows // 8), [int(gated), *how, *of_rows, *lists])
 
 
 def _input(x: PackedRows | Array, n_rows: int, n_k: int) -> list[Argument]:
@@ -196,9 +215,15 @@ def _check(router: Router, choice: ExpertChoice, routes: Routes, n_k: int) -> No
         raise ValueError("router: a gate of a shared expert that is not there")
     if routes.bundle not in BUNDLES:
         raise ValueError(f"routes: bundles of {routes.bundle} columns; there are {BUNDLES}")
-    if choice.gating not in (1, 2, 3):
+    if choice.gating not in (1, 2, 3, SIGMOID_OF_CHOSEN):
         raise ValueError(f"choice: gating {choice.gating} is not known")
-    for name, array in (("bias", router.bias), ("probs_bias", choice.probs_bias)):
+    if n_expert % choice.n_groups or not 1 <= choice.n_groups_used <= choice.n_groups <= MAX_GROUPS:
+        raise ValueError(
+            f"choice: {choice.n_groups_used} of {choice.n_groups} groups of {n_expert} experts; "
+            f"at most {MAX_GROUPS} of equal size can be chosen from"
+        )
+    vectors = ("probs_bias", choice.probs_bias), ("expert_scale", choice.expert_scale)
+    for name, array in (("bias", router.bias), *vectors):
         if array is not None:
             require_shape(name, array, (n_expert,))
     if router.shared_gate is not None:

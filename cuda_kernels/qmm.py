@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
+
+import numpy as np
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .packed import PackedRows
@@ -20,6 +23,8 @@ __all__ = [
     "Matrix",
     "Split",
     "Workspace",
+    "gate_code",
+    "gate_defines",
     "gated",
     "gated_order",
     "head",
@@ -35,6 +40,7 @@ THREADS = 288
 BLOCKS_PER_PROCESSOR = 2
 GROUP_ROWS = GROUP_TILES * TILE_ROWS
 MAXIMA_BLOCK = 64
+OAI_LIMIT = 7.0  # of qmm_epilogue.cuh
 _PARTIAL = 8 * 4 * 64  # floats of a block's part of a group
 _RING = 100352  # QMM_SHARED of qmm_core.cuh
 _PITCH = 288
@@ -43,6 +49,24 @@ _PITCH = 288
 class Activation(IntEnum):
     SILU = 0
     GELU = 1  # tanh form
+    OAI = 2  # gate * sigmoid(1.702 gate) * (up + 1), clamped before that
+
+
+def gate_code(activation: Activation, limit: float = 0.0) -> int:
+    """What kernels take as `activation`: it alone, or the limit's bits, with a sign for GELU."""
+    if activation is Activation.OAI and limit != OAI_LIMIT:
+        raise ValueError(f"kernels have the limit {OAI_LIMIT} for this gate, not {limit}")
+    if not limit or activation is Activation.OAI:
+        return int(activation)
+    signed = -limit if activation is Activation.GELU else limit
+    return int(np.array(signed, np.float32).view(np.int32))
+
+
+def gate_defines(activation: int) -> tuple[tuple[str, int], ...]:
+    """Of sources whose kernels end in such a gate."""
+    if activation == Activation.OAI:
+        return (("GATE_OAI", 1),)
+    return () if activation in (Activation.SILU, Activation.GELU) else (("GATE_LIMIT", 1),)
 
 
 class _Ending(IntEnum):
@@ -61,8 +85,9 @@ def shared_bytes(form: str, width: int) -> int:
     return min(4, _RING // stage) * stage
 
 
-def _kernels(form: str) -> dict[int, Kernel]:
-    source = Source("qmm.cu", (("FORMAT", form),))
+@cache
+def _kernels(form: str, *more: tuple[str, int]) -> dict[int, Kernel]:
+    source = Source("qmm.cu", (("FORMAT", form), *more))
     return {
         width: Kernel(
             f"qmm_{form}_{width}",
@@ -77,8 +102,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
     }
 
 
-_BY_FORMAT = {form: _kernels(form) for form in FORMATS}
-KERNELS = tuple(kernel for kernels in _BY_FORMAT.values() for kernel in kernels.values())
+KERNELS = tuple(kernel for form in FORMATS for kernel in _kernels(form).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +158,7 @@ class _Target:
     column: int = 0
     split: Split | None = None
     maxima: Array | None = None
-    activation: Activation = Activation.SILU
+    activation: int = Activation.SILU  # see `gate_code`
     packed: PackedRows | None = None
 
     def arguments(self, matrix: Matrix, tokens: int) -> list[Argument]:
@@ -202,9 +226,9 @@ def gated(
     out: PackedRows,
     workspace: Workspace,
     *,
-    activation: Activation = Activation.SILU,
+    activation: int = Activation.SILU,
 ) -> None:
-    """activation(gate) * up, packed. The matrix's rows are in `gated_order`."""
+    """activation(gate) * up, packed. The matrix's rows are in `gated_order`; see `gate_code`."""
     width = matrix.rows // 2
     if matrix.rows % 16:
         raise ValueError(f"{matrix.rows} rows are not gates and ups, 8 of each in a tile")
@@ -236,7 +260,7 @@ def _launch(
     blocks, each, longer = shares(launcher, tiles)
     arguments = [matrix.weights, tiles.k_blocks, tiles.tiles, each, longer, *x.arguments]
     arguments += [workspace.partials, workspace.counters, *target.arguments(matrix, tokens)]
-    kernel = _BY_FORMAT[tiles.form.name][width]
+    kernel = _kernels(tiles.form.name, *gate_defines(target.activation))[width]
     grid = blocks, _chunks(tokens)
     launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)
 

@@ -116,7 +116,7 @@ struct RoundOutcome {
     int activation;       // gate_up
     PackedRows packed;    // gate_up: [pair]
     float* parts;         // down: [pair][rows]
-    const float* weights;  // down: [pair]
+    const float* weights;  // down: [pair]; with WEIGHED_INPUTS gate_up, whose gates and ups they multiply
 };
 
 __device__ __forceinline__ float scaled_and_biased(const Work& work, int id, int row, float value) {
@@ -157,7 +157,10 @@ __device__ __forceinline__ void gated_8(const Work& work, int id, const RoundOut
         }
         gate = scaled_and_biased(work, id, first + i, gate);
         up = scaled_and_biased(work, id, width + first + i, up);
-        values[i] = activated(out.activation, gate) * up;
+#ifdef WEIGHED_INPUTS
+        gate *= out.weights[pair], up *= out.weights[pair];
+#endif
+        values[i] = gated(out.activation, gate, up);
     }
 }
 
@@ -177,7 +180,10 @@ __device__ __forceinline__ void finish_gate_up(const Work& work, const Item& ite
 
 __device__ __forceinline__ void store_part(const Work& work, int id, const RoundOutcome& out, int pair, int row, float sum) {
     float value = scaled_and_biased(work, id, row, sum);
-    out.parts[(size_t)pair * work.rows + row] = out.weights[pair] * value;
+#ifndef WEIGHED_INPUTS
+    value *= out.weights[pair];
+#endif
+    out.parts[(size_t)pair * work.rows + row] = value;
 }
 
 // Sums of a split, or parts if there is but one.

@@ -8,18 +8,20 @@ and the shared expert, is added in order by `norm_quant` (its `parts`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from .kernel import Argument, Array, Kernel, Launcher, Source
 from .moe_route import BUNDLES, Routes, n_pairs
 from .packed import BLOCK, PackedRows, padded_width, require_packed
-from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, THREADS, Activation, shared_bytes
+from .qmm import BLOCKS_PER_PROCESSOR, GROUP_ROWS, THREADS, Activation, gate_defines, shared_bytes
 from .repack import FORMATS, Tiles
 from .shapes import require_shape
 
 
-def _kernels(form: str) -> dict[int, Kernel]:
+@cache
+def _kernels(form: str, *more: tuple[str, int]) -> dict[int, Kernel]:
     prefix = f"qmm_moe_{form.lower()}_"
-    source = Source("qmm_moe.cu", (("FORMAT", form), ("NAME", prefix)))
+    source = Source("qmm_moe.cu", (("FORMAT", form), ("NAME", prefix), *more))
     return {
         columns: Kernel(
             f"{prefix}{columns}",
@@ -34,8 +36,7 @@ def _kernels(form: str) -> dict[int, Kernel]:
     }
 
 
-_BY_FORMAT = {form: _kernels(form) for form in FORMATS}
-KERNELS = tuple(kernel for kernels in _BY_FORMAT.values() for kernel in kernels.values())
+KERNELS = tuple(kernel for form in FORMATS for kernel in _kernels(form).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,11 @@ def experts_gate_up(
     out: PackedRows,
     workspace: MoeWorkspace,
     *,
-    activation: Activation = Activation.SILU,
+    activation: int = Activation.SILU,
+    weighs_inputs: bool = False,
 ) -> None:
-    """activation(gate) * up of each pair. Rows of an expert's matrix are in `gated_order`."""
+    """activation(gate) * up of each pair. Rows of an expert's matrix are in `gated_order`; see
+    `gate_code`. `weighs_inputs`: the weights of pairs multiply their gates and ups."""
     one = experts.checked()
     if one.tiles.rows % 16:
         raise ValueError(f"{one.tiles.rows} rows are not gates and ups, 8 of each in a tile")
@@ -149,8 +152,10 @@ def experts_gate_up(
     splits = split_count(launcher, one, routes.n_used)
     sums = n_pairs(routes) * one.tiles.rows * splits
     require_workspace(workspace, sums, int(routes.ids.shape[0]) * (out.width // BLOCK))
-    ending: list[Argument] = [int(activation), *out.arguments, None, None]
-    _launch(launcher, x, experts, routes, workspace, ending)
+    weights = routes.weights if weighs_inputs else None
+    ending: list[Argument] = [int(activation), *out.arguments, None, weights]
+    defines = (*gate_defines(activation), *input_defines(weighs_inputs))
+    _launch(launcher, x, experts, routes, workspace, ending, defines)
 
 
 def experts_down(
@@ -160,8 +165,11 @@ def experts_down(
     routes: Routes,
     parts: Array,
     workspace: MoeWorkspace,
+    *,
+    weighs_inputs: bool = False,
 ) -> None:
-    """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights.
+    """Float32 `parts` (T, n_used + has_shared, n_out): products of the pairs times their weights,
+    or without these, where they have weighed the inputs.
 
     Ranks of experts of other launches stay as they are.
     """
@@ -174,7 +182,12 @@ def experts_down(
         sums = n_pairs(routes) * one.tiles.rows * splits
         require_workspace(workspace, sums, int(routes.ids.shape[0]) * one.groups)
     ending: list[Argument] = [0, None, None, None, 0, parts, routes.weights]
-    _launch(launcher, x, experts, routes, workspace, ending)
+    _launch(launcher, x, experts, routes, workspace, ending, input_defines(weighs_inputs))
+
+
+def input_defines(weighs_inputs: bool) -> tuple[tuple[str, int], ...]:
+    """Of sources whose kernels weigh what experts read, not what comes of it."""
+    return (("WEIGHED_INPUTS", 1),) if weighs_inputs else ()
 
 
 def _launch(
@@ -184,16 +197,17 @@ def _launch(
     routes: Routes,
     workspace: MoeWorkspace,
     ending: list[Argument],
+    defines: tuple[tuple[str, int], ...],
 ) -> None:
     one = experts.checked()
     routes.check_experts(None if experts.routed is None else experts.routed.n_expert, experts.which)
     splits = split_count(launcher, one, routes.n_used)
-    by_pair = ending[-1] is not None
+    by_pair = ending[-2] is not None  # parts
     arguments = [*experts.arguments, routes.n_expert, one.tiles.rows, one.tiles.k_blocks, splits]
     arguments += [*x.arguments, int(by_pair), routes.n_bundles, routes.ids, routes.starts]
     arguments += [routes.columns, routes.n_used + routes.has_shared, experts.which]
     arguments += [workspace.sums, workspace.arrivals, n_pairs(routes), *ending]
-    kernel = _BY_FORMAT[one.tiles.form.name][routes.bundle]
+    kernel = _kernels(one.tiles.form.name, *defines)[routes.bundle]
     items = routes.bundles_of(experts.which) * one.groups * splits
     grid = min(BLOCKS_PER_PROCESSOR * launcher.n_processors, items)
     launcher.launch(kernel, grid, arguments, shared=kernel.dynamic_shared)

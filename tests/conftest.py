@@ -47,9 +47,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TinyModel]:
 
     @cache
     def build(name: str, mtp: bool = False, quantise: str = "F32") -> TinyModel:
-        from support.tiny_models import build_tiny
+        from support.every_family import build_family
 
-        return build_tiny(name, folder, mtp=mtp, quantise=quantise)
+        return build_family(name, folder, mtp=mtp, quantise=quantise)
 
     return build
 

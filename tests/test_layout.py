@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -273,7 +274,7 @@ def wrong_links(root: Path) -> list[str]:
     links = root / ".types" / "nextn"
     names = {path.name for path in links.iterdir()}
     expected = {name: f"../../{name}" for name in MAY_IMPORT}
-    expected["__init__.py"] = f"../../{LIBRARY}/__init__.py"
+    expected |= {name: f"../../{LIBRARY}/{name}" for name in ("__init__.py", "py.typed")}
     if names != set(expected):
         return [f".types/nextn holds {sorted(names)}"]
     targets = sorted((name, str((links / name).readlink())) for name in names)
@@ -300,7 +301,7 @@ def test_the_repository(check: Check) -> None:
     assert check(ROOT) == []
 
 
-def test_links_for_type_checkers() -> None:
+def test_links_that_lay_out_the_package() -> None:
     if not all((ROOT / ".types" / "nextn" / name).is_symlink() for name in MAY_IMPORT):
         pytest.skip("git made plain files of the symbolic links here (core.symlinks=false)")
     assert wrong_links(ROOT) == []
@@ -352,7 +353,8 @@ def clean(tmp_path: Path) -> Path:
     for name in MAY_IMPORT:
         (tmp_path / ".types" / "nextn").mkdir(parents=True, exist_ok=True)
         (tmp_path / ".types" / "nextn" / name).symlink_to(f"../../{name}")
-    (tmp_path / ".types/nextn/__init__.py").symlink_to(f"../../{LIBRARY}/__init__.py")
+    for name in ("__init__.py", "py.typed"):
+        (tmp_path / ".types" / "nextn" / name).symlink_to(f"../../{LIBRARY}/{name}")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     return tmp_path
 
@@ -459,6 +461,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = folder / "source" / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
+    shutil.copytree(ROOT / ".types/nextn", folder / "source/.types/nextn", symlinks=True)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder)]
     subprocess.run([*command, str(folder / "source")], check=True)
     (built,) = folder.glob("*.whl")

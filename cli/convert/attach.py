@@ -173,10 +173,12 @@ def read_head(
 ) -> StoredHead:
     from ...convert.files.gguf_head import read_gguf_head
     from ...convert.heads.from_checkpoint import read_checkpoint_head
+    from ...convert.hf.drafters import refuse_drafter
     from ...core.gguf.reader import GgufFile
 
     if isinstance(source, GgufFile):
         return read_gguf_head(source)
+    refuse_drafter(source)
     architecture = target.metadata.architecture
     return read_checkpoint_head(source, architecture, target.tensors, keep_copies=keep_copies)
 

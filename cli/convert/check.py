@@ -29,7 +29,7 @@ SHOWN = 10  # faults of one kind
 class CheckOptions:
     file: Path = argument("FILE", "A GGUF file; of shards, the first.")
     draft: Path | None = flag(
-        "--draft -md FILE", "Draft model, or file with an MTP head, for the trial runs."
+        "--draft -md FILE", "Draft model, or file of a drafter or MTP head, for the trial runs."
     )
     no_run: bool = flag("--no-run", "No trial runs.")
     predict: int = flag("--predict -n N", "Tokens of each trial run.", 48, min=1)
@@ -46,7 +46,7 @@ class CheckLines:
 
     def say(self, title: str, text: str) -> None:
         if self.prints:
-            line = one_line(f"{title:<11}{text}")
+            line = one_line(f"{title:<10} {text}")
             if (width := self.output.width) is not None:
                 line = textwrap.fill(line, width - 1, subsequent_indent=" " * 11)
             self.output.line(line)
@@ -146,9 +146,11 @@ def say_scanned(scanned: Scanned, lines: CheckLines) -> None:
 def can_run(report: FileReport, lines: CheckLines) -> bool:
     if report.kind == "mtp-head":
         lines.say("run", "left out: only an MTP head; check the model with --draft and this file")
+    elif report.kind == "drafter":
+        lines.say("run", "left out: only a drafter; check its model with --draft and this file")
     elif not report.runs_here:
         lines.say("run", f"left out: {report.architecture} cannot be run here")
-    return report.kind != "mtp-head" and report.runs_here
+    return report.kind not in ("mtp-head", "drafter") and report.runs_here
 
 
 def run(
@@ -160,7 +162,9 @@ def run(
     try:
         with (
             output.cleared(),
-            open_runtime(options.file, place, output, draft=options.draft) as runtime,
+            open_runtime(
+                options.file, place, output, drafts=[options.draft] if options.draft else None
+            ) as runtime,
         ):
             for trial in trials(runtime, options.predict):
                 output.clear_progress()

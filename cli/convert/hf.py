@@ -47,6 +47,11 @@ class CheckpointOptions:
     pre: str | None = flag(
         "--pre NAME", "Pre-tokenizer (qwen2, llama-bpe, ...), if it is not recognised."
     )
+    target_model_dir: str | None = flag(
+        "--target-model-dir TARGET",
+        "Model that a drafter drafts for: folder, repository or GGUF. Its tokenizer goes into the "
+        "file, and its sizes are compared.",
+    )
 
 
 @flag_group("Output")
@@ -73,8 +78,9 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
 
     spec convert hf ./Qwen3.5-0.8B -o qwen.gguf --type q8_0
 
-    For llama (Mistral, Mixtral), qwen2, qwen3, qwen3moe, qwen3next, qwen35 and qwen35moe, MTP
-    head, tokenizer and chat template included. Memory stays small whatever the size.
+    For Llama, Mistral, Qwen, GLM, DeepSeek, Kimi, MiMo, Step, K-EXAONE and Gemma, MTP heads,
+    tokenizer and chat template included, and for drafters (EAGLE3, DFlash, DSpark, assistants of
+    Gemma 4), with --target-model-dir. Memory stays small whatever the size.
     """
     if result.output is None and not result.dry_run:
         raise typer.BadParameter("where to? Give --output OUT, or --dry-run to see the plan")
@@ -87,7 +93,7 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
     from ...convert.files.output_file import OutputFile, check_output
     from ...core.backend.cpu.threads import default_threads
 
-    options = read_options(checkpoint, result)
+    options = read_options(checkpoint, result, output)
     began = time.perf_counter()
     with output.cleared():
         output.progress(f"reading {checkpoint.checkpoint}", 0.0)
@@ -111,23 +117,28 @@ def hf(checkpoint: CheckpointOptions, result: HfOutputOptions, voice: VoiceOptio
             paths = plan.write(target_file, progress, n_threads=n_threads, inputs=inputs)
     finally:
         opened.close()
+        if options.target is not None:
+            options.target.close()
         output.clear_progress()
-    seconds = time.perf_counter() - began
-    is_head, first = checkpoint.mtp_only, quoted(paths[0])
-    what = describe_written(plan, paths, seconds, is_head=is_head)
-    command = f"spec generate -m MODEL -md {first}" if is_head else f"spec convert check {first}"
-    more = report(plan) | {"seconds": round(seconds, 3)}
-    finish(output, paths, what, command, as_json=result.json, **more)
+    say_written(plan, paths, checkpoint, time.perf_counter() - began, output, as_json=result.json)
 
 
-def read_options(checkpoint: CheckpointOptions, result: HfOutputOptions) -> Options:
+def read_options(
+    checkpoint: CheckpointOptions, result: HfOutputOptions, output: Console
+) -> Options:
     from ...convert.hf import Options
+    from ...convert.hf.drafters import open_target
     from ...convert.hf.output_types import find_kind
 
     with flag_errors():
         kind = find_kind(result.type)
     mtp = "without" if checkpoint.no_mtp else "only" if checkpoint.mtp_only else "with"
-    return Options(kind, mtp, checkpoint.pre)
+    target = None
+    if (where := checkpoint.target_model_dir) is not None:
+        with output.cleared():
+            output.progress(f"reading {where}", 0.0)
+            target = open_target(where)
+    return Options(kind, mtp, checkpoint.pre, target)
 
 
 def describe(place: FilePlace, output: Console) -> tuple[ModelCheckpoint, Path]:
@@ -194,10 +205,11 @@ def show_plan(plan: Conversion, path: Path, output: Console, *, as_json: bool) -
 
 def plan_lines(plan: Conversion, path: Path) -> list[str]:
     types = ", ".join(f"{n} {name}" for name, n in plan.types().items())
+    what = f"{plan.drafter} ({plan.architecture})" if plan.drafter else plan.architecture
     heads = ", MTP head" if plan.sizes.n_mtp else ""
     tokens = plan.metadata["tokenizer.ggml.tokens"]
     return [
-        f"{plan.label}: {plan.architecture}, {plan.sizes.n_layers} layers{heads}, "
+        f"{plan.label}: {what}, {plan.sizes.n_layers} layers{heads}, "
         f"{plan.n_params / 1e6:.1f} M parameters",
         f"tokenizer  {plan.metadata['tokenizer.ggml.model']} "
         f"({plan.metadata['tokenizer.ggml.pre']}), {len(tokens)} tokens, "
@@ -216,6 +228,7 @@ def report(plan: Conversion) -> dict[str, Any]:
         "types": plan.types(),
         "layers": plan.sizes.n_layers,
         "mtp_heads": plan.sizes.n_mtp,
+        "drafter": plan.drafter,
         "tokenizer": plan.metadata["tokenizer.ggml.model"],
         "pre": plan.metadata["tokenizer.ggml.pre"],
         "chat_template": "tokenizer.chat_template" in plan.metadata,
@@ -223,8 +236,33 @@ def report(plan: Conversion) -> dict[str, Any]:
     }
 
 
+def say_written(
+    plan: Conversion,
+    paths: list[Path],
+    checkpoint: CheckpointOptions,
+    seconds: float,
+    output: Console,
+    *,
+    as_json: bool,
+) -> None:
+    what = describe_written(plan, paths, seconds, is_head=checkpoint.mtp_only)
+    command = next_command(plan, checkpoint, quoted(paths[0]))
+    more = report(plan) | {"seconds": round(seconds, 3)}
+    finish(output, paths, what, command, as_json=as_json, **more)
+
+
+def next_command(plan: Conversion, checkpoint: CheckpointOptions, path: str) -> str:
+    if plan.drafter:
+        model = checkpoint.target_model_dir or ""
+        is_file = model.endswith(".gguf")
+        return f"spec convert inspect {quoted(model) if is_file else 'MODEL.gguf'} --draft {path}"
+    if checkpoint.mtp_only:
+        return f"spec generate -m MODEL -md {path}"
+    return f"spec convert check {path}"
+
+
 def describe_written(plan: Conversion, paths: list[Path], seconds: float, *, is_head: bool) -> str:
-    what = "MTP head" if is_head else plan.architecture
+    what = "MTP head" if is_head else plan.drafter or plan.architecture
     if plan.sizes.n_mtp and not is_head:
         what += " with its MTP head"
     n_bytes = sum(path.stat().st_size for path in paths)

@@ -44,7 +44,7 @@ class InspectOptions:
         "owner/name[@revision], owner/name/FILE.gguf. Of a repository only headers are read.",
     )
     draft: str | None = flag(
-        "--draft FILE", "Draft model, or file with an MTP head, to compare with it."
+        "--draft FILE", "Draft model, or file of a drafter or MTP head, to compare with it."
     )
     revision: str | None = REVISION
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         FileReport,
         LayerCounts,
         MemoryFacts,
+        TargetFacts,
         TemplateFacts,
         TokenizerFacts,
     )
@@ -75,16 +76,37 @@ def _facts(report: FileReport) -> Iterator[tuple[str, str]]:
     if report.context:
         rows = f"; rows {report.width} wide" if report.width else ""
         yield "context", f"{report.context} tokens{rows}"
-    if report.kind in ("model", "mtp-head", "checkpoint"):
+    if report.kind in ("model", "mtp-head", "checkpoint", "drafter"):
         yield "tokenizer", _tokenizer(report.tokenizer)
+    if report.kind in ("model", "mtp-head", "checkpoint"):
         yield "template", _template(report.template)
+    if report.drafts_for:
+        yield from _target(report.drafts_for)
     if report.memory:
         yield "memory", _memory(report.memory)
     if report.becomes:
         sizes = ", ".join(f"{name} {size(n)}" for name, n in report.becomes.items())
-        yield "as GGUF", sizes + (" (by spec convert hf)" if report.runs_here else "")
+        yield "as GGUF", sizes + (" (by spec convert hf)" if report.converts else "")
     if report.kind == "model" and not report.runs_here:
-        yield "runs here", f"no, {report.architecture} is not among the architectures of spec"
+        known = "attach, extract, detach, quantize, split, merge and check take it all the same"
+        yield "runs here", f"no, {report.architecture} is no architecture of spec; {known}"
+
+
+def _target(found: TargetFacts) -> Iterator[tuple[str, str]]:
+    tokens = f", {found.vocabulary} tokens" if found.vocabulary else ""
+    listed = ", ".join(map(str, found.layers))
+    reads = f"the inputs of layers {listed}" if listed else "its keys and values"
+    yield "target", f"rows {found.width} wide{tokens}; reads {reads}"
+    how = "one token after the other"
+    if found.block_size:
+        how = f"blocks of {found.block_size} tokens, of which {found.most} are drafts"
+    if found.mask is not None:
+        how += f"; mask token {found.mask}"
+    if found.head and found.head != found.vocabulary:
+        how += f"; {found.head} of the tokens"
+    if found.shares:
+        how += f"; {' and '.join(found.shares)} of the target"
+    yield "drafts", how
 
 
 def _layers(layers: LayerCounts) -> str:
@@ -144,7 +166,7 @@ def _memory(memory: MemoryFacts) -> str:
 
 
 def _row(label: str, text: str, width: int | None, style: str = _PLAIN) -> Iterator[Line]:
-    yield from _wrapped(f"  {label:<{_LABEL - 2}}{text}", " " * _LABEL, width, style)
+    yield from _wrapped(f"  {label:<{_LABEL - 3}} {text}", " " * _LABEL, width, style)
 
 
 def _wrapped(text: str, indent: str, width: int | None, style: str) -> Iterator[Line]:

@@ -10,10 +10,11 @@ import numpy as np
 
 from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
+from ...core.gguf.tensors import without_ones
 from ..heads.lazy_values import Floats
 from ..heads.stored_head import EH_PROJ, EMBED, OWN_HEAD, HeadTensor, StoredHead
 from .gguf_head import GgufTrunk
-from .model_parts import ModelParts, Shapes, without_ones
+from .model_parts import ModelParts, Shapes
 
 _NORMS: Final = ("nextn.enorm.weight", "nextn.hnorm.weight")
 _ALWAYS: Final = (EH_PROJ, *_NORMS)

@@ -12,6 +12,7 @@ import numpy as np
 from ...core.errors import ModelError
 from ...core.gguf.reader import GgufFile
 from ...core.gguf.tensors import Tensor
+from ..drafters import ARCHITECTURES as DRAFTERS
 from ..heads.lazy_values import Floats
 from ..heads.stored_head import EH_PROJ
 
@@ -36,7 +37,13 @@ class ModelParts:
 
 
 def parts_of(file: GgufFile) -> ModelParts:
+    """Raises ModelError for a drafter's file, which is neither."""
     meta = file.metadata
+    if meta.architecture in DRAFTERS:
+        raise ModelError(
+            f"{file.label} holds a drafter ({meta.architecture}), neither a model nor an MTP head: "
+            "it stays a file of its own, which -md takes as it is"
+        )
     n_blocks = meta.int("block_count", low=1, high=1 << 16)
     n_keyed = meta.int(NEXTN, 0, high=n_blocks - 1)
     blocks: list[Shapes] = [{} for _ in range(n_blocks)]
@@ -69,11 +76,6 @@ def split_name(name: str) -> tuple[int | None, str]:
     """Number of the block, and the name below it."""
     match = _BLOCK.fullmatch(name)
     return (int(match[1]), match[2]) if match else (None, name)
-
-
-def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A vector may be stored as a matrix of one row."""
-    return tuple(n for n in shape if n != 1)
 
 
 def is_of_head(name: str, parts: ModelParts) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .checkpoint_weights import CheckpointWeights
 from .mtp_family import Names
+
+if TYPE_CHECKING:
+    from .checkpoint_weights import CheckpointWeights
 
 Config = Mapping[str, Any]
 Keys = dict[str, list[Any]]

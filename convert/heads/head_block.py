@@ -4,7 +4,6 @@ them. Nothing is read here but headers; numbers come when they are written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,11 +26,9 @@ from .lazy_values import (
     stacked,
     turned,
 )
-from .mtp_family import MtpFamily, Names
+from .mtp_family import EXPERT, STACK, MtpFamily, Names
 from .stored_head import HeadTensor
 
-EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
-STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
 _IGNORED: Final = ("rotary_emb.inv_freq", "self_attn.rotary_emb.inv_freq")
 _KEPT: Final = {"F64": "F32", "F32": "F32", "F16": "F16", "BF16": "BF16"}
 _HALVES: Final = ("nextn.e_proj.weight", "nextn.h_proj.weight")

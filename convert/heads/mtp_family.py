@@ -6,16 +6,18 @@ A family is data. What a name alone cannot say (experts to be stacked, matrices 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .checkpoint_weights import CheckpointWeights
+if TYPE_CHECKING:
+    from .checkpoint_weights import CheckpointWeights
 
 Names = dict[str, str]  # a tensor's name inside of its block -> in the checkpoint
-Layout = Callable[[CheckpointWeights, int], list[Names]]
-Factors = Callable[[CheckpointWeights], dict[str, float]]
+Layout = Callable[["CheckpointWeights", int], list[Names]]
+Factors = Callable[["CheckpointWeights"], dict[str, float]]
 LayerKeys = Callable[[Mapping[str, Any], int, int], dict[str, list[Any]]]
 Stems = tuple[str, ...]  # names below `blk.N.`, without `.weight`
 Need = tuple[Stems, ...]  # one of these has to be complete
@@ -54,6 +56,9 @@ WHOLE: Final[Mapping[str, str]] = MappingProxyType(
         "mlp.e_score_correction_bias": "exp_probs_b.bias",
     }
 )
+# Experts one by one, and all of a layer in one tensor.
+EXPERT: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(\d+)\.(gate|up|down)_proj\.weight")
+STACK: Final = re.compile(r"(?:mlp|moe|mixer)\.experts\.(gate_up|gate|up|down)_proj(?:\.weight)?")
 NEXTN_STEMS: Final[Stems] = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..checkpoint import StoredTensor
 from ..checkpoint.byte_source import LocalSource
-from ..checkpoint.safetensors import Floats
+from ..checkpoint.safetensors import Array, Floats
 
 SLAB_BYTES: Final = 1 << 24  # as float32; a few of that size are alive at a time
 Order = NDArray[np.intp]
@@ -68,6 +68,12 @@ class StoredMatrix:
     def n_columns(self) -> int:
         return self.tensor.shape[-1] if len(self.tensor.shape) > 1 else 1
 
+    def raw(self, first: int, last: int) -> Array:
+        """As they are stored."""
+        values = replace(self.tensor, shape=(self.n_rows, self.n_columns)).raw(first, last)
+        self._release(first, last)
+        return values
+
     def floats(self, first: int, last: int) -> Floats:
         flat = replace(self.tensor, shape=(self.n_rows, self.n_columns))
         values = flat.floats(first, last)
@@ -104,14 +110,18 @@ class MatrixRows:
         return len(self.order)
 
     def floats(self, first: int, last: int) -> Floats:
+        return self.read(self.matrix.floats, first, last)
+
+    def read(self, rows: Callable[[int, int], Array], first: int, last: int) -> Array:
+        """`rows` reads some of the matrix."""
         order = self.order[first:last]
         if isinstance(order, range):
-            return self.matrix.floats(order.start, order.stop)
+            return rows(order.start, order.stop)
         low, high = int(order.min()), int(order.max()) + 1
         if high - low <= 2 * len(order):  # a permutation of neighbours
-            return self.matrix.floats(low, high)[order - low]
+            return rows(low, high)[order - low]
         runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
-        return np.concatenate([self.matrix.floats(int(r[0]), int(r[-1]) + 1) for r in runs])
+        return np.concatenate([rows(int(r[0]), int(r[-1]) + 1) for r in runs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,8 @@ class OutputTensor:
     change: Change = Change.NONE
     columns: Order | None = None
     constant: Floats | None = None  # made from the configuration, not from tensors
+    is_turned: bool = False  # rows of each part are columns here
+    integers: NDArray[np.int64] | None = None  # instead of floats
 
     @property
     def n_elements(self) -> int:
@@ -143,6 +155,10 @@ class OutputTensor:
         if self.constant is not None:
             yield self.source, self.constant.reshape(1, -1)
         for part in self.parts:
+            if self.is_turned:  # a matrix of one head, or of one expert
+                values = self._changed(part.floats(0, len(part))).T
+                yield part.matrix.tensor.name, np.ascontiguousarray(values)
+                continue
             n_columns = part.matrix.n_columns
             step = max(1, SLAB_BYTES // max(1, 4 * n_columns))
             for first in range(0, len(part), step):

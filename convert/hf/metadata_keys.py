@@ -15,8 +15,9 @@ from ...core.errors import FileFormatError
 from ...core.gguf.encode import encode_entries, exact_types
 from ...core.gguf.printable import printable
 from ...core.gguf.types import Typed, ValueType
+from .checkpoint_family import CheckpointFamily
 from .matrix_rows import OutputTensor
-from .model_config import CheckpointFamily, ModelConfig
+from .model_config import ModelConfig
 from .model_sizes import ModelSizes
 from .rope_setting import RopeSetting
 
@@ -25,7 +26,9 @@ def model_keys(
     config: ModelConfig, family: CheckpointFamily, sizes: ModelSizes, rope: RopeSetting
 ) -> dict[str, Any]:
     """The keys of the architecture."""
-    eps = config.number("rms_norm_eps", config.get("rms_norm_eps"), family.rms_eps)
+    eps = config.number(
+        "rms_norm_eps", config.get("rms_norm_eps", "layernorm_epsilon"), family.rms_eps
+    )
     own: dict[str, Any] = {
         "block_count": sizes.n_blocks,
         "context_length": config.size("max_position_embeddings"),
@@ -41,29 +44,14 @@ def model_keys(
             Typed(ValueType.ARRAY, rope.sections, ValueType.I32) if rope.sections else None
         ),
         "rope.freq_base": _f32(rope.theta),
+        "rope.freq_base_swa": None if rope.window_theta is None else _f32(rope.window_theta),
         "attention.layer_norm_rms_epsilon": _f32(eps),
         "expert_count": sizes.n_experts or None,
         "expert_used_count": sizes.n_experts_used or None,
     }
     if sizes.head_dim * sizes.n_heads != sizes.n_embd or config.get("head_dim") is not None:
         own |= {"attention.key_length": sizes.head_dim, "attention.value_length": sizes.head_dim}
-    if family.architecture == "llama":
-        own |= {"vocab_size": sizes.n_vocab, "rope.dimension_count": rope.n_rot}
-    elif sizes.n_experts:
-        own["expert_feed_forward_length"] = sizes.n_ff_expert
-        own["expert_shared_feed_forward_length"] = sizes.n_ff_shared or None
-        own["expert_weights_norm"] = False if config.get("norm_topk_prob") is False else None
-    if family.is_hybrid:
-        own |= {
-            "ssm.conv_kernel": sizes.n_conv,
-            "ssm.state_size": sizes.linear_dim,
-            "ssm.group_count": sizes.n_key_heads,
-            "ssm.time_step_rank": sizes.n_value_heads,
-            "ssm.inner_size": sizes.linear_dim * sizes.n_value_heads,
-            "attention.recurrent_layers": list(sizes.recurrent),
-            "full_attention_interval": config.size("full_attention_interval", default=4),
-            "rope.dimension_count": rope.n_rot,
-        }
+    own |= family.keys(config, sizes, rope)
     own["nextn_predict_layers"] = sizes.n_mtp or None
     return {f"{family.architecture}.{k}": value for k, value in own.items() if value is not None}
 

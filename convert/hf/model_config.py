@@ -1,4 +1,4 @@
-"""`config.json` as it is written, and the family of models that it belongs to.
+"""`config.json` as it is written.
 
 Sizes are looked up under all their names. `transformers` is not used: its classes fill in defaults
 and drop keys that only the hub has.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...core.errors import ModelError
@@ -31,6 +30,21 @@ class ModelConfig:
         # Whether the head is tied is a property of the whole model.
         tied = {k: raw[k] for k in ("tie_word_embeddings",) if k in raw}
         return cls(label, {**raw, **inner, **tied})
+
+    def with_defaults(self, defaults: Mapping[str, Any]) -> ModelConfig:
+        """`defaults` stand where the configuration has nothing."""
+        return replace(self, values={**defaults, **self.values})
+
+    def with_one_for_all(self, *names: str) -> ModelConfig:
+        """Where these are a list of the same for each layer, that alone."""
+        alike = {
+            name: found[0]
+            for name in names
+            if isinstance(found := self.values.get(name), list)
+            and found
+            and all(value == found[0] for value in found)
+        }
+        return replace(self, values={**self.values, **alike})
 
     @property
     def model_type(self) -> str:
@@ -64,55 +78,3 @@ class ModelConfig:
 
     def error(self, what: str) -> ModelError:
         return ModelError(f"{self.label}: config.json: {what}")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFamily:
-    """Properties that every model of a family shares, and defaults of its configuration."""
-
-    architecture: str  # GGUF's word
-    rope_theta: float = 10000.0  # the default, as are the next two
-    rms_eps: float = 1e-6
-    head_dim: int = 0  # 0: width divided by heads
-    is_hybrid: bool = False
-    is_tiled: bool = False  # value heads of the delta rule
-    qkv_bias: bool = False
-
-
-LLAMA: Final = CheckpointFamily("llama")
-QWEN35: Final = CheckpointFamily("qwen35", head_dim=256, is_hybrid=True, is_tiled=True)
-QWEN35MOE: Final = CheckpointFamily("qwen35moe", head_dim=256, is_hybrid=True, is_tiled=True)
-
-FAMILIES: Final = MappingProxyType(
-    {
-        "llama": LLAMA,
-        "mistral": LLAMA,
-        "mixtral": CheckpointFamily("llama", rope_theta=1e6, rms_eps=1e-5),
-        "qwen2": CheckpointFamily("qwen2", qkv_bias=True),
-        "qwen3": CheckpointFamily("qwen3", head_dim=128),
-        "qwen3_moe": CheckpointFamily("qwen3moe"),
-        "qwen3_next": CheckpointFamily("qwen3next", head_dim=256, is_hybrid=True),
-        "qwen3_5": QWEN35,
-        "qwen3_5_text": QWEN35,
-        "qwen3_5_moe": QWEN35MOE,
-        "qwen3_5_moe_text": QWEN35MOE,
-    }
-)
-
-
-def find_family(config: ModelConfig) -> CheckpointFamily:
-    """The family of the language model's `model_type`, which decides in `transformers` as well."""
-    family = FAMILIES.get(config.model_type)
-    if family is None:
-        classes = config.values.get("architectures")
-        name = config.model_type or (
-            str(classes[0]) if isinstance(classes, list) and classes else ""
-        )
-        raise ModelError(
-            f"{config.label}: model type {printable(name)} cannot be converted (known: "
-            f"{', '.join(FAMILIES)})"
-        )
-    activation = config.get("hidden_act", "hidden_activation")
-    if activation not in (None, "silu", "swish"):
-        raise config.error(f"hidden_act is {printable(activation)}; GGUF's graph has silu alone")
-    return family

@@ -25,8 +25,10 @@ from ..quantize.native_quantizer import HALVES, LARGEST_HALF, SLAB_ELEMENTS, enc
 from ..quantize.quantize_plan import QuantizeOptions, check_plan, make_plan
 from ..quantize.recipes import RECIPES, find_recipe
 from .matrix_rows import OutputTensor
+from .mxfp4_matrix import MXFP4, is_packed, packed_pieces
 
 AUTO: Final = "auto"
+INTEGERS: Final = "I64"
 
 
 def find_kind(name: str) -> str:
@@ -41,12 +43,13 @@ def find_kind(name: str) -> str:
 
 
 def choose_type(wanted: str, planned: Iterable[OutputTensor]) -> str:
-    """`auto`: as most of the checkpoint is stored; float8 becomes BF16, which holds it."""
+    """`auto`: as most of the checkpoint is stored, but for what is MXFP4; float8 becomes BF16,
+    which holds it."""
     if wanted != AUTO:
         return wanted
     sizes: dict[str, int] = {}
     for tensor in planned:
-        if len(tensor.shape) > 1:
+        if len(tensor.shape) > 1 and not is_packed(tensor):
             for dtype in tensor.dtypes:
                 sizes[dtype] = sizes.get(dtype, 0) + tensor.n_elements
     most = max(sizes, key=lambda dtype: sizes[dtype], default="F32")
@@ -69,10 +72,21 @@ def choose_formats(kind: str, file: GgufFile) -> dict[str, BlockFormat]:
     return {item.tensor.name: item.format for item in plan.items}
 
 
+def kept_formats(planned: Mapping[str, OutputTensor]) -> dict[str, BlockFormat]:
+    """Of tensors that are quantised already or whole numbers, whatever the others become."""
+    packed = {name: find_format(MXFP4) for name, tensor in planned.items() if is_packed(tensor)}
+    whole = {name for name, tensor in planned.items() if tensor.integers is not None}
+    return packed | dict.fromkeys(whole, find_format(INTEGERS))
+
+
 def encoded(
     tensor: OutputTensor, fmt: BlockFormat, label: str, pool: ThreadPoolExecutor
 ) -> TensorData:
     """The tensor to write; quantised on the threads of `pool`."""
+    if is_packed(tensor):
+        return TensorData(tensor.name, tensor.shape, fmt, lambda: packed_pieces(tensor))
+    if tensor.integers is not None:
+        return TensorData(tensor.name, tensor.shape, fmt, tensor.integers.astype("<i8"))
 
     def pieces() -> Iterator[Any]:
         row = 0

@@ -11,7 +11,8 @@ import numpy as np
 
 from ...core.gguf.printable import printable
 from ..checkpoint.safetensors import Floats
-from .model_config import CheckpointFamily, ModelConfig
+from .checkpoint_family import CheckpointFamily
+from .model_config import ModelConfig
 
 _YARN = {
     "extrapolation_factor": "yarn_ext_factor",
@@ -27,11 +28,16 @@ class RopeSetting:
     sections: list[int]  # empty: none
     scaling: dict[str, Any]  # GGUF keys below `rope.scaling.`
     factors: Floats | None  # of llama3 scaling, a tensor
+    window_theta: float | None = None  # of layers that look through a window
     notes: list[str] = field(default_factory=list)
 
 
 def read_rope(config: ModelConfig, family: CheckpointFamily, head_dim: int) -> RopeSetting:
     return _RopeReader(config, family, head_dim).read()
+
+
+_WINDOW_THETAS = ("swa_rope_theta", "rope_local_base_freq", "local_rope_theta")
+_WINDOWED = "sliding_attention"
 
 
 class _RopeReader:
@@ -41,13 +47,16 @@ class _RopeReader:
         found = config.get("rope_parameters", "rope_scaling")
         if found is not None and not isinstance(found, Mapping):
             raise config.error(f"rope_parameters is {printable(found)}, not an object")
-        inner = (found or {}).get("full_attention")
-        self.values: Mapping[str, Any] = inner if isinstance(inner, Mapping) else found or {}
+        by_kind: Mapping[str, Any] = found or {}
+        inner, windowed = by_kind.get("full_attention"), by_kind.get(_WINDOWED)
+        self.values: Mapping[str, Any] = inner if isinstance(inner, Mapping) else by_kind
+        self.windowed: Mapping[str, Any] = windowed if isinstance(windowed, Mapping) else {}
 
     def read(self) -> RopeSetting:
         values = self.values
         kind = str(values.get("rope_type", values.get("type")) or "default").lower()
         theta = self._either("rope_theta", self.family.rope_theta)
+        n_rot = self._n_rot()
         notes: list[str] = []
         scaling: dict[str, Any] = {}
         factors = None
@@ -56,25 +65,43 @@ class _RopeReader:
         elif kind == "yarn":
             scaling = self._yarn(notes)
         elif kind == "llama3":
-            factors = self._llama3(theta)
-        elif kind == "dynamic":
+            factors = self._llama3(theta, n_rot)
+        elif kind == "dynamic" and kind not in self.family.rope.kinds:
             notes.append(
                 "dynamic rope scaling has no key in GGUF: texts longer than the trained context "
                 "differ"
             )
-        elif kind not in ("default", "mrope", "none"):
+        elif kind not in ("default", "mrope", "none", *self.family.rope.kinds):
             raise self.config.error(
                 f"rope type {printable(kind)} is not supported (linear, yarn and llama3 are)"
             )
-        return RopeSetting(theta, self._n_rot(), self._sections(), scaling, factors, notes)
+        own = self._window_theta() if self.family.rope.has_window_base else None
+        return RopeSetting(theta, n_rot, self._sections(), scaling, factors, own, notes)
 
     def _number(self, name: str, default: float | None = None) -> float:
         return self.config.number(f"rope_parameters.{name}", self.values.get(name), default)
 
     def _either(self, name: str, default: float) -> float:
         """A number of the rope's own parameters or of the whole configuration."""
-        found = self.values.get(name, self.config.get(name))
+        found = self.values.get(name, self.config.get(name, f"{name}s"))
+        if isinstance(found, list):
+            found = self._of_layer(found, is_windowed=False)
         return self.config.number(name, found, default)
+
+    def _of_layer(self, values: list[Any], *, is_windowed: bool) -> Any:
+        """From a list with a value per layer, that of the first layer of a kind."""
+        kinds = self.config.get("layer_types")
+        for value, kind in zip(values, kinds if isinstance(kinds, list) else (), strict=False):
+            if (kind == _WINDOWED) == is_windowed:
+                return value
+        return None
+
+    def _window_theta(self) -> float | None:
+        found = self.windowed.get("rope_theta", self.config.get(*_WINDOW_THETAS))
+        listed = self.config.get("rope_theta")
+        if found is None and isinstance(listed, list):
+            found = self._of_layer(listed, is_windowed=True)
+        return None if found is None else self.config.number("rope_theta of windows", found)
 
     def _trained_length(self) -> int:
         length = self.config.size("max_position_embeddings")
@@ -84,6 +111,8 @@ class _RopeReader:
         context = self._trained_length()
         factor = self._number("factor", self.config.size("max_position_embeddings") / context)
         out: dict[str, Any] = {"type": "yarn", "factor": factor, "original_context_length": context}
+        if self.family.rope.has_log_multiplier:
+            self._add_log_multiplier(out, notes)
         # GGUF's key multiplies what the factor alone would give.
         own = 0.1 * math.log(max(factor, 1.0)) + 1.0
         wanted = self._magnitude(factor, own)
@@ -92,40 +121,55 @@ class _RopeReader:
         for name, key in _YARN.items():
             if self.values.get(name) is not None:
                 out[key] = self._number(name)
-        if self.values.get("truncate") is False:
+        is_whole = self.values.get("truncate") is not False
+        if is_whole and not self.family.rope.whole_pairs:
+            out["yarn_truncate"] = True
+        elif not is_whole and self.family.rope.whole_pairs:
             notes.append("yarn with truncate=false has no key in GGUF: positions differ slightly")
         return out
+
+    def _add_log_multiplier(self, out: dict[str, Any], notes: list[str]) -> None:
+        """It stands for both: readers scale scores by its square, and positions not at all."""
+        if (below := self.values.get("mscale_all_dim")) is None:
+            return
+        out["yarn_log_multiplier"] = 0.1 * self.config.number("mscale_all_dim", below)
+        if self.values.get("mscale", below) != below:
+            notes.append("yarn's mscale has no key in GGUF beside mscale_all_dim: left out")
 
     def _magnitude(self, factor: float, own: float) -> float:
         given = self.values.get("attention_factor", self.values.get("attn_factor"))
         if given is not None:
             return self.config.number("rope_parameters.attention_factor", given)
+        if self.family.rope.has_log_multiplier:
+            return own
         if self.values.get("mscale") and self.values.get("mscale_all_dim") and factor > 1:
             above, below = self._number("mscale"), self._number("mscale_all_dim")
             return (0.1 * above * math.log(factor) + 1) / (0.1 * below * math.log(factor) + 1)
         return own
 
-    def _llama3(self, theta: float) -> Floats:
+    def _llama3(self, theta: float, n_rot: int) -> Floats:
         names = ("factor", "low_freq_factor", "high_freq_factor")
         numbers: dict[str, Any] = {name: self._number(name) for name in names}
         if numbers["high_freq_factor"] <= numbers["low_freq_factor"]:
             raise self.config.error("rope_parameters.high_freq_factor is not above low_freq_factor")
         numbers["original_max_position_embeddings"] = self._trained_length()
-        return llama3_factors(numbers | {"rope_theta": theta}, self.head_dim)
+        return llama3_factors(numbers | {"rope_theta": theta}, n_rot)
 
     def _n_rot(self) -> int:
-        dim, is_hybrid = self.head_dim, self.family.is_hybrid
-        share = self._either("partial_rotary_factor", 0.25 if is_hybrid else 1.0)
+        dim, traits = self.head_dim, self.family.rope
+        share = self._either("partial_rotary_factor", traits.share)
         n_rot = int(dim * share)
-        if share > 1 or n_rot < 2 or n_rot % 2 or (n_rot != dim and not is_hybrid):
+        if share > 1 or n_rot < 2 or n_rot % 2 or (n_rot != dim and not traits.is_partial):
             raise self.config.error(f"partial_rotary_factor {share} does not fit heads of {dim}")
         return n_rot
 
     def _sections(self) -> list[int]:
         """llama.cpp requires them for Qwen3.5; for text alone all of them mean the same."""
-        if not self.family.is_tiled:
+        if (default := self.family.rope.sections) is None:
             return []
-        found = self.values.get("mrope_section", [11, 11, 10])
+        found = self.values.get("mrope_section", list(default))
+        if not found:
+            return []
         is_list = isinstance(found, list) and 1 <= len(found) <= 4
         if not is_list or any(type(n) is not int for n in found):
             raise self.config.error(f"mrope_section is {printable(found)}, not up to four numbers")

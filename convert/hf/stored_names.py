@@ -13,6 +13,7 @@ from ...core.gguf.printable import printable
 from ..checkpoint import StoredTensor
 from .matrix_rows import Float8Scales, StoredMatrix
 from .model_config import ModelConfig
+from .mxfp4_matrix import find_mxfp4, is_of_mxfp4
 
 # Prefixes of `layers.N`, longest first. A trunk that was saved alone has none.
 _PREFIXES: Final = (
@@ -21,16 +22,19 @@ _PREFIXES: Final = (
 )  # fmt: skip
 _HEADS: Final = ("language_model.lm_head.", "model.lm_head.", "lm_head.")
 _OTHER_SENSES: Final = re.compile(
-    r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vision|audio_tower|audio|"
-    r"multi_modal_projector|mm_projector|image_newline|patch_merger|embed_vision|projector)(\.|$)"
+    r"(^|\.)(visual|vision(_\w+)?|audio(_\w+)?|embed_vision|embed_audio|speech_embeddings|"
+    r"multi_modal_projector|vit_large_projector|mm_projector|image_newline|patch_merger|projector)"
+    r"(\.|$)"
 )
-# Values that are computed anew, and scales for activations or caches that stay in floats.
+# Heads of ERNIE that GGUF has no place for, and
+# values that are computed anew, and scales for activations or caches that stay in floats.
 _NEEDLESS: Final = re.compile(
-    r"(rotary_emb\.inv_freq|\.rotary_emb\.\w+|masked_bias|attn\.bias|"
+    r"((^|\.)mtp_(block|emb_norm|hidden_norm|linear_proj)\..+|rotary_emb\.inv_freq|\.rotary_emb\.\w+|masked_bias|attn\.bias|"
     r"(input|activation|k|v|q|kv)_scale|input_global_scale|(q|k|v)_zero_point)$"
 )
 _SCALE: Final = re.compile(r"(.+\.(?:weight|gate_up_proj|down_proj))_scale(_inv)?")
 _PACKED: Final = ("qweight", "qzeros", "weight_packed", "blocks", "absmax", "SCB", "nested_absmax")
+_RANKS: Final = (8, 4)  # of MiMo's checkpoints
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
 FLOAT8: Final = ("F8_E4M3", "F8_E5M2")
 
@@ -45,7 +49,11 @@ def sort_tensors(tensors: Mapping[str, StoredTensor], config: ModelConfig) -> So
     out = SortedTensors()
     scales: dict[str, StoredTensor] = {}
     weights: dict[str, StoredTensor] = {}
+    packed = find_mxfp4(tensors, config.label)
+    out.matrices |= {plain_name(name): matrix for name, matrix in packed.items()}
     for name, tensor in tensors.items():
+        if is_of_mxfp4(name, packed):
+            continue
         if _OTHER_SENSES.search(name):
             out.other_senses.append(name)
         elif found := _SCALE.fullmatch(name):
@@ -120,9 +128,23 @@ def block_scales(
     if n == n_matrices * rows and (len(scale.shape) == 1 or scale.shape[-1] == 1):
         return Float8Scales(replace(scale, shape=(n, 1)), rows, (1, columns))
     block = block_size(settings, label)
+    if own := _rows_of_rank(tensor, scale, block):
+        return Float8Scales(scale, own, block)
     if scale.shape != (*shape[:-2], -(-rows // block[0]), -(-columns // block[1])):
         raise wrong
     return Float8Scales(scale, rows, block)
+
+
+def _rows_of_rank(tensor: StoredTensor, scale: StoredTensor, block: tuple[int, int]) -> int:
+    """Queries, keys and values in one matrix may lie as the ranks of a parallel run had them, with
+    blocks counted from the first row of each. 0: these do not."""
+    if not tensor.name.endswith("qkv_proj.weight") or len(tensor.shape) != 2:
+        return 0
+    for ranks in _RANKS:
+        own, rest = divmod(tensor.shape[0], ranks)
+        if not rest and scale.shape[0] == ranks * -(-own // block[0]):
+            return own
+    return 0
 
 
 def block_size(settings: Any, label: str) -> tuple[int, int]:

@@ -44,16 +44,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=1)
     add(
         "--minutes",
-        type=_positive(float),
+        type=positive(float),
         default=0.0,
         help="minutes of training, at whose end the schedule ends",
     )
     tokens = "tokens to train on; default without --minutes: 20 million"
-    add("--tokens", type=_positive(int), default=0, help=tokens)
+    add("--tokens", type=positive(int), default=0, help=tokens)
+    rate = "factor of the learning rates; below 1 where training goes on"
+    add("--rate", type=positive(float), default=1.0, help=rate)
     add("--device", default="cpu")
-    add("--threads", type=_positive(int), default=default_threads())
-    add("--length", type=_positive(int), default=LENGTH, help="tokens of a row")
-    add("--rows", type=_positive(int), default=ROWS, help="rows of a batch")
+    add("--threads", type=positive(int), default=default_threads())
+    add("--length", type=positive(int), default=LENGTH, help="tokens of a row")
+    add("--rows", type=positive(int), default=ROWS, help="rows of a batch")
     add(
         "--type",
         choices=sorted(FILE_TYPES),
@@ -63,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _positive(kind: Callable[[str], Number]) -> Callable[[str], Number]:
+def positive(kind: Callable[[str], Number]) -> Callable[[str], Number]:
     def read(text: str) -> Number:
         value = kind(text)
         if not 0 < value < float("inf"):
@@ -110,9 +112,8 @@ def prepare(options: argparse.Namespace) -> tuple[Trainer, TrainingData]:
     prepared.vocabulary.save(work / "tokenizer.json")
     names = [file.label for file in prepared.corpus.held_out]
     (work / "held_out.json").write_text(json.dumps(names, indent=0) + "\n")
-    budget = TrainingBudget(options.tokens, options.minutes)
-    if budget == TrainingBudget():
-        budget = TrainingBudget(tokens=20_000_000)
+    n_tokens = options.tokens or (0 if options.minutes else 20_000_000)
+    budget = TrainingBudget(n_tokens, options.minutes, options.rate)
     fingerprint = prepared.fingerprint(shape, options.seed, options.length, options.rows)
     batches = Batches(
         lambda number: prepared.epoch(options.seed, number),

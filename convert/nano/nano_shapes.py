@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,5 +63,12 @@ DRAFT = NanoShape(
     vocab_size=N_VOCAB, hidden_size=128, intermediate_size=384, num_hidden_layers=3,
     num_attention_heads=4, num_key_value_heads=2, head_dim=32, tie_word_embeddings=True,
 )  # fmt: skip
+
+# Drafters for the first; embedding and head are the target's.
+EAGLE3 = NanoShape(
+    vocab_size=N_VOCAB, hidden_size=256, intermediate_size=640, num_hidden_layers=1,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+)  # fmt: skip
+DFLASH = replace(EAGLE3, num_hidden_layers=2)
 
 SHAPES = {"nano": NANO, "draft": DRAFT}

@@ -1,22 +1,21 @@
 """Python sources of downloaded packages, fit to train on.
 
 Archives are read, never unpacked or run. Left out are tests, tables, generated code, copies of
-other packages, and files under a licence of their own. `packages.txt` lists packages to train on,
-with their licences.
+other packages, and files under a licence of their own. Docstrings are cut down. `packages.txt`
+lists packages to train on, with their licences.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import statistics
 import tarfile
-import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from ...core.errors import ConfigError
+from .docstrings import parsed, with_short_docstrings
 
 MOST_OF_ONE = 2_500_000  # characters of a package, or its style would be everywhere
 MIN_CHARS, MAX_CHARS = 400, 250_000
@@ -70,7 +69,7 @@ def _fit(path: Path) -> Iterator[tuple[str, str]]:
             continue
         text = without_licence_header(text)
         if is_fit(text):
-            yield name, text
+            yield name, with_short_docstrings(text)
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -120,14 +119,4 @@ def is_fit(text: str) -> bool:
         return False
     if sum(ord(c) > 127 for c in text) > MAX_FOREIGN * len(text):
         return False
-    return _parses(text)
-
-
-def _parses(text: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    return parsed(text) is not None

@@ -21,6 +21,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from .docstrings import Documented, first_sentence, parsed, with_short_docstrings
 from .nano_vocabulary import (
     END_OF_TEXT,
     FIM_MIDDLE,
@@ -33,13 +34,13 @@ from .nano_vocabulary import (
 )
 
 Tokens = NDArray[np.uint16]
-Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
-DEFINITION_SHARE, SHORT_SHARE, FIM_SHARE, CHAT_SHARE = 0.24, 0.06, 0.02, 0.04  # of files' tokens
+DEFINITION_SHARE, SHORT_SHARE, FIM_SHARE, CHAT_SHARE = 0.8, 0.1, 0.02, 0.04  # of files' tokens
 DEFINITION_CHARS = (60, 2500)
 SHORT_CHARS = (200, 2500)  # of a file that is an example of its own
 CUT_SHARE = 0.4  # of definitions and short files, encoded in two pieces
 WITH_DOCSTRING = 3.0  # times as likely to be taken as a definition without one
+METHOD = 0.4  # times as likely as a function; what is typed first has no class around it
 WHOLE_LINES = 0.8  # of the middles that are filled in
 FIM_CHARS = 1500  # of a piece of a file that is to be filled in
 BATCH = 256  # texts that are encoded at once
@@ -56,8 +57,14 @@ _QUESTIONS = ("What does `{name}` do?", "Explain `{name}`.")
 class Definition:
     name: str
     source: str
-    summary: str  # first line of the docstring, or nothing
+    summary: str  # first sentence of the docstring, or nothing
     is_function: bool
+    is_method: bool = False
+
+    @property
+    def weight(self) -> float:
+        """How often it is taken, against others."""
+        return (WITH_DOCSTRING if self.summary else 1.0) * (METHOD if self.is_method else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class SampleLibrary:
         readable = [text for text in files if not any(token in text for token in SPECIALS)]
         found = {d.source: d for text in readable for d in definitions_of(text)}
         definitions = list(found.values())
-        weights = list(accumulate(WITH_DOCSTRING if d.summary else 1.0 for d in definitions))
+        weights = list(accumulate(d.weight for d in definitions))
         explained = [d for d in definitions if d.is_function and d.summary]
         least, most = SHORT_CHARS
         short = [text for text in readable if least <= len(text) <= most]
@@ -85,32 +92,23 @@ class SampleLibrary:
 
 def definitions_of(text: str) -> Iterator[Definition]:
     """Functions, methods and classes at the left margin; none of a file that does not parse."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    lines = text.splitlines(keepends=True)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    short = with_short_docstrings(text)
+    tree = parsed(short)
+    lines = short.splitlines(keepends=True)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, Documented):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            summary = (ast.get_docstring(node) or "").strip().split("\n")[0]
-            kept = [*lines[first - 1 : node.end_lineno]]
-            if summary:
-                _shorten(kept, node, first, summary)
-            source = textwrap.dedent("".join(kept)).rstrip() + "\n"
+            source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip() + "\n"
             if DEFINITION_CHARS[0] <= len(source) <= DEFINITION_CHARS[1]:
+                summary = first_sentence(ast.get_docstring(node) or "")
                 is_function = not isinstance(node, ast.ClassDef)
-                yield Definition(node.name, source, summary, is_function)
+                yield Definition(node.name, source, summary, is_function, _is_method(node))
 
 
-def _shorten(lines: list[str], node: Documented, first: int, summary: str) -> None:
-    """Leaves the first line of a docstring that stands on lines of its own: whole ones are longer
-    than many a text that is asked for, and the body is what matters."""
-    docstring = node.body[0]
-    begin, end = docstring.lineno - first, (docstring.end_lineno or docstring.lineno) - first
-    is_alone = begin > 0 and lines[begin][: docstring.col_offset].isspace()
-    if end > begin and is_alone and not {'"', "\\"} & set(summary) and len(node.body) > 1:
-        lines[begin : end + 1] = [f'{lines[begin][: docstring.col_offset]}"""{summary}"""\n']
+def _is_method(node: Documented) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return False
+    return [argument.arg for argument in node.args.args[:1]] in (["self"], ["cls"])
 
 
 Maker = Callable[[random.Random, SampleLibrary], str]

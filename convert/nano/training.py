@@ -139,7 +139,7 @@ class Trainer:
         norm = float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT))
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient of step {p.step} is {norm}")
-        self.optimiser.step(at.scale)
+        self.optimiser.step(self.budget.rate * at.scale)
         p.step += 1
         p.tokens += rows.shape[0] * (rows.shape[1] - losses.AHEAD)
         seconds, scale = round(p.clock.seconds, 1), round(at.scale, 4)

@@ -27,6 +27,7 @@ STALL = 4.0  # times the median step; what is longer was not spent on training
 class TrainingBudget:
     tokens: int = 0
     minutes: float = 0.0
+    rate: float = 1.0  # times the usual learning rates
 
     @property
     def is_long(self) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...core.backend.cpu.emit import F32, I16, I32, LANES, Emitter, Value, vector
 from ...core.backend.cpu.kernels.mathematics import F32X16, I32X16
 from ...core.backend.cpu.machine_code import Kernels, Writer
-from ...core.backend.cpu.simd import SETS, Simd
+from ...core.backend.cpu.simd import Simd, best_set
 from ...core.gguf.quants import BlockFormat
 from .block_writers import WRITERS
 from .sixteen_blocks import MAGNITUDE
@@ -95,11 +95,6 @@ class NativeQuantizer:
     def _call(self, name: str, *words: int) -> None:
         arguments = np.array(words, np.int64)
         self._functions[name](arguments.ctypes.data, 0, 1)
-
-
-def best_set() -> Simd:
-    """The best instruction set of this machine: the first that is available."""
-    return next(kind for kind in SETS.values() if kind.is_available())()
 
 
 @cache

@@ -11,16 +11,14 @@ from typing import Any, Final
 from ..checkpoint import StoredTensor
 from ..heads.checkpoint_weights import CheckpointWeights
 from ..heads.family_table import BY_MODEL_TYPE
-from ..heads.head_block import EXPERT, STACK
-from ..heads.mtp_family import MtpFamily, Names
-from ..hf.model_config import FAMILIES as CONVERTED
+from ..heads.mtp_family import EXPERT, STACK, MtpFamily, Names
+from ..hf.families import FAMILIES as CONVERTED
 
 # GGUF's word for every `model_type` that can be converted or has a head that can be attached.
 ARCHITECTURE_OF: Final[Mapping[str, str]] = {
-    "gemma4": "gemma4", "gemma4_text": "gemma4",
     **{model_type: family.architecture for model_type, family in CONVERTED.items()},
     **BY_MODEL_TYPE,
-}  # fmt: skip
+}
 _HEAD_COUNTS: Final = (
     "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", "n_predict_layers",
     "num_nextn_layers",
@@ -49,6 +47,11 @@ def find_architecture(config: Mapping[str, Any]) -> str:
         if isinstance(kind, str) and kind in ARCHITECTURE_OF:
             return ARCHITECTURE_OF[kind]
     return ""
+
+
+def is_convertible(config: Mapping[str, Any]) -> bool:
+    kinds = [part.get("model_type") for part in (text_config(config), config)]
+    return any(isinstance(kind, str) and kind in CONVERTED for kind in kinds)
 
 
 def number(config: Mapping[str, Any], *keys: str) -> int:

@@ -18,10 +18,12 @@ from .checkpoint_names import (
     declared_heads,
     find_architecture,
     head_names,
+    is_convertible,
     number,
     text_config,
     trunk_layers,
 )
+from .draft_checkpoint import inspect_draft_checkpoint
 from .template_facts import describe_template
 from .verdict import (
     DrafterVerdict,
@@ -40,6 +42,8 @@ _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken
 
 
 def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
+    if (of_drafter := inspect_draft_checkpoint(checkpoint)) is not None:
+        return of_drafter
     config, tensors = checkpoint.config, checkpoint.tensors
     n_trunk = number(config, "num_hidden_layers", "n_layer", "num_layers")
     n_trunk = n_trunk if n_trunk <= MAX_LAYERS else 0
@@ -62,6 +66,7 @@ def inspect_checkpoint(checkpoint: ModelCheckpoint) -> FileReport:
         context=number(config, "max_position_embeddings") or None,
         width=number(config, "hidden_size") or None,
         runs_here=architecture in ARCHITECTURES,
+        converts=is_convertible(config),
         types=count_types((tensor.dtype, tensor.n_bytes) for tensor in tensors.values()),
         layers=_layers(config, trunk, len(heads), n_trunk),
         tokenizer=_tokenizer(checkpoint),
@@ -203,7 +208,7 @@ def _mtp(
         return DrafterVerdict("mtp", False, "the head is broken, see below")
     if n_heads:
         noun = "head" if n_heads == 1 else f"{n_heads} heads"
-        if report.runs_here and has_trunk:
+        if report.converts and has_trunk:
             command = f"spec convert hf {place} -o MODEL.gguf"
             return DrafterVerdict("mtp", True, f"complete {noun}; goes into the GGUF", command)
         command = f"spec convert attach MODEL.gguf --from {place} -o OUT.gguf"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from shlex import quote
 from typing import Final
 
-from ...core.errors import ModelError
-from ...core.gguf.checks import check_vocabulary
 from ...core.models import ARCHITECTURES
+from ..drafters import ARCHITECTURES as DRAFTERS
+from .drafter_rules import examine_drafter
 from .gguf_facts import GgufFacts
 from .head_rules import check_head, how_to_attach, was_dropped
-from .key_rules import check_keys
+from .key_rules import check_keys, check_tokens
 from .llama_rules import check_llama_cpp
 from .memory_facts import memory_of, survey
 from .number_rules import check_numbers
@@ -26,11 +26,6 @@ _RECIPES: Final = {
     23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M",
     30: "IQ4_XS", 31: "IQ1_M", 32: "BF16", 36: "TQ1_0", 37: "TQ2_0", 38: "MXFP4", 39: "NVFP4",
 }  # fmt: skip
-_DRAFTERS: Final = {
-    "eagle3": "an EAGLE3 drafter for another model",
-    "dflash": "a DFlash drafter for another model",
-    "gemma4-assistant": "a Gemma 4 assistant: a drafter that reads its target's keys and values",
-}
 
 
 def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport:
@@ -41,11 +36,14 @@ def inspect_gguf(opened: OpenedGguf, *, was_scanned: bool = False) -> FileReport
         _examine(facts, report, is_head=False, was_scanned=was_scanned)
     elif report.kind == "mtp-head":
         _examine(facts, report, is_head=True, was_scanned=was_scanned)
+    elif report.kind == "drafter":
+        examine_drafter(facts, report, was_scanned=was_scanned)
     else:
         for fault in facts.faults if facts.architecture else ():
             report.warning(Subject.MODEL, fault)
-    if not opened.has_numbers and facts.marked:
-        report.note(Subject.HEAD, "only headers were read: NaN and wrong norms are not looked for")
+    if not opened.has_numbers and (facts.marked or report.kind == "drafter"):
+        part = Subject.HEAD if facts.marked else Subject.DRAFTER
+        report.note(part, "only headers were read: NaN and wrong norms are not looked for")
     return report
 
 
@@ -59,8 +57,8 @@ def _kind(facts: GgufFacts) -> tuple[str, str]:
         return "mmproj", "a projector for images or sound (mmproj), which goes with a model"
     if arch == "controlvector":
         return "control-vector", "a control vector"
-    if arch in _DRAFTERS:
-        return "drafter", _DRAFTERS[arch]
+    if arch in DRAFTERS:
+        return "drafter", ""
     if not facts.file.tensors and "tokenizer.ggml.model" in facts.file.metadata:
         return "vocabulary", f"a vocabulary without weights ({arch})"
     if not arch or not facts.blocks:
@@ -98,7 +96,7 @@ def _describe(facts: GgufFacts, opened: OpenedGguf) -> FileReport:
 def _examine(facts: GgufFacts, report: FileReport, *, is_head: bool, was_scanned: bool) -> None:
     report.runs_here = facts.architecture in ARCHITECTURES
     report.layers = _layers(facts)
-    _check_vocabulary(facts, report)
+    check_tokens(facts, report)
     report.tokenizer = tokenizer_facts(facts.file.metadata, report)
     report.template = template_facts(facts.file.metadata)
     if report.template and report.template.error:
@@ -113,13 +111,6 @@ def _examine(facts: GgufFacts, report: FileReport, *, is_head: bool, was_scanned
         if not any(fault in finding.text for finding in report.findings):
             report.problem(Subject.MODEL, fault)
     report.drafters = _drafters(facts, report, has_head=has_head, is_head=is_head)
-
-
-def _check_vocabulary(facts: GgufFacts, report: FileReport) -> None:
-    try:
-        check_vocabulary(facts.file)
-    except ModelError as error:
-        report.problem(Subject.MODEL, str(error).removeprefix(f"{facts.file.label}: "))
 
 
 def _layers(facts: GgufFacts) -> LayerCounts:

@@ -6,8 +6,7 @@ from shlex import quote
 from typing import Final
 
 from ...core.gguf.printable import listing
-from ...core.gguf.tensors import Tensor
-from ..files.model_parts import without_ones
+from ...core.gguf.tensors import Tensor, without_ones
 from ..heads.mtp_family import NEXTN_STEMS
 from .gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject

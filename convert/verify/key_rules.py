@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ...core.errors import ModelError
+from ...core.gguf.checks import check_vocabulary
 from .gguf_facts import GgufFacts, ranges
 from .verdict import FileReport, Subject
 
@@ -30,6 +32,14 @@ def check_keys(facts: GgufFacts, report: FileReport) -> None:
     for key in _PER_BLOCK:
         _check_length(facts, key, facts.n_blocks, report)
     _check_recurrent(facts, report)
+
+
+def check_tokens(facts: GgufFacts, report: FileReport) -> None:
+    """Ids, kinds and scores of the vocabulary."""
+    try:
+        check_vocabulary(facts.file)
+    except ModelError as error:
+        report.problem(Subject.MODEL, str(error).removeprefix(f"{facts.file.label}: "))
 
 
 def _no_block_count(facts: GgufFacts, report: FileReport) -> None:

@@ -19,6 +19,8 @@ _REQUIRED: Final = (
     "context_length", "embedding_length", "block_count", "attention.head_count",
     "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
+_LAYER_NORM: Final = {"attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon"}
+_WITH_LAYER_NORM: Final = ("cohere2",)
 _DELTA_RULE: Final = (
     "ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank", "ssm.inner_size"
 )  # fmt: skip
@@ -29,7 +31,9 @@ _PRE: Final = "tokenizer.ggml.pre"
 def check_llama_cpp(facts: GgufFacts, report: FileReport) -> None:
     if not facts.architecture:
         return
-    for key in (*_REQUIRED, *(_DELTA_RULE if facts.architecture in _HYBRIDS else ())):
+    renamed = _LAYER_NORM if facts.architecture in _WITH_LAYER_NORM else {}
+    for usual in (*_REQUIRED, *(_DELTA_RULE if facts.architecture in _HYBRIDS else ())):
+        key = renamed.get(usual, usual)
         if not facts.file.metadata.has(key) and not report.mentions(key):
             report.refusal(f"{facts.architecture}.{key} is missing: llama.cpp refuses the file")
     for rule in _REFUSALS:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...core.gguf.printable import listing
 from ...core.gguf.tensors import Tensor
+from ..drafters import ARCHITECTURES as DRAFTERS
 from .gguf_facts import GgufFacts
 from .head_rules import how_to_attach
 from .scan import look_at
@@ -45,6 +46,9 @@ def check_numbers(facts: GgufFacts, report: FileReport, *, was_scanned: bool) ->
 
 
 def _head_tensors(facts: GgufFacts) -> list[Tensor]:
+    """All of a drafter's file."""
+    if facts.architecture in DRAFTERS:
+        return list(facts.file.tensors.values())
     prefixes = tuple(f"blk.{n}." for n in facts.marked)
     return [t for name, t in facts.file.tensors.items() if name.startswith(prefixes)]
 
@@ -54,18 +58,26 @@ def _check_types(facts: GgufFacts, report: FileReport) -> None:
     quantised = [t.name for t in facts.file.tensors.values() if _is_norm(t.name) and _is_odd(t)]
     if quantised:
         report.problem(
-            Subject.HEAD if set(quantised) <= {t.name for t in head} else Subject.MODEL,
+            _part(facts) if set(quantised) <= {t.name for t in head} else Subject.MODEL,
             f"norms are quantised, which no reader expects: {listing(quantised)}",
         )
     matrices = [t for t in head if len(t.shape) > 1 and not _is_norm(t.name)]
     coarse = [f"{t.name} ({t.format.name})" for t in matrices if t.format.name in _COARSE]
     if coarse:
         report.warning(
-            Subject.HEAD,
-            f"the head is stored too coarsely to guess well: {listing(coarse, 6)}",
-            how_to_attach(facts) + " --type q8_0",
+            _part(facts),
+            f"the {_noun(facts)} is stored too coarsely to guess well: {listing(coarse, 6)}",
+            "" if facts.architecture in DRAFTERS else how_to_attach(facts) + " --type q8_0",
         )
     _check_cost(facts, matrices, report)
+
+
+def _part(facts: GgufFacts) -> Subject:
+    return Subject.DRAFTER if facts.architecture in DRAFTERS else Subject.HEAD
+
+
+def _noun(facts: GgufFacts) -> str:
+    return "drafter" if facts.architecture in DRAFTERS else "head"
 
 
 def _is_odd(tensor: Tensor) -> bool:
@@ -98,12 +110,15 @@ def _check_finite(facts: GgufFacts, report: FileReport) -> None:
     head = _head_tensors(facts)
     vectors = [t for t in facts.file.tensors.values() if len(t.shape) == 1 and t not in head]
     left = MAX_SCANNED
-    for part, tensors in ((Subject.HEAD, head), (Subject.MODEL, vectors)):
+    for part, tensors in ((_part(facts), head), (Subject.MODEL, vectors)):
         bad = []
         for tensor in sorted(tensors, key=lambda tensor: tensor.n_bytes):
             left -= tensor.n_bytes
             if left < 0:
-                report.note(part, "a part of the head was not searched for NaN: it is very large")
+                report.note(
+                    part,
+                    f"a part of the {_noun(facts)} was not searched for NaN: it is very large",
+                )
                 break
             fault, _ = look_at(tensor)
             tensor.release()

@@ -1,4 +1,4 @@
-"""Whether a draft model, or a file with an MTP head, goes with a target."""
+"""Whether a draft model, or a file with an MTP head or another drafter, goes with a target."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from shlex import quote
 
 from ...core.errors import NextnError
 from ...core.gguf.reader import GgufFile
+from ...core.models import ARCHITECTURES, plan_networks, survey_model
+from ...core.models.drafters import NETWORKS
 from ...core.speculation.drafters.vocabulary_difference import find_difference
 from ...core.tokenizer import load_tokenizer
+from ..drafters import ARCHITECTURES as DRAFTERS
+from ..drafters import TargetSizes, describe, fit_faults
+from ..drafters.drafter_shapes import count_vocabulary
+from .drafter_rules import report_faults
 from .gguf_facts import GgufFacts
 from .head_rules import check_head
-from .verdict import DrafterVerdict, FileReport, Subject
+from .verdict import DrafterVerdict, FileReport, Severity, Subject
 
 
 def check_pair(facts: GgufFacts, draft: GgufFile, report: FileReport, *, has_numbers: bool) -> None:
@@ -18,6 +24,8 @@ def check_pair(facts: GgufFacts, draft: GgufFile, report: FileReport, *, has_num
     command = f"spec generate -m {quote(str(facts.file.path))} -md {quote(str(draft.path))}"
     if other.is_head_only:
         _check_head_file(facts, other, command, report)
+    elif other.architecture in DRAFTERS:
+        _check_drafter(facts, other, command, report)
     else:
         _check_model(facts, other, command, report)
 
@@ -47,6 +55,62 @@ def _check_head_file(facts: GgufFacts, head: GgufFacts, command: str, report: Fi
     report.drafters.insert(
         0, DrafterVerdict("mtp", works, f"{label}: {text}", command if works else "")
     )
+
+
+def _check_drafter(facts: GgufFacts, other: GgufFacts, command: str, report: FileReport) -> None:
+    name, label, before = other.architecture, other.file.label, len(report.findings)
+    for text in _drafter_faults(facts, other, report):
+        report.problem(Subject.DRAFTER, f"{label}: {text}")
+    found = report.findings[before:]
+    goes = all(finding.severity is not Severity.PROBLEM for finding in found)
+    text = "goes with this model" if goes else "does not go with this model"
+    if goes and name not in NETWORKS:
+        text += f", but {name} is not run here; llama.cpp runs it"
+    works = goes and name in NETWORKS and facts.architecture in ARCHITECTURES
+    report.drafters.insert(
+        0, DrafterVerdict(name, works, f"{label}: the drafter {text}", command if works else "")
+    )
+
+
+def _drafter_faults(facts: GgufFacts, other: GgufFacts, report: FileReport) -> list[str]:
+    """Faults of the file go into the report by themselves."""
+    label = other.file.label
+    try:
+        described = describe(other.file)
+        if described.unknown:
+            return []
+        report_faults(other, described, report, f"{label}: ")
+        faults = fit_faults(described, _target_sizes(facts))
+        if other.architecture == "gemma4-assistant":
+            faults += _shared_head_faults(facts, other)
+        if difference := _difference(facts, other):
+            faults.append(f"it belongs to another model: {difference}")
+        is_run = other.architecture in NETWORKS and facts.architecture in ARCHITECTURES
+        if not faults and is_run and not report.has_problem(Subject.DRAFTER):
+            plan_networks(survey_model(facts.file).model, other.file)
+    except NextnError as error:
+        return [str(error).removeprefix(f"{label}: ")]
+    return faults
+
+
+def _target_sizes(facts: GgufFacts) -> TargetSizes:
+    return TargetSizes(
+        "the model",
+        facts.architecture,
+        len(facts.trunk_blocks),
+        facts.file.metadata.int("embedding_length", low=1),
+        count_vocabulary(facts.file),
+    )
+
+
+def _shared_head_faults(facts: GgufFacts, other: GgufFacts) -> list[str]:
+    """An assistant reads keys of the model: the heads of both have to be as wide."""
+    faults = []
+    for key in ("attention.key_length", "attention.key_length_swa"):
+        ours, theirs = facts.whole(key), other.whole(key)
+        if ours and theirs and ours != theirs:
+            faults.append(f"its {key} is {theirs}, the model's {ours}")
+    return faults
 
 
 def _check_model(facts: GgufFacts, other: GgufFacts, command: str, report: FileReport) -> None:

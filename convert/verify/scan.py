@@ -22,6 +22,8 @@ CHUNK_BYTES: Final = 1 << 24
 # Trained matrices stay below 100; vectors (norms, biases) may hold thousands.
 ABSURD_MATRIX: Final = 1e4
 ABSURD_VECTOR: Final = 1e6
+# Divisors of angles: 1e30 stands for dimensions that do not turn (Gemma 4).
+_ROPE_FACTORS: Final = ("rope_freqs.", "rope_factors_")
 ScanProgress = Callable[[str, float], None]
 
 
@@ -100,6 +102,8 @@ def look_at(tensor: Tensor) -> tuple[NumberFault | None, NumberFault | None]:
     if bound == 0 and len(tensor.shape) > 1:
         return None, NumberFault(tensor.name, "is all zero")
     limit = ABSURD_MATRIX if len(tensor.shape) > 1 else ABSURD_VECTOR
+    if tensor.name.startswith(_ROPE_FACTORS):
+        limit = np.inf
     if bound > limit:
         return _absurd(tensor, block, limit), None
     return None, None

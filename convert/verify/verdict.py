@@ -20,6 +20,7 @@ class Subject(StrEnum):
 
     MODEL = "model"
     HEAD = "mtp"
+    DRAFTER = "drafter"
     LLAMA_CPP = "llama.cpp"
 
 
@@ -92,6 +93,20 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetFacts:
+    """The model that a drafter is for, and how it drafts."""
+
+    width: int
+    vocabulary: int
+    layers: tuple[int, ...]  # whose inputs it reads
+    head: int  # rows of its own head; 0: the target's
+    shares: tuple[str, ...]  # what it takes from the target
+    block_size: int = 0  # 0: one token after the other
+    most: int = 0  # draft tokens of a pass
+    mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterVerdict:
     name: str
     works: bool
@@ -102,7 +117,7 @@ class DrafterVerdict:
 @dataclass(slots=True)
 class FileReport:
     label: str
-    kind: str  # model, mtp-head, checkpoint, adapter, imatrix, mmproj, vocabulary, ...
+    kind: str  # model, mtp-head, drafter, checkpoint, drafter-checkpoint, adapter, imatrix, ...
     what: str  # the same in words
     format: str  # gguf or safetensors
     files: int = 1
@@ -116,11 +131,13 @@ class FileReport:
     width: int | None = None
     source: str = ""  # the repository that it was made from
     runs_here: bool = False
+    converts: bool = False  # a checkpoint: `spec convert hf` takes it
     types: list[TypeCount] = field(default_factory=list)
     layers: LayerCounts | None = None
     tokenizer: TokenizerFacts | None = None
     template: TemplateFacts | None = None
     memory: MemoryFacts | None = None
+    drafts_for: TargetFacts | None = None  # of a drafter
     becomes: dict[str, int] = field(default_factory=dict)  # recipe: bytes of the GGUF
     drafters: list[DrafterVerdict] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from threading import RLock, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from ..server.jobs import Job
 
 T = TypeVar("T")
+U = TypeVar("U")
 _MOST_WAITING: Final = 1 << 30  # calls wait in their own threads: there is no queue to protect
 _LONGEST_WAIT_S: Final = 365 * 24 * 3600.0
 _STOP_S: Final = 60.0  # for a step that is under way
@@ -34,24 +34,26 @@ class EngineThread:
         self._worker.wait_until_ready()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        with self._entered():
-            self._worker.submit(jobs)
+        self._queue(lambda: self._worker.submit(jobs))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        self._worker.cancel(jobs)
+        """Called at the end of every call: an interrupt (Ctrl-C) may come even here."""
+        try:
+            self._worker.cancel(jobs)
+        except BaseException:
+            self._worker.cancel(jobs)
+            raise
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """`function` runs in the engine's thread, between two steps."""
-        with self._entered():
-            return self._worker.ask(lambda _: function())
+        return self._queue(lambda: self._worker.ask(lambda _: function()))
 
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _queue(self, put: Callable[[], U]) -> U:
         """What is queued meanwhile is queued before the end, if there is one."""
         with self._lock:
             self.check_open()
             try:
-                yield
+                return put()
             except ApiError:  # the server's words for it
                 raise NextnError(
                     "the engine has failed: close the model and load it again"

@@ -10,6 +10,7 @@ from weakref import finalize
 from ..errors import ConfigError, ModelError, NextnError
 from ..generation import NO_TOKEN, Event, GenerateParams
 from ..server.jobs import Job
+from .argument_names import argument_names, errors_in_python
 from .engine_thread import EngineThread
 from .generation_options import GenerationOptions, params_of
 from .inboxes import AsyncInbox, Inbox
@@ -229,12 +230,13 @@ class LanguageModel:
         if isinstance(prompts, str):
             raise TypeError("batch takes a list of prompts; generate takes one")
         self._thread.check_open()
-        params = params_of(options, self._runtime.recommended_sampling)
         jobs = []
-        for place, prompt in enumerate(prompts):
-            tokens = self._tokens(prompt)
-            self._runtime.check_prompt(tokens)
-            jobs.append(Job(tokens, params, inbox, place, index=0))
+        with errors_in_python():
+            params = params_of(options, self._runtime.recommended_sampling)
+            for place, prompt in enumerate(prompts):
+                tokens = self._tokens(prompt)
+                self._runtime.check_prompt(tokens)
+                jobs.append(Job(tokens, params, inbox, place, index=0))
         return _Call(jobs, params, inbox)
 
 
@@ -251,7 +253,8 @@ class _Call:
         if event.stop_reason is not None:
             self.n_open -= 1
         if event.error is not None:
-            raise event.error
+            with errors_in_python():
+                raise event.error
         self._events[place].append(event)
         return _piece(event)
 
@@ -285,4 +288,4 @@ def _result(future: Future[NDArray[np.float32]]) -> NDArray[np.float32]:
     try:
         return future.result()
     except NextnError as error:
-        raise type(error)(str(error)) from None
+        raise type(error)(argument_names(str(error))) from None

@@ -2,57 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from .. import load as load_runtime
+from ..runtime import load_runtime
+from .argument_names import errors_in_python
 from .language_model import LanguageModel
+from .load_options import LoadOptions
 
 if TYPE_CHECKING:
     from ..speculation.options import SpecOptions
 
 
-def load(  # noqa: PLR0913 - options by name
+def load(
     path: str | Path | None = None,
     device: str = "auto",
     *,
     parallel: int = 1,
-    n_ctx: int | None = None,
-    threads: int | None = None,
-    cache_type_k: str = "f16",
-    cache_type_v: str = "f16",
-    repack_cache: bool = False,
     speculation: str | SpecOptions | None = None,
-    draft: str | Path | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    **options: Unpack[LoadOptions],
 ) -> LanguageModel:
     """Load a model from a GGUF file, or the bundled one, on `auto`, `cpu`, `torch` or `cuda`.
 
     `parallel`: texts at once, each of up to `n_ctx` tokens; further calls wait. `speculation`
     names the drafters, "ngram-mod,mtp" for instance; every one that the files offer if not given.
-    `draft` is the file of a draft model. Neither changes the text. `progress` is called with a
-    stage and the fraction of it that is done.
+    It changes no text. Options: n_ctx, threads, cache_type_k, cache_type_v, repack_cache, draft
+    (one file of a draft model or network, or several), progress (called with a stage and the
+    fraction of it that is done).
     """
     from ..speculation.options import SpecOptions, parse_types
 
-    spec = speculation
-    if isinstance(spec, str):
-        spec = SpecOptions(types=parse_types(spec.split(",")))
-    runtime = load_runtime(
-        path,
-        device,
-        n_ctx=n_ctx,
-        threads=threads,
-        cache_type_k=cache_type_k,
-        cache_type_v=cache_type_v,
-        repack_cache=repack_cache,
-        spec=spec,
-        draft=draft,
-        progress=progress,
-    )
-    try:
-        return LanguageModel(runtime, parallel)
-    except BaseException:
-        runtime.close()
-        raise
+    _check_names(options)
+    with errors_in_python():
+        spec = speculation
+        if isinstance(spec, str):
+            spec = SpecOptions(types=parse_types(spec.split(",")))
+        runtime = load_runtime(path, device, spec=spec, **options)
+        try:
+            return LanguageModel(runtime, parallel)
+        except BaseException:
+            runtime.close()
+            raise
+
+
+def _check_names(options: LoadOptions) -> None:
+    known = LoadOptions.__annotations__
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, [*known, "parallel", "speculation"], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unknown argument {name!r}{hint}")

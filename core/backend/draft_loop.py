@@ -69,7 +69,8 @@ class DraftLoop(Protocol):
         The token picked from a row of position p is the sequence's token p + 1. It becomes a row of
         its own, with the `tap` row of the row before it as hidden row, until the draft is long
         enough or ends before a token: one of `stops`, one less probable than `p_min`, or one out
-        of broken numbers. The last token drafted is not run.
+        of broken numbers. The last token drafted is not run. Without `DraftLoopPlan.advances` all
+        rows of the draft have the position and the cell of the first; it goes on as it would with.
 
         `step.out_rows` is ignored. Page tables must have cells for all rows, those of the draft
         included; the contents of these cells are undefined afterwards. A recurrent state advances
@@ -85,11 +86,14 @@ class DraftLoopPlan:
     """What all calls of a draft loop have in common."""
 
     max_rows: int  # of a step, catching up included
-    max_draft: int
+    max_draft: int  # tokens
     n_vocab: int  # width of the logits that pickers see
     tap: str | None = None  # the hidden rows that the next row's `step.hidden` is; None: none
     vocab_subset: Ints | None = None  # ascending; logit i is that of token vocab_subset[i]
     stops: Collection[int] = ()
+    # Each row of a draft is one position and one cell further than the row before. Otherwise all
+    # have the place of the first, which is for a forward pass that writes no cells.
+    advances: bool = True
 
     @property
     def taps(self) -> Taps:
@@ -137,6 +141,8 @@ class HostDraftLoop:
         """One more token for each of them; returns those that go on."""
         output = self._of_all_tokens(output)
         positions = step.positions[step.out_rows] + 1
+        if not self._plan.advances:
+            positions = positions + np.array([len(each.tokens) for each in live], np.int32)
         return [
             sequence
             for row, sequence in enumerate(live)
@@ -147,8 +153,15 @@ class HostDraftLoop:
     def _length(self, sequence: BatchRow) -> int:
         return min(sequence.settings.length, self._plan.max_draft)
 
-    def _extend(self, sequence: BatchRow, output: HostOutput, row: int, position: int) -> bool:
-        """By a token, if the draft does not end here."""
+    def _extend(
+        self,
+        sequence: BatchRow,
+        output: HostOutput,
+        row: int,
+        position: int,
+        chance: float | None = None,
+    ) -> bool:
+        """By a token, if the draft does not end here. `chance`: None: what the logits say."""
         picker = sequence.settings.picker
         try:
             token = picker.pick(output, row, position)
@@ -157,7 +170,8 @@ class HostDraftLoop:
         sequence.is_unsure = token == UNSURE
         if token == UNSURE or token in self._plan.stops:
             return False
-        chance = chance_of(output.logits[row], token, sequence.settings.inverse_temperature)
+        if chance is None:
+            chance = chance_of(output.logits[row], token, sequence.settings.inverse_temperature)
         if not chance >= sequence.settings.p_min:
             return False
         picker.accept(token)
@@ -189,17 +203,18 @@ class HostDraftLoop:
         ]
         for place, sequence in enumerate(live):
             sequence.place = place
-        numbers = np.arange(len(live) + 1, dtype=np.int32)
+        numbers, ahead = np.arange(len(live) + 1, dtype=np.int32), int(self._plan.advances)
         return Step(
             tokens=np.array([sequence.tokens[-1] for sequence in live], np.int32),
-            positions=step.positions[rows] + 1,
+            positions=step.positions[rows] + ahead,
             starts=numbers,
             slots=step.slots[places],
-            past=step.past[places] + n_rows,
+            past=step.past[places] + n_rows - 1 + ahead,
             n_pending_accepted=np.array(moved, np.int32),
             pages=step.pages[places],
             out_rows=numbers[:-1],
             hidden=None if self._plan.tap is None else output.taps[self._plan.tap][rows].copy(),
+            windowed_pages=None if step.windowed_pages is None else step.windowed_pages[places],
         )
 
 
@@ -221,21 +236,11 @@ def chance_of(logits: Floats, token: int, inverse_temperature: float = 1.0) -> f
     return float(weights[token] / weights.sum())
 
 
-def compile_on_host(  # noqa: PLR0913 - as in the contract
-    runner: StepRunner,
-    forward: Forward,
-    state: State,
-    *,
-    max_rows: int,
-    max_draft: int,
-    n_vocab: int,
-    tap: str | None = None,
-    vocab_subset: Ints | None = None,
-    stops: Collection[int] = (),
+def compile_on_host(
+    runner: StepRunner, forward: Forward, state: State, plan: DraftLoopPlan
 ) -> HostDraftLoop:
     """`StepRunner.compile_draft_loop` over what its `compile` returns."""
-    plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
-    run = runner.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+    run = runner.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
     return HostDraftLoop(run, plan, state.window)
 
 

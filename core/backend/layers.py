@@ -6,9 +6,9 @@ A model file fills these in once, at load; the ops of `interface.py` read them. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,22 @@ class MatrixPart:
     """A stored matrix (n_out, n_in), or a stack of experts (n_expert, n_out, n_in)."""
 
     tensor: Tensor
-    bias: Floats | None = None  # (n_out,)
+    bias: Floats | None = None  # (n_out,) or (n_expert, n_out)
     scale: Floats | None = None  # (1,) or (n_expert,): multiplies the product (NVFP4)
     row_order: NDArray[np.intp] | None = None  # row i of the matrix is row row_order[i] of the file
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """RMS norm: x / sqrt(mean(x^2) + eps) * weight. The stored weight is the final multiplier."""
+    """RMS norm: x / sqrt(mean(x^2) + eps) * weight. The stored weight is the final multiplier.
+
+    `centred`: LayerNorm, which subtracts the mean of x first, and adds `bias` at the end.
+    """
 
     weight: Vector
     eps: float
+    centred: bool = False
+    bias: Vector | None = None
 
 
 class RopePairs(Enum):
@@ -57,10 +62,33 @@ class RotaryPositions:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """Causal attention of one layer; its input rows are [q | k | v].
+class QueryGrowth:
+    """Queries far behind the context that a model was trained on are longer."""
 
-    With `gated`, each head of q is [q, gate] and the output is multiplied by sigmoid(gate).
+    factor: float
+    trained: int  # positions
+    ahead: int = 0  # positions by which a query counts as further on
+
+    def at(self, positions: NDArray[Any]) -> NDArray[np.float64]:
+        """What queries of these positions are multiplied by."""
+        grown: NDArray[np.float64] = np.log(1 + (positions + self.ahead) // self.trained)
+        return 1 + self.factor * grown
+
+
+class KvSource(Enum):
+    """Where keys and values of an attention layer come from, and so what its input rows hold."""
+
+    ROWS = "rows"  # [q | k | v]
+    KEYS = "keys"  # [q | k]: the value is k before its norm and rope
+    SHARED = "shared"  # [q]: an earlier layer has put them into the cells of `layer`
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention of one layer; its input rows are [q | k | v], see `KvSource`.
+
+    With `gated`, each head of q is [q, gate] and the output is multiplied by sigmoid(gate). With
+    `head_gates`, one gate for each head follows behind all else in the rows.
     """
 
     layer: int  # index among the layers of the state that keep keys and values
@@ -74,7 +102,18 @@ class Attention:
     k_norm: Norm | None = None
     gated: bool = False
     window: int = 0  # a row sees this many cells, itself included; 0: all
+    # Windows do not slide: they begin at multiples of their size, and a row sees those of its own.
+    chunked: bool = False
+    hides_first: bool = False  # cell 0 is seen by its own row alone
+    causal: bool = True  # False: a row also sees the later rows of its sequence in the step
     sinks: Vector | None = None  # (n_heads,) a logit that takes part in the softmax, without value
+    v_norm: Norm | None = None
+    head_gates: bool = False
+    cap: float = 0.0  # scores become cap * tanh(score / cap); 0: they stay
+    value_scale: float = 1.0  # multiplies the output
+    source: KvSource = KvSource.ROWS
+    norms_turned: bool = False  # q and k are turned first, and normed then
+    growth: QueryGrowth | None = None  # with rope over whole heads, or none
 
     @property
     def q_width(self) -> int:
@@ -82,11 +121,50 @@ class Attention:
 
     @property
     def k_width(self) -> int:
-        return self.n_kv_heads * self.key_dim
+        """Of the rows' keys."""
+        return 0 if self.source is KvSource.SHARED else self.n_kv_heads * self.key_dim
 
     @property
     def v_width(self) -> int:
-        return self.n_kv_heads * self.value_dim
+        """Of the rows' values."""
+        return self.n_kv_heads * self.value_dim if self.source is KvSource.ROWS else 0
+
+    @property
+    def width(self) -> int:
+        """Of the op's input rows."""
+        gates = self.n_heads if self.head_gates else 0
+        return self.q_width + self.k_width + self.v_width + gates
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA) with absorbed matrices: all heads share one cell.
+
+    A cell is [latent | rotated key]; its first `latent` numbers are its value too, so it is kept
+    once. Head h of q is [plain | rotated]; k_b takes the plain part to the latent's width, and
+    v_b takes the weighted sum of latents to the head's output.
+    """
+
+    layer: int  # index among the layers of the state that keep keys and values
+    n_heads: int
+    latent: int
+    plain_dim: int
+    rope_dim: int
+    value_dim: int  # of a head's output
+    scale: float
+    rope: RotaryPositions
+    latent_norm: Norm
+    k_b: Matrix  # stack of (latent, plain_dim), one for each head
+    v_b: Matrix  # stack of (value_dim, latent)
+
+    @property
+    def q_width(self) -> int:
+        return self.n_heads * (self.plain_dim + self.rope_dim)
+
+    @property
+    def cell_width(self) -> int:
+        """Of a cell, and of the rows that become cells."""
+        return self.latent + self.rope_dim
 
 
 class HeadOrder(Enum):
@@ -140,14 +218,50 @@ class DeltaRule:
 class GateActivation(Enum):
     SILU = "silu"
     GELU = "gelu"  # tanh form
+    OAI = "swiglu-oai"  # gate * sigmoid(1.702 gate), which meets up + 1: gpt-oss
+
+
+OAI_SLOPE = 1.702
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How the gate and up rows of a feed-forward layer become one: activation(gate) * up."""
+
+    activation: GateActivation = GateActivation.SILU
+    # 0: none. Else activation(gate) is this at most, and up is between -limit and limit. With OAI,
+    # gate itself is this at most, and 1 is added to up afterwards.
+    limit: float = 0.0
+
+
+SILU_GATE = Gate()
+GELU_GATE = Gate(GateActivation.GELU)
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicConvolution:
+    """Over the rows of a sequence within a step, by weights that each row brings for itself.
+
+    y[t, c] = sum over k of (base[k, c] + factors[t, first + k * groups + c // group]) * x[t - k, c]
+    where `group` channels share a factor and rows before the first are zeros.
+    """
+
+    kernel: int  # taps
+    group: int
+    base: Vector  # (kernel, width)
+    first: int = 0  # column of the factors' rows
 
 
 class Gating(Enum):
-    """How router logits become probabilities (`expert_gating_func`)."""
+    """How router logits become probabilities (`expert_gating_func`, as far as `LAST_IN_FILES`)."""
 
     SOFTMAX = 1
     SIGMOID = 2
     SOFTMAX_OF_CHOSEN = 3
+    SIGMOID_OF_CHOSEN = 4  # llama4, whose files do not say so
+
+
+LAST_IN_FILES = Gating.SOFTMAX_OF_CHOSEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +269,7 @@ class SharedExpert:
     gate_up: Matrix
     down: Matrix
     gate_inp: Matrix | None = None  # (1, D): its sigmoid scales the expert's output
+    gate: Gate = SILU_GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +284,16 @@ class Moe:
     normalise: bool  # chosen probabilities are divided by their sum
     scale: float = 1.0
     probs_bias: Vector | None = None  # added for the choice only
-    activation: GateActivation = GateActivation.SILU
+    gate: Gate = SILU_GATE
     shared: SharedExpert | None = None
+    # Experts lie in groups of equal size. A group scores the sum of its two best experts; of the
+    # others than the best `n_groups_used` none is chosen.
+    n_groups: int = 1
+    n_groups_used: int = 1
+    expert_scale: Vector | None = None  # (n_expert,) multiplies the weight of a chosen expert
+    # Weights multiply what experts read, not what comes of it. Experts have no biases then, and the
+    # shared one no gate.
+    weighs_inputs: bool = False
 
 
 class KvType(Enum):
@@ -209,7 +332,8 @@ class KvShape:
 
     n_kv_heads: int
     key_dim: int
-    value_dim: int
+    value_dim: int  # 0: values are the beginning of the keys (MLA)
+    window: int = 0  # of the layer's attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +342,19 @@ class StateShape:
 
     kv: tuple[KvShape, ...]
     delta: tuple[DeltaShape, ...] = ()
+
+    @property
+    def window(self) -> int:
+        """The largest of all windowed layers; 0: there are none."""
+        return max((s.window for s in self.kv), default=0)
+
+    def windowed_layers(self) -> StateShape:
+        """Only the layers of which a row sees a window of cells."""
+        return StateShape(tuple(s for s in self.kv if s.window))
+
+    def without_windows(self) -> Self:
+        """Windowed layers keep all cells, like the others."""
+        return replace(self, kv=tuple(replace(s, window=0) for s in self.kv))
 
     def followed_by(self, other: StateShape) -> StateShape:
         """With the layers of MTP heads behind its own."""

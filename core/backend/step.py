@@ -37,6 +37,9 @@ class Step:
     # logits, which has the row's position + 1. 0, or no array: nothing is picked.
     requests: NDArray[np.int64] | None = None
     received: Any = None  # (T, D) rows of the backend's own, which another rank has sent
+    # (B, P) the page table of windowed layers, if they have pages of their own: the same for them
+    # as `pages`, but for cells that no row sees any more. Nothing reads the numbers there.
+    windowed_pages: Ints | None = None
 
     @property
     def n_rows(self) -> int:
@@ -79,6 +82,7 @@ class StepPart:
     n_pending_accepted: int = 0
     first_position: int | None = None  # None: `past`
     n_out: int = 1  # logits of the last so many rows
+    windowed_pages: Sequence[int] = ()  # as long as `pages`, or none
 
 
 _MAX_STEPS: Final = 256
@@ -91,14 +95,23 @@ class StepArrays:
     get the same `Step`, whose addresses a backend has read already.
     """
 
-    def __init__(self, max_rows: int, max_sequences: int, max_pages: int, width: int = 0) -> None:
-        """`width`: of hidden rows; 0: there are none."""
+    def __init__(
+        self,
+        max_rows: int,
+        max_sequences: int,
+        max_pages: int,
+        width: int = 0,
+        *,
+        windowed: bool = False,
+    ) -> None:
+        """`width`: of hidden rows; 0: there are none. `windowed`: a second page table."""
         self.tokens, self.positions, self.out_rows = (np.zeros(max_rows, np.int32) for _ in "tpo")
         self.starts = np.zeros(max_sequences + 1, np.int32)
         self.slots, self.past, self.n_pending_accepted = (
             np.zeros(max_sequences, np.int32) for _ in "spr"
         )
         self.pages = np.zeros((max_sequences, max_pages), np.int32)
+        self.windowed_pages = np.zeros_like(self.pages) if windowed else None
         self.hidden = np.zeros((max_rows, width), np.float32) if width else None
         self.requests = np.zeros(max_sequences, np.int64)
         self._steps: dict[tuple[int, int, int], Step] = {}
@@ -121,6 +134,9 @@ class StepArrays:
                 self.out_rows[:n_out],
                 None if self.hidden is None else self.hidden[:n_rows],
                 self.requests[:n_sequences],
+                windowed_pages=(
+                    None if self.windowed_pages is None else self.windowed_pages[:n_sequences]
+                ),
             )
         return made
 
@@ -129,9 +145,7 @@ def build_step(pieces: Sequence[StepPart], hidden: NDArray[np.float32] | None = 
     """Lay the pieces of several sequences side by side."""
     lengths = [len(piece.tokens) for piece in pieces]
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    pages = np.zeros((len(pieces), max(len(piece.pages) for piece in pieces)), np.int32)
-    for b, piece in enumerate(pieces):
-        pages[b, : len(piece.pages)] = piece.pages
+    is_windowed = any(len(piece.windowed_pages) for piece in pieces)
     first = [p.past if p.first_position is None else p.first_position for p in pieces]
     return Step(
         tokens=_join([np.asarray(piece.tokens) for piece in pieces]),
@@ -140,12 +154,28 @@ def build_step(pieces: Sequence[StepPart], hidden: NDArray[np.float32] | None = 
         slots=_join([[piece.slot] for piece in pieces]),
         past=_join([[piece.past] for piece in pieces]),
         n_pending_accepted=_join([[piece.n_pending_accepted] for piece in pieces]),
-        pages=pages,
+        pages=_table([piece.pages for piece in pieces]),
         out_rows=_join(
             [np.arange(end - p.n_out, end) for p, end in zip(pieces, starts[1:], strict=True)]
         ),
         hidden=hidden,
+        windowed_pages=_table([piece.windowed_pages for piece in pieces]) if is_windowed else None,
     )
+
+
+def token_step(tokens: Ints, *, with_logits: bool = True) -> Step:
+    """Rows of tokens that read and leave no state, with logits of all or of none."""
+    rows, one = np.arange(len(tokens), dtype=np.int32), np.zeros(1, np.int32)
+    starts = np.array([0, len(tokens)], np.int32)
+    out_rows = rows if with_logits else rows[:0]
+    return Step(tokens, rows, starts, one, one, one, one[None], out_rows)
+
+
+def _table(rows: Sequence[Sequence[int]]) -> Ints:
+    table = np.zeros((len(rows), max(map(len, rows))), np.int32)
+    for b, row in enumerate(rows):
+        table[b, : len(row)] = row
+    return table
 
 
 def _join(parts: Sequence[object]) -> Ints:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ..backend.layers import StateShape
 from ..runtime import Runtime
 from ..speculation.options import DRAFT, MTP
-from ..state.sizes import PAGE_LEN, WINDOW
+from ..state.sizes import PAGE_LEN
+from ..state.windows import state_bytes_each
 
 
 def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str, int]:
@@ -15,13 +16,15 @@ def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str,
     context would do without them."""
     budget = runtime.plan(n_slots)
     shape = runtime.model.state_shape
-    page, slot = _state_bytes(runtime, shape, WINDOW)
-    _, slot_without = _state_bytes(runtime, shape, 1)
+    each = state_bytes_each(runtime.backend, shape, budget.sizes)
+    _, slot_without = runtime.backend.state_bytes(shape, page_len=PAGE_LEN, window=1)
     head = _head_bytes(runtime)
     n_trunk = len(shape.kv) - len(runtime.model.nextn)
-    trunk_page, _ = _state_bytes(runtime, StateShape(shape.kv[:n_trunk], shape.delta), WINDOW)
-    head_kv = (page - trunk_page) * budget.sizes.n_pages
-    factors = (slot - slot_without) * budget.sizes.n_slots
+    heads = state_bytes_each(runtime.backend, StateShape(shape.kv[n_trunk:]), budget.sizes)
+    head_kv = heads.page * budget.sizes.n_pages
+    if budget.windows is not None:
+        head_kv += heads.windowed_page * budget.windows.n_pages
+    factors = (each.slot - slot_without) * budget.sizes.n_slots
     found = {
         "weights": budget.weights - head,
         "kv": budget.kv - head_kv,
@@ -35,10 +38,6 @@ def memory_of(runtime: Runtime, types: Sequence[str], n_slots: int) -> dict[str,
         found["draft_weights"] = sum(tensor.n_bytes for tensor in tensors)
         found["draft_state"] = budget.draft
     return {name: n for name, n in found.items() if n}
-
-
-def _state_bytes(runtime: Runtime, shape: StateShape, window: int) -> tuple[int, int]:
-    return runtime.backend.state_bytes(shape, page_len=PAGE_LEN, window=window)
 
 
 def _head_bytes(runtime: Runtime) -> int:

@@ -16,9 +16,13 @@ from typing import IO, Any, Final, Self
 
 from ..errors import ConfigError, MissingDependencyError
 from ..speculation.options import (
+    ASSISTANT,
     AUTO,
+    DFLASH,
     DRAFT,
     DRAFT_N_MAX,
+    EAGLE3,
+    FROM_FILES,
     MTP,
     NGRAM_CACHE,
     NGRAM_MAP_K,
@@ -36,6 +40,9 @@ PACKAGE: Final = "xllamacpp"
 _TYPES: Final = {
     MTP: "draft-mtp",
     DRAFT: "draft-simple",
+    EAGLE3: "draft-eagle3",
+    DFLASH: "draft-dflash",
+    ASSISTANT: "draft-mtp",
     NGRAM_SIMPLE: "ngram-simple",
     NGRAM_MAP_K: "ngram-map-k",
     NGRAM_MAP_K4V: "ngram-map-k4v",
@@ -80,13 +87,16 @@ def peer_types(spec: SpecOptions) -> list[str]:
         raise ConfigError(
             "llama.cpp has no controller, so a peer cannot be auto; name what drafts, as mtp:n=3"
         )
+    for name in names:
+        if name not in _TYPES:
+            raise ConfigError(f"llama.cpp has no {name}, so that a peer cannot draft with it")
     return [_TYPES[name] for name in names]
 
 
 def _sizes(spec: SpecOptions) -> dict[str, dict[str, Any]]:
     """Sizes by part of llama.cpp's parameters, only of what drafts."""
     sizes: dict[str, dict[str, Any]] = {}
-    if {MTP, DRAFT} & set(spec.types):
+    if {*FROM_FILES} & set(spec.types):
         n_max = DRAFT_N_MAX if spec.draft_n_max is None else spec.draft_n_max
         sizes["draft"] = {"n_max": n_max, "n_min": spec.draft_n_min, "p_min": spec.draft_p_min}
     for name in (NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V):

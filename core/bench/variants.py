@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import MATCH, parse_accept
-from ..speculation.options import DRAFT, NONE, SpecOptions, parse_types
+from ..speculation.options import DRAFT, NONE, OF_OWN_FILES, SpecOptions, parse_types
 
 FIXED: Final = "fixed"
 _INT, _FLOAT, _TEXT = int, float, str
@@ -57,7 +57,7 @@ class SpecVariant:
 
     @property
     def needs_draft_file(self) -> bool:
-        return DRAFT in self.options.types
+        return not {DRAFT, *OF_OWN_FILES}.isdisjoint(self.options.types)
 
 
 def parse_variant(text: str, *, fixed: bool = False, costs: str | None = None) -> SpecVariant:

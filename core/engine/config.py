@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from ..errors import ConfigError
 from ..speculation.acceptance import Acceptance
-from ..state.sizes import StateSizes
-
-# Prompts are cut at absolute multiples of this, so that a piece is the same piece whatever was
-# found in the cache. It also bounds how long a prompt holds up the others' next token.
-PREFILL_CHUNK: Final = 256
+from ..state.sizes import PREFILL_CHUNK, StateSizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..backend.interface import HostOutput
 from ..backend.interface.device_loop import DeviceLoop, DeviceSequence, SequenceEnd, SequenceResult
-from ..generation import TARGET, Event
+from ..generation import TARGET
 from ..speculation.device_speculation import NO_LIMIT, DeviceSpeculation, RoundOutcome, RoundPlan
 from ..speculation.interface import Draft
 from ..state.store import SequenceState, StateStore
@@ -28,7 +28,6 @@ from .scheduler import Scheduler, SequenceRows
 from .sequence import Sequence
 from .speculator_host import SpeculatorHost, request_of
 from .stopwatch import PhaseTimes
-from .verify import tell_rejected
 
 AHEAD: Final = 2  # rounds under way
 ROOMS: Final = (3, 7, 15, 31, 63)  # tokens of a draft: with the one before it, whole tiles of rows
@@ -93,36 +92,36 @@ class DeviceRounds:
         self._owes_step = False  # an ordinary one, before rounds go on
         self._room = ROOMS[0]
 
-    def step(self) -> list[Event] | None:
-        """What comes out of the oldest round; None: there is none, an ordinary step is due."""
+    def step(self) -> bool:
+        """Read the oldest round. Whether there is one; else an ordinary step is due."""
         if self._rounds is None:
-            return None
+            return False
         if self._owes_step:
             self._owes_step = False
-            return None
+            return False
         sequences, session = self._scheduler.all_writing(), self._session
         if session is None:
             session = self._open(sequences)
             if session is None:
-                return None
+                return False
         elif not self._goes_on(session, sequences):
-            return self.drain() or None
+            return self.drain()
         self._keep_ahead(session)
         if not self._rounds.n_under_way:
-            return self.drain() or None
-        events = self._read_round(session)
+            return self.drain()
+        self._read_round(session)
         if any(member.is_over for member in session.members):
-            events += self.drain()
-        return events
+            self.drain()
+        return True
 
-    def drain(self) -> list[Event]:
-        """Read what is under way, and leave."""
+    def drain(self) -> bool:
+        """Read what is under way, and leave. Whether tokens came."""
         session, rounds = self._session, self._rounds
         if session is None or rounds is None:
-            return []
-        events: list[Event] = []
+            return False
+        n_made = 0
         while rounds.n_under_way:
-            events += self._read_round(session)
+            n_made += self._read_round(session)
         self._session = None
         self._owes_step = any(member.is_unsure for member in session.members)
         for member, end in zip(session.members, rounds.end(), strict=True):
@@ -133,7 +132,7 @@ class DeviceRounds:
         for member in session.members:
             if member.sequence.stop_reason is not None:
                 close(member.sequence)
-        return events
+        return n_made > 0
 
     def abandon(self) -> None:
         """An interrupt ended a step anywhere: all sequences are given up."""
@@ -202,7 +201,7 @@ class DeviceRounds:
         member.n_fresh = len(fresh)
         return DeviceSequence(
             state.slot,
-            self._store.tables[state.slot],
+            self._store.page_tables(state.slot),
             state.n_cells,
             state.n_pending_accepted,
             sequence.max_len,
@@ -272,7 +271,7 @@ class DeviceRounds:
             n_cells = max(n_cells, self._reserve(member, member.state.n_cells + n_more))
             if member.n_changes != member.state.table.n_changes:
                 member.n_changes = member.state.table.n_changes
-                self._rounds.set_pages(i, self._store.tables[member.state.slot])
+                self._rounds.set_pages(i, self._store.page_tables(member.state.slot))
         limits = []
         for member in session.members:
             limit, spec = choice.limits.get(member.sequence.id, NO_LIMIT), member.sequence.spec
@@ -291,13 +290,14 @@ class DeviceRounds:
 
     # reading
 
-    def _read_round(self, session: Session) -> list[Event]:
+    def _read_round(self, session: Session) -> int:
+        """Return how many tokens came."""
         assert self._rounds is not None, "checked before"
         began = time.perf_counter()
         result = self._rounds.collect()
         enqueued = session.enqueued.popleft()
-        events: list[Event] = []
-        outcomes, n_ctx = [], 0
+        outcomes: list[RoundOutcome] = []
+        n_made, n_ctx = 0, 0
         n_asked = max(sum(limit.length > 0 for limit in enqueued.choice.limits.values()), 1)
         for member, found in zip(session.members, result.sequences, strict=True):
             if member.is_over:
@@ -305,7 +305,8 @@ class DeviceRounds:
             n_ctx += member.state.n_cells
             n_fresh = member.n_fresh
             draft = self._draft(found, result.draft_ms / n_asked)
-            n_accepted = self._take(member, found, draft, events)
+            n_accepted = self._take(member, found, draft)
+            n_made += member.n_fresh
             outcomes.append(RoundOutcome(member.sequence.id, draft, n_accepted, n_fresh))
         speculation, choice = self._speculation, enqueued.choice
         assert speculation is not None, "checked before"
@@ -314,7 +315,7 @@ class DeviceRounds:
             lambda: speculation.settle(choice, outcomes, ms, n_rows, n_ctx), None
         )
         self._times.verify += time.perf_counter() - began
-        return events
+        return n_made
 
     def _draft(self, found: SequenceResult, ms: float) -> Draft:
         if not found.drafted:
@@ -324,9 +325,7 @@ class DeviceRounds:
         sources = [source] * len(found.drafted)
         return Draft(found.drafted, sources, {source: ms}, found.chances)
 
-    def _take(
-        self, member: LoopSequence, found: SequenceResult, draft: Draft, events: list[Event]
-    ) -> int:
+    def _take(self, member: LoopSequence, found: SequenceResult, draft: Draft) -> int:
         """Emit the tokens up to the end of the sequence; return how many of them were drafted."""
         sequence, state = member.sequence, member.state
         part = SequenceRows(sequence, state, [sequence.tokens[-1], *draft.tokens], 1, draft=draft)
@@ -334,13 +333,13 @@ class DeviceRounds:
         for token in found.tokens:
             is_drafted = n_made < found.n_accepted
             source = draft.sources[n_made] if is_drafted else TARGET
-            events.append(sequence.emit(token, _NOTHING, 0, source))
+            sequence.emit(token, _NOTHING, 0, source)
             n_made += 1
             if sequence.stop_reason is not None:
                 break
         part.n_accepted = min(found.n_accepted, n_made)
-        if draft.tokens and n_made and sequence.params.with_rejected:
-            tell_rejected(part, events)
+        if n_made and sequence.params.with_rejected:
+            sequence.add_rejected(draft.tokens[part.n_accepted :])
         state.advance(len(part.tokens), n_made)
         if n_made:  # else the same row runs again
             sequence.count(ran_at, n_made, draft, part.n_accepted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from collections.abc import Sequence as Tokens
 from itertools import count
 from weakref import WeakMethod
@@ -80,12 +80,14 @@ class Engine:
         self._others = Verifiers(tokenizer) if drafter is not None else None
         self._origin = Origin(model_id, backend.state_format, config.sizes.window)
         self._ids = count()
-        self._news: list[Event] = []  # what happened between two steps
+        self._sequences: dict[int, Sequence] = {}  # by id, until their last events are taken
         self._is_amid_step = False
 
     @property
     def has_work(self) -> bool:
-        return bool(self._news or self._scheduler.waiting or self._scheduler.running)
+        return any(
+            sequence.events or sequence.stop_reason is None for sequence in self._sequences.values()
+        )
 
     def add(
         self,
@@ -99,7 +101,7 @@ class Engine:
         what `prepare` made for the same parameters and index."""
         check_prompt(prompt, self._n_vocab, self.config.sizes.n_ctx)
         sequence = self._new_sequence(prompt, params or GenerateParams(), index, sampler)
-        self._scheduler.waiting.append(sequence)
+        self._queue(sequence)
         return sequence
 
     def prepare(self, params: GenerateParams, index: int = 0) -> Sampler:
@@ -110,21 +112,31 @@ class Engine:
         return sampler
 
     def step(self) -> list[Event]:
-        """One pass of the model over rows of all sequences that have work."""
+        """`advance`, and take the events of all sequences."""
+        self.advance()
+        taken: list[Event] = []
+        for sequence in tuple(self._sequences.values()):
+            taken += sequence.events
+            sequence.events.clear()
+            if sequence.stop_reason is not None:
+                del self._sequences[sequence.id]
+        return taken
+
+    def advance(self) -> None:
+        """One pass of the model over rows of all sequences that have work.
+
+        Events are appended to `Sequence.events`, where an interrupt cannot lose them.
+        """
         if self._is_amid_step:
             self._recover()
         self._is_amid_step = True
-        events = self._ahead.step()
-        if events is None:
-            events = self._ordinary_step()
+        if not self._ahead.step():
+            self._ordinary_step()
         self._is_amid_step = False
-        news, self._news = self._news, []
-        return news + events
 
-    def _ordinary_step(self) -> list[Event]:
-        events: list[Event] = []
+    def _ordinary_step(self) -> None:
         if not (parts := self._scheduler.plan()):
-            return events
+            return
         began_at = time.perf_counter()
         self._drafting.draft(parts)
         drafted_at = time.perf_counter()
@@ -135,7 +147,7 @@ class Engine:
         step = rows.step()
         output = self._run(step)
         ran_at = time.perf_counter()
-        n_valid = self._accept(parts, output, events, ran_at)
+        n_valid = self._accept(parts, output, ran_at)
         accepted_at = time.perf_counter()
         # The time of a row includes what is done for its token.
         self._drafting.settle(step, output, n_valid, 1000 * (accepted_at - drafted_at))
@@ -146,16 +158,13 @@ class Engine:
         times.verify += ran_at - drafted_at
         times.sampling += accepted_at - ran_at
         times.settle += time.perf_counter() - accepted_at
-        return events
 
-    def _accept(
-        self, parts: list[SequenceRows], output: HostOutput, events: list[Event], ran_at: float
-    ) -> list[int]:
+    def _accept(self, parts: list[SequenceRows], output: HostOutput, ran_at: float) -> list[int]:
         """Rows of each part that are final."""
         first, n_valid = 0, []
         for part in parts:
             accept = part.sequence.verifier.accept
-            n_made = accept(part, output, first, events) if part.n_out else 0
+            n_made = accept(part, output, first) if part.n_out else 0
             first += part.n_out
             n_valid.append(len(part.tokens) - part.n_out + n_made)
             part.state.advance(len(part.tokens), n_valid[-1])
@@ -168,9 +177,21 @@ class Engine:
         self._recover()
         self._read_to_end(sequence)
         if sequence.stop_reason is None:
-            self._news.append(sequence.end(reason))
+            sequence.end(reason)
             self._scheduler.remove(sequence)
             self._close(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a sequence, whose further events are not wanted."""
+        self.cancel(sequence)
+        sequence.events.clear()
+        self._sequences.pop(sequence.id, None)
+
+    def drop_others(self, wanted: Container[int]) -> None:
+        """Drop the sequences whose ids are not wanted: interrupts may leave some behind."""
+        for sequence in tuple(self._sequences.values()):
+            if sequence.id not in wanted:
+                self.drop(sequence)
 
     def snapshot(self, sequence: Sequence) -> SequenceSnapshot:
         """Everything that the rest of this sequence depends on; the sequence itself goes on."""
@@ -199,7 +220,7 @@ class Engine:
                 f"{sequence.max_len} are allowed"
             )
         sequence.saved = snapshot
-        self._scheduler.waiting.append(sequence)
+        self._queue(sequence)
         return sequence
 
     def save_prefix(self, tokens: Tokens[int]) -> PrefixExport | None:
@@ -240,6 +261,10 @@ class Engine:
         """No more steps: what drafters keep in files is written."""
         self._ahead.abandon()
         self._drafting.close()
+
+    def _queue(self, sequence: Sequence) -> None:
+        self._sequences[sequence.id] = sequence
+        self._scheduler.waiting.append(sequence)
 
     def _new_sequence(
         self,
@@ -312,7 +337,7 @@ class Engine:
         """Read the tokens that the device has made meanwhile: they are part of the sequence."""
         if self._ahead.holds(sequence):
             self._is_amid_step = True
-            self._news += self._ahead.drain()
+            self._ahead.drain()
             self._is_amid_step = False
 
     # the parts of a step
@@ -349,8 +374,7 @@ class Engine:
             return
         self._drafting.recover()
         for sequence in self._scheduler.running:
-            if sequence.stop_reason is None:
-                self._news.append(sequence.end(CANCELLED))
+            sequence.interrupt()
             self._scheduler.remove(sequence)
             sequence.state = None
             self._drafting.end(sequence)

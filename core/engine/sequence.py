@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from ..backend.interface import HostOutput
 from ..backend.picking import UNSURE
 from ..errors import NextnError
 from ..generation import (
+    CANCELLED,
     CONTEXT,
     EOS,
     LIMIT,
@@ -64,6 +66,7 @@ class Sequence:
         self.spec = params.spec
         self.turn()
         self.stop_reason: str | None = None
+        self.events: deque[Event] = deque()  # that have not been taken yet
         self.stats = Stats(prompt_n=self.n_prompt)
         self.request = 0  # by which a backend picks its tokens beforehand, see `Step.requests`
         self.phase: Phase | None = None  # of its thinking, if its verifier looks for one
@@ -100,8 +103,8 @@ class Sequence:
             return token
         return self.sampler.pick_row(output, row, self.tokens, len(self.tokens))
 
-    def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> Event:
-        """Append a token; return its event."""
+    def emit(self, token: int, output: HostOutput, row: int, source: str = TARGET) -> None:
+        """Append a token and its event."""
         own, best = self._weigh(token, output, row)
         self.tokens.append(token)
         if not self._is_stateless:
@@ -109,8 +112,9 @@ class Sequence:
         if self.on_row is not None:
             self.on_row(token, source, output, row)
         text, reason = self._show(token)
+        found = self._stops.found
+        self.events.append(Event(token, text, own, source, reason, best, found, self.id))
         self.stop_reason = reason
-        return Event(token, text, own, source, reason, best, self._stops.found, self.id)
 
     def _weigh(
         self, token: int, output: HostOutput, row: int
@@ -127,10 +131,27 @@ class Sequence:
         own, best = distribution_logprobs(distribution, token, count)
         return own, tuple(best)
 
-    def end(self, reason: str, error: NextnError | None = None) -> Event:
-        """The last event of a sequence that does not end with a token."""
+    def add_rejected(self, tokens: Tokens[int]) -> None:
+        """Name the draft tokens in whose place the last token came."""
+        if tokens and self.events[-1].token != NO_TOKEN:
+            self.events[-1] = self.events[-1]._replace(rejected=tuple(tokens))
+
+    def end(self, reason: str, error: NextnError | None = None) -> None:
+        """Append the last event of a sequence that does not end with a token."""
+        self._end(self._flush(), reason, error)
+
+    def interrupt(self) -> None:
+        """End a sequence whose step was interrupted anywhere, at the last token with an event.
+
+        Text that was held back may follow a token without one, and is dropped.
+        """
+        if not (self.events and self.events[-1].stop_reason):
+            self._end("", CANCELLED)
+        self.stop_reason = self.events[-1].stop_reason
+
+    def _end(self, text: str, reason: str, error: NextnError | None = None) -> None:
+        self.events.append(Event(NO_TOKEN, text, stop_reason=reason, sequence=self.id, error=error))
         self.stop_reason = reason
-        return Event(NO_TOKEN, self._flush(), stop_reason=reason, sequence=self.id, error=error)
 
     def start(self, state: SequenceState) -> None:
         """The scheduler has admitted it."""

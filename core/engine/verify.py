@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ..backend.interface import HostOutput
 from ..errors import ConfigError, NonFiniteError, NothingLeftError
-from ..generation import ERROR, NO_TOKEN, TARGET, Event
+from ..generation import ERROR, TARGET
 from ..sampling.distribution import chance, residual
 from ..sampling.noise import ACCEPT_COIN, RESIDUAL
 from ..sampling.relaxed import Phase, is_nearly_best
@@ -42,9 +42,7 @@ class Verifier(ABC):
         return True
 
     @abstractmethod
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         """Emit the tokens of one sequence, whose logits begin at row `first`; how many they are,
         1 to the draft's length + 1. Sets `part.n_accepted`.
 
@@ -87,9 +85,7 @@ class MatchVerifier(Verifier):
     mode = modes.MATCH
     round_chances = ()
 
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         # The loop of `_OneByOne`, written out: plain decoding passes here for every token.
         sequence, draft, n_made = part.sequence, part.draft, 0
         drafted, is_hit = draft.tokens, True
@@ -99,22 +95,15 @@ class MatchVerifier(Verifier):
                 token = sequence.pick(output, row)
                 is_hit = n_made < len(drafted) and drafted[n_made] == token
                 source = draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, output, row, source))
+                sequence.emit(token, output, row, source)
                 n_made += 1
         except (NonFiniteError, NothingLeftError) as error:
-            events.append(sequence.end(ERROR, error))
+            sequence.end(ERROR, error)
         if drafted:
             part.n_accepted = n_made if is_hit else n_made - 1
             if sequence.params.with_rejected:
-                tell_rejected(part, events)
+                sequence.add_rejected(drafted[part.n_accepted :])
         return n_made
-
-
-def tell_rejected(part: SequenceRows, events: list[Event]) -> None:
-    """With the token that came instead."""
-    rejected = part.draft.tokens[part.n_accepted :]
-    if rejected and events and events[-1].token != NO_TOKEN:
-        events[-1] = events[-1]._replace(rejected=tuple(rejected))
 
 
 class _Choice(NamedTuple):
@@ -125,9 +114,7 @@ class _Choice(NamedTuple):
 class _OneByOne(Verifier):
     """A verifier that picks one row after the other."""
 
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         sequence, draft, n_made = part.sequence, part.draft, 0
         choice = _Choice(-1, is_drafted=True)
         try:
@@ -135,13 +122,13 @@ class _OneByOne(Verifier):
                 row = first + n_made
                 choice = self._choose(sequence, output, row, draft, n_made)
                 source = draft.sources[n_made] if choice.is_drafted else TARGET
-                events.append(sequence.emit(choice.token, output, row, source))
+                sequence.emit(choice.token, output, row, source)
                 n_made += 1
         except (NonFiniteError, NothingLeftError) as error:
-            events.append(sequence.end(ERROR, error))
+            sequence.end(ERROR, error)
         part.n_accepted = n_made if choice.is_drafted else n_made - 1
         if sequence.params.with_rejected:
-            tell_rejected(part, events)
+            sequence.add_rejected(draft.tokens[part.n_accepted :])
         return n_made
 
     @abstractmethod
@@ -173,12 +160,10 @@ class RatioVerifier(_OneByOne):
     def picks_every_row(self, sampler: Sampler) -> bool:
         return sampler.is_certain
 
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         if part.sequence.sampler.is_certain:  # the same outcome for less work
-            return self._match.accept(part, output, first, events)
-        return super().accept(part, output, first, events)
+            return self._match.accept(part, output, first)
+        return super().accept(part, output, first)
 
     def _choose(
         self, sequence: Sequence, output: HostOutput, row: int, draft: Draft, place: int

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from ..errors import ConfigError, NextnError
 from .printable import printable_path
+
+UNFINISHED: Final = ".part"  # ends the names of files that a kill left behind
 
 
 @contextmanager
@@ -43,6 +46,21 @@ def atomic_write(finals: list[Path], overwrite: bool) -> Iterator[list[BinaryIO]
         ) from error
     finally:
         _discard(files, temporary)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """One file that replaces another when it is complete. OSErrors are the caller's."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=UNFINISHED)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _refuse_existing(finals: list[Path], overwrite: bool) -> None:

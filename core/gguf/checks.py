@@ -92,8 +92,14 @@ def _check_special_ids(metadata: Metadata, n_tokens: int) -> None:
 
 
 def _check_embedding_rows(file: GgufFile, n_tokens: int, source: str) -> None:
-    """Rows may exceed tokens (padding to a round number), never the other way round."""
-    for name in ("token_embd.weight", "output.weight"):
+    """Rows may exceed tokens (padding to a round number), never the other way round.
+
+    With `d2t` the head is one over part of the vocabulary.
+    """
+    names = (
+        ["token_embd.weight"] if "d2t" in file.tensors else ["token_embd.weight", "output.weight"]
+    )
+    for name in names:
         tensor = file.tensors.get(name)
         if tensor is None:
             continue

@@ -264,7 +264,8 @@ class Metadata(Mapping[str, Value]):
     def _all_in_range(
         self, key: builtins.str, values: NDArray[Any], low: builtins.int, high: builtins.int
     ) -> tuple[builtins.int, ...]:
-        numbers = cast("list[int]", values.tolist())  # Python's, which do not wrap
+        # Python's, which do not wrap; those of a planned file are there already.
+        numbers = cast("list[int]", np.asarray(values).tolist())
         if numbers and not (low <= min(numbers) and max(numbers) <= high):
             at = next(i for i, number in enumerate(numbers) if not low <= number <= high)
             self._in_range(f"{key}[{at}]", numbers[at], low, high)

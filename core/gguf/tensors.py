@@ -118,5 +118,10 @@ def check_layout(infos: list[TensorInfo], alignment: int, data_start: int, curso
         expected = align(info.offset + info.n_bytes, alignment)
 
 
+def without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """ne{E} and ne{E, 1} mean the same."""
+    return tuple(n for n in shape if n != 1)
+
+
 def align(position: int, alignment: int) -> int:
     return (position + alignment - 1) // alignment * alignment

@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ModelError
+from .drafters import NETWORKS
 
 if TYPE_CHECKING:
     from ..backend.interface import Backend
     from ..gguf.reader import GgufFile
+    from .drafters.network import DraftNetwork
     from .hparams import Hparams
+    from .layout import Layout
     from .model import Model, Share
     from .model_weights import Demand, Inventory, Weights
 
 ARCHITECTURES = {
+    "bailingmoe2": "bailingmoe2:BailingMoe2",
+    "cohere2": "cohere2:Cohere2",
+    "deepseek2": "deepseek2:DeepSeek2",
+    "ernie4_5": "llama:Llama",
+    "ernie4_5-moe": "ernie4_5_moe:Ernie45Moe",
+    "exaone4": "exaone4:Exaone4",
+    "exaone-moe": "exaone_moe:ExaoneMoe",
+    "gemma2": "gemma2:Gemma2",
+    "gemma3": "gemma3:Gemma3",
+    "gemma4": "gemma4:Gemma4",
+    "glm4": "glm4:Glm4",
+    "glm4moe": "glm4moe:Glm4Moe",
+    "gpt-oss": "gpt_oss:GptOss",
+    "granite": "granite:Granite",
+    "granitemoe": "granite:Granite",
+    "hunyuan-dense": "hunyuan:Hunyuan",
+    "hunyuan-moe": "hunyuan:Hunyuan",
     "llama": "llama:Llama",
+    "llama4": "llama4:Llama4",
+    "mimo2": "mimo2:MiMo2",
+    "mistral3": "llama:Llama",
+    "olmo2": "olmo2:Olmo2",
+    "phi3": "phi3:Phi3",
     "qwen2": "qwen2:Qwen2",
+    "qwen2moe": "qwen2moe:Qwen2Moe",
+    "qwen2vl": "qwen2:Qwen2",
     "qwen3": "qwen3:Qwen3",
     "qwen3moe": "qwen3moe:Qwen3Moe",
+    "qwen3vl": "qwen3:Qwen3",
+    "qwen3vlmoe": "qwen3moe:Qwen3Moe",
     "qwen3next": "qwen3next:Qwen3Next",
     "qwen35": "qwen35:Qwen35",
     "qwen35moe": "qwen35moe:Qwen35Moe",
+    "seed_oss": "seed_oss:SeedOss",
+    "smollm3": "smollm3:SmolLm3",
+    "step35": "step35:Step35",
 }
 
 
@@ -93,41 +125,87 @@ def survey_model(
 
 def _find_class(file: GgufFile) -> type[Model]:
     name = file.metadata.architecture
+    if name in NETWORKS:
+        raise ModelError(
+            f"{file.label}: holds a drafter ({name}) for another model; give that with -m, and "
+            "this file with -md"
+        )
     if name not in ARCHITECTURES:
         raise ModelError(
-            f"{file.label}: architecture {name!r} is not supported (known: "
-            f"{', '.join(ARCHITECTURES)})"
+            f"{file.label}: architecture {name!r} cannot be run (those that can: "
+            f"{', '.join(ARCHITECTURES)}); spec convert inspect, attach, extract and quantize work "
+            "on it all the same"
         )
-    module, _, class_name = ARCHITECTURES[name].partition(":")
-    found: type[Model] = getattr(import_module(f".{module}", __name__), class_name)
+    found: type[Model] = _load(ARCHITECTURES[name], __name__)
     return found
 
 
-def add_heads(
+def _load(row: str, package: str) -> Any:
+    """The class of a table's row."""
+    module, _, class_name = row.partition(":")
+    return getattr(import_module(f".{module}", package), class_name)
+
+
+def add_networks(
     model: Model, file: GgufFile, backend: Backend, check: Callable[[Demand], None] | None = None
 ) -> None:
-    """Give a model the MTP heads of a file that holds only these.
+    """Give a model the draft networks of a file that holds only these.
 
     `check` is called with what they will take, and may refuse them.
     """
-    from .hparams import Hparams
-    from .model import MTP
-    from .model_weights import Inventory, Reporting, Weights
+    from .model_weights import Reporting, Weights
 
-    model_class = _find_class(file)
-    hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
-    _check_heads(file, hparams, model.hparams)
+    name, build = _network_builder(model, file)
     backend.look_at(file)
-    inventory = Inventory()
-    weights = Weights(file, inventory)
-    model_class.heads_over(model, hparams, weights)
-    weights.check()
+    inventory = plan_networks(model, file)
     if check is not None:
         check(inventory.demand(model, backend))
     backend.expect(file, inventory.matrices)
-    reporting = Weights(file, Reporting(backend, inventory.matrices))
-    model.add_drafter(MTP, *model_class.heads_over(model, hparams, reporting))
+    model.add_drafter(name, *build(Weights(file, Reporting(backend, inventory.matrices))))
     backend.weights_ready(file)
+
+
+def plan_networks(model: Model, file: GgufFile) -> Inventory:
+    """What `add_networks` would prepare; a ModelError if they are not networks for the model."""
+    from .model_weights import Inventory, Weights
+
+    inventory = Inventory()
+    weights = Weights(file, inventory)
+    _network_builder(model, file)[1](weights)
+    weights.check()
+    return inventory
+
+
+Built: TypeAlias = tuple["Sequence[DraftNetwork]", "Layout"]
+
+
+def _network_builder(model: Model, file: GgufFile) -> tuple[str, Callable[[Weights], Built]]:
+    """The drafter's name, and what makes its networks with the layout of model and networks."""
+    from .hparams import Hparams
+    from .model import MTP
+
+    arch = file.metadata.architecture
+    if arch in NETWORKS:
+        network_class = _load(NETWORKS[arch], f"{__name__}.drafters")
+
+        def build(weights: Weights) -> Built:
+            layout = model.layout.copy()
+            return [network_class(model, weights, layout)], layout
+
+        return arch, build
+    model_class = _find_class(file)
+    hparams = Hparams.from_gguf(file, model.hparams.n_vocab)
+    _check_heads(file, hparams, model.hparams)
+    return MTP, lambda weights: model_class.heads_over(model, hparams, weights)
+
+
+def network_of(file: GgufFile) -> str | None:
+    """The drafter whose networks the file holds, and nothing else; None: it is a whole model."""
+    from .model import MTP
+
+    if file.metadata.architecture in NETWORKS:
+        return file.metadata.architecture
+    return MTP if is_head_only(file) else None
 
 
 def is_head_only(file: GgufFile) -> bool:

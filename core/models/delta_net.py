@@ -63,8 +63,8 @@ class DeltaNet:
         )
         self.ssm_out = weights.matrix(s.value_width, {"ssm_out": hparams.n_embd})
 
-    def __call__(self, ops: Ops, a: Packed, x: Rows, step: Step, state: State) -> Rows:
-        """x + the mixer's output for the normed rows a."""
+    def __call__(self, ops: Ops, a: Packed, x: Rows | None, step: Step, state: State) -> Rows:
+        """x, if any, plus the mixer's output for the normed rows a."""
         heads = ops.delta_rule(ops.matmul(a, self.ssm_in), self.delta, state, step)
         return ops.matmul(heads, self.ssm_out, add_to=x)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from ..errors import ModelError
 
 if TYPE_CHECKING:
+    from ..gguf.metadata import Metadata
     from ..gguf.reader import GgufFile
 
 # llama.cpp stops at 512 layers; larger values are damage, not models.
@@ -32,11 +33,15 @@ class Hparams:
     attention_scale: float
 
     @classmethod
-    def from_gguf(cls, file: GgufFile, n_vocab: int | None = None) -> Self:
-        """`n_vocab`: of the model that a head belongs to; a head's file may have no vocabulary."""
+    def from_gguf(
+        cls, file: GgufFile, n_vocab: int | None = None, n_nextn: int | None = None
+    ) -> Self:
+        """`n_vocab`: of the model that a head belongs to; a head's file may have no vocabulary.
+        `n_nextn`: MTP blocks, whatever the file calls them; None: what it says."""
         meta = file.metadata
         n_blocks = meta.int("block_count", low=1, high=MAX_LAYERS)
-        n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)
+        if n_nextn is None:
+            n_nextn = meta.int("nextn_predict_layers", 0, high=n_blocks - 1)
         n_embd = meta.int("embedding_length", low=1, high=MAX_WIDTH)
         n_heads = meta.per_layer_ints("attention.head_count", n_blocks, low=1, high=MAX_WIDTH)
         head_dim = n_embd // n_heads[0] or 1
@@ -53,9 +58,16 @@ class Hparams:
             n_ff=meta.per_layer_ints("feed_forward_length", n_blocks, 0, high=MAX_WIDTH),
             key_dim=key_dim,
             value_dim=meta.int("attention.value_length", head_dim, low=1, high=MAX_WIDTH),
-            eps=meta.float("attention.layer_norm_rms_epsilon", low=0.0, high=1.0),
+            eps=_epsilon(meta),
             attention_scale=meta.float("attention.scale", 0.0, low=0.0) or key_dim**-0.5,
         )
+
+
+def _epsilon(meta: Metadata) -> float:
+    """Families with a LayerNorm have a key of their own."""
+    names = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+    found = next((name for name in names if meta.has(name)), names[0])
+    return meta.float(found, low=0.0, high=1.0)
 
 
 def _kv_heads(file: GgufFile, n_heads: tuple[int, ...]) -> tuple[int, ...]:

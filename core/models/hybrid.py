@@ -7,53 +7,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from ..backend.layers import HeadOrder, RopePairs, RotaryPositions
+from ..backend.layers import HeadOrder, RopePairs
 from .delta_net import DeltaNet
-from .ffn import build_ffn
+from .dense import PreNormBlock
+from .ffn import FfnTraits, Shared, build_ffn
 from .model import BlockBuilder, Model
 from .rope import build_rope
-from .self_attention import SelfAttention
+from .self_attention import AttentionTraits, SelfAttention
 
 if TYPE_CHECKING:
-    from ..backend.interface import Ops, Rows, State
-    from ..backend.step import Step
     from .hparams import Hparams
     from .layout import Layout
     from .model_weights import Weights
-
-
-class HybridBlock:
-    def __init__(
-        self,
-        hparams: Hparams,
-        weights: Weights,
-        layout: Layout,
-        rope: RotaryPositions,
-        order: HeadOrder,
-    ) -> None:
-        h = hparams
-        self.attn_norm = weights.norm("attn_norm", h.n_embd, h.eps)
-        self.mixer: DeltaNet | SelfAttention
-        if is_recurrent(h, weights, layout.block):
-            self.mixer = DeltaNet(h, weights, layout, order)
-        else:
-            self.mixer = SelfAttention(h, weights, layout, rope, head_norms=True, gated=True)
-        self.post_attention_norm = weights.norm("post_attention_norm", h.n_embd, h.eps)
-        self.ffn = build_ffn(h, weights, layout.block, shared=True)
-
-    def __call__(self, ops: Ops, x: Rows, step: Step, state: State) -> Rows:
-        x = self.mixer(ops, ops.norm(x, self.attn_norm), x, step, state)
-        return self.ffn(ops, ops.norm(x, self.post_attention_norm), x)
 
 
 class HybridModel(Model):
     head_order: ClassVar[HeadOrder]
 
     def block_builder(self, weights: Weights) -> BlockBuilder:
-        rope = build_rope(weights, self.hparams.key_dim, RopePairs.HALVES)
+        h = self.hparams
+        rope = build_rope(weights, h.key_dim, RopePairs.HALVES)
+        attention = AttentionTraits(head_norms=True, gated=True)
 
-        def build(scope: Weights, layout: Layout) -> HybridBlock:
-            return HybridBlock(self.hparams, scope, layout, rope, self.head_order)
+        def build(scope: Weights, layout: Layout) -> PreNormBlock:
+            mixer: DeltaNet | SelfAttention
+            if is_recurrent(h, scope, layout.block):
+                mixer = DeltaNet(h, scope, layout, self.head_order)
+            else:
+                mixer = SelfAttention(h, scope, layout, rope, attention)
+            ffn = build_ffn(h, scope, layout.block, FfnTraits(shared=Shared.GATED))
+            return PreNormBlock(h, scope, mixer, ffn, "post_attention_norm")
 
         return build
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..backend.interface import Output, Relayed, Taps
-from .drafters.mtp_network import H_NEXTN, MtpHead
+from .drafters.mtp_network import H_NEXTN, MtpHead, hidden_rows
 from .layout import Layout
 
 if TYPE_CHECKING:
@@ -33,11 +33,12 @@ def check_taps(wanted: Taps, known: Iterable[str]) -> None:
 
 
 class Block(Protocol):
-    def __call__(self, ops: Ops, x: Rows, step: Step, state: State) -> Rows: ...
+    def __call__(self, ops: Ops, x: Rows, step: Step, state: State, *more: Any) -> Rows: ...
 
 
 class Ffn(Protocol):
-    def __call__(self, ops: Ops, a: Packed, x: Rows) -> Rows: ...
+    def __call__(self, ops: Ops, a: Packed, x: Rows | None) -> Rows:
+        """x, if any, plus what the layer makes of the normed rows a."""
 
 
 MTP = "mtp"  # the drafter whose networks are the heads of a file's `nextn` tensors
@@ -60,6 +61,9 @@ class Model(ABC):
     output_norm: Norm
     output: Matrix
     output_at: tuple[GgufFile, str]  # the file and tensor of the head's rows
+    # Whether MTP heads continue from rows behind the last norm, or from those before it.
+    norms_hidden: ClassVar[bool] = True
+    logit_cap: float  # see `Ops.head`
 
     def __init__(
         self,
@@ -101,11 +105,21 @@ class Model(ABC):
 
     def _add_end(self, weights: Weights) -> None:
         h = self.hparams
-        self.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
+        self.output_norm = self.end_norm(weights)
+        self.logit_cap = weights.file.metadata.float("final_logit_softcapping", 0.0, low=0.0)
         self.output, self.output_at = self.token_embd, (weights.file, "token_embd")
         if weights.has("output"):
             self.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
             self.output_at = weights.file, "output"
+
+    def end_norm(self, weights: Weights) -> Norm:
+        """The norm before the head, with all that scales logits."""
+        return weights.norm("output_norm", self.hparams.n_embd, self.hparams.eps)
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the rows of the embedding are multiplied by."""
+        return 1.0
 
     @abstractmethod
     def block_builder(self, weights: Weights) -> BlockBuilder:
@@ -124,7 +138,8 @@ class Model(ABC):
 
     def _before(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         """Up to the rows (T, D) that the last block leaves, or that leave for another rank."""
-        return self._through(ops, ops.embed(self.token_embd, step), step, state, wanted)
+        x = ops.embed(self.token_embd, step, self.embedding_scale)
+        return self._through(ops, x, step, state, wanted)
 
     def pass_on(self, ops: Ops, step: Step, state: State, wanted: Taps) -> Output:
         """The blocks of another rank: `step.received` comes in, rows go out."""
@@ -135,23 +150,30 @@ class Model(ABC):
         rows = ops.given_rows(step, self.hparams.n_embd)
         return self._end(ops, Output(rows), step, wanted)
 
-    def _through(self, ops: Ops, x: Rows, step: Step, state: State, wanted: Taps) -> Output:
+    def _through(
+        self, ops: Ops, x: Rows, step: Step, state: State, wanted: Taps, *more: Any
+    ) -> Output:
+        """`more`: what else this architecture's blocks read."""
         taps: dict[str, Rows] = {}
         for i, block in zip(self.share.blocks, self.blk, strict=True):
             if block_input(i) in wanted:
-                taps[block_input(i)] = ops.keep(x)
-            x = block(ops, x, step, state)
+                taps[block_input(i)] = self.tap(ops, x)
+            x = block(ops, x, step, state, *more)
         after_last = block_input(self.hparams.n_layers)
         if after_last in wanted and self.share.blocks.stop == self.hparams.n_layers:
-            taps[after_last] = ops.keep(x)
+            taps[after_last] = self.tap(ops, x)
         return Output(x, taps)
+
+    def tap(self, ops: Ops, x: Rows) -> Rows:
+        """A copy of the residual stream."""
+        return ops.keep(x)
 
     def _end(self, ops: Ops, passed: Output, step: Step, wanted: Taps) -> Output:
         x, taps = passed.logits, passed.taps
         if H_NEXTN in wanted:
-            taps[H_NEXTN] = ops.norm_rows(x, self.output_norm)
+            taps[H_NEXTN] = hidden_rows(ops, x, self.output_norm if self.norms_hidden else None)
         last = ops.norm(ops.out_rows(x, step), self.output_norm)
-        return Output(ops.head(last, self.output), taps)
+        return Output(ops.head(last, self.output, self.logit_cap), taps)
 
     @classmethod
     def heads_over(
@@ -171,7 +193,7 @@ class Model(ABC):
             shell.output = weights.matrix(h.n_embd, {"output": h.n_vocab})
             shell.output_at = weights.file, "output"
         if weights.has("output_norm"):
-            shell.output_norm = weights.norm("output_norm", h.n_embd, h.eps)
+            shell.output_norm = shell.end_norm(weights)
         layout = trunk.layout.copy()
         build = shell.block_builder(weights)
         return shell._nextn(weights, build, layout, is_wanted=True), layout

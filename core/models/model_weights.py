@@ -17,12 +17,14 @@ from ..backend.interface import Backend, PlannedSteps, Working
 from ..backend.layers import Floats, Matrix, MatrixPart, Norm, Vector
 from ..errors import ModelError
 from ..gguf.reader import GgufFile, Tensor
+from ..gguf.tensors import without_ones
 
 if TYPE_CHECKING:
     from ..state.sizes import StateSizes
     from .model import Model
 
 SHOWN = 6  # names listed in an error
+INT_FORMATS = {"I32": "<i4", "I64": "<i8"}
 
 
 class Preparer(Protocol):
@@ -128,14 +130,28 @@ class Weights:
         return type(self)(self.file, self.backend, f"{self.prefix}{name}.", self.findings)
 
     def has(self, stem: str) -> bool:
-        return f"{self.prefix}{stem}.weight" in self.file.tensors
+        return self.has_tensor(f"{stem}.weight")
+
+    def has_tensor(self, name: str) -> bool:
+        """`name` with its `.weight` or `.bias`."""
+        return f"{self.prefix}{name}" in self.file.tensors
 
     def leave_out(self, prefix: str) -> None:
         """These tensors are not needed now; `check` does not mind them."""
         self.findings.used.update(name for name in self.file.tensors if name.startswith(prefix))
 
-    def norm(self, stem: str, width: int, eps: float) -> Norm:
-        return Norm(self.vector(f"{stem}.weight", width), eps)
+    def norm(
+        self, stem: str, width: int, eps: float, *, centred: bool = False, scale: float = 1.0
+    ) -> Norm:
+        """`scale`: what the weight is multiplied by."""
+        weight = self.floats(f"{stem}.weight", width)
+        if scale != 1.0:
+            weight = weight * np.float32(scale)
+        return Norm(self.backend.vector(weight), eps, centred)
+
+    def plain_norm(self, width: int, eps: float) -> Norm:
+        """A norm without a weight of its own."""
+        return Norm(self.backend.vector(np.ones(width, np.float32)), eps)
 
     def vector(self, name: str, *shape: int) -> Vector:
         """A float array; `name` is whole, with its `.weight` or `.bias` if it has one."""
@@ -144,6 +160,21 @@ class Weights:
     def floats(self, name: str, *shape: int) -> Floats:
         tensor = self._take(name, shape)
         return np.zeros(shape, np.float32) if tensor is None else tensor.floats()
+
+    def ints(self, name: str) -> NDArray[np.int64]:
+        """A list of whole numbers of any length; empty if it is not there."""
+        tensor = self.file.tensors.get(self.prefix + name)
+        if tensor is None:
+            self.findings.missing.append(self.prefix + name)
+            return np.zeros(0, np.int64)
+        self.findings.used.add(self.prefix + name)
+        if tensor.format.name not in INT_FORMATS or len(tensor.shape) != 1:
+            self.findings.misshapen.append(
+                f"{self.prefix}{name} is {tensor.format.name} of shape {tensor.shape}, expected a "
+                "list of whole numbers"
+            )
+            return np.zeros(0, np.int64)
+        return tensor.data.view(INT_FORMATS[tensor.format.name]).astype(np.int64)
 
     def matrix(
         self,
@@ -161,6 +192,31 @@ class Weights:
                 parts.append(replace(part, row_order=orders.get(stem)))
         return self.backend.matrix(parts) if parts else None
 
+    def columns(self, stem: str, n_out: int, widths: Sequence[int]) -> list[Matrix]:
+        """Matrices that are stored side by side in one, of so many columns each."""
+        part, first, made = self.part(stem, n_out, sum(widths)), 0, []
+        for width in widths:
+            if part is not None:
+                made.append(self.backend.matrix([self._chosen_columns(part, first, width)]))
+            first += width
+        return made or [None] * len(widths)
+
+    def _chosen_columns(self, part: MatrixPart, first: int, width: int) -> MatrixPart:
+        """A copy of some columns, their blocks as they are stored."""
+        tensor, block = part.tensor, part.tensor.format
+        n_out, n_in = tensor.shape
+        if first % block.block_size or width % block.block_size:
+            raise ModelError(
+                f"{self.file.label}: {tensor.name} has {block.name} blocks of {block.block_size} "
+                f"columns, which cannot be parted at {first or width}; quantize it to another type"
+            )
+        blocks = tensor.data.reshape(n_out, n_in // block.block_size, block.block_bytes)
+        at, end = first // block.block_size, (first + width) // block.block_size
+        data = blocks[:, at:end].reshape(-1)
+        name = f"{tensor.name}[{first}:{first + width}]"
+        chosen = replace(tensor, name=name, shape=(n_out, width), data=data)
+        return MatrixPart(chosen, None if first else part.bias, part.scale)
+
     def part(
         self, stem: str, n_out: int, n_in: int, *, needs_bias: bool = False
     ) -> MatrixPart | None:
@@ -169,17 +225,22 @@ class Weights:
         bias = self._optional(f"{stem}.bias", (n_out,), needed=needs_bias)
         return None if tensor is None else MatrixPart(tensor, bias, self._scale(stem, tensor, 1))
 
-    def experts(self, n_expert: int, n_in: int, n_out: Mapping[str, int]) -> Matrix:
-        """Stacks of matrices, (n_expert, n_out, n_in)."""
+    def experts(
+        self, n_expert: int, n_in: int, n_out: Mapping[str, int], *, needs_bias: bool = False
+    ) -> Matrix:
+        """Stacks of matrices, (n_expert, n_out, n_in); their biases come along."""
         parts = []
         for stem, height in n_out.items():
             tensor = self._take(f"{stem}.weight", (n_expert, height, n_in))
+            bias = self._optional(f"{stem}.bias", (n_expert, height), needed=needs_bias)
             if tensor is not None:
-                parts.append(MatrixPart(tensor, scale=self._scale(stem, tensor, n_expert)))
+                parts.append(MatrixPart(tensor, bias, self._scale(stem, tensor, n_expert)))
         return self.backend.matrix(parts) if parts else None
 
     def _scale(self, stem: str, tensor: Tensor, n: int) -> Floats | None:
-        """The second-level scale that only NVFP4 tensors have."""
+        """The second-level scale that only NVFP4 tensors have; not what was read for itself."""
+        if f"{self.prefix}{stem}.scale" in self.findings.used:
+            return None
         scale = self._optional(f"{stem}.scale", (n,))
         if scale is not None and tensor.format.name != "NVFP4":
             self.findings.misshapen.append(
@@ -200,7 +261,7 @@ class Weights:
             self.findings.missing.append(name)
             return None
         self.findings.used.add(name)
-        if _squeezed(tensor.shape) != _squeezed(shape):
+        if without_ones(tensor.shape) != without_ones(shape):
             self.findings.misshapen.append(f"{name} has shape {tensor.shape}, expected {shape}")
             return None
         # Element counts decide: a dimension of 1 may or may not be stored.
@@ -233,11 +294,6 @@ def choose_rows(part: MatrixPart, rows: NDArray[np.integer[Any]]) -> MatrixPart:
     tensor.release()
     bias = None if part.bias is None else part.bias[rows]
     return MatrixPart(replace(tensor, shape=(len(rows), n_in), data=data), bias, part.scale)
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Without ones: ne{E} and ne{E, 1} mean the same."""
-    return tuple(n for n in shape if n != 1)
 
 
 def _listing(names: list[str]) -> str:

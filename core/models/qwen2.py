@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..backend.layers import RopePairs
-from .dense import PreNormBlock
-from .model import BlockBuilder, Model
+from .dense import BlockTraits, DenseModel
 from .rope import build_rope
+from .self_attention import AttentionTraits
 
 if TYPE_CHECKING:
-    from .layout import Layout
     from .model_weights import Weights
 
 
-class Qwen2(Model):
-    def block_builder(self, weights: Weights) -> BlockBuilder:
+class Qwen2(DenseModel):
+    def traits(self, weights: Weights) -> Callable[[int], BlockTraits]:
         rope = build_rope(weights, self.hparams.key_dim, RopePairs.HALVES)
-
-        def build(scope: Weights, layout: Layout) -> PreNormBlock:
-            return PreNormBlock(self.hparams, scope, layout, rope, needs_bias=True)
-
-        return build
+        every = BlockTraits(rope, AttentionTraits(needs_bias=True))
+        return lambda _block: every

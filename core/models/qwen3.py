@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..backend.layers import RopePairs
-from .dense import PreNormBlock
-from .model import BlockBuilder, Model
+from .dense import BlockTraits, DenseModel
 from .rope import build_rope
+from .self_attention import AttentionTraits
 
 if TYPE_CHECKING:
-    from .layout import Layout
     from .model_weights import Weights
 
 
-class Qwen3(Model):
-    def block_builder(self, weights: Weights) -> BlockBuilder:
+class Qwen3(DenseModel):
+    def traits(self, weights: Weights) -> Callable[[int], BlockTraits]:
         rope = build_rope(weights, self.hparams.key_dim, RopePairs.HALVES)
-
-        def build(scope: Weights, layout: Layout) -> PreNormBlock:
-            return PreNormBlock(self.hparams, scope, layout, rope, head_norms=True)
-
-        return build
+        every = BlockTraits(rope, AttentionTraits(head_norms=True))
+        return lambda _block: every

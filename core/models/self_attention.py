@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..backend.layers import Attention, KvShape, RotaryPositions
+from ..backend.layers import Attention, KvShape, KvSource, Norm, QueryGrowth, RotaryPositions
 from ..errors import ModelError
 
 if TYPE_CHECKING:
@@ -15,6 +16,35 @@ if TYPE_CHECKING:
     from .model_weights import Weights
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionTraits:
+    """What families do differently."""
+
+    head_norms: bool | None = False  # of q and k; None: where a block has them
+    plain_norms: bool = False  # these, without weights
+    norms_turned: bool = False  # norms of heads follow rope
+    growth: QueryGrowth | None = None
+    row_norms: bool = False  # of all heads of q, and of all of k, at once
+    needs_bias: bool = False  # queries, keys and values
+    needs_output_bias: bool = False
+    gated: bool = False  # attn_q holds a gate beside each head
+    head_gates: bool = False  # attn_gate makes one gate for each head
+    sinks: bool | None = False  # None: where a block has them
+    window: int = 0
+    chunked: bool = False
+    hides_first: bool = False  # cell 0
+    causal: bool = True
+    head_dim: int = 0  # of keys and values; 0: what the file's keys say
+    scale: float = 0.0  # 0: what the file's keys say
+    cap: float = 0.0
+    value_scale: float = 1.0
+    norms_values: bool = False  # by a norm without weight
+    shared_layer: int | None = None  # of the state, whose keys and values are read
+
+
+PLAIN_ATTENTION = AttentionTraits()
+
+
 class SelfAttention:
     """attn_q, attn_k, attn_v (or the fused attn_qkv), attn_output, and norms of q and k."""
 
@@ -23,38 +53,98 @@ class SelfAttention:
         hparams: Hparams,
         weights: Weights,
         layout: Layout,
-        rope: RotaryPositions,
+        rope: RotaryPositions | None,
+        traits: AttentionTraits = PLAIN_ATTENTION,
         *,
-        head_norms: bool = False,
-        needs_bias: bool = False,
-        gated: bool = False,
+        n_in: int = 0,
     ) -> None:
-        h, block = hparams, layout.block
-        n_heads, n_kv_heads = h.n_heads[block], h.n_kv_heads[block]
-        if not n_kv_heads:
-            raise ModelError(
-                f"{weights.file.label}: block {block} has attention, but no key-value heads"
-            )
-        self.attention = Attention(
-            layer=layout.add_kv(KvShape(n_kv_heads, h.key_dim, h.value_dim)),
-            n_heads=n_heads,
-            n_kv_heads=n_kv_heads,
-            key_dim=h.key_dim,
-            value_dim=h.value_dim,
-            scale=h.attention_scale,
-            rope=rope,
-            q_norm=weights.norm("attn_q_norm", h.key_dim, h.eps) if head_norms else None,
-            k_norm=weights.norm("attn_k_norm", h.key_dim, h.eps) if head_norms else None,
-            gated=gated,
-        )
-        a = self.attention
+        """`n_in`: width of the rows that come in; 0: that of the model."""
+        self.attention = a = _describe(hparams, weights, layout, rope, traits)
         parts = {"attn_q": a.q_width, "attn_k": a.k_width, "attn_v": a.v_width}
         if weights.has("attn_qkv"):
             parts = {"attn_qkv": sum(parts.values())}
-        self.attn_qkv = weights.matrix(h.n_embd, parts, needs_bias=needs_bias)
-        self.attn_output = weights.matrix(n_heads * h.value_dim, {"attn_output": h.n_embd})
+        if a.head_gates:
+            parts["attn_gate"] = a.n_heads
+        heights = {name: height for name, height in parts.items() if height}
+        self.attn_qkv = weights.matrix(
+            n_in or hparams.n_embd, heights, needs_bias=traits.needs_bias
+        )
+        self.row_norms = self._row_norms(hparams, weights) if traits.row_norms else []
+        self.attn_output = weights.matrix(
+            a.n_heads * a.value_dim,
+            {"attn_output": hparams.n_embd},
+            needs_bias=traits.needs_output_bias,
+        )
 
-    def __call__(self, ops: Ops, a: Packed, x: Rows, step: Step, state: State) -> Rows:
-        """x + attention of the normed rows a."""
-        heads = ops.attend(ops.matmul(a, self.attn_qkv), self.attention, state, step)
+    def _row_norms(self, h: Hparams, weights: Weights) -> list[tuple[Norm, int]]:
+        """With the column of the rows where each begins."""
+        q, k = self.attention.q_width, self.attention.k_width
+        return [
+            (weights.norm("attn_q_norm", q, h.eps), 0),
+            (weights.norm("attn_k_norm", k, h.eps), q),
+        ]
+
+    def __call__(self, ops: Ops, a: Packed, x: Rows | None, step: Step, state: State) -> Rows:
+        """x, if any, plus attention of the normed rows a."""
+        rows = ops.matmul(a, self.attn_qkv)
+        for norm, column in self.row_norms:
+            rows = ops.norm_columns(rows, norm, column)
+        heads = ops.attend(rows, self.attention, state, step)
         return ops.matmul(heads, self.attn_output, add_to=x)
+
+
+def _describe(
+    h: Hparams,
+    weights: Weights,
+    layout: Layout,
+    rope: RotaryPositions | None,
+    traits: AttentionTraits,
+) -> Attention:
+    block = layout.block
+    n_heads, n_kv_heads = h.n_heads[block], h.n_kv_heads[block]
+    if not n_kv_heads:
+        raise ModelError(
+            f"{weights.file.label}: block {block} has attention, but no key-value heads"
+        )
+    key_dim, value_dim = traits.head_dim or h.key_dim, traits.head_dim or h.value_dim
+    source, layer = KvSource.ROWS, traits.shared_layer
+    if layer is not None:
+        source = KvSource.SHARED
+    elif not weights.has("attn_v") and not weights.has("attn_qkv") and traits.norms_values:
+        source = KvSource.KEYS
+    if layer is None:
+        layer = layout.add_kv(KvShape(n_kv_heads, key_dim, value_dim, traits.window))
+    head_norms = traits.head_norms
+    if head_norms is None:
+        head_norms = weights.has("attn_q_norm")
+    sinks = weights.has("attn_sinks") if traits.sinks is None else traits.sinks
+    has_own_keys = source is not KvSource.SHARED
+    plain_norm = weights.plain_norm(key_dim, h.eps) if traits.plain_norms else None
+    return Attention(
+        layer=layer,
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        scale=traits.scale or h.attention_scale,
+        rope=rope,
+        q_norm=weights.norm("attn_q_norm", key_dim, h.eps) if head_norms else plain_norm,
+        k_norm=weights.norm("attn_k_norm", key_dim, h.eps)
+        if head_norms and has_own_keys
+        else plain_norm,
+        gated=traits.gated,
+        window=traits.window,
+        chunked=traits.chunked,
+        hides_first=traits.hides_first,
+        causal=traits.causal,
+        sinks=weights.vector("attn_sinks.weight", n_heads) if sinks else None,
+        v_norm=weights.plain_norm(value_dim, h.eps)
+        if traits.norms_values and has_own_keys
+        else None,
+        head_gates=traits.head_gates,
+        cap=traits.cap,
+        value_scale=traits.value_scale,
+        source=source,
+        norms_turned=traits.norms_turned,
+        growth=traits.growth,
+    )

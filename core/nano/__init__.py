@@ -10,4 +10,4 @@ from pathlib import Path
 
 def path() -> Path:
     """Of the GGUF file, which is mapped: packages are installed unpacked."""
-    return Path(__file__).with_name("nano.gguf")
+    return Path(__file__).resolve().with_name("nano.gguf")

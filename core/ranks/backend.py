@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from ..backend.draft_loop import DraftLoop
+from ..backend.draft_loop import DraftLoop, DraftLoopPlan
 from ..backend.interface import (
     Backend,
     Forward,
@@ -23,6 +23,7 @@ from ..backend.interface import (
     RunRows,
     SlotImage,
     State,
+    StateRoom,
     Taps,
 )
 from ..backend.layers import Floats, Matrix, MatrixPart, SplitShape, StateShape, Vector
@@ -49,6 +50,7 @@ class RankedBackend(Backend):
         self.models: Sequence[Model] = ()  # by rank: the layers that it holds
         self.prompt_chunk = self.inner.prompt_chunk
         self.batch_invariant = self.inner.batch_invariant
+        self.frees_windows = self.inner.frees_windows
         self.trunk = StateShape(())
 
     @property
@@ -138,10 +140,10 @@ class RankedBackend(Backend):
     ) -> RunRows:
         return self.inner.compile_rows(forward, _own(state), max_rows=max_rows, taps=taps)
 
-    def compile_draft_loop(self, forward: Forward, state: State, **named: Any) -> DraftLoop:
+    def compile_draft_loop(self, forward: Forward, state: State, plan: DraftLoopPlan) -> DraftLoop:
         """MTP heads and draft models are rank 0's."""
         assert not isinstance(forward, Relayed), "one rank holds all drafters"
-        return self.inner.compile_draft_loop(forward, _own(state), **named)
+        return self.inner.compile_draft_loop(forward, _own(state), plan)
 
     def close(self) -> None:
         for rank in reversed(range(self.n_ranks)):
@@ -150,40 +152,57 @@ class RankedBackend(Backend):
 
     # state
 
-    def new_state(
-        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
-    ) -> State:
-        sizes = {"n_pages": n_pages, "page_len": page_len, "n_slots": n_slots, "window": window}
+    def new_state(self, shape: StateShape, room: StateRoom) -> State:
         if not isinstance(shape, SplitShape):
-            return self.inner.new_state(shape, **sizes)
+            return self.inner.new_state(shape, room)
         parts = []
         for rank in range(self.n_ranks):
             with self.on(rank) as backend:
-                parts.append(backend.new_state(shape.of_rank(rank), **sizes))
+                parts.append(backend.new_state(shape.of_rank(rank), room))
         return RankedState(parts, shape)
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return self.inner.state_bytes(shape, page_len=page_len, window=window)
 
-    def copy_pages(self, state: State, sources: Sequence[int], targets: Sequence[int]) -> None:
+    def copy_pages(
+        self,
+        state: State,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        *,
+        windowed: bool = False,
+    ) -> None:
         for backend, part in self._parts(state):
-            backend.copy_pages(part, sources, targets)
+            backend.copy_pages(part, sources, targets, windowed=windowed)
 
     def save_slot(
-        self, state: State, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+        self,
+        state: State,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
     ) -> SlotImage:
         images = [
-            backend.save_slot(part, slot, pages, n_cells, n_pending)
+            backend.save_slot(part, slot, pages, n_cells, n_pending, windowed_pages)
             for backend, part in self._parts(state)
         ]
         return join_images(images, state.shape) if isinstance(state, RankedState) else images[0]
 
-    def load_slot(self, state: State, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+    def load_slot(
+        self,
+        state: State,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
         images = [image]
         if isinstance(state, RankedState):
             images = split_image(image, state.shape, self.n_ranks)
         for own, (backend, part) in zip(images, self._parts(state), strict=True):
-            backend.load_slot(part, slot, pages, own)
+            backend.load_slot(part, slot, pages, own, windowed_pages)
 
     def copy_slot(self, state: State, source: int, target: int, n_pending: int) -> None:
         for backend, part in self._parts(state):

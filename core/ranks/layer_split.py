@@ -16,6 +16,7 @@ from ..gguf.reader import GgufFile
 from ..models import survey_model
 from ..models.model import Share
 from ..state.sizes import StateSizes
+from ..state.windows import WindowedPages, state_bytes_each
 
 _ROUNDS: Final = 60  # of bisection
 _MOST: Final = 1e9  # of what a device has
@@ -38,8 +39,11 @@ def weigh(file: GgufFile, backend: Backend, sizes: StateSizes, share: Share, mtp
     survey = survey_model(file, with_nextn=mtp, share=share)
     weights = survey.inventory.demand(survey.model, backend).weight_bytes
     shape = survey.model.state_shape
-    page, slot = backend.state_bytes(shape, page_len=sizes.page_len, window=sizes.window)
-    return Weighed(weights, sizes.n_pages * page + sizes.n_slots * slot, shape)
+    each = state_bytes_each(backend, shape, sizes)
+    windows = WindowedPages.of(backend, shape, sizes)
+    windowed = windows.n_pages * each.windowed_page if windows else 0
+    state = sizes.n_pages * each.page + windowed + sizes.n_slots * each.slot
+    return Weighed(weights, state, shape)
 
 
 def divide(ends: int, blocks: Sequence[int], room: Sequence[float]) -> list[range]:

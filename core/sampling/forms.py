@@ -15,14 +15,23 @@ from .schemas import closed
 MAX_FORMS: Final = 128
 
 
-def write_forms(forms: Sequence[tuple[str, Any, str]], *, thought_end: str = "") -> str:
+def write_forms(
+    forms: Sequence[tuple[str, Any, str]],
+    *,
+    thought_end: str = "",
+    thought_starts: Sequence[str] = (),
+    behind_thought: str = "",
+) -> str:
     """The form of `GenerateParams.forms`: text before, schema and text behind of each.
 
-    With `thought_end`, any text may come first that this ends.
+    With `thought_end`, any text has to come first that this ends. With `thought_starts` too, any
+    number of such texts may come first, even none: each starts with one of these, and
+    `behind_thought` follows it.
     """
     if not 1 <= len(forms) <= MAX_FORMS:
         raise ConfigError(f"there may be 1 to {MAX_FORMS} forms, got {len(forms)}")
-    return json.dumps({"thought_end": thought_end, "forms": [list(form) for form in forms]})
+    thoughts = {"end": thought_end, "starts": list(thought_starts), "behind": behind_thought}
+    return json.dumps({"thoughts": thoughts, "forms": [list(form) for form in forms]})
 
 
 def lark_of_forms(source: str, blanks: str) -> str:
@@ -31,10 +40,14 @@ def lark_of_forms(source: str, blanks: str) -> str:
     lines = ['%llguidance {"no_forcing": true}']
     names = [f"form_{i}" for i in range(len(given["forms"]))]
     choice = " | ".join(names)
-    if end := given["thought_end"]:
-        lines += [f"start: thought ({choice})", f"thought[suffix={_quoted(end)}]: /(?s:.*)/"]
+    thoughts = given["thoughts"]
+    if starts := thoughts["starts"]:
+        opened = f"({' | '.join(map(_quoted, starts))}) thought {_quoted(thoughts['behind'])}"
+        lines += [f"start: opened* ({choice})", f"opened: {opened}"]
     else:
-        lines.append(f"start: {choice}")
+        lines.append(f"start: thought ({choice})" if thoughts["end"] else f"start: {choice}")
+    if end := thoughts["end"]:
+        lines.append(f"thought[suffix={_quoted(end)}]: /(?s:.*)/")
     for i, (before, schema, after) in enumerate(given["forms"]):
         parts = [_quoted(before)] * bool(before) + [f"json_{i}"] + [_quoted(after)] * bool(after)
         lines.append(f"form_{i}: {' '.join(parts)}")

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..generation import GenerateParams
+from ..tokenizer.built_in_templates import CHATML
 from ..tokenizer.chat_template import spelling
-from ..tokenizer.chatml import CHATML
 from ..tokenizer.thinking import find_thinking_texts
 from .api_errors import ApiError, not_supported
 from .jobs import Job

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from ..generation import STOP
 from .answer import Answer
 from .api_errors import not_supported
-from .chat import bind
 from .chat_prompt import CONTINUES, ChatPrompt, read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
@@ -22,6 +21,7 @@ from .parsed_request import ParsedRequest, parse_request
 from .replies import JsonResponse
 from .reply import CALL, CONTENT, REASONING
 from .reply_blocks import ReplyBlock, ReplyBlockFormat, named_event
+from .reply_rules import bind
 from .request_bodies import (
     BlockMessage,
     BlockToolChoice,
@@ -78,6 +78,7 @@ def as_chat(body: CountTokensBody) -> dict[str, Any]:
         "stop": body.stop_sequences,
         "tools": body.tools and [_tool(tool) for tool in body.tools],
         "tool_choice": body.tool_choice and _choice(body.tool_choice),
+        "reasoning_effort": body.output_config and body.output_config.effort,
     }
     if body.thinking is not None:
         thinks = {"enable_thinking": body.thinking.type != "disabled"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..generation import GenerateParams
-from ..sampling.forms import write_forms
 from .answer import Answer
 from .chat_prompt import ChatPrompt, read_chat_prompt
 from .chat_reply import ChatReply, Delta
@@ -20,6 +16,7 @@ from .guard import owner_of
 from .json_body import aside, read_object
 from .openai_format import OpenAIFormat, finish_reason
 from .parsed_request import ParsedRequest, parse_request
+from .reply_rules import bind
 from .request_bodies import ChatBody
 from .request_decoding import refuse
 from .service import Service
@@ -42,26 +39,6 @@ async def chat_completions(request: Request) -> Response:
     return await start(service, await aside(body.size, read))
 
 
-def bind(params: GenerateParams, prompt: ChatPrompt) -> GenerateParams:
-    """What the reply has to be: a call, if one is demanded; and JSON only after the thoughts."""
-    end = prompt.marks[1] if prompt.marks is not None and prompt.is_thinking else ""
-    if prompt.calls is not None and prompt.tools.is_forced:
-        if params.is_restricted:
-            refuse("tool_choice", "cannot demand a call of a text that follows a grammar")
-        forms = prompt.tools.forms(prompt.calls)
-        if end:
-            forms = [(f"\n\n{before}", schema, after) for before, schema, after in forms]
-        return replace(params, forms=write_forms(forms, thought_end=end))
-    if end and params.json_schema is not None:
-        try:
-            schema = json.loads(params.json_schema)
-        except ValueError:
-            refuse("json_schema", "is not JSON")
-        forms = [("\n\n", schema, "")]
-        return replace(params, json_schema=None, forms=write_forms(forms, thought_end=end))
-    return params
-
-
 def read_logprobs(body: ChatBody) -> int | None:
     if not body.logprobs:
         if body.top_logprobs:
@@ -80,9 +57,7 @@ class ChatFormat(OpenAIFormat):
         super().__init__(parsed)
         self._tokenizer, self._prompt, self._reasoning = service.tokenizer, prompt, reasoning
         # Without marks of calls or thoughts, text goes out as it comes.
-        self._parses = prompt.calls is not None or (
-            prompt.marks is not None and reasoning != "none"
-        )
+        self._parses = prompt.has_marks(splits_thoughts=reasoning != "none")
         self._replies: dict[int, ChatReply] = {}
 
     def opening(self, answer: Answer) -> bytes:

@@ -15,14 +15,21 @@ from typing import Any, Final
 
 from ..errors import NextnError
 from ..tokenizer import ChatTemplate, Tokenizer
+from ..tokenizer.built_in_templates import CHATML
 from ..tokenizer.chat_template import prompt_tokens, spelling
-from ..tokenizer.chatml import CHATML
+from ..tokenizer.harmony import speaks_harmony
 from ..tokenizer.thinking import find_thinking_texts
 from .api_errors import api_error
 from .json_body import aside
 from .messages import read_messages
 from .prompts import refuse_endless
-from .reply import CallStyle, find_call_style
+from .reply import (
+    CallStyle,
+    HarmonyParser,
+    ReplyParser,
+    find_answer_marks,
+    find_call_style,
+)
 from .request_bodies import ChatBody
 from .request_decoding import refuse
 from .service import Service
@@ -37,25 +44,41 @@ class ChatPrompt:
     tools: Tools
     calls: CallStyle | None  # how the reply will call them; None: it cannot
     marks: tuple[str, str] | None  # of thoughts
+    answer: tuple[str, str] | None  # marks around the answer
     tokens: list[int]
+    is_harmony: bool = False  # replies are messages in channels
 
     @property
     def is_thinking(self) -> bool:
         """The template has opened a thought, which the reply goes on with."""
         return self.marks is not None and self.text.rstrip().endswith(self.marks[0])
 
+    def has_marks(self, *, splits_thoughts: bool = True) -> bool:
+        """Whether a reply may have marks that its text is parsed for."""
+        return self.is_harmony or self.calls is not None or (splits_thoughts and bool(self.marks))
+
+    def parser(self, *, splits_thoughts: bool = True) -> ReplyParser | HarmonyParser:
+        if self.is_harmony:
+            return HarmonyParser(self.text, keeps_thoughts=not splits_thoughts)
+        return ReplyParser(
+            marks=self.marks if splits_thoughts else None,
+            is_thinking=self.is_thinking,
+            answer=self.answer if splits_thoughts else None,
+            calls=self.calls,
+            schemas=self.tools.schemas,
+        )
+
 
 async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
     messages, tools = read_messages(body), read_tools(body)
-    switches = dict(service.settings.template_kwargs)
-    switches |= body.chat_template_kwargs or {}
+    switches = switches_of(body, dict(service.settings.template_kwargs))
     goes_on = bool(body.continue_final_message)
     add_prompt = not goes_on if body.add_generation_prompt is None else body.add_generation_prompt
     mark = _marked(body, messages) if goes_on else None
     template = service.loaded.template or ChatTemplate(CHATML)
     style = find_call_style(template.source) if tools.is_offered else None
     if style is not None and not style.is_native:
-        messages, shown = tools.taught(messages), None
+        messages, shown = tools.taught(messages, style), None
     else:
         shown = tools.given if style is not None else None
     text = await asyncio.to_thread(
@@ -65,7 +88,18 @@ async def read_chat_prompt(service: Service, body: ChatBody) -> ChatPrompt:
         text = _cut(text, mark)
     refuse_endless(text, service.tokenizer, service.n_ctx)
     tokens = await aside(len(text), lambda: prompt_tokens(text, service.tokenizer))
-    return ChatPrompt(text, tools, style, find_thinking_texts(template.source), tokens)
+    thoughts, answer = find_thinking_texts(template.source), find_answer_marks(template.source)
+    is_harmony = speaks_harmony(template.source)
+    return ChatPrompt(text, tools, style, thoughts, answer, tokens, is_harmony)
+
+
+def switches_of(body: ChatBody, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of the template. `usual`: those of the server."""
+    effort = body.reasoning_effort
+    given: dict[str, Any] = {"reasoning_effort": effort} if effort else {}
+    if effort == "none":
+        given = {"enable_thinking": False}
+    return {**usual, **given, **(body.chat_template_kwargs or {})}
 
 
 def _render(

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from .chat_prompt import ChatPrompt
-from .reply import ARGUMENTS, CALL, REASONING, ReplyParser, ReplyPiece
+from .reply import ARGUMENTS, CALL, REASONING, ReplyPiece
 
+_BETWEEN: Final = "\n\n"  # messages of one kind
 Delta = dict[str, Any]
 
 
 class ChatReply:
     def __init__(self, prompt: ChatPrompt, reasoning_format: str) -> None:
-        marks = prompt.marks if reasoning_format != "none" else None
         self._keeps_marks = reasoning_format == "deepseek-legacy"
-        self._marks = marks
-        self._parser = ReplyParser(
-            marks=marks,
-            is_thinking=prompt.is_thinking,
-            calls=prompt.calls,
-            schemas=prompt.tools.schemas,
-        )
+        self._marks = prompt.marks
+        self._parser = prompt.parser(splits_thoughts=reasoning_format != "none")
+        self._parts: dict[str, int] = {}  # of each kind, the message of the last text
         self.content: list[str] = []
         self.reasoning: list[str] = []
         self.calls: list[dict[str, Any]] = []
@@ -48,9 +44,10 @@ class ChatReply:
             self.calls[piece.call]["function"]["arguments"] += piece.text
             more = {"index": piece.call, "function": {"arguments": piece.text}}
             return [{"tool_calls": [more]}]
-        if piece.kind == REASONING:
-            return self._think(piece.text)
-        return [self._write(piece.text)]
+        is_next = self._parts.setdefault(piece.kind, piece.part) != piece.part
+        self._parts[piece.kind] = piece.part
+        text = _BETWEEN + piece.text if is_next else piece.text
+        return self._think(text) if piece.kind == REASONING else [self._write(text)]
 
     def _write(self, text: str) -> Delta:
         if self._keeps_marks and self.reasoning and self._marks is not None:

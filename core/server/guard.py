@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..speculation.owners import owner_name
 from .api_errors import ApiError
 from .replies import error_response
 from .request_bodies import SharedBody
@@ -25,8 +26,7 @@ def owner_of(request: Request, body: SharedBody) -> str:
     """Whose text it is: what one owner wrote is not drafted for another. By key, and within it by
     `cache_salt`, which is also vLLM's word, or OpenAI's `user`."""
     key: str = request.scope.get(OWNER, "")
-    salt = body.cache_salt or body.user or ""
-    return f"{key}\0{salt}" if salt else key
+    return owner_name(key, body.cache_salt or body.user or "")
 
 
 class Guard:

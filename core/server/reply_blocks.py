@@ -11,7 +11,7 @@ from .answer import Answer
 from .chat_prompt import ChatPrompt
 from .formats import Format, encode
 from .parsed_request import ParsedRequest
-from .reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyParser, ReplyPiece
+from .reply import ARGUMENTS, CALL, CONTENT, REASONING, ReplyPiece
 from .thread_bridge import Progress
 
 _KINDS: Final = {CONTENT: CONTENT, REASONING: REASONING, CALL: CALL, ARGUMENTS: CALL}
@@ -39,12 +39,8 @@ class ReplyBlockFormat(Format):
         super().__init__(parsed)
         self.blocks: list[ReplyBlock] = []
         self._is_open = False  # the last one
-        self._parser = ReplyParser(
-            marks=prompt.marks,
-            is_thinking=prompt.is_thinking,
-            calls=prompt.calls,
-            schemas=prompt.tools.schemas,
-        )
+        self._part = 0  # the message of the last text
+        self._parser = prompt.parser()
 
     @property
     def has_calls(self) -> bool:
@@ -83,6 +79,9 @@ class ReplyBlockFormat(Format):
     def _take(self, piece: ReplyPiece) -> bytes:
         written, kind = b"", _KINDS[piece.kind]
         is_new = not self._is_open or piece.kind == CALL or self.blocks[-1].kind != kind
+        if kind != CALL:
+            is_new |= piece.part != self._part
+            self._part = piece.part
         if is_new:
             written = self._close()
             name = piece.text if piece.kind == CALL else ""

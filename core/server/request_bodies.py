@@ -23,6 +23,9 @@ Flag = bool | None
 Text = str | None
 Texts = str | list[str] | None
 Object = dict[str, Any] | None
+ReasoningEffort = Annotated[
+    Text, Meta(description="none: no thoughts; others, low to high, are given to the template")
+]
 JsonSchema = dict[str, Any] | bool | str | None
 Number = float | None
 Share = Annotated[float, Meta(ge=0, le=1)] | None
@@ -174,6 +177,10 @@ class Thinking(msgspec.Struct):
     type: Text = None
 
 
+class Effort(msgspec.Struct):
+    effort: Text = None
+
+
 # Bodies
 
 
@@ -292,6 +299,7 @@ class ChatBody(GenerationBody, kw_only=True):
     add_generation_prompt: Flag = None
     continue_final_message: Annotated[Flag, Meta(description="continues the last message")] = None
     reasoning_format: ReasoningFormat | None = None
+    reasoning_effort: ReasoningEffort = None
 
 
 class ResponsesBody(SharedBody):
@@ -303,6 +311,7 @@ class ResponsesBody(SharedBody):
     tool_choice: str | dict[str, Any] | None = None
     chat_template_kwargs: Object = None
     text: ResponseText | None = None
+    reasoning: Effort | None = None
 
 
 class CountTokensBody(SharedBody, kw_only=True):
@@ -314,6 +323,7 @@ class CountTokensBody(SharedBody, kw_only=True):
     tool_choice: BlockToolChoice | None = None
     chat_template_kwargs: Object = None
     thinking: Thinking | None = None
+    output_config: Effort | None = None
 
 
 class MessagesBody(CountTokensBody, kw_only=True):

@@ -8,13 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from .api_errors import not_supported
-from .chat import bind
 from .chat_prompt import read_chat_prompt
 from .generation_response import start
 from .guard import owner_of
 from .json_body import aside, read_object
 from .parsed_request import parse_request
 from .replies import JsonResponse
+from .reply_rules import bind
 from .request_bodies import ChatBody, InputItem, ResponsesBody, SharedBody
 from .request_decoding import decode, refuse
 from .responses_format import ResponsesFormat
@@ -58,6 +58,7 @@ def as_chat(body: ResponsesBody) -> dict[str, Any]:
     chat["tool_choice"] = body.tool_choice
     if isinstance(body.tool_choice, dict):
         chat["tool_choice"] = {"function": {"name": body.tool_choice.get("name")}}
+    chat["reasoning_effort"] = body.reasoning and body.reasoning.effort
     form = body.text.format if body.text is not None else None
     if form and form.get("type") == "json_schema":
         chat["response_format"] = {"type": "json_schema", "json_schema": form}
@@ -72,29 +73,42 @@ def _messages(body: ResponsesBody) -> list[dict[str, Any]]:
         found.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*found, {"role": "user", "content": body.input}]
+    thoughts = ""  # of the assistant's message or call that comes next
     for i, item in enumerate(body.input or []):
-        _add_item(found, item, f"input[{i}]")
+        if item.type == "reasoning":
+            thoughts = _thoughts(item)
+            continue
+        _add_item(found, item, f"input[{i}]", thoughts)
+        thoughts = ""
     return found
 
 
-def _add_item(found: list[dict[str, Any]], item: InputItem, where: str) -> None:
+def _thoughts(item: InputItem) -> str:
+    parts = item.content if isinstance(item.content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "\n\n".join(text for text in texts if text and isinstance(text, str))
+
+
+def _add_item(found: list[dict[str, Any]], item: InputItem, where: str, thoughts: str) -> None:
+    reasoning = {"reasoning_content": thoughts} if thoughts else {}
     match item.type or "message":
         case "message":
             role = item.role or refuse(f"{where}.role", "is missing")
             role = "system" if role == "developer" else role
-            found.append({"role": role, "content": item.content})
+            more = reasoning if role == "assistant" else {}
+            found.append({"role": role, "content": item.content} | more)
         case "function_call":
             function = {"name": item.name, "arguments": item.arguments or "{}"}
             call = {"id": item.call_id or "", "type": "function", "function": function}
-            if found and found[-1]["role"] == "assistant":  # calls of one turn belong together
+            # Calls of one turn belong together.
+            if found and found[-1]["role"] == "assistant" and not thoughts:
                 found[-1].setdefault("tool_calls", []).append(call)
             else:
-                found.append({"role": "assistant", "content": "", "tool_calls": [call]})
+                called = {"role": "assistant", "content": "", "tool_calls": [call]}
+                found.append(called | reasoning)
         case "function_call_output":
             call_id = item.call_id or ""
             found.append({"role": "tool", "tool_call_id": call_id, "content": item.output})
-        case "reasoning":
-            return  # templates drop the thoughts of earlier turns
         case kind:
             raise not_supported(f"input of type {kind[:40]!r}")
 

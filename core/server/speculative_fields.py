@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..speculation.options import AUTO, NONE, parse_types
+from ..speculation.options import AUTO, NONE, named_by_file, parse_types
 from ..speculation.request_spec import RequestSpec
 from ..tokenizer import Tokenizer
 from .messages import text_of_content
@@ -68,7 +68,7 @@ def _read_types(types: Texts, same: Texts, loaded: tuple[str, ...]) -> tuple[str
     names = [part for text in as_list(given) for part in text.split(",")]
     if not names:
         return ()
-    found = parse_types(names)
+    found = named_by_file(parse_types(names), loaded)
     missing = [each for each in found if each not in (*loaded, AUTO, NONE)]
     if missing:
         there = ", ".join(loaded) or "no speculation"

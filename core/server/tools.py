@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .reply import CallStyle
-from .reply.styles import BARE, LISTED, NAMED
+from .reply.styles import BARE, LISTED
 from .request_bodies import ChatBody, ToolChoice
 from .request_decoding import refuse
 
@@ -18,10 +18,14 @@ _LESSON: Final = """You may call one or more of these functions:
 <tools>
 {tools}
 </tools>
-To call one, write nothing but its name and arguments as JSON within <tool_call> marks:
-<tool_call>
-{{"name": "...", "arguments": {{...}}}}
-</tool_call>"""
+{how}"""
+_TAGGED: Final = (
+    "To call one, write nothing but its name and arguments as JSON within {opening} marks:\n"
+    '{opening}\n{{"name": "...", "arguments": {{...}}}}\n{closing}'
+)
+_MARKED: Final = (
+    "To call one, write nothing but this, its name for NAME and its arguments as JSON:\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +49,14 @@ class Tools:
         names = [self.name] if self.name else list(self.schemas)
         return [_form(style, name, self.schemas[name]) for name in names]
 
-    def taught(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def taught(self, messages: list[dict[str, Any]], style: CallStyle) -> list[dict[str, Any]]:
         """Returns messages with the tools in the system message, for a template without tools."""
         shown = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in self.given)
-        lesson = _LESSON.format(tools=shown)
+        if style.around is None:
+            how = _TAGGED.format(opening=style.opening, closing=style.closing)
+        else:
+            how = _MARKED + "{...}".join(style.around("NAME"))
+        lesson = _LESSON.format(tools=shown, how=how)
         if messages and messages[0].get("role") == "system":
             first = messages[0] | {"content": f"{messages[0]['content']}\n\n{lesson}"}
             return [first, *messages[1:]]
@@ -57,8 +65,9 @@ class Tools:
 
 def _form(style: CallStyle, name: str, schema: Any) -> tuple[str, Any, str]:
     quoted = json.dumps(name, ensure_ascii=False)
-    if style is NAMED:
-        return f"{style.opening}{name}[ARGS]", schema, ""
+    if style.around is not None:
+        before, after = style.around(name)
+        return before, schema, after
     key = "parameters" if style is BARE else "arguments"
     before, after = f'{{"name": {quoted}, "{key}": ', "}"
     if style is BARE:

@@ -13,7 +13,17 @@ from .composite import CompositeSpeculator
 from .cost_file import load_costs
 from .drafters.prediction import PredictionDrafter
 from .interface import Speculator
-from .options import AUTO, AUTO_MOD, DRAFT, DRAFTERS, NGRAM_MOD, NONE, NgramModSizes, SpecOptions
+from .options import (
+    AUTO,
+    AUTO_MOD,
+    DRAFT,
+    DRAFTERS,
+    NGRAM_MOD,
+    NONE,
+    NgramModSizes,
+    SpecOptions,
+    named_by_file,
+)
 from .policy.controller import Controller
 from .policy.fixed import FixedPolicy
 from .rounds import Policy
@@ -51,7 +61,7 @@ def resolve_types(setting: Setting) -> tuple[str, ...]:
     if types == (NONE,):
         return ()
     if types != (AUTO,):
-        return types
+        return named_by_file(types, setting.target.model.drafters)
     found = {NGRAM_MOD, *setting.target.model.drafters}
     if setting.draft is not None:
         found.add(DRAFT)

@@ -1,23 +1,33 @@
-"""The file of `-md`: a draft model, or an MTP head for the target."""
+"""The file of `-md`: a draft model, or networks that draft for the target, as an MTP head."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError, ModelError
 from ..gguf.checks import check_vocabulary
 from ..gguf.reader import open_gguf
-from ..models import add_heads, build_model, is_head_only
+from ..models import add_networks, build_model, network_of
 from ..state.budget import MemoryBudget, make_budget
 from ..tokenizer import load_tokenizer
 from .drafters.draft_model_state import draft_sizes
 from .drafters.translation import MAX_OPEN
 from .drafters.vocabulary_difference import find_difference
-from .options import AUTO, DRAFT, MTP, SpecOptions
+from .options import (
+    ASSISTANT,
+    AUTO,
+    DFLASH,
+    DRAFT,
+    EAGLE3,
+    FROM_FILES,
+    MTP,
+    SpecOptions,
+    named_by_file,
+)
 from .setting import LoadedModel
 
 if TYPE_CHECKING:
@@ -28,28 +38,60 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+WHAT: Final = {
+    MTP: "an MTP head",
+    EAGLE3: "an EAGLE3 drafter",
+    DFLASH: "a DFlash drafter",
+    ASSISTANT: "a Gemma 4 assistant",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DraftFile:
     file: GgufFile
-    is_head: bool
+    drafter: str  # that it is for
     has_tokens: bool
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a whole model, not networks for the target."""
+        return self.drafter == DRAFT
+
+
+def open_drafts(paths: Sequence[str | Path], options: SpecOptions) -> list[DraftFile]:
+    """Those of the files that some type of speculation uses. A ConfigError names two of a kind."""
+    found: dict[str, DraftFile] = {}
+    for path in paths:
+        each = open_draft(path, options)
+        if each is None:
+            continue
+        first = found.setdefault(each.drafter, each)
+        if first is not each:
+            what = WHAT.get(each.drafter, "a whole model")
+            raise ConfigError(
+                f"{each.file.label}: {what}, and so is {first.file.label}; give one of each kind"
+            )
+    return list(found.values())
 
 
 def open_draft(path: str | Path, options: SpecOptions) -> DraftFile | None:
     """None, with a warning, if no type of speculation would use it."""
-    if {DRAFT, MTP, AUTO}.isdisjoint(options.types):
+    if {*FROM_FILES, AUTO}.isdisjoint(options.types):
         logger.warning(
-            "the draft model is not used: spec-type is %s; give draft, mtp or auto",
+            "the draft model is not used: spec-type is %s; give %s or auto",
             ",".join(options.types),
+            ", ".join(FROM_FILES),
         )
         return None
     file = open_gguf(path)
     has_tokens = check_vocabulary(file) > 0
-    is_head = is_head_only(file)
-    if is_head and {MTP, AUTO}.isdisjoint(options.types):
-        raise ConfigError(f"{file.label}: holds only an MTP head, which is for spec-type mtp")
-    if not is_head and {DRAFT, AUTO}.isdisjoint(options.types):
+    network = network_of(file)
+    types = named_by_file(options.types, [network] if network else [])
+    if network is not None and {network, AUTO}.isdisjoint(types):
+        raise ConfigError(
+            f"{file.label}: holds only {WHAT[network]}, which is for spec-type {network}"
+        )
+    if network is None and {DRAFT, AUTO}.isdisjoint(options.types):
         has_head = file.metadata.int("nextn_predict_layers", 0) > 0
         logger.warning(
             "%s is not used: it is a whole model, and spec-type is %s; give draft for it%s",
@@ -59,25 +101,26 @@ def open_draft(path: str | Path, options: SpecOptions) -> DraftFile | None:
         )
         file.close()
         return None
-    return DraftFile(file, is_head, has_tokens)
+    return DraftFile(file, network or DRAFT, has_tokens)
 
 
 def load_draft(
     draft: DraftFile, target: LoadedModel, backend: Backend, check: Callable[[Demand], None]
 ) -> LoadedModel | None:
-    """The draft model; None if it was a head, which the target has from now on.
+    """The draft model; None if it was networks, which the target has from now on.
 
     `check` is called with the memory that it will take, and may raise.
     """
     file = draft.file
-    if not draft.is_head:
+    if draft.is_model:
         model = build_model(file, backend, check, with_nextn=False)
         return LoadedModel(file, model, load_tokenizer(file.metadata))
     if draft.has_tokens:
         difference = find_difference(target.tokenizer, load_tokenizer(file.metadata))
         if difference is not None:
-            raise ModelError(f"{file.label}: this MTP head belongs to another model: {difference}")
-    add_heads(target.model, file, backend, check)
+            what = WHAT[draft.drafter].partition(" ")[2]
+            raise ModelError(f"{file.label}: this {what} belongs to another model: {difference}")
+    add_networks(target.model, file, backend, check)
     return None
 
 

@@ -28,7 +28,8 @@ class SequenceStart(NamedTuple):
     """A sequence, before its first row runs here."""
 
     sequence: int
-    tokens: Sequence[int]  # the prompt; more if the sequence was saved and goes on
+    # The prompt; more if the sequence was saved and goes on. It grows with the sequence.
+    tokens: Sequence[int]
     state: SequenceState  # `n_reused` of its cells were in the prefix cache
     owner: str = ""  # drafts come only from text of the same owner
     spec: RequestSpec = BY_DEFAULT

@@ -6,7 +6,7 @@ Imports nothing heavy, on purpose: the command line reads it before anything els
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
@@ -17,9 +17,12 @@ from .synthetic import chances_of, check_length, check_rates, rates_for_length
 
 NONE: Final = "none"
 AUTO: Final = "auto"  # every drafter that the file offers, and n-grams
-MTP, DRAFT = "mtp", "draft"
+MTP, DRAFT, EAGLE3, DFLASH = "mtp", "draft", "eagle3", "dflash"
+ASSISTANT: Final = "gemma4-assistant"
+OF_OWN_FILES: Final = (EAGLE3, DFLASH, ASSISTANT)  # networks in files of their own alone
+FROM_FILES: Final = (DRAFT, MTP, *OF_OWN_FILES)  # those that a draft file may be for
 NGRAM_SIMPLE, NGRAM_MAP_K, NGRAM_MAP_K4V = "ngram-simple", "ngram-map-k", "ngram-map-k4v"
-NGRAM_MOD, NGRAM_CACHE = "ngram-mod", "ngram-cache"
+NGRAM_MOD, NGRAM_CACHE, SUFFIX = "ngram-mod", "ngram-cache", "suffix"
 # Every drafter in the order of precedence, and its module with a function `make(setting)`, or
 # `module:function`. A ConfigError there says why the drafter cannot work with these files.
 DRAFTERS: Final = {
@@ -28,15 +31,31 @@ DRAFTERS: Final = {
     NGRAM_MAP_K4V: ".drafters.ngram_match:make_map_k4v",
     NGRAM_MOD: ".drafters.ngram_match:make_mod",
     NGRAM_CACHE: ".drafters.ngram_cache",
+    SUFFIX: ".drafters.suffix",
     DRAFT: ".drafters.draft_model",
-    MTP: ".drafters.mtp",
+    DFLASH: ".drafters.networks:make_dflash",
+    EAGLE3: ".drafters.networks:make_eagle3",
+    ASSISTANT: ".drafters.networks:make_assistant",
+    MTP: ".drafters.networks:make_mtp",
 }
-ALIASES: Final = {"draft-mtp": MTP, "nextn": MTP, "draft-simple": DRAFT, "draft-model": DRAFT}
+ALIASES: Final = {
+    "draft-mtp": MTP,
+    "nextn": MTP,
+    "draft-simple": DRAFT,
+    "draft-model": DRAFT,
+    "draft-eagle3": EAGLE3,
+    "draft-dflash": DFLASH,
+    "draft-dspark": DFLASH,
+    "dspark": DFLASH,
+}
 
 MAX_DRAFT: Final = 64  # tokens; with the one before them, the window of a recurrent state
 DRAFT_N_MAX: Final = 3  # of models, unless said otherwise and unless the controller decides
 CONTROLLED_N_MAX: Final = 16  # how far it may go
 NGRAM_CACHE_MAX: Final = 8  # of ngram-cache
+SUFFIX_DEPTH: Final = 32  # tokens of a match that suffix compares
+CORPUS_BUDGET: Final = 1024  # MiB
+MAX_CORPUS_BUDGET: Final = 40 << 10  # MiB: places in a corpus have 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,12 @@ class NgramModSizes:
     n_match: int = 24
     n_min: int = 48  # shorter drafts are not offered
     n_max: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixSizes:
+    n_match: int = 1  # tokens that have to match
+    n_max: int = 64  # tokens of a draft
 
 
 # What `auto` takes instead: shorter matches are found more often, and how far each is used is
@@ -77,6 +102,9 @@ class SpecOptions:
     ngram_map_k: NgramSizes = field(default_factory=NgramSizes)
     ngram_map_k4v: NgramSizes = field(default_factory=NgramSizes)
     ngram_mod: NgramModSizes = field(default_factory=NgramModSizes)
+    suffix: SuffixSizes = field(default_factory=SuffixSizes)
+    corpus: str | None = None  # a file that suffix drafts from and adds texts to
+    corpus_budget: int = CORPUS_BUDGET  # MiB that it may take on disk
     lookup_cache_static: str | None = None
     lookup_cache_dynamic: str | None = None
     accept: str = MATCH  # match, ratio or relaxed[:top_n[,delta]]
@@ -114,6 +142,9 @@ class SpecOptions:
             raise ConfigError(
                 f"spec-ngram-mod-n-min is {mod.n_min}, more than spec-ngram-mod-n-max, {mod.n_max}"
             )
+        _check_range("spec-suffix-n-match", self.suffix.n_match, 1, SUFFIX_DEPTH)
+        _check_range("spec-suffix-n-max", self.suffix.n_max, 1, MAX_DRAFT)
+        _check_range("spec-corpus-budget", self.corpus_budget, 1, MAX_CORPUS_BUDGET)
         self._check_acceptance()
 
     @property
@@ -128,6 +159,7 @@ class SpecOptions:
             NGRAM_MAP_K4V: self.ngram_map_k4v.size_m,
             NGRAM_MOD: self.ngram_mod.n_max,
             NGRAM_CACHE: NGRAM_CACHE_MAX,
+            SUFFIX: self.suffix.n_max,
         }
         return min(MAX_DRAFT, max((of_each.get(name, self.n_max) for name in types), default=0))
 
@@ -180,6 +212,14 @@ def parse_types(names: Sequence[str]) -> tuple[str, ...]:
         if name in found and len(found) > 1:
             raise ConfigError(f"spec-type: {name} cannot be combined with other types")
     return tuple(name for name in (NONE, AUTO, *DRAFTERS) if name in found)
+
+
+def named_by_file(types: Sequence[str], loaded: Collection[str]) -> tuple[str, ...]:
+    """llama.cpp has one name for an MTP head and Gemma 4's assistant: what is loaded decides."""
+    if MTP not in types or MTP in loaded or ASSISTANT not in loaded:
+        return tuple(types)
+    found = {ASSISTANT, *types} - {MTP}
+    return tuple(name for name in DRAFTERS if name in found)
 
 
 def _unknown(name: str) -> str:

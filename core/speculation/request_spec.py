@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..errors import ConfigError
 from .acceptance import RATIO, parse_accept
-from .options import AUTO, MAX_DRAFT, NONE, SpecOptions, parse_types
+from .options import ASSISTANT, AUTO, MAX_DRAFT, MTP, NONE, SpecOptions, parse_types
 
 if TYPE_CHECKING:
     from .interface import Draft
@@ -54,6 +54,8 @@ class RequestSpec:
     @property
     def sources(self) -> frozenset[str]:
         """The drafters that may draft; empty: all."""
+        if MTP in self.types:  # the name of both for clients of llama.cpp
+            return frozenset((*self.types, ASSISTANT, PREDICTION))
         return frozenset((*self.types, PREDICTION)) if self.types else frozenset()
 
     def is_by_ratio(self, options: SpecOptions) -> bool:

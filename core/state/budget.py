@@ -11,6 +11,7 @@ from ..backend.interface import Backend, Working
 from ..backend.layers import StateShape
 from ..errors import ConfigError, ModelError
 from .sizes import PAGE_LEN, WINDOW, StateSizes
+from .windows import WindowedPages, state_bytes_each
 
 MUCH_LARGER = 1.2  # than in the file: repacking alone adds up to 3 %
 _GIB = 1 << 30
@@ -27,10 +28,17 @@ class MemoryBudget:
     draft: int = 0  # bytes that the state of a draft model takes
     working: Working = _NOTHING
     savings: tuple[str, ...] = ()  # flags that would help, beside -c and -np
+    windows: WindowedPages | None = None  # if windowed layers have pages of their own
+    windowed_page_bytes: int = 0
 
     @property
     def kv(self) -> int:
-        return self.sizes.n_pages * self.page_bytes
+        return self.sizes.n_pages * self.page_bytes + self.windowed_kv
+
+    @property
+    def windowed_kv(self) -> int:
+        """Of the windowed layers, if they have pages of their own."""
+        return self.windows.n_pages * self.windowed_page_bytes if self.windows else 0
 
     @property
     def recurrent(self) -> int:
@@ -48,7 +56,10 @@ class MemoryBudget:
     def describe(self) -> str:
         """One line, for people."""
         sizes = self.sizes
-        parts = [f"weights {_gib(self.weights)}", f"KV {_gib(self.kv)} ({sizes.n_tokens} tokens)"]
+        tokens = f"{sizes.n_tokens} tokens"
+        if self.windows is not None:
+            tokens += f"; {_gib(self.windowed_kv)} of it for layers that see a window"
+        parts = [f"weights {_gib(self.weights)}", f"KV {_gib(self.kv)} ({tokens})"]
         if self.slot_bytes:
             states = f"{sizes.n_slots} + {sizes.n_checkpoints} states"
             parts.append(f"recurrent {_gib(self.recurrent)} ({states})")
@@ -84,23 +95,30 @@ def make_budget(
 
     `available` is beside the weights, which are in memory already unless their size is given.
     """
-    page_bytes, slot_bytes = backend.state_bytes(
-        shape, page_len=sizes.page_len, window=sizes.window
-    )
+    page_bytes, windowed_page_bytes, slot_bytes = state_bytes_each(backend, shape, sizes)
     if not shape.delta:
         sizes = replace(sizes, n_checkpoints=0)
     if weights is None:
         weights = backend.weight_bytes()
     savings = backend.savings
     budget = MemoryBudget(
-        sizes, weights, page_bytes, slot_bytes, available, draft, working, savings
+        sizes,
+        weights,
+        page_bytes,
+        slot_bytes,
+        available,
+        draft,
+        working,
+        savings,
+        WindowedPages.of(backend, shape, sizes),
+        windowed_page_bytes,
     )
     # Checkpoints only save time, so they are the first to go.
     while not budget.fits and budget.sizes.n_checkpoints:
         sizes = replace(budget.sizes, n_checkpoints=budget.sizes.n_checkpoints // 2)
         budget = replace(budget, sizes=sizes)
     if not budget.fits:
-        raise TooLargeError(budget, _longest_context(budget))
+        raise TooLargeError(budget, _longest_context(backend, shape, budget))
     return budget
 
 
@@ -159,12 +177,19 @@ def _refusal(budget: MemoryBudget, longest: int) -> str:
     )
 
 
-def _longest_context(budget: MemoryBudget) -> int:
-    sizes, available = budget.sizes, budget.available or 0
-    beside = sizes.n_slots * budget.slot_bytes + budget.draft + budget.working.total
-    for_pages = available - beside
-    n_pages = for_pages // max(budget.page_bytes, 1) - 1
-    return max(0, min(n_pages // sizes.n_slots * sizes.page_len, sizes.n_ctx - 1))
+def _longest_context(backend: Backend, shape: StateShape, budget: MemoryBudget) -> int:
+    """In whole pages: all contexts that are shorter fit, too."""
+    fitting, too_many = 0, budget.sizes.pages_per_slot
+    sizes = replace(budget.sizes, n_checkpoints=0, kv_pages=None)
+    while too_many - fitting > 1:
+        n_pages = (fitting + too_many) // 2
+        tried = replace(sizes, n_ctx=n_pages * sizes.page_len)
+        windows = WindowedPages.of(backend, shape, tried)
+        if replace(budget, sizes=tried, windows=windows).fits:
+            fitting = n_pages
+        else:
+            too_many = n_pages
+    return fitting * sizes.page_len
 
 
 def _gib(n_bytes: int) -> str:

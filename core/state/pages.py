@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ..backend.step import Ints
+
+if TYPE_CHECKING:
+    from .windowed_table import WindowedTable
 
 CopyPages = Callable[[Sequence[int], Sequence[int]], None]  # from sources to targets
 
@@ -41,6 +45,13 @@ class PagePool:
     def n_idle(self) -> int:
         """Pages without a holder that are kept for later requests."""
         return len(self._idle)
+
+    def n_holders(self, page: int) -> int:
+        return self._holders[page]
+
+    def is_free(self, page: int) -> bool:
+        """Neither held nor kept."""
+        return not self._holders[page] and page not in self._kept
 
     def drafter_cells(self, drafter: str) -> list[int]:
         """Of each page, how many cells from its beginning on hold keys and values of this drafter;
@@ -108,14 +119,26 @@ class PagePool:
 class PageTable:
     """The pages of one sequence, in order of its cells."""
 
-    __slots__ = ("_pool", "_promise", "_row", "n_changes", "n_shared", "pages")
+    __slots__ = ("_pool", "_promise", "_row", "n_changes", "n_shared", "pages", "windowed")
 
-    def __init__(self, pool: PagePool, row: Ints) -> None:
-        """`row` is what the backend reads; it is kept equal to `pages`."""
+    def __init__(self, pool: PagePool, row: Ints, windowed: WindowedTable | None = None) -> None:
+        """`row` is what the backend reads; it is kept equal to `pages`. `windowed`: the table of
+        the same cells for windowed layers, if they have pages of their own."""
         self.pages: list[int] = []
         self.n_shared = 0  # leading pages that must not be written
-        self.n_changes = 0  # of `row`
+        self.n_changes = 0  # of `row`, and of that of `windowed`
+        self.windowed = windowed
         self._pool, self._row, self._promise = pool, row, 0
+
+    @property
+    def least_cells(self) -> int:
+        """To how many cells the sequence can be taken back, at least."""
+        return 0 if self.windowed is None else self.windowed.least_cells
+
+    @property
+    def room(self) -> int:
+        """Cells that `reserve` can give, those that are there included."""
+        return (len(self.pages) + self._promise) * self._pool.page_len
 
     def promise(self, n_pages: int) -> bool:
         """Set pages aside for `reserve` to take later; False if there are not so many."""
@@ -139,6 +162,8 @@ class PageTable:
             self._own(first // page_len)
         while len(self.pages) * page_len < end:
             self._append(self._take())
+        if self.windowed is not None:
+            self.windowed.reserve(first, end)
 
     def swap(self, index: int, page: int) -> None:
         """Read the same tokens from another page, and give ours back."""
@@ -147,6 +172,8 @@ class PageTable:
         self._set(index, page)
 
     def close(self) -> None:
+        if self.windowed is not None:  # first, for a page of a prefix is dropped with the other
+            self.windowed.close()
         # Deepest first, so that the end of a prefix is evicted before its beginning.
         for page in reversed(self.pages):
             self._pool.release(page)

@@ -17,7 +17,7 @@ from ..backend.interface import SlotImage
 from ..errors import ConfigError, FileFormatError
 from .slots import Checkpoint
 from .snapshot import SequenceSnapshot
-from .store import SequenceState, StateStore
+from .store import Left, SequenceState, StateStore
 
 _KIND: Final = "kind"
 _LEFT: Final = b"left by a text that has ended"
@@ -80,9 +80,9 @@ def export_prefix(origin: Origin, store: StateStore, tokens: Sequence[int]) -> P
         blobs[f"{_DRAFTER_CELLS}{name}"] = np.array(counts, "<u2").tobytes()
     last = left.states[-1] if left.states else None
     return PrefixExport(
-        _snapshot(origin, store, tokens, left.n_tokens, left.pages, last, blobs),
+        _snapshot(origin, store, tokens, left.n_tokens, left, last, blobs),
         tuple(
-            _snapshot(origin, store, tokens, earlier.position, [], earlier)
+            _snapshot(origin, store, tokens, earlier.position, None, earlier)
             for earlier in left.states[:-1]
         ),
     )
@@ -124,10 +124,8 @@ def check_fit(store: StateStore, snapshot: SequenceSnapshot, n_vocab: int) -> No
             f"size of {store.sizes.n_ctx}; give a larger -c"
         )
     n_cells = snapshot.n_cells
-    blank = _image(
-        store, [0] * store.pool.pages_for(n_cells), n_cells, 0, snapshot.n_pending_accepted
-    )
-    if _kinds(snapshot.image) != _kinds(blank if n_cells else {}):
+    blank = store.blank_image(n_cells, snapshot.n_pending_accepted) if n_cells else {}
+    if _kinds(snapshot.image) != _kinds(blank):
         raise FileFormatError("the saved sequence's state does not have this model's shape")
 
 
@@ -145,11 +143,19 @@ def _snapshot(
     store: StateStore,
     tokens: Sequence[int],
     n_cells: int,
-    pages: Sequence[int],
+    left: Left | None,
     state: Checkpoint | None,
     blobs: dict[str, bytes] | None = None,
 ) -> SequenceSnapshot:
+    """`left`: the cells; None: without them."""
     slot, replay = (0, 0) if state is None else (state.slot, state.n_pending_accepted)
+    image = (
+        store.backend.save_slot(store.state, slot, [], 0, replay)
+        if left is None
+        else store.backend.save_slot(
+            store.state, slot, left.pages, n_cells, replay, left.windowed_pages
+        )
+    )
     carry = {} if state is None else state.carry
     known = [*tokens[: n_cells + 1]]
     if len(known) == n_cells:  # a snapshot has one token more than cells
@@ -162,7 +168,7 @@ def _snapshot(
         n_prompt=n_cells,
         n_cells=n_cells,
         n_pending_accepted=replay,
-        image=_image(store, pages, n_cells if pages else 0, slot, replay),
+        image=image,
         blobs=(blobs or {}) | {f"{_CARRY}{name}": bytes(blob) for name, blob in carry.items()},
     )
 
@@ -171,7 +177,7 @@ def _check_state(
     origin: Origin, store: StateStore, snapshot: SequenceSnapshot, state: SequenceSnapshot
 ) -> None:
     origin.check(state)
-    n, blank = state.n_cells, _image(store, [], 0, 0, state.n_pending_accepted)
+    n, blank = state.n_cells, store.blank_image(0, state.n_pending_accepted)
     if not store.is_recurrent or _kinds(state.image) != _kinds(blank) or n > snapshot.n_cells:
         raise FileFormatError("the saved sequence's state does not have this model's shape")
     if not np.array_equal(state.tokens[:n], snapshot.tokens[:n]):
@@ -204,12 +210,6 @@ def _check_numbers(image: SlotImage) -> None:
             array = array.view(np.float16)
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             raise FileFormatError("the saved sequence's state is not finite")
-
-
-def _image(
-    store: StateStore, pages: Sequence[int], n_cells: int, slot: int, replay: int
-) -> SlotImage:
-    return store.backend.save_slot(store.state, slot, pages, n_cells, replay)
 
 
 def _kinds(image: SlotImage) -> dict[str, tuple[Any, ...]]:

@@ -10,6 +10,10 @@ from ..errors import ConfigError
 MIB: Final = 1 << 20
 PAGE_LEN = 64  # cells: what a copy on write copies, and what sharing is rounded to while running
 WINDOW = 65  # rows of the longest draft with the token before it; n-grams draft up to 64
+# Prompts are cut at absolute multiples of this, so that a piece is the same piece whatever was
+# found in the cache. It also bounds how long a prompt holds up the others' next token.
+PREFILL_CHUNK: Final = 256
+MAX_LAG: Final = 256  # rows that a drafter over hidden rows may be behind the target
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,13 @@ class StateRows:
     def __init__(self, store: StateStore, max_rows: int) -> None:
         sizes = store.sizes
         self._tables = store.tables
-        arrays = self._arrays = StepArrays(max_rows, sizes.n_slots, sizes.pages_per_slot)
+        self._windowed_tables = store.windowed_tables
+        arrays = self._arrays = StepArrays(
+            max_rows,
+            sizes.n_slots,
+            sizes.pages_per_slot,
+            windowed=store.windowed_tables is not None,
+        )
         self._numbers = np.arange(max(sizes.n_ctx, max_rows) + 1, dtype=np.int32).data
         self._tokens, self._positions, self._out_rows = (
             array.data for array in (arrays.tokens, arrays.positions, arrays.out_rows)
@@ -69,4 +75,6 @@ class StateRows:
         arrays = self._arrays
         arrays.slots[b], arrays.requests[b] = state.slot, request
         arrays.pages[b] = self._tables[state.slot]
+        if arrays.windowed_pages is not None and self._windowed_tables is not None:
+            arrays.windowed_pages[b] = self._windowed_tables[state.slot]
         self._held[b] = state, state.table.n_changes

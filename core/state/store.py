@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ..backend.interface import Backend, SlotImage, State
+from ..backend.interface import Backend, SlotImage, State, StateRoom
+from ..backend.interface.device_loop import PageTables
 from ..backend.layers import StateShape
 from ..backend.step import pending_accepted_after
 from ..errors import ConfigError
@@ -22,6 +23,8 @@ from .pages import PagePool, PageTable
 from .prefix import PrefixCache, PrefixMatch
 from .sizes import StateSizes
 from .slots import Checkpoint, SlotPool
+from .windowed_table import WindowedTable
+from .windows import StateBytes, WindowedPages, state_bytes_each
 
 _NOTHING: Final[dict[str, bytes]] = {}
 
@@ -41,6 +44,8 @@ class SequenceState:
     def advance(self, n_rows: int, n_valid: int) -> None:
         """Of `n_rows` rows just run, the first `n_valid` hold."""
         self.n_cells += n_valid
+        if self.table.windowed is not None:
+            self.table.windowed.release_behind(self.n_cells)
         self.n_pending_accepted = pending_accepted_after(
             self.n_pending_accepted, n_rows, n_valid, self.window
         )
@@ -51,6 +56,7 @@ class Left(NamedTuple):
 
     n_tokens: int
     pages: list[int]
+    windowed_pages: list[int]  # the last ones, which a text that goes on needs
     states: list[Checkpoint]  # of recurrent models: that at its end, and those before it
 
 
@@ -94,14 +100,14 @@ class StateStore:
         # cannot step back: there the row is kept with the checkpoint (`carry`).
         self.reruns_last = reruns_last
         self.n_slots = sizes.n_slots + (sizes.n_checkpoints if self.is_recurrent else 0)
+        self.windows = WindowedPages.of(backend, shape, sizes, chunk)
+        n_windowed = self.windows.n_pages if self.windows else 0
         self.state: State = backend.new_state(
             shape,
-            n_pages=sizes.n_pages,
-            page_len=sizes.page_len,
-            n_slots=self.n_slots,
-            window=sizes.window,
+            StateRoom(sizes.n_pages, sizes.page_len, self.n_slots, sizes.window, n_windowed),
         )
         self.tables = np.zeros((self.n_slots, sizes.pages_per_slot), np.int32)
+        self.windowed_tables = np.zeros_like(self.tables) if self.windows else None
         self.reset()
 
     def reset(self) -> None:
@@ -113,7 +119,16 @@ class StateStore:
         self.pool = PagePool(sizes.n_pages, sizes.page_len, copy_pages)
         if sizes.max_idle is not None:
             self.pool.max_idle = sizes.max_idle
-        self.prefixes = PrefixCache(self.pool, self.slots)
+        self.windowed_pool = self._new_windowed_pool()
+        self.prefixes = PrefixCache(self.pool, self.slots, self.windowed_pool, self.windows)
+
+    def _new_windowed_pool(self) -> PagePool | None:
+        if self.windows is None:
+            return None
+        copy_pages = partial(self.backend.copy_pages, self.state, windowed=True)
+        pool = PagePool(self.windows.n_pages, self.sizes.page_len, copy_pages)
+        pool.max_idle = self.windows.max_idle
+        return pool
 
     def open(
         self, tokens: Sequence[int], max_cells: int, *, reuse: bool = True
@@ -125,11 +140,12 @@ class StateStore:
         """
         match = self.prefixes.find(tokens if reuse else ())
         last = len(tokens) - 1
-        limit = _floor(min(match.n_tokens, last), 1 if self.batch_invariant else self.chunk)
+        limit = self._usable(match, last)
         # Continuing within a page needs a copy of it, for which there may be no room.
         if self.reruns_last and not self.is_recurrent and self.batch_invariant:
-            limit = self._before_last(limit)
-        for allowed in dict.fromkeys((limit, _floor(limit, self.sizes.page_len))):
+            limit = match.usable(self._before_last(limit))
+        whole_pages = match.usable(_floor(limit, self.sizes.page_len))
+        for allowed in dict.fromkeys((limit, whole_pages)):
             opened = self._open(match, allowed, max_cells)
             if opened is not None:
                 # Where this text leaves a known one, others may leave it too; and where it ends.
@@ -143,15 +159,36 @@ class StateStore:
         """A place for a sequence that was saved. Set its `replay` to what was saved with it."""
         opened = self._open(PrefixMatch([], 0), 0, max_cells)
         if opened is not None and n_cells:
-            opened.table.reserve(0, n_cells)
-            self.backend.load_slot(self.state, opened.slot, opened.table.pages, image)
+            table, windowed = opened.table, opened.table.windowed
+            if windowed is not None and self.windows is not None:
+                windowed.begin_at(self.windows.first_page(n_cells))
+            table.reserve(0, n_cells)
+            last_pages = () if windowed is None else windowed.last_pages(n_cells)
+            self.backend.load_slot(self.state, opened.slot, table.pages, image, last_pages)
             opened.n_cells = n_cells
         return opened
 
     def save(self, sequence: SequenceState) -> SlotImage:
-        pages = sequence.table.pages
+        return self.save_first(sequence, sequence.n_cells, sequence.n_pending_accepted)
+
+    def save_first(self, sequence: SequenceState, n_cells: int, n_pending: int) -> SlotImage:
+        """As it was after `n_cells` cells, to which it could be taken back."""
+        table = sequence.table
         return self.backend.save_slot(
-            self.state, sequence.slot, pages, sequence.n_cells, sequence.n_pending_accepted
+            self.state,
+            sequence.slot,
+            table.pages,
+            n_cells,
+            n_pending,
+            () if table.windowed is None else table.windowed.last_pages(n_cells),
+        )
+
+    def blank_image(self, n_cells: int, n_pending: int) -> SlotImage:
+        """Of the shape that an image of so many cells has."""
+        n_pages = self.pool.pages_for(n_cells)
+        n_windowed = n_pages - self.windows.first_page(n_cells) if self.windows else 0
+        return self.backend.save_slot(
+            self.state, 0, [0] * n_pages, n_cells, n_pending, [0] * n_windowed
         )
 
     def checkpoint(self, sequence: SequenceState, carry: dict[str, bytes]) -> None:
@@ -168,33 +205,48 @@ class StateStore:
     def left_of(self, tokens: Sequence[int]) -> Left:
         """What was left of a text that began like this, as far as another could go on from it."""
         match = self.prefixes.find(tokens)
-        n_tokens = _floor(match.n_tokens, 1 if self.batch_invariant else self.chunk)
-        states = match.checkpoints(n_tokens) if self.is_recurrent else []
+        n_tokens = self._usable(match, match.n_tokens)
+        states: list[Checkpoint] = []
         if self.is_recurrent:
-            n_tokens = states[-1].position if states else 0
-        return Left(n_tokens, match.pages(n_tokens), states)
+            last = match.checkpoint(n_tokens)
+            n_tokens = last.position if last else 0
+            states = match.checkpoints(n_tokens)
+        first = self.windows.first_page(n_tokens) if self.windows else 0
+        windowed = match.windowed_pages(first, n_tokens) if self.windows else []
+        return Left(n_tokens, match.pages(n_tokens), windowed, states)
+
+    def _usable(self, match: PrefixMatch, limit: int) -> int:
+        """Tokens of a match that a text can go on from."""
+        limit = match.usable(limit)
+        if self.batch_invariant:
+            return limit
+        while limit % self.chunk:
+            limit = match.usable(_floor(limit, self.chunk))
+        return limit
 
     @property
     def cache_use(self) -> CacheUse:
         """Safe to read from any thread."""
         pool, slots = self.pool, self.slots
-        page, slot = self._bytes_each
+        page, windowed_page, slot = self._bytes_each
         n_pages, n_states = pool.n_idle, slots.n_kept
         limit = min(pool.max_idle, pool.n_pages) * page + slots.n_checkpoints * slot
         used = n_pages * page + n_states * slot
+        if self.windowed_pool is not None:
+            limit += self.windowed_pool.max_idle * windowed_page
+            used += self.windowed_pool.n_idle * windowed_page
         return CacheUse(n_pages, n_states, used, limit, pool.n_evicted + slots.n_evicted)
 
     @property
     def saved_bytes(self) -> int:
         """That what one text has left can take, at most."""
-        page, slot = self._bytes_each
-        return self.sizes.pages_per_slot * page + (1 + self.slots.n_checkpoints) * slot
+        page, windowed_page, slot = self._bytes_each
+        used = self.sizes.pages_per_slot * page + (1 + self.slots.n_checkpoints) * slot
+        return used + (self.windows.per_slot * windowed_page if self.windows else 0)
 
     @cached_property
-    def _bytes_each(self) -> tuple[int, int]:
-        """Of a page, and of a recurrent state."""
-        sizes = self.sizes
-        return self.backend.state_bytes(self._shape, page_len=sizes.page_len, window=sizes.window)
+    def _bytes_each(self) -> StateBytes:
+        return state_bytes_each(self.backend, self._shape, self.sizes)
 
     def publish(self, sequence: SequenceState, tokens: Sequence[int]) -> None:
         """Put the state of these tokens, the first ones of the sequence, into the prefix cache."""
@@ -233,6 +285,21 @@ class StateStore:
         sequence.checkpoints.append(made)
         return None
 
+    def page_tables(self, slot: int) -> PageTables:
+        """What the backend reads of a sequence's pages: kept equal to them."""
+        found = {"pages": self.tables[slot]}
+        if self.windowed_tables is not None:
+            found["windowed_pages"] = self.windowed_tables[slot]
+        return found
+
+    def _new_table(self, slot: int) -> PageTable:
+        windowed = None
+        if self.windowed_pool is not None:
+            assert self.windows is not None
+            assert self.windowed_tables is not None
+            windowed = WindowedTable(self.windowed_pool, self.windowed_tables[slot], self.windows)
+        return PageTable(self.pool, self.tables[slot], windowed)
+
     def _before_last(self, limit: int) -> int:
         """One token less, and in the middle of a page, so that the drafter's cell comes along."""
         return max(0, limit - (2 if limit % self.sizes.page_len == 1 else 1))
@@ -245,8 +312,11 @@ class StateStore:
         slot = self.slots.take()
         if slot is None:
             return None
-        table = PageTable(self.pool, self.tables[slot])
+        table = self._new_table(slot)
         table.share(match.pages(n_reused))
+        if table.windowed is not None and self.windows is not None:
+            first = self.windows.first_page(n_reused)
+            table.windowed.begin_at(first, match.windowed_pages(first, n_reused))
         if not table.promise(self.pool.pages_for(max_cells) - n_reused // self.sizes.page_len):
             table.close()
             self.slots.release(slot)

@@ -1,7 +1,7 @@
 """Byte-pair encoding by merge rank, done by the `tokenizers` library.
 
 Two alphabets: GPT-2's, where each byte is one printable character, and plain text with U+2581 for
-the space and `<0xXX>` tokens for characters that the vocabulary lacks (gemma4).
+the space and `<0xXX>` tokens for characters that the vocabulary lacks (gemma4 and its like).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .vocabulary import PREFIX, Vocabulary
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import Split
 
 SPACE_MARK = "\u2581"
 _LONG = 1 << 12  # characters
@@ -35,7 +36,7 @@ _CHAR_BYTES = {char: bytes([byte]) for byte, char in enumerate(BYTE_CHARS)}
 
 class ByteLevelBpe(Algorithm):
     def __init__(self, vocabulary: Vocabulary, merges: list[str], rule: PreTokenizer) -> None:
-        from tokenizers import Regex, pre_tokenizers
+        from tokenizers import pre_tokenizers
 
         ids = vocabulary.index
         self._n_tokens = len(ids)
@@ -46,9 +47,8 @@ class ByteLevelBpe(Algorithm):
             ids = {**ids, **{char: self._n_tokens + n for n, char in enumerate(missing)}}
         self._drops = bool(missing)
         self._engine = _engine(ids, merges, ignore_merges=rule.ignore_merges)
-        cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
         to_chars = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        self._engine.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_chars])
+        self._engine.pre_tokenizer = pre_tokenizers.Sequence([*_cuts(rule), to_chars])
 
     def encode(self, text: str, after_special: bool) -> list[int]:
         ids = _ids(self._engine, text)
@@ -62,26 +62,38 @@ class ByteLevelBpe(Algorithm):
 
 
 class PlainBpe(Algorithm):
-    """Cut into lines and runs of newlines, nothing else."""
+    def __init__(self, vocabulary: Vocabulary, merges: list[str], rule: PreTokenizer) -> None:
+        from tokenizers import pre_tokenizers
 
-    def __init__(self, vocabulary: Vocabulary, merges: list[str]) -> None:
-        self._index = vocabulary.index
-        if not all(f"<0x{byte:02X}>" in self._index for byte in range(256)):
+        ids = vocabulary.index
+        if not all(f"<0x{byte:02X}>" in ids for byte in range(256)):
             raise ModelError(f"{PREFIX}tokens lacks some of the byte tokens <0x00> ... <0xFF>")
-        self._engine = _engine(vocabulary.index, merges, byte_fallback=True)
+        self._marks_spaces = rule.marks_spaces
+        self._newlines = {text: ids[text] for text in ids if rule.is_gemma and not text.strip("\n")}
+        self._engine = _engine(ids, merges, byte_fallback=True)
+        self._engine.pre_tokenizer = pre_tokenizers.Sequence(_cuts(rule))
 
     def encode(self, text: str, after_special: bool) -> list[int]:
+        if self._marks_spaces:
+            text = text.replace(" ", SPACE_MARK)
+        if not self._newlines:
+            return _ids(self._engine, text)
         ids: list[int] = []
-        for piece in re.findall(r"[^\n]+|\n+", text.replace(" ", SPACE_MARK)):
-            whole = self._index.get(piece) if piece[0] == "\n" else None
-            if whole is not None:
-                ids.append(whole)
-            else:
-                ids += _ids(self._engine, piece)
+        for piece in re.findall(r"[^\n]+|\n+", text):
+            whole = self._newlines.get(piece)
+            ids += _ids(self._engine, piece) if whole is None else (whole,)
         return ids
 
     def spell(self, token: str) -> bytes:
-        return token.replace(SPACE_MARK, " ").encode()
+        return (token.replace(SPACE_MARK, " ") if self._marks_spaces else token).encode()
+
+
+def _cuts(rule: PreTokenizer) -> list[Split]:
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import Split
+
+    matches = "removed" if rule.drops_spaces else "isolated"
+    return [Split(Regex(pattern), matches) for pattern in rule.patterns]
 
 
 def _ids(engine: Tokenizer, text: str) -> list[int]:

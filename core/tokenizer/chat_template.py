@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, TemplateError
+from .harmony import fit_messages, fit_tools, wants_thinking, without_return
 from .template_client import WORKER
 from .vocabulary import find_text
 
@@ -59,18 +60,24 @@ class ChatTemplate:
         _check_kwargs(kwargs)
         if not isinstance(add_generation_prompt, bool):
             raise ConfigError("add_generation_prompt must be true or false")
+        messages = _objects(messages, "messages")
+        tools = None if tools is None else _objects(tools, "tools")
+        is_harmony = wants_thinking(self.source)
+        if is_harmony:
+            messages, tools = fit_messages(messages), fit_tools(tools)
         values: dict[str, object] = {
-            "messages": _objects(messages, "messages"),
-            "tools": None if tools is None else _objects(tools, "tools"),
+            "messages": messages,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             "bos_token": bos_token,
             "eos_token": eos_token,
         }
         try:
-            return WORKER.render(self.source, values | kwargs)
+            text = WORKER.render(self.source, values | kwargs)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"cannot be given to a chat template: {error}") from None
+        return without_return(text) if is_harmony else text
 
     def warm_up(self) -> None:
         """Start the process that renders, without waiting for it."""

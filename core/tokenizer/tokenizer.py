@@ -9,6 +9,7 @@ from weakref import WeakMethod
 
 from ..errors import ConfigError
 from .algorithm import Algorithm
+from .reply_marks import REPLY_MARKS
 from .special import SpecialTokens
 from .stream import StreamDecoder
 from .vocabulary import HIDDEN, Kind, Vocabulary
@@ -62,6 +63,8 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._specials = specials
         self._algorithm = algorithm
+        index = vocabulary.index
+        self._shown = frozenset(index[text] for text in REPLY_MARKS if text in index)
         self._all_pieces = _Pieces(self._spell)
         self._pieces = _Pieces(self._spell_visible)
 
@@ -112,7 +115,8 @@ class Tokenizer:
         return b"".join(pieces).decode("utf-8", "replace")
 
     def piece(self, token_id: int, *, show_special: bool = False) -> bytes:
-        """The bytes of one token; none for control tokens, unless they are to be shown."""
+        """The bytes of one token; none for control tokens, unless they are to be shown or mark
+        thoughts or calls."""
         return (self._all_pieces if show_special else self._pieces)[token_id]
 
     def stream(self, *, show_special: bool = False, continues: bool = False) -> StreamDecoder:
@@ -142,7 +146,8 @@ class Tokenizer:
         return self._algorithm.adds_space and not continues
 
     def _spell_visible(self, token_id: int) -> bytes:
-        return b"" if self.kind(token_id) in HIDDEN else self._all_pieces[token_id]
+        is_hidden = self.kind(token_id) in HIDDEN and token_id not in self._shown
+        return b"" if is_hidden else self._all_pieces[token_id]
 
     def _spell(self, token_id: int) -> bytes:
         self._check(token_id)

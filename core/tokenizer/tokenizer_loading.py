@@ -49,7 +49,7 @@ def load_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
 
 
 def _find_pre(metadata: Mapping[str, object], model: str) -> str:
-    """Only byte-level BPE has a choice; a SentencePiece file may name anything."""
+    """Only BPE of model gpt2 has a choice; a SentencePiece file may name anything."""
     pre = find_text(metadata, PREFIX + "pre")
     if model == "llama":
         return "default"
@@ -96,8 +96,8 @@ def _read_info(
         eos_id = 2 if eos_id is None and n_tokens > 2 else eos_id
     add_bos = find_flag(metadata, "add_bos_token")
     if add_bos is None:
-        add_bos = model == "llama" or (model == "gpt2" and find_pre_tokenizer(pre).add_bos)
-    if model == "gemma4":
+        add_bos = model == "llama" or find_pre_tokenizer(pre).add_bos
+    if find_pre_tokenizer(pre).is_gemma:
         add_bos = True  # files have false, but the model needs it
     add_eos = bool(find_flag(metadata, "add_eos_token"))
     for flag, token_id, name in ((add_bos, bos_id, "bos"), (add_eos, eos_id, "eos")):
@@ -112,9 +112,9 @@ def _algorithm(
     if info.model == "llama":
         return _sentence_piece(metadata, vocabulary)
     merges = read_texts(metadata, PREFIX + "merges")
-    if info.model == "gemma4":
-        return PlainBpe(vocabulary, merges)
-    return ByteLevelBpe(vocabulary, merges, find_pre_tokenizer(info.pre))
+    rule = find_pre_tokenizer(info.pre)
+    make = ByteLevelBpe if rule.reads_bytes else PlainBpe
+    return make(vocabulary, merges, rule)
 
 
 def _sentence_piece(metadata: Mapping[str, object], vocabulary: Vocabulary) -> SentencePiece:

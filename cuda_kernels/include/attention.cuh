@@ -34,9 +34,17 @@ struct Cells {
     int first, end;
 };
 
-// What a row sees: up to itself.
-__device__ __forceinline__ Cells seen_from(int position, int window) {
-    return Cells{window ? max(0, position + 1 - window) : 0, position + 1};
+// Bits of a layer's sight; the others are its window, 0: all cells.
+#define SEES_LATER_ROWS (1 << 30)
+#define HIDES_FIRST (1 << 29)
+#define CHUNKED (1 << 28)  // windows begin at multiples of their size
+
+// What row `row` of the `n_rows` of a sequence sees.
+__device__ __forceinline__ Cells seen_from(int past, int row, int n_rows, int sight) {
+    const int own = past + row, window = sight & (CHUNKED - 1);
+    int first = sight & HIDES_FIRST ? min(own, 1) : 0;
+    if (window) first = max(first, sight & CHUNKED ? own - own % window : own + 1 - window);
+    return Cells{first, sight & SEES_LATER_ROWS ? past + n_rows : own + 1};
 }
 
 // The sequence of a row; n_sequences for rows that only fill up the launch. By all lanes of a warp together.

@@ -25,7 +25,7 @@ struct GatedColumns {
 
     __device__ __forceinline__ void store(int row, int column, float gate, float up) const {
         if (bias) gate += bias[column], up += bias[width + column];
-        hidden[(size_t)row * width + column] = activated(activation, gate) * up;
+        hidden[(size_t)row * width + column] = gated(activation, gate, up);
     }
     // By all threads of a block that has stored its columns, all of them in block `block` of 256: the last of `expected`
     // blocks packs them, for rows first ... last - 1, or chosen[first] ... if given.

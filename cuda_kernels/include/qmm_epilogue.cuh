@@ -7,7 +7,7 @@
 #define QMM_GROUP_ROWS 128
 
 enum QmmEnding { QMM_STORE, QMM_ADD, QMM_SPLIT, QMM_HEAD, QMM_GATED };
-enum QmmActivation { QMM_SILU, QMM_GELU };
+enum QmmActivation { QMM_SILU, QMM_GELU, QMM_OAI };
 
 struct QmmTarget {
     int ending, rows, tokens;  // rows of weights; tokens of this launch
@@ -21,7 +21,7 @@ struct QmmTarget {
     int to_stride;
     float* maxima;              // HEAD: [token][maxima_stride], of 64 rows each, NaN if one is NaN
     int maxima_stride;
-    int activation;             // GATED: of gate rows; each tile has 8 gate rows, then their 8 up rows
+    int activation;             // GATED: for `gated`, of gate rows; each tile has 8 gate rows, then their 8 up rows
     PackedRows packed;          // GATED: what comes out, for the down projection
 };
 
@@ -31,6 +31,35 @@ __device__ __forceinline__ float activated(int activation, float x) {
     if (activation == QMM_SILU) return silu(x);
     float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
     return 0.5f * x * (1.0f + tanhf(inner));
+}
+
+__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }  // NaN stays
+
+// The same with a limit for what comes of the gate, and for the size of up. `limit`: its bits, with a sign for GELU.
+__device__ __forceinline__ float gated_within(int limit, float gate, float up) {
+    float most = fabsf(__int_as_float(limit));
+    float active = activated(limit < 0 ? QMM_GELU : QMM_SILU, gate);
+    return at_most(active, most) * -at_most(-at_most(up, most), most);
+}
+
+// QMM_OAI, of gpt-oss: gates and ups are clamped before anything else is done with them.
+__device__ __forceinline__ float gated_oai(float gate, float up) {
+    const float most = 7.0f;
+    gate = at_most(gate, most);
+    up = -at_most(-at_most(up, most), most);
+    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
+}
+
+// activation(gate) * up. Sources compiled with GATE_LIMIT get a limit in the place of the activation,
+// those compiled with GATE_OAI know theirs.
+__device__ __forceinline__ float gated(int activation, float gate, float up) {
+#if defined(GATE_OAI)
+    return gated_oai(gate, up);
+#elif defined(GATE_LIMIT)
+    return gated_within(activation, gate, up);
+#else
+    return activated(activation, gate) * up;
+#endif
 }
 
 __device__ __forceinline__ float scaled_and_biased(const QmmTarget& to, int row, float value) {
@@ -117,7 +146,7 @@ __device__ __forceinline__ void store_gated(const QmmTarget& to, int group, int 
         int token = first_token + 4 * n + (lane & 3);
         if (token >= to.tokens || column >= width || warp >= QMM_GROUP_TILES) continue;
         float gate = scaled_and_biased(to, column, sums[n][0]), up = scaled_and_biased(to, width + column, sums[n][1]);
-        to.y[(size_t)token * to.stride + column] = activated(to.activation, gate) * up;
+        to.y[(size_t)token * to.stride + column] = gated(to.activation, gate, up);
     }
     int block = group / 4, groups = (width + 63) / 64 - 4 * block;
     if (!last_to_arrive(arrivals + block, groups < 4 ? groups : 4)) return;

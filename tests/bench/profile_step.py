@@ -52,11 +52,11 @@ class StampedTeam(Team):
         self._stamped: Program | None = None
         self.stamps: NDArray[np.int64] = np.zeros((1, 2), np.int64)
 
-    def run(self, program: Program) -> None:
+    def run(self, program: Program, size: int | None = None) -> None:
         if self.program is not program:
             self.program, self._stamped = program, self._with_stamps(program)
         assert self._stamped is not None
-        super().run(self._stamped)
+        super().run(self._stamped, size)
 
     def _with_stamps(self, program: Program) -> Program:
         """First a stamp, then of each entry the kernel, a stamp and the meeting, a stamp."""

@@ -15,7 +15,7 @@ from support.random_file import Sizes, write_random
 from nextn.core.backend.cpu.backend import CpuBackend
 from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.team import Team
-from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.interface import HostOutput, StateRoom
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
@@ -67,10 +67,7 @@ class Stepper:
         self.pages = range(-(-n_cells // PAGE_LEN))
         self.state = self.backend.new_state(
             self.model.state_shape,
-            n_pages=len(self.pages),
-            page_len=PAGE_LEN,
-            n_slots=1,
-            window=WINDOW,
+            StateRoom(n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=WINDOW),
         )
         self.run: Callable[[Step], HostOutput] = self.backend.compile(
             self.model.forward, self.state, max_rows=max_rows

@@ -14,7 +14,7 @@ from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import SyntheticVerifier, Verifier
-from nextn.core.generation import Event, GenerateParams
+from nextn.core.generation import GenerateParams
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
@@ -48,11 +48,9 @@ class OwnChances(Verifier):
     def picks_every_row(self, sampler: Sampler) -> bool:
         return False  # as each of its kinds
 
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         kind = self._kinds[part.sequence.id % len(self._kinds)]
-        return kind.accept(part, output, first, events)
+        return kind.accept(part, output, first)
 
 
 def four(setup: Setup) -> list[Figure]:

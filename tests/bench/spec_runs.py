@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nextn.core.backend.interface import HostOutput
-from nextn.core.engine.config import PREFILL_CHUNK, EngineConfig
+from nextn.core.engine.config import EngineConfig
 from nextn.core.engine.engine import Engine
 from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import Verifier
-from nextn.core.generation import ERROR, TARGET, Event, GenerateParams, Stats
+from nextn.core.generation import ERROR, TARGET, GenerateParams, Stats
 from nextn.core.runtime import Runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.acceptance import MATCH, Acceptance
@@ -22,6 +22,7 @@ from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.options import BY_DEFAULT, MTP, NO_SPECULATION, SpecOptions
 from nextn.core.speculation.policy.fixed import FixedPolicy
 from nextn.core.speculation.rounds import Policy, Round
+from nextn.core.state.sizes import PREFILL_CHUNK
 
 from .figures import spread
 
@@ -146,16 +147,14 @@ class Dictated(Verifier):
     def __init__(self, script: Sequence[int]) -> None:
         self._script = script
 
-    def accept(
-        self, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self, part: SequenceRows, output: HostOutput, first: int) -> int:
         sequence, draft, n_made, is_hit = part.sequence, part.draft, 0, True
         while is_hit and sequence.stop_reason is None:
             sequence.pick(output, first + n_made)
             token = self._script[len(sequence.tokens) - sequence.n_prompt]
             is_hit = n_made < len(draft.tokens) and draft.tokens[n_made] == token
             source = draft.sources[n_made] if is_hit else TARGET
-            events.append(sequence.emit(token, output, first + n_made, source))
+            sequence.emit(token, output, first + n_made, source)
             n_made += 1
         part.n_accepted = n_made if is_hit else n_made - 1
         return n_made

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import pytest
+from support.harmony_replies import FINAL, SAID, THOUGHT
+from support.harmony_template import HARMONY
 
 if sys.platform == "win32":
     pytest.skip("needs pseudo-terminals", allow_module_level=True)
@@ -109,6 +111,16 @@ def test_the_whole_conversation_is_the_prompt(talk: Callable[..., Talk]) -> None
     assert prompt_in(here.say("two")) == r"\u0001[u|one][a|X][u|two]"
     assert "Forgotten." in here.say("/clear")
     assert prompt_in(here.say("three")) == r"\u0001[u|three]"
+    here.wait_for("> ")
+    here.type(CTRL_D)
+    assert here.end() == 0
+
+
+def test_channels_of_an_answer_do_not_reach_the_next_prompt(talk: Callable[..., Talk]) -> None:
+    said = f"{THOUGHT}Hm.<|end|>{SAID}{FINAL}Yes"
+    here = talk(script={"echo": False, "template": HARMONY, "pieces": [said]})
+    for question in ("one", "two"):  # the template refuses an answer with its channels
+        assert "<think>\nHm.\n</think>\n\nYes\n" in here.say(question)
     here.wait_for("> ")
     here.type(CTRL_D)
     assert here.end() == 0

@@ -168,6 +168,35 @@ def test_keys_from_files_and_the_environment(tmp_path: Path) -> None:
                 assert json.loads(response.read())["data"][0]["id"] == "mine"
 
 
+def test_a_corpus_survives_the_server_and_is_shared_by_its_keys(tmp_path: Path) -> None:
+    """One key's request writes a text; after a restart another key's gets it in few steps, as
+    the metrics say; a request with a salt leaves nothing."""
+    corpus, keys = tmp_path / "corpus", tmp_path / "keys"
+    keys.write_text("one\ntwo\n")
+    args = ("--spec-type", "suffix,mtp", "--spec-fixed", "--spec-corpus", str(corpus), "--metrics")
+    body = {"prompt": "def hello(self):", "n_predict": 60, "ignore_eos": True, "seed": 5}
+    texts, accepted, sizes = [], [], []
+    for key, salt, types in (("one", None, "none"), ("two", "secret", "suffix")):
+        with serving(*args, "--api-key-file", str(keys)) as (process, port):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            headers = {"Authorization": f"Bearer {key}"}
+            more = {"cache_salt": salt, "speculative": {"types": types}}
+            connection.request("POST", "/completion", json.dumps(body | more), headers)
+            done = json.loads(connection.getresponse().read())
+            texts.append(done["content"])
+            accepted.append(done["timings"].get("draft_n_accepted", 0))
+            connection.request("GET", "/metrics", headers=headers)
+            metrics = connection.getresponse().read().decode()
+            found = re.findall(r'nextn:accepted_tokens_total{.*source="suffix".*} (\d+)', metrics)
+            assert sum(map(int, found)) == accepted[-1]
+            assert end(process) == 0
+        sizes.append(corpus.stat().st_size)
+    assert texts[0] == texts[1]
+    assert accepted[0] == 0
+    assert accepted[1] >= 50
+    assert sizes[0] == sizes[1] > 60 * 4
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with it")
 def test_https(tmp_path: Path) -> None:
     key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")

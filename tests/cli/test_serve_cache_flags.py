@@ -73,14 +73,15 @@ def test_what_cannot_be(args: list[str], said: str, tmp_path: Path) -> None:
 
 
 def test_a_restart_between_two_questions(tmp_path: Path) -> None:
-    prompt = "# a stack\nclass Stack:\n" * 40
+    prompt = "# a stack\nclass Stack:\n" * 80
     body = {"n_predict": 30, "seed": 3, "return_tokens": True}
     with serving("--slot-save-path", str(tmp_path), "--context-shift") as (port, said):
         assert any("--context-shift is ignored" in line for line in said)
         first = ask(port, "POST", "/completion", prompt=prompt, **body)
         prompt += first["content"] + "\n\n"
-        want = ask(port, "POST", "/completion", prompt=prompt, cache_prompt=False, **body)
         lane = first["id_slot"]
+        alone = {"prompt": prompt, "cache_prompt": False, "id_slot": lane}
+        want = ask(port, "POST", "/completion", **alone, **body)
         assert want["id_slot"] == lane
         saved = ask(port, "POST", f"/slots/{lane}?action=save", filename="stack")
     flags = ("--slot-save-path", str(tmp_path), "--no-context-shift", "--spec-type", "mtp")

@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,10 @@ FLAGS: list[tuple[str, str, Any]] = [
     ("--spec-ngram-mod-n-match 30", "ngram_mod.n_match", 30),
     ("--spec-ngram-mod-n-min 20", "ngram_mod.n_min", 20),
     ("--spec-ngram-mod-n-max 50", "ngram_mod.n_max", 50),
+    ("--spec-suffix-n-match 3", "suffix.n_match", 3),
+    ("--spec-suffix-n-max 20", "suffix.n_max", 20),
+    ("--spec-corpus c.corpus", "corpus", "c.corpus"),
+    ("--spec-corpus-budget 64", "corpus_budget", 64),
     ("--lookup-cache-static s.bin", "lookup_cache_static", "s.bin"),
     ("-lcs s.bin", "lookup_cache_static", "s.bin"),
     ("--lookup-cache-dynamic d.bin", "lookup_cache_dynamic", "d.bin"),
@@ -67,9 +72,12 @@ def test_every_option_has_a_flag() -> None:
 def test_a_flag_sets_its_option_and_no_other(line: str, name: str, value: Any, spec: Run) -> None:
     want = json.loads(json.dumps(DEFAULT))
     option, _, size = name.partition(".")
-    if option.startswith("lookup_cache"):  # of nobody else
-        line += " --spec-type ngram-cache"
-        want["types"] = ["ngram-cache"]
+    # Files that other drafters neither read nor write.
+    drafter = {"lookup_cache_static": "ngram-cache", "lookup_cache_dynamic": "ngram-cache",
+               "corpus": "suffix"}.get(option)  # fmt: skip
+    if drafter is not None:
+        line += f" --spec-type {drafter}"
+        want["types"] = [drafter]
     found = loaded(spec, *line.split())["spec"]
     if size:
         want[option][size] = value
@@ -101,7 +109,9 @@ def test_types_are_a_list_and_add_up(spec: Run) -> None:
 
 @pytest.mark.parametrize("flag", ["-md", "--spec-draft-model", "--model-draft"])
 def test_the_draft_model_is_loaded_beside_it(flag: str, spec: Run) -> None:
-    assert loaded(spec, flag, "d.gguf")["draft"] == "d.gguf"
+    assert loaded(spec, flag, "d.gguf")["draft"] == str([Path("d.gguf")])
+    both = loaded(spec, flag, "d.gguf", "-md", "e.gguf")["draft"]
+    assert both == str([Path("d.gguf"), Path("e.gguf")])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +121,7 @@ def test_the_draft_model_is_loaded_beside_it(flag: str, spec: Run) -> None:
         ("--spec-fixed --spec-trace t", "--spec-trace is for the controller, which --spec-fixed"),
         ("-lcs s", "--lookup-cache-static is for --spec-type ngram-cache, not auto"),
         ("-lcd s --spec-type mtp,draft -md d", "cache-dynamic is for --spec-type ngram-cache, not"),
+        ("--spec-corpus c", "--spec-corpus is for --spec-type suffix, not auto"),
         ("--spec-draft-n-min 4 --spec-fixed", "spec-draft-n-max, 3, by default: no draft"),
         ("--spec-synth-len 2 -j {}", "synthetic acceptance keeps draft tokens that no grammar"),
         ("--spec-synth-rates 0.5 --grammar root::=[a]", "exclude each other"),

@@ -112,7 +112,8 @@ WRONG = {
     ),
     "generate -m m.gguf --spec-type ngram hi": (
         "--spec-type 'ngram' is unknown; did you mean ngram-mod? (known: ngram-simple, "
-        "ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache, draft, mtp, auto, none)"
+        "ngram-map-k, ngram-map-k4v, ngram-mod, ngram-cache, suffix, draft, dflash, eagle3, "
+        "gemma4-assistant, mtp, auto, none)"
     ),
     "generate -m m.gguf --spec-type none,mtp hi": (
         "--spec-type: none cannot be combined with other types"
@@ -127,7 +128,10 @@ WRONG = {
         "--spec-type draft needs a model to draft with: give -md FILE"
     ),
     "generate -m m.gguf --spec-type ngram-mod -md d.gguf hi": (
-        "-md is for --spec-type draft, mtp or auto, not ngram-mod"
+        "-md is for --spec-type draft, mtp, eagle3, dflash, gemma4-assistant or auto, not ngram-mod"
+    ),
+    "generate -m m.gguf --spec-type gemma4-assistant hi": (
+        "--spec-type gemma4-assistant needs the file of a drafter: give -md FILE"
     ),
     "generate -m m.gguf --spec-draft-n-max 65 hi": (
         "--spec-draft-n-max must be between 0 and 64, got 65"
@@ -143,6 +147,15 @@ WRONG = {
     ),
     "generate -m m.gguf --spec-ngram-map-k4v-min-hits 0 hi": (
         "--spec-ngram-map-k4v-min-hits must be between 1 and 65535, got 0"
+    ),
+    "generate -m m.gguf --spec-suffix-n-match 33 hi": (
+        "--spec-suffix-n-match must be between 1 and 32, got 33"
+    ),
+    "generate -m m.gguf --spec-suffix-n-max 65 hi": (
+        "--spec-suffix-n-max must be between 1 and 64, got 65"
+    ),
+    "generate -m m.gguf --spec-corpus-budget 0 hi": (
+        "--spec-corpus-budget must be between 1 and 40960, got 0"
     ),
     "generate -m m.gguf --spec-draft-n-max x hi": (
         "invalid value for --spec-draft-n-max: input should be a valid integer, "

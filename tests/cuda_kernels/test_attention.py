@@ -23,7 +23,7 @@ from support.attention_case import (
 from support.packed_rows import pack, rows_of, same_packed, unpack
 from support.sass import Code, functions, loops
 
-from nextn.core.backend.layers import RopePairs
+from nextn.core.backend.layers import KvSource, RopePairs
 from nextn.cuda_kernels.attention import AttentionHeads, n_splits, split_of_cell
 from nextn.cuda_kernels.attn_verify import KERNELS, VerifyVariant, best_variant, kernels_of
 from nextn.cuda_kernels.compile import Compiler
@@ -39,6 +39,7 @@ CASES = {
     "256 elements": (BIG, [300], [4]),
     "64 elements, ragged": (SMALL, [130, 0, 37], [4, 1, 16]),
     "64 elements, sinks and window": (replace(SMALL, has_sinks=True, window=50), [130, 7], [3, 2]),
+    "chunks": (replace(SMALL, window=20, chunked=True), [130, 7, 38], [4, 2, 3]),
     "a group of 8": (Layer(8, 1, 128, 128, window=100), [250, 90], [2, 1]),
     "keys of 192, int8 values of 128": (
         Layer(4, 2, 192, 128, int8_values=True, has_sinks=True, has_norms=True),
@@ -52,6 +53,34 @@ CASES = {
     ),
     "int8": (Layer(6, 2, 64, 64, True, True, window=90, n_turned=20), [200, 5], [4, 3]),
     "80 elements, no positions": (Layer(2, 2, 80, 80, pairs=None), [63], [2]),
+    "512 elements over splits": (
+        Layer(16, 1, 512, 512, has_norms=True, n_turned=128, window=200, has_sinks=True),
+        [290, 40],
+        [2, 1],
+    ),
+    "a cap, int8": (
+        Layer(6, 2, 64, 64, True, True, cap=0.7, gated=True, n_turned=20),
+        [200, 5],
+        [3, 1],
+    ),
+    "a cap, keys of 192": (Layer(3, 1, 192, 128, cap=2.0, value_scale=0.6), [140], [2]),
+    "gates of heads": (Layer(4, 2, 96, 96, head_gates=True, window=20, v_norms=True), [37], [3]),
+    "values from keys": (
+        Layer(4, 1, 80, 80, source=KvSource.KEYS, has_norms=True, v_norms=True, has_sinks=True),
+        [37, 130],
+        [3, 1],
+    ),
+    "first cell hidden, window": (
+        replace(SMALL, hides_first=True, window=50),
+        [30, 7, 0],
+        [3, 2, 2],
+    ),
+    "later rows seen": (replace(SMALL, causal=False, hides_first=True), [130, 0, 37], [4, 1, 16]),
+    "later rows seen, cap and window": (
+        replace(SMALL, causal=False, cap=0.6, window=9),
+        [130],
+        [7],
+    ),
     "splits of three lengths": (
         Layer(5, 5, 16, 16, page_len=128, n_pages=40, pairs=HALVES),
         [4500],
@@ -114,9 +143,11 @@ def one_by_one(machine: Machine, case: Case, b: int) -> Numpy:
     [
         replace(SMALL, has_sinks=True),
         replace(SMALL, window=40),
+        replace(SMALL, window=13, chunked=True),
         Layer(6, 2, 64, 64, True, True, window=90, n_turned=20),
+        replace(SMALL, cap=0.6, window=60, has_sinks=True),
     ],
-    ids=["sinks", "window", "int8"],
+    ids=["sinks", "window", "chunks", "int8", "cap"],
 )
 @pytest.mark.slow
 def test_a_row_has_the_same_bits_whatever_runs_with_it(machine: Machine, layer: Layer) -> None:
@@ -276,9 +307,9 @@ def test_wrong_arrays_are_refused() -> None:
     def refused(match: str) -> AbstractContextManager[object]:
         return pytest.raises(ValueError, match=match)
 
-    with refused("half-float keys of 72 elements: kernels take multiples of 16 up to 256"):
+    with refused("half-float keys of 72 elements: kernels take multiples of 16 up to 576"):
         KvHeads(1, 72, 64)
-    with refused("int8 values of 80 elements: kernels take multiples of 32 up to 256"):
+    with refused("int8 values of 80 elements: kernels take multiples of 32 up to 576"):
         KvHeads(1, 80, 80, int8_values=True)
     with refused("6 heads share 4 key-value heads"):
         Layer(6, 4).heads  # noqa: B018
@@ -289,5 +320,5 @@ def test_wrong_arrays_are_refused() -> None:
         KvPages(kv, cells, cells)
     with refused("pages of 24 cells: a multiple of 16 is needed"):
         KvPages(kv, cells, cells[..., :32])
-    with refused("key_scales: only with int8"):
+    with refused("key_scales: not in such a layer"):
         KvPages(kv, cells, cells[..., :32], cells)

@@ -25,7 +25,7 @@ from support.packed_rows import (
 )
 
 from nextn.core.backend.layers import Norm
-from nextn.core.backend.reference.paged_attention import rms_norm
+from nextn.core.backend.reference.paged_attention import normed as exact_normed
 from nextn.core.gguf.quants import find_format
 from nextn.cuda_kernels.embed import (
     GgufTable,
@@ -182,7 +182,7 @@ def test_pairs_of_norms(machine: Machine, widths: tuple[int, int]) -> None:
 
 def reference_norm(side: Side) -> Floats:
     norm = Norm(torch.from_numpy(side.norm.weight), EPS)
-    made: Floats = rms_norm(torch.from_numpy(side.rows), norm).numpy()
+    made: Floats = exact_normed(torch.from_numpy(side.rows), norm).numpy()
     return made
 
 

@@ -14,7 +14,7 @@ from shim.machine import HostMachine, Machine
 from support.packed_rows import empty_packed, pack, rows_of, same_packed, unpack
 from support.sass import hot_loop, lane_instructions_per_weight
 
-from nextn.core.backend.layers import Floats, GateActivation, MatrixPart
+from nextn.core.backend.layers import Floats, Gate, GateActivation, MatrixPart
 from nextn.core.backend.reference.backend import ReferenceBackend
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -38,6 +38,7 @@ SHAPES = [(1, 48, 256), (3, 50, 520), (4, 33, 1024), (7, 70, 72), (16, 40, 776),
 ACTIVATIONS = {
     GateActivation.SILU: qmm.Activation.SILU,
     GateActivation.GELU: qmm.Activation.GELU,
+    GateActivation.OAI: qmm.Activation.OAI,
 }
 
 
@@ -185,7 +186,8 @@ def test_gated_columns_equal_the_reference(
     judge = ReferenceBackend("cpu", torch.float64)
     reference = judge.matrix([MatrixPart(tensor, bias=bias)])
     given = torch.from_numpy(unpack(pack(x))[:, :n_k])
-    exact = judge.ops.gated_ffn(given, reference, activation).numpy()
+    limit = qmm.OAI_LIMIT if activation is GateActivation.OAI else 0.0
+    exact = judge.ops.gated_ffn(given, reference, Gate(activation, limit)).numpy()
     found = unpack(made)
     steps = np.repeat(made.d, 256, axis=1)[:, :inner]
     assert (np.abs(found[:, :inner] - exact) < 0.55 * steps + 1e-5 * np.abs(exact)).all()

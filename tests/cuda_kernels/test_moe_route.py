@@ -37,6 +37,8 @@ class Case:
     shared: str = ""  # or "plain", or "gated"
     packed: bool = False
     bundle: int = 4
+    groups: tuple[int, int] = (1, 1)
+    expert_scale: bool = False
 
 
 CASES = {
@@ -48,6 +50,11 @@ CASES = {
     "not normalised": Case(normalise=False, scale=2.5, width=520, shared="plain"),
     "sigmoid": Case(gating=Gating.SIGMOID, bias=True, scale=1.8, n_rows=9),
     "softmax of the chosen": Case(gating=Gating.SOFTMAX_OF_CHOSEN, normalise=False, n_rows=17),
+    "groups": Case(n_expert=256, n_used=8, groups=(8, 4), gating=Gating.SIGMOID, bias=True),
+    "groups of one": Case(n_expert=8, n_used=2, groups=(8, 3), packed=True),
+    "groups with too few experts": Case(n_expert=12, n_used=6, groups=(4, 1), shared="gated"),
+    "many rows in groups": Case(n_rows=66, n_expert=64, groups=(32, 2), expert_scale=True),
+    "scaled experts": Case(n_expert=16, expert_scale=True, scale=1.5),
     "packed": Case(packed=True, n_rows=10, n_expert=33, shared="gated"),
     "many rows": Case(n_rows=70, n_expert=9, n_used=3, shared="gated", bundle=8),
     "bundles of few": Case(n_rows=37, n_expert=9, n_used=3, shared="gated"),
@@ -79,7 +86,20 @@ class Problem:
         how = self.choice
         bias = None if how.probs_bias is None else torch.from_numpy(how.probs_bias)
         gating = Gating(how.gating)
-        layer = Moe(None, None, None, how.n_used, gating, how.normalise, how.scale, probs_bias=bias)
+        scales = None if how.expert_scale is None else torch.from_numpy(how.expert_scale)
+        layer = Moe(
+            None,
+            None,
+            None,
+            how.n_used,
+            gating,
+            how.normalise,
+            how.scale,
+            probs_bias=bias,
+            n_groups=how.n_groups,
+            n_groups_used=how.n_groups_used,
+            expert_scale=scales,
+        )
         experts, weights = route(torch.from_numpy(logits), layer)
         return experts.numpy(), weights.numpy()
 
@@ -98,8 +118,16 @@ def make(case: Case, seed: int = 0) -> Problem:
         normal(case.width) * np.float32(case.width**-0.5) if case.shared == "gated" else None,
     )
     bias = normal(case.n_expert) * np.float32(0.2) if case.bias else None
+    scales = np.abs(normal(case.n_expert)) if case.expert_scale else None
     choice = ExpertChoice(
-        case.n_used, case.gating.value, case.normalise, case.scale, bias, bool(case.shared)
+        case.n_used,
+        case.gating.value,
+        case.normalise,
+        case.scale,
+        bias,
+        bool(case.shared),
+        *case.groups,
+        scales,
     )
     return Problem(pack(rows) if case.packed else rows, router, choice, case.bundle)
 
@@ -129,7 +157,8 @@ def put(machine: Machine, problem: Problem) -> Problem:
         else machine.put(x)
     )
     moved = Router(each(router.weights), each(router.bias), each(router.shared_gate))
-    choice = replace(problem.choice, probs_bias=each(problem.choice.probs_bias))
+    how = problem.choice
+    choice = replace(how, probs_bias=each(how.probs_bias), expert_scale=each(how.expert_scale))
     return Problem(rows, moved, choice, problem.bundle)
 
 
@@ -182,10 +211,13 @@ def test_equals_the_reference(machine: Machine, name: str) -> None:
         np.testing.assert_allclose(routes.weights[:, n_used], 1 / (1 + np.exp(-logits)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("groups", [(1, 1), (5, 2)])
 @pytest.mark.parametrize("gating", Gating)
-def test_equal_scores_go_to_the_lower_expert(machine: Machine, gating: Gating) -> None:
+def test_equal_scores_go_to_the_lower_expert(
+    machine: Machine, gating: Gating, groups: tuple[int, int]
+) -> None:
     """Experts in fours that are the same, and a row of zeros for which all are."""
-    problem = make(Case(n_expert=40, n_used=6, gating=gating, n_rows=6))
+    problem = make(Case(n_expert=40, n_used=6, gating=gating, n_rows=6, groups=groups))
     problem.router.weights[:] = np.repeat(problem.router.weights[:10], 4, axis=0)
     assert isinstance(problem.x, np.ndarray)
     problem.x[2] = 0
@@ -199,12 +231,13 @@ def test_equal_scores_go_to_the_lower_expert(machine: Machine, gating: Gating) -
     check_lists(routes, 6)
 
 
+@pytest.mark.parametrize("groups", [(1, 1), (5, 2)])
 @pytest.mark.parametrize("gating", Gating)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_comes_out_as_in_the_reference(
-    machine: Machine, gating: Gating, value: float
+    machine: Machine, gating: Gating, value: float, groups: tuple[int, int]
 ) -> None:
-    problem = make(Case(n_expert=20, gating=gating, bias=True, n_rows=4))
+    problem = make(Case(n_expert=20, gating=gating, bias=True, n_rows=4, groups=groups))
     assert problem.router.bias is not None
     problem.router.bias[[3, 11]] = value
     routes = run(machine, problem)
@@ -223,7 +256,7 @@ def test_vanishing_probabilities_are_not_divided_by_nothing(machine: Machine) ->
     assert 0 < routes.weights.max() < 1e-10
 
 
-@pytest.mark.parametrize("name", ["packed", "sigmoid", "many rows", "16 of 512"])
+@pytest.mark.parametrize("name", ["packed", "sigmoid", "many rows", "16 of 512", "groups"])
 def test_a_row_is_routed_alike_in_any_company(machine: Machine, name: str) -> None:
     problem = make(replace(CASES[name], packed=False))
     whole = run(machine, problem)
@@ -250,7 +283,8 @@ def test_shapes_are_checked(machine: Machine) -> None:
     routes = empty_routes(machine, problem, 2)
     faults = [
         (replace(problem.choice, n_used=17), "17 of 32 experts"),
-        (replace(problem.choice, gating=4), "gating 4"),
+        (replace(problem.choice, gating=5), "gating 5"),
+        (replace(problem.choice, n_groups=5), "1 of 5 groups of 32 experts"),
         (replace(problem.choice, n_used=3), "experts: shape"),
         (replace(problem.choice, has_shared=True), "weights: shape"),
         (replace(problem.choice, probs_bias=np.zeros(3, np.float32)), "probs_bias: shape"),

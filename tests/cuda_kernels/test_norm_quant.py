@@ -23,7 +23,7 @@ from support.packed_rows import (
 )
 
 from nextn.core.backend.layers import Norm
-from nextn.core.backend.reference.paged_attention import rms_norm
+from nextn.core.backend.reference.paged_attention import normed
 from nextn.cuda_kernels import norm_quant as module
 from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from nextn.cuda_kernels.packed import BLOCK, PackedRows
@@ -71,8 +71,8 @@ def example(n_rows: int, width: int, n_parts: int = 0, seed: int = 0) -> list[Fl
 
 def exact_norm(x: NDArray[Any], weight: Floats) -> NDArray[np.float64]:
     wide = torch.from_numpy(np.asarray(x, np.float64))
-    normed = rms_norm(wide, Norm(torch.from_numpy(weight).double(), EPS))
-    return np.asarray(normed.numpy())
+    made = normed(wide, Norm(torch.from_numpy(weight).double(), EPS))
+    return np.asarray(made.numpy())
 
 
 def same_made(a: Made, b: Made) -> bool:
@@ -93,7 +93,7 @@ def test_is_the_references_norm(machine: Machine, width: int) -> None:
     x, weight, _ = example(3, width)
     made = run(machine, x, weight)
     exact = exact_norm(x, weight)
-    reference = rms_norm(torch.from_numpy(x), Norm(torch.from_numpy(weight), EPS)).numpy()
+    reference = normed(torch.from_numpy(x), Norm(torch.from_numpy(weight), EPS)).numpy()
     scale = np.abs(exact).max()
     assert np.abs(made.rows - exact).max() <= 4e-7 * scale
     assert np.abs(made.rows - reference).max() <= 8e-7 * scale

@@ -20,14 +20,15 @@ from support.quantised import (
 )
 
 from nextn.core.backend.interface import MAXIMA_BLOCK
+from nextn.core.backend.layers import Gate, MatrixPart
 from nextn.core.backend.layers import GateActivation as ReferenceActivation
-from nextn.core.backend.layers import MatrixPart
 from nextn.core.backend.reference.backend import ReferenceBackend
 from nextn.core.backend.reference.float_matrix import ReferenceMatrix
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 from nextn.cuda_kernels.packed import PackedRows
 from nextn.cuda_kernels.qmm import (
+    OAI_LIMIT,
     Activation,
     Split,
     Workspace,
@@ -191,7 +192,8 @@ def test_gated_products(processors: Machine, width: int, activation: Activation)
     weights, x = stored("Q4_K", 2 * width, WIDTH), normal_rows(3, WIDTH)
     backend, matrix = reference(weights)
     theirs = ReferenceActivation[activation.name]
-    expected = backend.ops.gated_ffn(rounded(x), matrix, theirs).numpy()
+    limit = OAI_LIMIT if activation is Activation.OAI else 0.0
+    expected = backend.ops.gated_ffn(rounded(x), matrix, Gate(theirs, limit)).numpy()
     made = unpack(run_gated(processors, weights, x, activation))
     assert relative_error(made[:, :width], expected) < 1e-4
     assert not made[:, width:].any()

@@ -20,7 +20,7 @@ from nextn.core.backend.picking import UNSURE
 from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.sequence import Sequence
 from nextn.core.engine.verify import MatchVerifier, SyntheticVerifier, Verifier
-from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, Event, GenerateParams
+from nextn.core.generation import CONTEXT, EOS, ERROR, LIMIT, GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.acceptance import SYNTHETIC, Acceptance
@@ -77,7 +77,8 @@ class Text:
             0, list(range(100, 100 + n_tokens)), params, n_ctx=n_ctx, eog_ids=stops,
             stream=cast(Any, Silent()), sampler=sampler, verifier=MatchVerifier(),
         )  # fmt: skip
-        state = SequenceState(0, None, WINDOW, n_tokens - 1, replay)  # type: ignore[arg-type]
+        table: Any = SimpleNamespace(windowed=None)
+        state = SequenceState(0, table, WINDOW, n_tokens - 1, replay)
         return cls(sequence, state)
 
     def round(
@@ -89,10 +90,11 @@ class Text:
         part.max_draft = len(draft)
         part.add_draft(Draft(draft, ["x"] * len(draft)))
         nan = np.full((len(picked), 4), np.nan, np.float32)
-        events: list[Event] = []
-        n_made = verifier.accept(part, HostOutput(nan, {}, picked=picked), 0, events)
+        n_made = verifier.accept(part, HostOutput(nan, {}, picked=picked), 0)
         self.state.advance(len(part.tokens), n_made)
-        return [event.token for event in events[:n_made]], part.n_accepted
+        events = [self.sequence.events.popleft() for _ in range(n_made)]
+        self.sequence.events.clear()
+        return [event.token for event in events], part.n_accepted
 
 
 def accept(

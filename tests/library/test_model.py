@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,13 @@ import pytest
 
 import nextn
 from nextn import GenerationOptions
+from nextn.core.api.argument_names import FLAGS, argument_names
 from nextn.core.api.generation_options import NAMES
 from nextn.core.api.inboxes import AsyncInbox
+from nextn.core.api.load_options import LoadOptions
 from nextn.core.errors import ConfigError
 from nextn.core.generation import Event, GenerateParams
+from nextn.core.runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 
 PROMPTS = ["def fibonacci(n):", "class Stack:\n", "import os\n", "for i in range(10):"]
@@ -129,7 +134,10 @@ def test_a_loop_that_is_gone_harms_no_engine() -> None:
     async def made() -> AsyncInbox:
         return AsyncInbox()
 
-    asyncio.run(made()).put(0, Event(7, "x"))
+    inbox = asyncio.run(made())
+    assert inbox._loop.is_closed()
+    inbox.put(0, Event(7, "x"))  # raises nothing
+    assert inbox._queue.empty()
 
 
 def test_streams_progress_together(model: nextn.LanguageModel) -> None:
@@ -352,3 +360,50 @@ def test_the_model_shows_what_it_is(model: nextn.LanguageModel) -> None:
         "drafters ngram-mod, mtp>"
     )
     assert inspect.signature(nextn.load).parameters["parallel"].default == 1
+
+
+def test_load_has_the_arguments_of_the_runtime() -> None:
+    """Once, but for the name of one: the drafters, which may be a string here."""
+    of_runtime = {*inspect.signature(load_runtime).parameters} - {"path", "device", "spec"}
+    assert of_runtime == set(LoadOptions.__annotations__)
+    with pytest.raises(TypeError, match="unknown argument 'ctx'; did you mean 'n_ctx'"):
+        nextn.load(ctx=5)  # type: ignore[call-arg]
+
+
+# Errors in the words of Python --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "abacus"}, "^device abacus: unknown device"),
+        ({"cache_type_k": "q3"}, "^cache_type_k 'q3': unknown type"),
+        ({"device": "torch", "cache_type_k": "q8_0"}, "^cache_type_k and cache_type_v are for"),
+        ({"device": "torch", "repack_cache": True}, "^repack_cache is for device cpu"),
+        ({"speculation": "mpt"}, "^speculation mpt|mpt"),
+        ({"n_ctx": 0}, "context size must be at least 1"),
+    ],
+)
+def test_errors_of_loading(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        nextn.load(**options)
+    assert " -" not in f" {raised.value}"
+
+
+def test_errors_of_calls(model: nextn.LanguageModel) -> None:
+    with pytest.raises(ConfigError, match=r"shorten it or give a larger n_ctx$"):
+        model.generate([1] * 300)
+
+
+def test_flags_become_arguments() -> None:
+    assert argument_names("--spec-type mtp: give -md, a smaller -c or --top-k") == (
+        "speculation mtp: give draft, a smaller n_ctx or top_k"
+    )
+    for text in ("--chat is no argument", "a well-known -x", "minus -5, a--b", "q4_k-m"):
+        assert argument_names(text) == text
+
+
+def test_flags_are_those_of_the_command_line() -> None:
+    page = Path(__file__).parents[2] / "docs" / "cli.md"  # it is generated
+    flags = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page.read_text(encoding="utf-8")))
+    assert set(FLAGS) <= flags

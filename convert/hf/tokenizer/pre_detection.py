@@ -20,7 +20,7 @@ from ....core.tokenizer.pretokenizers import PRE_TOKENIZERS, PreTokenizer, find_
 from .vocab_files import TokenizerFiles
 
 PLAIN_PROBE: Final = (
-    "Hello world, I'm here. I'LL go; don't! She'Re it's WE'VE 'd x'S\n\n\n  two  spaces   "
+    "Hello world, I'm here. I'LL go; don't! She'Re it's WE'VE 'd x'S y'tis\n\n\n  two  spaces   "
     "and\ttabs\t\t"
     "1 12 123 1234 12345 1234567 3.14 v2.0 0x1F\r\n\r\nCamelCase HTMLParser getURL2Path snake_case "
     "if (a[i] != b->c) { return x+=1; } // done\n/* !! */\n## a/b//c\n=== ?!\n"
@@ -45,20 +45,25 @@ TEXTS: Final = (
     "<s>[INST] Hello [/INST] </s>",
 )
 # llama.cpp's splitters for these know letters beyond ASCII differently from their tokenizer.json.
+_ENCODER: Final = "granite-embed-multi-97m"  # cuts as gpt-4o's tokenizer.json, but is not meant
 _APPROXIMATE: Final = ("gpt-4o", "tekken", "kimi-k2", "deepseek-coder", "deepseek-llm", "youtu")
 
 
-def choose_pre(files: TokenizerFiles, forced: str | None, notes: list[str]) -> str:
+def choose_pre(files: TokenizerFiles, forced: str | None, usual: str, notes: list[str]) -> str:
+    """`usual`: what the family calls it, if that cuts as the file says."""
     if forced is not None:
         find_pre_tokenizer(forced)  # raises on an unknown name
         return forced
     definition = files.definition.get("pre_tokenizer")
     ignores = bool(files.model.get("ignore_merges", False))
     wanted = _pieces(_parsed(definition, files), PROBE)
-    if names := [n for n, rule in PRE_TOKENIZERS.items() if _cut(rule, PROBE) == wanted]:
+    rules = {n: rule for n, rule in PRE_TOKENIZERS.items() if rule.reads_bytes and n != _ENCODER}
+    if names := [name for name, rule in rules.items() if _cut(rule, PROBE) == wanted]:
+        if usual in names:
+            return usual
         return next((n for n in names if PRE_TOKENIZERS[n].ignore_merges == ignores), names[0])
     wanted = _pieces(_parsed(definition, files), PLAIN_PROBE)
-    for name in _APPROXIMATE:
+    for name in sorted(_APPROXIMATE, key=lambda name: name != usual):
         if _cut(PRE_TOKENIZERS[name], PLAIN_PROBE) == wanted:
             notes.append(
                 f"pre-tokenizer {name}: in GGUF it cuts some texts beyond ASCII differently"

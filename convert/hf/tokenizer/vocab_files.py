@@ -15,6 +15,7 @@ SPACE_MARK = "\u2581"
 ADDED_SCORE = -1000.0
 PADDING_SCORE = -10000.0
 
+_SCORED = ("llama", "gemma4")
 TokenPiece = tuple[str, int, float]  # text, kind, score
 
 
@@ -105,7 +106,7 @@ class CheckpointVocab:
     kinds: list[int]
     scores: list[float] | None = None  # of SentencePiece
     merges: list[str] | None = None  # of byte-level BPE
-    pre: str = "default"
+    pre: str | None = "default"
     add_space_prefix: bool | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -131,7 +132,7 @@ class CheckpointVocab:
         notes = _place_added(rows, pieces, files)
         tokens, kinds, scores = (list(column) for column in zip(*rows, strict=True))
         _check_unique(tokens, kinds, files, source)
-        return cls(model, tokens, kinds, scores if model == "llama" else None, notes=notes)
+        return cls(model, tokens, kinds, scores if model in _SCORED else None, notes=notes)
 
     @property
     def index(self) -> dict[str, int]:

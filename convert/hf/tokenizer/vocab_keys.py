@@ -14,6 +14,7 @@ from ....core.gguf.types import Typed, ValueType
 from ....core.tokenizer.vocabulary import PREFIX, load_vocabulary
 from ...checkpoint import ModelCheckpoint
 from .pre_detection import compare_tokenizers
+from .tokenizer_traits import TokenizerTraits
 from .vocab_files import CheckpointVocab, TokenizerFiles
 from .vocab_readers import read_vocab
 
@@ -22,20 +23,24 @@ _NAMES = (
     ("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("sep", "seperator"), ("pad", "padding"),
     ("mask", "mask"),
 )  # fmt: skip
+_ENDINGS = ("eot", "eom")  # which checkpoints do not name
 _TEMPLATE = "tokenizer.chat_template"
 _TEMPLATE_FOLDER = "additional_chat_templates"
 
 
 def tokenizer_keys(
-    checkpoint: ModelCheckpoint, architecture: str, n_rows: int, pre: str | None
+    checkpoint: ModelCheckpoint, traits: TokenizerTraits, n_rows: int, pre: str | None
 ) -> tuple[dict[str, Any], list[str]]:
     """The keys, and notes. `n_rows`: of the embeddings; each gets a token."""
     files = TokenizerFiles.read(checkpoint)
     has_definition = bool(files.definition)
-    vocab = read_vocab(checkpoint, files, architecture, n_rows, pre)
+    vocab = read_vocab(checkpoint, files, traits, n_rows, pre)
     if pre is not None and vocab.model != "gpt2":
         vocab.notes.append("--pre is for byte-level BPE; this tokenizer is SentencePiece's")
-    own: dict[str, Any] = {"model": vocab.model, "pre": vocab.pre, "tokens": vocab.tokens}
+    own: dict[str, Any] = {"model": vocab.model}
+    if vocab.pre is not None:
+        own["pre"] = vocab.pre
+    own["tokens"] = vocab.tokens
     if vocab.scores is not None:
         scores = np.array(vocab.scores, np.float32)
         own["scores"] = Typed(ValueType.ARRAY, scores, ValueType.F32)
@@ -43,7 +48,7 @@ def tokenizer_keys(
     own["token_type"] = Typed(ValueType.ARRAY, kinds, ValueType.I32)
     if vocab.merges is not None:
         own["merges"] = Typed(ValueType.ARRAY, vocab.merges, ValueType.STRING)
-    own |= _special_keys(files, vocab)
+    own |= _special_keys(files, vocab, traits)
     keys = {f"{PREFIX}{name}": value for name, value in own.items()}
     keys |= _ending_keys(files, vocab, keys)
     if vocab.add_space_prefix is not None:
@@ -59,10 +64,14 @@ def _plain(keys: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.value if isinstance(v, Typed) else v for k, v in keys.items()}
 
 
-def _special_keys(files: TokenizerFiles, vocab: CheckpointVocab) -> dict[str, Any]:
+def _special_keys(
+    files: TokenizerFiles, vocab: CheckpointVocab, traits: TokenizerTraits
+) -> dict[str, Any]:
     index, out = vocab.index, dict[str, Any]()
-    for name, key in _NAMES:
-        token_id = _find(files, index, name, len(vocab.tokens))
+    for name, key in (*_NAMES, ("eot", "eot"), ("eom", "eom")):
+        token_id = index.get(traits.specials.get(name, ""))
+        if token_id is None and name not in _ENDINGS:
+            token_id = _find(files, index, name, len(vocab.tokens))
         if token_id is not None:
             out[f"{key}_token_id"] = Typed(ValueType.U32, token_id)
     for name in ("bos", "eos"):
@@ -85,13 +94,14 @@ def _ending_keys(
         listed = found if isinstance(found, list) else [found]
         ids += [i for i in listed if type(i) is int and 0 <= i < len(vocab.tokens)]
     more = [i for i in dict.fromkeys(ids) if i not in known]
-    for token_id in more[2:]:
+    free = [name for name in _ENDINGS if f"{PREFIX}{name}_token_id" not in keys]
+    for token_id in more[len(free) :]:
         vocab.notes.append(
             f"token {token_id} ({vocab.tokens[token_id]}) ends a text too, but GGUF has no key left"
         )
     return {
         f"{PREFIX}{name}_token_id": Typed(ValueType.U32, token_id)
-        for name, token_id in zip(("eot", "eom"), more, strict=False)
+        for name, token_id in zip(free, more, strict=False)
     }
 
 
@@ -117,6 +127,8 @@ def _text(entry: Any) -> str | None:
 
 def _adds(files: TokenizerFiles, vocab: CheckpointVocab, name: str) -> bool:
     """Whether it is added: by the settings, else by the post-processor, else bos alone."""
+    if vocab.model == "gemma4" and name == "bos":  # whatever its files say
+        return True
     setting = files.settings.get(f"add_{name}_token")
     if isinstance(setting, bool):
         return setting

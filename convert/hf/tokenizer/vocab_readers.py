@@ -13,7 +13,9 @@ from ....core.tokenizer.vocabulary import Kind
 from ...checkpoint import ModelCheckpoint
 from .pre_detection import choose_pre
 from .sentencepiece import BPE, parse_proto
-from .vocab_files import SPACE_MARK, CheckpointVocab, TokenizerFiles
+from .tiktoken_ranks import RANKS, read_ranks
+from .tokenizer_traits import TokenizerTraits
+from .vocab_files import ADDED_SCORE, SPACE_MARK, CheckpointVocab, TokenizerFiles
 
 DEFINITION: Final = "tokenizer.json"
 PROTO: Final = "tokenizer.model"
@@ -22,7 +24,7 @@ PROTO: Final = "tokenizer.model"
 def read_vocab(
     checkpoint: ModelCheckpoint,
     files: TokenizerFiles,
-    architecture: str,
+    traits: TokenizerTraits,
     n_rows: int,
     pre: str | None,
 ) -> CheckpointVocab:
@@ -32,7 +34,9 @@ def read_vocab(
         if files.model.get("type", "BPE") != "BPE":
             kind = printable(files.model.get("type"))
             raise files.error(DEFINITION, f"model type {kind}, not BPE")
-        return _read_byte_level(files, n_rows, pre)
+        return _read_byte_level(files, n_rows, pre, traits.pre)
+    if traits.model == "gemma4" and files.definition:
+        return _read_plain(files, n_rows, traits)
     unreadable = None
     if PROTO in checkpoint.place.names():
         try:
@@ -41,15 +45,19 @@ def read_vocab(
             if not files.definition:
                 raise
             unreadable = f"{error}; tokenizer.json is taken"
+    if not files.definition and (ranks := checkpoint.text(RANKS)) is not None:
+        return read_ranks(files, ranks, n_rows, pre or traits.pre or "default")
     if not files.definition:
-        return _read_slow(checkpoint, files, architecture, n_rows, pre)
+        return _read_slow(checkpoint, files, n_rows, pre or traits.pre or "llama-bpe")
     vocab = _read_definition(files, n_rows)
     if unreadable is not None:
         vocab.notes.append(unreadable)
     return vocab
 
 
-def _read_byte_level(files: TokenizerFiles, n_rows: int, pre: str | None) -> CheckpointVocab:
+def _read_byte_level(
+    files: TokenizerFiles, n_rows: int, pre: str | None, usual: str = ""
+) -> CheckpointVocab:
     merges = _merges(files)
     pieces = {token_id: (text, int(Kind.NORMAL), 0.0) for text, token_id in _vocab(files).items()}
     out = CheckpointVocab.of("gpt2", pieces, files, n_rows, DEFINITION)
@@ -61,16 +69,12 @@ def _read_byte_level(files: TokenizerFiles, n_rows: int, pre: str | None) -> Che
             merge = printable(f"{left} {right}")
             what = f"merge {merge} needs {printable(lacking)}, which is no token"
             raise files.error(DEFINITION, what)
-    out.pre = choose_pre(files, pre, out.notes)
+    out.pre = choose_pre(files, pre, usual, out.notes)
     return out
 
 
 def _read_slow(
-    checkpoint: ModelCheckpoint,
-    files: TokenizerFiles,
-    architecture: str,
-    n_rows: int,
-    pre: str | None,
+    checkpoint: ModelCheckpoint, files: TokenizerFiles, n_rows: int, pre: str
 ) -> CheckpointVocab:
     """vocab.json and merges.txt, as they were before tokenizer.json."""
     vocab, text = checkpoint.json("vocab.json"), checkpoint.text("merges.txt")
@@ -84,8 +88,25 @@ def _read_slow(
         "model": {"type": "BPE", "vocab": vocab, "merges": lines},
         "pre_tokenizer": {"type": "ByteLevel"},
     }
-    default = "qwen2" if architecture.startswith("qwen") else "llama-bpe"
-    return _read_byte_level(files, n_rows, pre or default)
+    return _read_byte_level(files, n_rows, pre)
+
+
+def _read_plain(files: TokenizerFiles, n_rows: int, traits: TokenizerTraits) -> CheckpointVocab:
+    """Merges over plain characters, with bytes to fall back to: readers go by rank, not score."""
+    if files.model.get("type", "BPE") != "BPE" or not files.model.get("byte_fallback"):
+        raise files.error(DEFINITION, "not a BPE model with bytes to fall back to")
+    merges = _merges(files, keep_spaces=True)
+    pieces = {
+        token_id: (text, _spm_kind(text, None), ADDED_SCORE)
+        for text, token_id in _vocab(files).items()
+    }
+    out = CheckpointVocab.of(traits.model, pieces, files, n_rows, DEFINITION)
+    for token_id, text in enumerate(out.tokens):
+        if text in traits.shown:
+            out.kinds[token_id] = int(Kind.USER_DEFINED)
+    out.merges = [" ".join(pair) for pair in merges]
+    out.add_space_prefix, out.pre = False, None
+    return out
 
 
 def _read_definition(files: TokenizerFiles, n_rows: int) -> CheckpointVocab:
@@ -184,7 +205,7 @@ def _vocab(files: TokenizerFiles) -> Mapping[str, int]:
     return found
 
 
-def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
+def _merges(files: TokenizerFiles, *, keep_spaces: bool = False) -> list[tuple[str, str]]:
     """Merges, which are "left right", or pairs since transformers 4.45."""
     found = files.model.get("merges")
     out: list[tuple[str, str]] = []
@@ -194,6 +215,9 @@ def _merges(files: TokenizerFiles) -> list[tuple[str, str]]:
         if not is_pair or not all(isinstance(part, str) for part in pair):
             what = f"merge {len(out)} is {printable(merge)}, not two texts"
             raise files.error(DEFINITION, what)
+        if keep_spaces:
+            out.append((pair[0], pair[1]))
+            continue
         # A space inside is one of the byte alphabet that was not mapped.
         out.append((pair[0].replace(" ", BYTE_CHARS[32]), pair[1].replace(" ", BYTE_CHARS[32])))
     return out

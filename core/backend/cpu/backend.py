@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import ConfigError
 from ...gguf.reader import GgufFile
 from ..draft_loop import DraftLoop, DraftLoopPlan
-from ..interface import Backend, Forward, Output, Run, SlotImage, Taps
+from ..interface import Backend, Forward, Output, Run, SlotImage, StateRoom, Taps
 from ..layers import (
     HALF_FLOATS,
     Floats,
@@ -19,7 +19,6 @@ from ..layers import (
     MatrixPart,
     StateShape,
 )
-from ..step import Ints
 from . import ops
 from .draft_loop import CpuDraftLoop, record_draft_loop
 from .formats import FORMATS
@@ -31,7 +30,7 @@ from .program import Recording
 from .recorded_ops import CpuOps
 from .repacked import RepackCache
 from .runner import CpuRunner
-from .simd import SETS, Simd
+from .simd import SETS, Simd, best_set
 from .state import CpuState, count_state_bytes
 from .team import Team
 from .threads import default_threads
@@ -43,6 +42,7 @@ PLAN: Any = None  # the step and state that a recording needs are known to the r
 
 class CpuBackend(Backend):
     drafts_in_one_call = True
+    frees_windows = True
 
     def __init__(
         self,
@@ -127,19 +127,9 @@ class CpuBackend(Backend):
         return CpuRunner(self.team, self.kernels, program, recording, output, best, picked)
 
     def compile_draft_loop(
-        self,
-        forward: Forward,
-        state: CpuState,
-        *,
-        max_rows: int,
-        max_draft: int,
-        n_vocab: int,
-        tap: str | None = None,
-        vocab_subset: Ints | None = None,
-        stops: Collection[int] = (),
+        self, forward: Forward, state: CpuState, plan: DraftLoopPlan
     ) -> DraftLoop:
-        plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
-        recording, output = self._record(forward, state, max_rows, plan.taps)
+        recording, output = self._record(forward, state, plan.max_rows, plan.taps)
         made = record_draft_loop(recording, output, plan, state, self.team)
         program = recording.finish(self.kernels, self._report_compiling)
         return CpuDraftLoop(self.team, self.kernels, made, program)
@@ -148,7 +138,13 @@ class CpuBackend(Backend):
         self, forward: Forward, state: CpuState, max_rows: int, taps: Taps
     ) -> tuple[Recording, Output]:
         n_sequences = min(max_rows, state.n_slots)
-        inputs = StepInputs(max_rows, n_sequences, state.n_pages, state.page_len)
+        inputs = StepInputs(
+            max_rows,
+            n_sequences,
+            state.n_pages,
+            state.page_len,
+            windowed=any(state.is_windowed),
+        )
         recording = Recording(inputs)
         Filler.add_to(recording.writers, recording.kinds)
         recording.held += [state, forward]  # the program reads and writes their arrays
@@ -159,27 +155,42 @@ class CpuBackend(Backend):
 
     # state
 
-    def new_state(
-        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
-    ) -> CpuState:
-        return CpuState(
-            shape, self.kv_types,
-            n_pages=n_pages, page_len=page_len, n_slots=n_slots, window=window,
-        )  # fmt: skip
+    def new_state(self, shape: StateShape, room: StateRoom) -> CpuState:
+        return CpuState(shape, self.kv_types, room)
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return count_state_bytes(shape, self.kv_types, page_len, window)
 
-    def copy_pages(self, state: CpuState, sources: Sequence[int], targets: Sequence[int]) -> None:
-        state.copy_pages(sources, targets)
+    def copy_pages(
+        self,
+        state: CpuState,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        *,
+        windowed: bool = False,
+    ) -> None:
+        state.copy_pages(sources, targets, windowed=windowed)
 
     def save_slot(
-        self, state: CpuState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+        self,
+        state: CpuState,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
     ) -> SlotImage:
-        return state.save(slot, pages, n_cells, n_pending)
+        return state.save(slot, pages, n_cells, n_pending, windowed_pages)
 
-    def load_slot(self, state: CpuState, slot: int, pages: Sequence[int], image: SlotImage) -> None:
-        state.load(slot, pages, image)
+    def load_slot(
+        self,
+        state: CpuState,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
+        state.load(slot, pages, image, windowed_pages)
 
     def copy_slot(self, state: CpuState, source: int, target: int, n_pending: int) -> None:
         state.copy(source, target, n_pending)
@@ -188,7 +199,7 @@ class CpuBackend(Backend):
 def choose_set(name: str | None) -> Simd:
     """The best of this CPU, or the chosen one."""
     if name is None:
-        return next(made() for made in SETS.values() if made.is_available())
+        return best_set()
     if name not in SETS:
         raise ConfigError(f"unknown instruction set {name!r}; choose one of {', '.join(SETS)}")
     if not SETS[name].is_available():

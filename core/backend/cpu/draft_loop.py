@@ -46,16 +46,14 @@ class RecordedDraftLoop:
         self, r: Recording, output: Output, plan: DraftLoopPlan, state: CpuState, team: Team
     ) -> None:
         self.recording, self.output, self.plan = r, output, plan
-        self.begin_name = name_of("draft_loop_begin", hidden := _hidden_width(r, output, plan))
-        logits = output.logits
-        n_values = (
-            logits.width if plan.vocab_subset is not None else min(logits.width, plan.n_vocab)
-        )
-        if plan.vocab_subset is not None and len(plan.vocab_subset) != logits.width:
-            raise ValueError(f"a head of {logits.width} rows for {len(plan.vocab_subset)} tokens")
-        self.vocab_subset = (
-            None if plan.vocab_subset is None else plan.vocab_subset.astype(np.int64)
-        )
+        hidden, advances = _hidden_width(r, output, plan), plan.advances
+        self.begin_name = name_of("draft_loop_begin", hidden, advances)
+        logits, subset = output.logits, plan.vocab_subset
+        n_values = min(logits.width, plan.n_vocab) if subset is None else logits.width
+        if subset is not None and len(subset) != logits.width:
+            raise ValueError(f"a head of {logits.width} rows for {len(subset)} tokens")
+        self.vocab_subset = None if subset is None else subset.astype(np.int64)
+        is_short = subset is not None
         n = r.inputs.max_sequences
         self.settings = np.zeros(n * SettingsWords.COUNT, np.int64)
         row_words = np.zeros((n, RowWords.COUNT), np.int64)
@@ -77,8 +75,8 @@ class RecordedDraftLoop:
         if self.vocab_subset is not None:
             held[LoopWords.VOCAB_SUBSET] = self.vocab_subset
         self.words = r.add(
-            name_of("draft_loop_choose", hidden, self.vocab_subset is not None),
-            lambda e: write_choose(e, hidden, is_short=self.vocab_subset is not None),
+            name_of("draft_loop_choose", hidden, is_short, advances),
+            lambda e: write_choose(e, hidden, is_short=is_short, advances=advances),
             [0] * LoopWords.COUNT,
         )
         for word, array in held.items():
@@ -99,7 +97,7 @@ class RecordedDraftLoop:
             LoopWords.N_STOPS: len(plan.stops),
         }.items():
             self.words[word] = value
-        r.writers[self.begin_name] = lambda e: write_begin(e, hidden)
+        r.writers[self.begin_name] = lambda e: write_begin(e, hidden, advances=advances)
         r.kinds[self.begin_name] = BEGIN
         r.held += [*held.values(), output, sums]
 

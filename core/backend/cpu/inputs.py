@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
-from ..layers import RotaryPositions
+from ..layers import QueryGrowth, RotaryPositions
 from ..step import Step
 from .kernels.attention_prep import StepWords
 from .kernels.fill import FILL, SourceWords, write_fill
@@ -68,17 +68,22 @@ class RowCount:
 class RopeTable:
     """cos and sin of positions, as far as they were computed: [cos …, sin …] in each row."""
 
-    def __init__(self, rope: RotaryPositions, n_positions: int) -> None:
-        self.rope = rope
+    def __init__(
+        self, rope: RotaryPositions, n_positions: int, growth: QueryGrowth | None = None
+    ) -> None:
+        self.rope, self.growth = rope, growth
         self.rows = np.empty((n_positions, 2 * len(rope.frequencies)), np.float32)
         self.filled = 0
 
     def fill(self, n_positions: int) -> None:
         end = min(max(n_positions, 2 * self.filled, 512), len(self.rows))
         # float64: at position 10^5 a float32 angle is 0.004 off.
-        angles = np.arange(self.filled, end)[:, None] * self.rope.frequencies
-        tables = np.cos(angles), np.sin(angles)
-        self.rows[self.filled : end] = np.concatenate(tables, axis=1) * self.rope.magnitude
+        positions = np.arange(self.filled, end)
+        angles = positions[:, None] * self.rope.frequencies
+        rows = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * self.rope.magnitude
+        if self.growth is not None:
+            rows *= self.growth.at(positions)[:, None]
+        self.rows[self.filled : end] = rows
         self.filled = end
 
 
@@ -91,7 +96,17 @@ class InputSource(NamedTuple):
 class StepInputs:
     """What a program reads of a step."""
 
-    def __init__(self, max_rows: int, max_sequences: int, max_pages: int, page_len: int) -> None:
+    def __init__(
+        self,
+        max_rows: int,
+        max_sequences: int,
+        max_pages: int,
+        page_len: int,
+        *,
+        windowed: bool = False,
+    ) -> None:
+        """`windowed`: layers have pages of their own."""
+        self.windowed = windowed
         self.max_rows, self.max_sequences = max_rows, max_sequences
         self.rows, self.out_rows = RowCount(), RowCount()
         room = max_rows + SPARE_ROWS
@@ -101,19 +116,22 @@ class StepInputs:
         starts = np.zeros(max_sequences + 1, np.int64)
         slots, past, replay, requests = (np.zeros(max_sequences, np.int64) for _ in range(4))
         pages = np.zeros((max_sequences, max_pages), np.int64)
+        windowed_pages = np.zeros_like(pages) if windowed else pages
         self._row_sets = np.zeros((max_rows + 1, RowSet.WORDS), np.int64)
         self._no_requests = np.zeros(max_sequences, np.int64)
         self.ropes: list[RopeTable] = []
         self._n_rope = 0  # positions that all rope tables know
         self._steps: dict[int, InputSource] = {}
         self.words = np.zeros(StepWords.COUNT, np.int64)
-        self._held = starts, slots, past, replay, requests, pages, positions, sequence_of
+        self._held = starts, slots, past, replay, requests, positions, sequence_of
+        self._tables = pages, windowed_pages
         for word, array in {
             StepWords.STARTS: starts,
             StepWords.SLOTS: slots,
             StepWords.PAST: past,
             StepWords.REPLAY: replay,
             StepWords.PAGES: pages,
+            StepWords.WINDOWED_PAGES: windowed_pages,
             StepWords.POSITIONS: positions,
             StepWords.SEQUENCE_OF: sequence_of,
             StepWords.TOKENS: self.tokens,
@@ -130,11 +148,13 @@ class StepInputs:
         for n_rows in range(max_sequences + 1):  # what a draft may come to
             self._lay_out(n_rows)
 
-    def rope_table(self, rope: RotaryPositions, n_positions: int) -> RopeTable:
+    def rope_table(
+        self, rope: RotaryPositions, n_positions: int, growth: QueryGrowth | None = None
+    ) -> RopeTable:
         for table in self.ropes:
-            if table.rope is rope:
+            if table.rope is rope and table.growth == growth:
                 return table
-        self.ropes.append(RopeTable(rope, n_positions))
+        self.ropes.append(RopeTable(rope, n_positions, growth))
         return self.ropes[-1]
 
     def check(self, n_rows: int, n_sequences: int) -> None:
@@ -170,6 +190,8 @@ class StepInputs:
             raise ValueError(f"{len(step.hidden)} hidden rows for {n_rows} rows")
         self._lay_out(n_rows)
         self._lay_out(n_out)
+        if self.windowed and step.windowed_pages is None:
+            raise ValueError("windowed layers have pages of their own, and the step names none")
         requests = self._no_requests if step.requests is None else step.requests
         words = np.zeros(SourceWords.COUNT, np.int64)
         for word, array, kind in (
@@ -183,6 +205,7 @@ class StepInputs:
             (SourceWords.OUT_ROWS, step.out_rows, np.int32),
             (SourceWords.REQUESTS, requests, np.int64),
             (SourceWords.HIDDEN, step.hidden, np.float32),
+            (SourceWords.WINDOWED_PAGES, step.windowed_pages if self.windowed else None, np.int32),
         ):
             if array is not None:
                 words[word] = _address(array, kind)

@@ -7,10 +7,8 @@ never run as its old self.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -125,13 +123,12 @@ def cache_folder() -> Path:
 def _initialise() -> None:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    # Kernels call this when they have waited long; LLVM's linker looks it up by name.
-    if sys.platform != "win32":
-        process = ctypes.CDLL(None)
-        address = ctypes.cast(process.sched_yield, ctypes.c_void_p).value
-    else:
-        address = ctypes.cast(ctypes.windll.kernel32.SwitchToThread, ctypes.c_void_p).value
-    binding.add_symbol("spec_yield", address)
+
+
+def add_symbols(symbols: Mapping[str, int]) -> None:
+    """External functions that kernels call, as `name: address`."""
+    for name, address in symbols.items():
+        binding.add_symbol(name, address)
 
 
 def target_machine(simd: Simd, triple: str | None = None) -> Any:

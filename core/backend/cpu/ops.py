@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
 from ...errors import ConfigError
 from ..interface import MAXIMA_BLOCK
-from ..layers import Attention, DeltaRule, GateActivation, Norm
+from ..layers import (
+    Attention,
+    DeltaRule,
+    DynamicConvolution,
+    Gate,
+    Norm,
+    RopePairs,
+    RotaryPositions,
+)
 from .emit import LANES
 from .formats.floats import _Floats
 from .formats.tile_format import Record
 from .kernels.attend import MAX_SHARED_UNITS, SHARED_BYTES, write_attend
 from .kernels.attention_prep import AttentionShape, write_append
+from .kernels.convolve import write_convolve
 from .kernels.delta_kernel import write_delta
 from .kernels.delta_parts import DeltaKernelShape, DeltaWords
+from .kernels.flat import write_add, write_cap
 from .kernels.gated_product import GatedWords, SideWords, write_gated_product
 from .kernels.product import ProductWords, write_embed, write_product
 from .kernels.row_kernels import (
@@ -24,7 +35,14 @@ from .kernels.row_kernels import (
     write_gated,
     write_gather,
     write_maxima,
+)
+from .kernels.row_norm import (
+    NormShape,
+    norm_words,
+    write_add_norm,
     write_norm,
+    write_norm_columns,
+    write_norm_slices,
     write_norms,
 )
 from .kernels.tile import TILE, WIDTHS, write_float_tile, write_tile
@@ -40,13 +58,13 @@ def name_of(*parts: object) -> str:
     return "".join(c if c.isalnum() else "_" for c in text)
 
 
-def embed(r: Recording, table: TileMatrix) -> FloatRows:
+def embed(r: Recording, table: TileMatrix, scale: float) -> FloatRows:
     out = FloatRows(r, table.n_in, r.inputs.rows)
     form = table.form
     r.held.append(table)
     r.add(
-        name_of("embed", form.name, table.n_in),
-        lambda e: write_embed(e, form, table.n_in),
+        name_of("embed", form.name, table.n_in, scale),
+        lambda e: write_embed(e, form, table.n_in, scale),
         [
             r.inputs.rows.address, r.inputs.tokens.ctypes.data,
             table.quants.ctypes.data, table.quants.shape[1],
@@ -59,27 +77,78 @@ def embed(r: Recording, table: TileMatrix) -> FloatRows:
 def norm(r: Recording, x: FloatRows, n: Norm) -> PackedActivations:
     if x.width % Record.BLOCK:
         return norms(r, [(x, n)])
+    shape = NormShape.of(n, x.width)
     words = r.add(
-        name_of("norm", x.width, n.eps),
-        lambda e: write_norm(e, x.width, n.eps),
-        [x.row_set.address, 0, 0, x.address, n.weight.ctypes.data],
+        name_of("norm", shape),
+        lambda e: write_norm(e, shape),
+        [x.row_set.address, 0, 0, x.address, *norm_words(n)],
     )
     return PackedActivations(r, x.width, x.row_set, producer=words, words=(1, 2), made_of=x)
 
 
 def norms(r: Recording, inputs: list[tuple[FloatRows, Norm]]) -> PackedActivations:
     """Several norms side by side, or one of any width."""
-    widths = tuple(x.width for x, _ in inputs)
-    row_set, eps = inputs[0][0].row_set, inputs[0][1].eps
-    out = FloatRows(r, sum(widths), row_set)
+    shapes = tuple(NormShape.of(n, x.width) for x, n in inputs)
+    row_set = inputs[0][0].row_set
+    out = FloatRows(r, sum(shape.width for shape in shapes), row_set)
     arguments = [row_set.address, out.address, 0]
     for x, n in inputs:
-        arguments += [x.address, n.weight.ctypes.data]
-    words = r.add(name_of("norms", *widths, eps), lambda e: write_norms(e, widths, eps), arguments)
+        arguments += [x.address, *norm_words(n)]
+    words = r.add(name_of("norms", *shapes), lambda e: write_norms(e, shapes), arguments)
     packs = out.width % Record.BLOCK == 0
     return PackedActivations(
         r, out.width, row_set, rows=out, producer=words if packs else None, words=(1, 2)
     )
+
+
+def norm_slices(r: Recording, x: FloatRows, n: Norm) -> FloatRows:
+    shape = NormShape.of(n, len(n.weight))
+    n_slices, out = x.width // shape.width, FloatRows(r, x.width, x.row_set)
+    r.add(
+        name_of("norm_slices", shape, n_slices),
+        lambda e: write_norm_slices(e, shape, n_slices),
+        [x.row_set.address, x.address, *norm_words(n), out.address],
+    )
+    return out
+
+
+def norm_columns(r: Recording, x: FloatRows, n: Norm, column: int) -> FloatRows:
+    shape, width = NormShape.of(n, len(n.weight)), x.width
+    r.add(
+        name_of("norm_columns", shape, width),
+        lambda e: write_norm_columns(e, shape, width),
+        [x.row_set.address, x.address + 4 * column, *norm_words(n)],
+    )
+    return x
+
+
+def add_norm(r: Recording, x: FloatRows, y: FloatRows, n: Norm, scale: float) -> FloatRows:
+    shape = NormShape.of(n, x.width)
+    r.add(
+        name_of("add_norm", shape, scale),
+        lambda e: write_add_norm(e, shape, scale),
+        [x.row_set.address, x.address, y.address, *norm_words(n)],
+    )
+    return x
+
+
+def add(r: Recording, x: FloatRows, y: FloatRows, scale: float) -> FloatRows:
+    width = x.width
+    r.add(
+        name_of("add", width, scale),
+        lambda e: write_add(e, width, scale),
+        [x.row_set.address, x.address, y.address],
+    )
+    return x
+
+
+def capped(r: Recording, x: FloatRows, cap: float) -> FloatRows:
+    """cap * tanh(x / cap), in the memory of x; 0: x as it is."""
+    width = x.width
+    if cap:
+        arguments = [x.row_set.address, x.address]
+        r.add(name_of("cap", width, cap), lambda e: write_cap(e, width, cap), arguments)
+    return x
 
 
 def copy(r: Recording, x: FloatRows) -> FloatRows:
@@ -158,12 +227,12 @@ def add_tile_functions(r: Recording, words: Words, first: int, part: TileMatrix)
 
 
 def gated_ffn(
-    r: Recording, a: PackedActivations, gate_up: CpuMatrix, activation: GateActivation
+    r: Recording, a: PackedActivations, gate_up: CpuMatrix, gate: Gate
 ) -> PackedActivations:
     """activation(gate) * up, in one entry where gate and up are two matrices of whole blocks."""
     widths = {part.n_out for part in gate_up.parts}
     if len(gate_up.parts) != 2 or len(widths) > 1 or max(widths) % Record.BLOCK:
-        return gated(r, matmul(r, a, gate_up), activation, a.row_set)
+        return gated(r, matmul(r, a, gate_up), gate, a.row_set)
     width = gate_up.n_out // 2
     arguments = [a.row_set.address, 0, 0]
     for part in gate_up.parts:
@@ -175,8 +244,8 @@ def gated_ffn(
             x, x_row, x_stride, bias, *[0] * len(WIDTHS),
         ]  # fmt: skip
     words = r.add(
-        name_of("gated_product", width, activation.value),
-        lambda e: write_gated_product(e, width, activation),
+        name_of("gated_product", width, gate),
+        lambda e: write_gated_product(e, width, gate),
         arguments,
     )
     for i, part in enumerate(gate_up.parts):
@@ -186,44 +255,109 @@ def gated_ffn(
     return PackedActivations(r, width, a.row_set, producer=words, words=at, made_of=a)
 
 
-def gated(
-    r: Recording, both: FloatRows, activation: GateActivation, row_set: RowSetLike
-) -> PackedActivations:
+def gated(r: Recording, both: FloatRows, gate: Gate, row_set: RowSetLike) -> PackedActivations:
     """activation(gate) * up of [gate | up] rows."""
     width = both.width // 2
+    return _gate(r, (both, 0), (both, width), (width, gate), row_set)
+
+
+def gate_by(
+    r: Recording, gates: FloatRows, y: FloatRows, column: int, gate: Gate
+) -> PackedActivations:
+    return _gate(r, (gates, 0), (y, column), (gates.width, gate), gates.row_set)
+
+
+def _gate(
+    r: Recording,
+    gates: tuple[FloatRows, int],
+    ups: tuple[FloatRows, int],
+    kind: tuple[int, Gate],
+    row_set: RowSetLike,
+) -> PackedActivations:
+    """Rows from a column on, gates and what they meet, of this width."""
+    width, gate = kind
     packs = width % Record.BLOCK == 0
     rows = None if packs else FloatRows(r, width, row_set)
+    arguments = [row_set.address]
+    for source, column in (gates, ups):
+        arguments += [source.address + 4 * column, 4 * source.width]
     words = r.add(
-        name_of("gated", width, activation.value),
-        lambda e: write_gated(e, width, activation),
-        [row_set.address, both.address, rows.address if rows else 0, 0],
+        name_of("gated", width, gate),
+        lambda e: write_gated(e, width, gate),
+        [*arguments, rows.address if rows else 0, 0],
     )
-    producer = words if packs else None
     return PackedActivations(
-        r, width, row_set, rows=rows, producer=producer, words=(2, 3), made_of=both
-    )
+        r, width, row_set, rows=rows, producer=words if packs else None, words=(5, 6),
+        made_of=(gates, ups),
+    )  # fmt: skip
+
+
+def convolve(r: Recording, x: FloatRows, factors: FloatRows, conv: DynamicConvolution) -> FloatRows:
+    out, sizes = FloatRows(r, x.width, x.row_set), (x.width, conv.kernel, conv.group)
+    r.held.append(conv)
+    r.add(
+        name_of("convolve", *sizes),
+        lambda e: write_convolve(e, *sizes),
+        [
+            r.inputs.address, x.address, factors.address + 4 * conv.first, 4 * factors.width,
+            conv.base.ctypes.data, out.address,
+        ],
+    )  # fmt: skip
+    return out
 
 
 def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> PackedActivations:
+    append(r, qkv, a, state)
+    kv, sinks = state.kv[a.layer], 0 if a.sinks is None else a.sinks.ctypes.data
+    pages = kv.keys.ctypes.data, kv.values.ctypes.data
+    return attend_rows(r, qkv, _attention_shape(a, state), pages, sinks)
+
+
+def append(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> None:
+    """Queries, too, are normed and turned."""
+    shape, inputs, kv = _attention_shape(a, state), r.inputs, state.kv[a.layer]
+    if a.growth is not None and a.rope is None:
+        a = replace(a, rope=_no_turn(a.key_dim))
+    ropes = [0, 0]
+    if a.rope is not None:
+        n_positions = state.n_pages * state.page_len + inputs.max_rows
+        ropes = [
+            inputs.rope_table(a.rope, n_positions, growth).rows.ctypes.data
+            for growth in (a.growth, None)
+        ]
+    norms = [n.weight.ctypes.data if n else 0 for n in (a.q_norm, a.k_norm, a.v_norm)]
+    pages = kv.keys.ctypes.data, kv.values.ctypes.data
+    r.add(
+        name_of("append", shape),
+        lambda e: write_append(e, shape),
+        [inputs.address, qkv.address, *norms, *ropes, *pages],
+    )
+
+
+def _attention_shape(a: Attention, state: CpuState) -> AttentionShape:
     if a.value_dim < LANES:
         raise ConfigError(
             f"attention heads of {a.value_dim} values: the CPU backend needs at least {LANES}"
         )
-    shape, inputs = AttentionShape.of(a, state.page_len, state.kv_types), r.inputs
-    kv = state.kv[a.layer]
-    rope = 0
-    if a.rope is not None:
-        table = inputs.rope_table(a.rope, state.n_pages * state.page_len + inputs.max_rows)
-        rope = table.rows.ctypes.data
-    keys, values = kv.keys.ctypes.data, kv.values.ctypes.data
-    norms = [n.weight.ctypes.data if n else 0 for n in (a.q_norm, a.k_norm)]
-    r.add(
-        name_of("append", shape),
-        lambda e: write_append(e, shape),
-        [inputs.address, qkv.address, *norms, rope, keys, values],
-    )
-    out = FloatRows(r, a.n_heads * a.value_dim, qkv.row_set)
-    sinks = 0 if a.sinks is None else a.sinks.ctypes.data
+    if a.growth is not None and a.rope is None:
+        a = replace(a, rope=_no_turn(a.key_dim))
+    if a.growth is not None and (a.rope is None or 2 * len(a.rope.frequencies) != a.key_dim):
+        raise ConfigError("queries that grow need rope over whole heads on the CPU, or none")
+    has_own_pages = state.is_windowed[a.layer]
+    return AttentionShape.of(a, state.page_len, state.kv_types, has_own_pages=has_own_pages)
+
+
+@cache
+def _no_turn(key_dim: int) -> RotaryPositions:
+    """One for all layers, which then share the tables that make queries grow."""
+    return RotaryPositions(RopePairs.HALVES, np.zeros(key_dim // 2))
+
+
+def attend_rows(
+    r: Recording, qkv: FloatRows, shape: AttentionShape, pages: tuple[int, int], sinks: int
+) -> PackedActivations:
+    """Rows whose queries are ready to the cells so far. `pages`: addresses of keys and values."""
+    out = FloatRows(r, shape.n_heads * shape.value_dim, qkv.row_set)
     partials = Buffer(r.row_pool, SHARED_BYTES)  # all layers share it, one after the other
     counters = np.zeros(MAX_SHARED_UNITS, np.int64)
     r.held.append(counters)
@@ -231,7 +365,7 @@ def attend(r: Recording, qkv: FloatRows, a: Attention, state: CpuState) -> Packe
         name_of("attend", shape),
         lambda e: write_attend(e, shape),
         [
-            inputs.address, qkv.address, keys, values, sinks, out.address,
+            r.inputs.address, qkv.address, *pages, sinks, out.address,
             partials.address, counters.ctypes.data, 0,
         ],
     )  # fmt: skip

@@ -7,11 +7,14 @@ from functools import partial
 import numpy as np
 
 from ..layers import Moe, SharedExpert
+from .formats.tile_format import ROWS
 from .inputs import SPARE_ROWS
 from .kernels.moe_kernel import (
+    CombineShape,
     ExpertWords,
     MoeShape,
     Sorted,
+    SpreadShape,
     write_combine,
     write_expert_product,
     write_route,
@@ -24,25 +27,34 @@ from .program import FloatRows, PackedActivations, PairSet, Recording, Words
 from .tile_matrix import CpuMatrix, TileMatrix
 
 
-def moe(r: Recording, a: PackedActivations, m: Moe, add_to: FloatRows) -> FloatRows:
-    n_expert = m.gate_inp.n_out
-    shape = MoeShape(n_expert, m.n_used, m.gating, m.normalise, m.scale, m.probs_bias is not None)
-    experts, weights = _route(r, a, m, shape)
+def moe(
+    r: Recording,
+    a: PackedActivations,
+    m: Moe,
+    add_to: FloatRows | None,
+    routed_by: PackedActivations,
+) -> FloatRows:
+    shape = MoeShape.of(m)
+    experts, weights = _route(r, routed_by, m, shape)
     pairs = _sort(r, shape, experts)
-    spread = _spread(r, a, pairs, m.gate_up)
-    inner = gated(r, _expert_matmul(r, spread, m.gate_up, pairs), m.activation, pairs)
+    spread = _spread(r, a, pairs, m, weights)
+    inner = gated(r, _expert_matmul(r, spread, m.gate_up, pairs), m.gate, pairs)
     routed = _expert_matmul(r, inner, m.down, pairs)
     shared, gate = _shared(r, a, m.shared, m) if m.shared is not None else (None, None)
-    width = add_to.width
+    out = add_to or FloatRows(r, m.down.n_out, a.row_set)
+    ending = CombineShape(
+        out.width, m.n_used, shared is not None, gate is not None, add_to is not None,
+        weighs=not m.weighs_inputs,
+    )  # fmt: skip
     r.add(
-        name_of("combine", width, m.n_used, shared is not None, gate is not None),
-        lambda e: write_combine(e, width, m.n_used, shared is not None, gate is not None),
+        name_of("combine", ending),
+        lambda e: write_combine(e, ending),
         [
             a.row_set.address, pairs.address, weights.ctypes.data, routed.address,
-            shared.address if shared else 0, gate.address if gate else 0, add_to.address,
+            shared.address if shared else 0, gate.address if gate else 0, out.address,
         ],
     )  # fmt: skip
-    return add_to
+    return out
 
 
 def _route(r: Recording, a: PackedActivations, m: Moe, shape: MoeShape) -> tuple[Words, Words]:
@@ -55,22 +67,25 @@ def _route(r: Recording, a: PackedActivations, m: Moe, shape: MoeShape) -> tuple
     r.add(
         name_of("route", shape),
         lambda e: write_route(e, shape),
-        [a.row_set.address, logits.address, bias, experts.ctypes.data, weights.ctypes.data],
-    )
+        [
+            a.row_set.address, logits.address, bias, experts.ctypes.data, weights.ctypes.data,
+            0 if m.expert_scale is None else m.expert_scale.ctypes.data,
+        ],
+    )  # fmt: skip
     return experts, weights
 
 
 def _sort(r: Recording, shape: MoeShape, experts: Words) -> PairSet:
     n_pairs = r.inputs.max_rows * shape.n_used
-    start, size, pair_of, row_of = (np.zeros(n_pairs, np.int64) for _ in range(4))
+    start, size, pair_of = (np.zeros(n_pairs, np.int64) for _ in range(3))
     jobs, counts = np.zeros((n_pairs, 3), np.int64), np.zeros(shape.n_expert + 1, np.int64)
     table = np.zeros(Sorted.WORDS, np.int64)
     # Behind the words of a row set, whose groups are not used: jobs take their place.
     table[3:] = [
         start.ctypes.data, size.ctypes.data, jobs.ctypes.data, 0,
-        pair_of.ctypes.data, row_of.ctypes.data, counts.ctypes.data,
+        pair_of.ctypes.data, counts.ctypes.data,
     ]  # fmt: skip
-    held = [start, size, pair_of, row_of, jobs, counts]
+    held = [start, size, pair_of, jobs, counts]
     pairs = PairSet(table, n_pairs + SPARE_ROWS, held)
     r.held.append(pairs)
     arguments = [r.inputs.rows.address, experts.ctypes.data, pairs.address]
@@ -78,8 +93,11 @@ def _sort(r: Recording, shape: MoeShape, experts: Words) -> PairSet:
     return pairs
 
 
-def _spread(r: Recording, a: PackedActivations, pairs: PairSet, w: CpuMatrix) -> PackedActivations:
+def _spread(
+    r: Recording, a: PackedActivations, pairs: PairSet, m: Moe, weights: Words
+) -> PackedActivations:
     """The activations of each pair, in the forms that the experts' formats eat."""
+    w: CpuMatrix = m.gate_up
     out = PackedActivations(r, a.width, pairs, rows=FloatRows(r, a.width, pairs))
     for packed in {not part.form.is_float for part in w.parts}:
         if packed:
@@ -87,10 +105,11 @@ def _spread(r: Recording, a: PackedActivations, pairs: PairSet, w: CpuMatrix) ->
             source, target = a.record_address(), out.record_address()
         else:
             source, target = a.float_address(), out.float_address()
+        shape = SpreadShape(a.width, packed, m.n_used, m.weighs_inputs)
         r.add(
-            name_of("spread", a.width, packed),
-            partial(write_spread, width=a.width, packed=packed),
-            [a.row_set.address, pairs.address, source, target],
+            name_of("spread", shape),
+            partial(write_spread, s=shape),
+            [a.row_set.address, pairs.address, source, target, weights.ctypes.data],
         )
     return out
 
@@ -110,6 +129,9 @@ def _expert_product(
     x, x_row, x_stride = activations(a, part)
     tile, tile_scale = part.quants.shape[1], part.scales.shape[1]
     tiles = part.n_tiles
+    bias, bias_bytes = 0, 0
+    if part.bias is not None:
+        bias, bias_bytes = part.bias.ctypes.data, 4 * tiles * ROWS
     words = r.add(
         "expert_product",
         write_expert_product,
@@ -117,7 +139,7 @@ def _expert_product(
             a.row_set.address, tiles, part.quants.ctypes.data, tiles * tile, tile,
             part.scales.ctypes.data, tiles * tile_scale, tile_scale, part.n_spans,
             x, x_row, x_stride, out.address + 4 * column, 4 * out.width, part.n_out,
-            *[0] * len(WIDTHS),
+            bias, bias_bytes, *[0] * len(WIDTHS),
         ],
         meet=meet,
     )  # fmt: skip
@@ -127,6 +149,6 @@ def _expert_product(
 def _shared(
     r: Recording, a: PackedActivations, shared: SharedExpert, m: Moe
 ) -> tuple[FloatRows, FloatRows | None]:
-    inner = gated_ffn(r, a, shared.gate_up, m.activation)
+    inner = gated_ffn(r, a, shared.gate_up, shared.gate)
     gate = None if shared.gate_inp is None else matmul(r, a, shared.gate_inp)
     return matmul(r, inner, shared.down), gate

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from ..interface import Ops
-from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
+from ..layers import (
+    Attention,
+    DeltaRule,
+    DynamicConvolution,
+    Floats,
+    Gate,
+    LatentAttention,
+    Moe,
+    Norm,
+)
 from ..step import Step
 from . import ops
+from .ops_latent import attend_latent
 from .ops_moe import moe
 from .program import FloatRows, PackedActivations, Recording
 from .state import CpuState
@@ -18,8 +28,8 @@ class CpuOps(Ops):
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 
-    def embed(self, table: CpuMatrix, step: Step) -> FloatRows:
-        return ops.embed(self._recording, table.parts[0])
+    def embed(self, table: CpuMatrix, step: Step, scale: float = 1.0) -> FloatRows:
+        return ops.embed(self._recording, table.parts[0], scale)
 
     def given_rows(self, step: Step, width: int) -> FloatRows:
         return ops.given_rows(self._recording, width)
@@ -42,6 +52,21 @@ class CpuOps(Ops):
         assert packed.rows is not None
         return packed.rows
 
+    def norm_slices(self, x: FloatRows, norm: Norm) -> FloatRows:
+        return ops.norm_slices(self._recording, x, norm)
+
+    def norm_columns(self, x: FloatRows, norm: Norm, column: int) -> FloatRows:
+        return ops.norm_columns(self._recording, x, norm, column)
+
+    def add_norm(self, x: FloatRows, y: FloatRows, norm: Norm, scale: float = 1.0) -> FloatRows:
+        return ops.add_norm(self._recording, x, y, norm, scale)
+
+    def add(self, x: FloatRows, y: FloatRows, scale: float = 1.0) -> FloatRows:
+        return ops.add(self._recording, x, y, scale)
+
+    def pack(self, x: FloatRows) -> PackedActivations:
+        return PackedActivations(self._recording, x.width, x.row_set, rows=x)
+
     def norm_pair(
         self, x: FloatRows, x_norm: Norm, y: FloatRows, y_norm: Norm
     ) -> PackedActivations:
@@ -52,23 +77,48 @@ class CpuOps(Ops):
     ) -> FloatRows:
         return ops.matmul(self._recording, a, w, add_to)
 
-    def gated_ffn(
-        self, a: PackedActivations, gate_up: CpuMatrix, activation: GateActivation
-    ) -> PackedActivations:
-        return ops.gated_ffn(self._recording, a, gate_up, activation)
+    def gated_ffn(self, a: PackedActivations, gate_up: CpuMatrix, gate: Gate) -> PackedActivations:
+        return ops.gated_ffn(self._recording, a, gate_up, gate)
+
+    def gate_by(self, gates: FloatRows, y: FloatRows, column: int, gate: Gate) -> PackedActivations:
+        return ops.gate_by(self._recording, gates, y, column, gate)
+
+    def convolve(
+        self, x: FloatRows, factors: FloatRows, conv: DynamicConvolution, step: Step
+    ) -> FloatRows:
+        return ops.convolve(self._recording, x, factors, conv)
 
     def attend(
         self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step
     ) -> PackedActivations:
         return ops.attend(self._recording, qkv, attention, state)
 
+    def append(self, qkv: FloatRows, attention: Attention, state: CpuState, step: Step) -> None:
+        ops.append(self._recording, qkv, attention, state)
+
+    def attend_latent(
+        self,
+        q: FloatRows,
+        cells: FloatRows,
+        attention: LatentAttention,
+        state: CpuState,
+        step: Step,
+    ) -> PackedActivations:
+        return attend_latent(self._recording, q, cells, attention, state)
+
     def delta_rule(
         self, rows: FloatRows, delta: DeltaRule, state: CpuState, step: Step
     ) -> PackedActivations:
         return ops.delta_rule(self._recording, rows, delta, state)
 
-    def moe(self, a: PackedActivations, layer: Moe, add_to: FloatRows) -> FloatRows:
-        return moe(self._recording, a, layer, add_to)
+    def moe(
+        self,
+        a: PackedActivations,
+        layer: Moe,
+        add_to: FloatRows | None,
+        routed_by: PackedActivations | None = None,
+    ) -> FloatRows:
+        return moe(self._recording, a, layer, add_to, routed_by or a)
 
-    def head(self, a: PackedActivations, w: CpuMatrix) -> FloatRows:
-        return ops.matmul(self._recording, a, w)
+    def head(self, a: PackedActivations, w: CpuMatrix, cap: float = 0.0) -> FloatRows:
+        return ops.capped(self._recording, ops.matmul(self._recording, a, w), cap)

@@ -19,17 +19,16 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
+from ...gguf.atomic_write import UNFINISHED, appearing
 from ...gguf.reader import GgufFile
 from ..layers import MatrixPart
 from .machine_code import cache_folder
@@ -42,7 +41,7 @@ Report = Callable[[str, float], None]
 Matrices = Sequence[Sequence[MatrixPart]]
 
 WRITING = "writing repacked weights"
-ENTRY, NOTE, UNFINISHED = ".tiles", ".file", ".part"
+ENTRY, NOTE = ".tiles", ".file"
 MAGIC = b"spec tiles 1\n"
 HEADER_BYTES = 4096  # a page: what follows can be mapped
 HASHED_AT_ONCE = 1 << 23
@@ -95,7 +94,7 @@ class RepackCache:
             raise OSError(errno.ENOSPC, sizes)
         if not file.is_unchanged():  # what was hashed may not be what was repacked
             raise OSError(errno.EBUSY, f"{file.label} was changed meanwhile")
-        with _appearing(self.path) as out:
+        with appearing(self.path) as out:
             out.write(_header(len(tiles)))
             for at in range(0, len(tiles), WRITTEN_AT_ONCE):
                 report(WRITING, at / len(tiles))
@@ -114,7 +113,7 @@ class RepackCache:
         if changed + SETTLED_NS < began and file.is_unchanged():
             with suppress(OSError):
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                with _appearing(note) as out:
+                with appearing(note) as out:
                     out.write(content.encode())
         return content
 
@@ -171,21 +170,6 @@ def remove_entries(folder: Path | None = None) -> list[tuple[Path, int]]:
 
 def _header(n_bytes: int) -> bytes:
     return (MAGIC + f"{n_bytes} bytes\n".encode()).ljust(HEADER_BYTES, b"\0")
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[BinaryIO]:
-    """A file that has its name once it is complete."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=UNFINISHED, delete=False) as out:
-        try:
-            yield out.file  # type: ignore[misc]
-            out.flush()
-            os.fsync(out.fileno())
-        except BaseException:
-            out.close()
-            Path(out.name).unlink(missing_ok=True)
-            raise
-    os.replace(out.name, path)
 
 
 def _digest(*parts: str) -> str:

@@ -46,7 +46,7 @@ class CpuRunner:
             self._output, self._latest = output, step
         if self._given is not None:
             self._given[: len(step.tokens)] = step.hidden
-        self._team.run(self._program)
+        self._team.run(self._program, len(step.tokens))
         return self._output
 
     def _output_of(self, n_rows: int, n_out: int) -> HostOutput:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError
-from ..interface import SlotImage
-from ..layers import DeltaShape, KvShape, KvTypes, StateShape
+from ..interface import SlotImage, StateRoom
+from ..layers import DeltaShape, KvShape, KvType, KvTypes, StateShape
 from .emit import LANES
 from .kernels.cell_types import make_keys, make_values
 from .kernels.cells import Cells, Keys, Values
+from .kernels.cells_latent import LatentKeys, LatentValues, padded_width
 from .memory import aligned
 
 
@@ -47,28 +48,29 @@ class TiledDeltaLayer:
 
 
 class CpuState:
-    def __init__(
-        self,
-        shape: StateShape,
-        kv_types: KvTypes,
-        *,
-        n_pages: int,
-        page_len: int,
-        n_slots: int,
-        window: int,
-    ) -> None:
+    def __init__(self, shape: StateShape, kv_types: KvTypes, room: StateRoom) -> None:
+        page_len = room.page_len
         if page_len % LANES:
             raise ConfigError(f"pages of {page_len} cells: the CPU needs a multiple of {LANES}")
-        self.n_pages, self.page_len, self.n_slots, self.window = n_pages, page_len, n_slots, window
-        self.kv_types = kv_types
-        self.kv = [_kv_layer(s, kv_types, n_pages, page_len) for s in shape.kv]
-        self.delta = [_delta_layer(s, n_slots, window) for s in shape.delta]
+        self.n_pages, self.page_len, self.n_slots = room.n_pages, page_len, room.n_slots
+        self.window, self.kv_types = room.window, kv_types
+        self.is_windowed = [*map(room.has_own_pages, shape.kv)]
+        self.kv = [_kv_layer(s, kv_types, room.pages_of(s), page_len) for s in shape.kv]
+        self.delta = [_delta_layer(s, room.n_slots, room.window) for s in shape.delta]
 
-    def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
-        used = list(pages)[: -(-n_cells // self.page_len)]
+    def save(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
+    ) -> SlotImage:
+        whole = list(pages)[: -(-n_cells // self.page_len)]
         dead = range(n_cells % self.page_len or self.page_len, self.page_len)
         image: SlotImage = {}
         for i, kv in enumerate(self.kv):
+            used = list(windowed_pages) if self.is_windowed[i] else whole
             keys, values = kv.keys[used], kv.values[used]
             for cell in dead:  # may hold what a rejected draft or another text left there
                 kv.key_cells.clear(keys[-1:], cell)
@@ -79,9 +81,16 @@ class CpuState:
                 image[f"delta.{i}.{name}"] = part.copy()
         return image
 
-    def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+    def load(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
         for i, kv in enumerate(self.kv):
-            used = list(pages)[: len(image[f"kv.{i}.keys"])]
+            own_pages = windowed_pages if self.is_windowed[i] else pages
+            used = list(own_pages)[: len(image[f"kv.{i}.keys"])]
             kv.keys[used] = image[f"kv.{i}.keys"]
             kv.values[used] = image[f"kv.{i}.values"]
         for i, delta in enumerate(self.delta):
@@ -94,8 +103,12 @@ class CpuState:
             for name, part in new.items():
                 part[:] = old[name]
 
-    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        for kv in self.kv:
+    def copy_pages(
+        self, sources: Sequence[int], targets: Sequence[int], *, windowed: bool = False
+    ) -> None:
+        for i, kv in enumerate(self.kv):
+            if self.is_windowed[i] != windowed:
+                continue
             kv.keys[list(targets)] = kv.keys[list(sources)]
             kv.values[list(targets)] = kv.values[list(sources)]
 
@@ -124,6 +137,14 @@ def _zeros(kind: Any, *shape: int) -> NDArray[Any]:
 
 
 def _cells_of(s: KvShape, kv_types: KvTypes, page_len: int) -> tuple[Keys, Values]:
+    if not s.value_dim:
+        width = padded_width(s.key_dim)
+        if kv_types.keys is not KvType.F16:
+            raise ConfigError(
+                f"--cache-type-k {kv_types.keys.value}: latent attention keeps half floats; "
+                "leave the flag out"
+            )
+        return LatentKeys(page_len, width), LatentValues(page_len, 0, width)
     keys = make_keys(kv_types.keys, page_len, s.key_dim)
     return keys, make_values(kv_types.values, page_len, s.value_dim)
 

@@ -32,7 +32,7 @@ class TileMatrix:
     n_in: int
     quants: Bytes  # (experts * tiles, bytes of a tile)
     scales: Bytes
-    bias: Floats | None  # padded to whole tiles
+    bias: Floats | None  # of each expert, padded to whole tiles
 
     @property
     def n_tiles(self) -> int:
@@ -153,8 +153,10 @@ def _piece(blocks: Bytes, first: int, last: int, order: NDArray[np.intp] | None)
 def _padded_bias(part: MatrixPart) -> Floats | None:
     if part.bias is None:
         return None
-    out = np.zeros(-(-part.tensor.shape[-2] // ROWS) * ROWS, np.float32)
-    out[: len(part.bias)] = part.bias if part.row_order is None else part.bias[part.row_order]
+    *stack, n_out, _ = part.tensor.shape
+    out = np.zeros((*stack, -(-n_out // ROWS) * ROWS), np.float32)
+    bias = part.bias if part.row_order is None else part.bias[..., part.row_order]
+    out[..., :n_out] = bias
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..interface import (
     Run,
     RunRows,
     SlotImage,
+    StateRoom,
     Taps,
     Working,
 )
@@ -27,7 +28,7 @@ from ..layers import (
     MatrixPart,
     StateShape,
 )
-from ..step import Ints, Step
+from ..step import Step
 from .compile_ahead import AheadCompiler
 from .counting_device import PlannedDevice
 from .cuda_ops import CudaOps, OpParts
@@ -45,6 +46,7 @@ from .weights import CudaMatrix, use_of
 
 class CudaBackend(Backend):
     ops: CudaOps
+    frees_windows = True
     batch_invariant = False  # prompts and single rows come from different kernels
     prompts = PromptSizes()
 
@@ -165,21 +167,11 @@ class CudaBackend(Backend):
         return PromptRows(self, forward, state, taps)
 
     def compile_draft_loop(
-        self,
-        forward: Forward,
-        state: CudaState,
-        *,
-        max_rows: int,
-        max_draft: int,
-        n_vocab: int,
-        tap: str | None = None,
-        vocab_subset: Ints | None = None,
-        stops: Collection[int] = (),
+        self, forward: Forward, state: CudaState, plan: DraftLoopPlan
     ) -> DraftLoop:
-        plan = DraftLoopPlan(max_rows, max_draft, n_vocab, tap, vocab_subset, frozenset(stops))
         if keeps_rows_only(state, plan):
             return CudaDraftLoop(self, forward, state, plan)
-        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        run = self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.window)
 
     def activate(self) -> None:
@@ -187,26 +179,42 @@ class CudaBackend(Backend):
 
     # state
 
-    def new_state(
-        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
-    ) -> CudaState:
-        return CudaState(self.device, shape, self.kv_types, (n_pages, page_len, n_slots, window))
+    def new_state(self, shape: StateShape, room: StateRoom) -> CudaState:
+        return CudaState(self.device, shape, self.kv_types, room)
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return count_state_bytes(shape, self.kv_types, page_len, window)
 
-    def copy_pages(self, state: CudaState, sources: Sequence[int], targets: Sequence[int]) -> None:
-        state.copy_pages(sources, targets)
+    def copy_pages(
+        self,
+        state: CudaState,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        *,
+        windowed: bool = False,
+    ) -> None:
+        state.copy_pages(sources, targets, windowed=windowed)
 
     def save_slot(
-        self, state: CudaState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+        self,
+        state: CudaState,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
     ) -> SlotImage:
-        return state.save(slot, pages, n_cells, n_pending)
+        return state.save(slot, pages, n_cells, n_pending, windowed_pages)
 
     def load_slot(
-        self, state: CudaState, slot: int, pages: Sequence[int], image: SlotImage
+        self,
+        state: CudaState,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
     ) -> None:
-        state.load(slot, pages, image)
+        state.load(slot, pages, image, windowed_pages)
 
     def copy_slot(self, state: CudaState, source: int, target: int, n_pending: int) -> None:
         state.copy(source, target, n_pending)

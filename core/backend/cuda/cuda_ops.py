@@ -9,30 +9,38 @@ from typing import NamedTuple
 
 from ....cuda_kernels import embed as tables
 from ....cuda_kernels import qmm
+from ....cuda_kernels.convolve_rows import convolve_rows
 from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.head_pick import Logits, head_summits
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import mm_gated
-from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
+from ....cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant, pack_rows
 from ....cuda_kernels.packed import PackedRows
-from ..interface import MAXIMA_BLOCK, Ops, Rows
-from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
+from ....cuda_kernels.sum_rows import AnyNorm, cap_rows, norm_columns, sum_rows
+from ...errors import ConfigError
+from ..interface import MAXIMA_BLOCK, Ops, Packed, Rows
+from ..layers import (
+    Attention,
+    DeltaRule,
+    DynamicConvolution,
+    Floats,
+    Gate,
+    LatentAttention,
+    Moe,
+    Norm,
+)
 from ..step import Step
-from .attention_layer import Attender
+from .attention_layer import Attender, LatentRows
 from .device_contract import Device
 from .device_step import DeviceStep
 from .experts import ExpertRunner
+from .gate_codes import gate_of
 from .gated_delta import DeltaRunner
 from .products import Product, Products
 from .prompt_products import PromptProducts
 from .state import CudaState
 from .step_memory import Outputs, StepMemory
 from .weights import CudaMatrix
-
-ACTIVATIONS = {
-    GateActivation.SILU: qmm.Activation.SILU,
-    GateActivation.GELU: qmm.Activation.GELU,
-}
 
 
 class Chosen(NamedTuple):
@@ -62,7 +70,7 @@ class Scored(NamedTuple):
 class Summing:
     """Rows to which parts (T, n, width) are still to be added: the next norm does it."""
 
-    rows: Array
+    rows: Array | None  # None: the sum of the parts alone
     parts: Array | None
 
 
@@ -103,8 +111,12 @@ class CudaOps(Ops):
 
     # rows
 
-    def embed(self, table: CudaMatrix, step: Step) -> Looked:
-        return Looked(table, there_of(step).array("tokens"))
+    def embed(self, table: CudaMatrix, step: Step, scale: float = 1.0) -> Looked:
+        found = Looked(table, there_of(step).array("tokens"))
+        if scale != 1.0:
+            rows = self._made(found)
+            sum_rows(self.launcher, rows, NormOutputs(rows=rows), scale=scale)
+        return found
 
     def given_rows(self, step: Step, width: int) -> Array | Chosen:
         there = there_of(step)
@@ -139,8 +151,7 @@ class CudaOps(Ops):
     # operations
 
     def norm(self, x: Rows, norm: Norm) -> PackedRows:
-        n_rows, width = shape_of(x)
-        out = self._memory.packed(n_rows, width)
+        out = self._memory.packed(*shape_of(x))
         self._norm(x, norm, NormOutputs(packed=out))
         return out
 
@@ -149,8 +160,41 @@ class CudaOps(Ops):
         self._norm(x, norm, NormOutputs(rows=out))
         return out
 
+    def norm_slices(self, x: Rows, norm: Norm) -> Array:
+        made, out = self._made(x), self._memory.rows(*shape_of(x))
+        width = int(norm.weight.shape[0])
+        self._norm(made.reshape(-1, width), norm, NormOutputs(rows=out.reshape(-1, width)))
+        return out
+
+    def norm_columns(self, x: Rows, norm: Norm, column: int) -> Array:
+        rows = self._made(x)
+        norm_columns(self.launcher, rows, any_norm(norm), column)
+        return rows
+
+    def add_norm(self, x: Rows, y: Rows, norm: Norm, scale: float = 1.0) -> Array:
+        return self._added(x, y, scale, any_norm(norm))
+
+    def add(self, x: Rows, y: Rows, scale: float = 1.0) -> Array:
+        return self._added(x, y, scale)
+
+    def _added(self, x: Rows, y: Rows, scale: float, norm: AnyNorm | None = None) -> Array:
+        rows, is_sum = self._made(x), isinstance(y, Summing) and y.rows is None
+        parts, out = y.parts if is_sum else self._made(y), NormOutputs(rows=rows)
+        sum_rows(self.launcher, parts, out, x=rows, norm=norm, scale=scale)
+        return rows
+
+    def pack(self, x: Rows) -> Packed:
+        out = self._memory.packed(*shape_of(x))
+        pack_rows(self.launcher, self._made(x), out)
+        return out
+
     def _norm(self, x: Rows, norm: Norm, out: NormOutputs) -> None:
         x, chosen = (x.rows, x.which) if isinstance(x, Chosen) else (x, None)
+        if norm.centred or norm.bias is not None:
+            sum_rows(self.launcher, self._made(x), out, norm=any_norm(norm), chosen=chosen)
+            return
+        if isinstance(x, Summing) and x.rows is None:
+            self._made(x)
         weights = RowNorm(norm.weight, norm.eps)
         if not isinstance(x, Summing):
             norm_quant(self.launcher, self._made(x), weights, out, chosen=chosen)
@@ -170,16 +214,26 @@ class CudaOps(Ops):
                 x.rows = self._memory.rows(*shape_of(x))
                 x.table.look_up(self.launcher, x.ids, x.rows)
             return x.rows
+        if isinstance(x, Chosen):
+            rows, out = self._made(x.rows), self._memory.rows(*shape_of(x))
+            sum_rows(self.launcher, rows, NormOutputs(rows=out), chosen=x.which)
+            return out
         if not isinstance(x, Summing):
             return x
         if x.parts is not None:
-            weights = RowNorm(self._memory.ones(x.rows.shape[1]), 1.0)  # the norm is not read
-            out = NormOutputs(rows=self._memory.rows(*x.rows.shape))
-            norm_quant(self.launcher, x.rows, weights, out, parts=x.parts)
+            before = x.rows
+            if x.rows is None:
+                x.rows = self._memory.rows(*shape_of(x))
+            sum_rows(self.launcher, x.parts, NormOutputs(rows=x.rows), x=before)
             x.parts = None
         return x.rows
 
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> PackedRows:
+        if any(norm.centred or norm.bias is not None for norm in (x_norm, y_norm)):
+            raise ConfigError(
+                "--device cuda: a head that reads two norms with a mean or a bias cannot be run; "
+                "use --device cpu"
+            )
         (n_rows, width), second = shape_of(x), self._side(y, y_norm)
         out = self._memory.packed(n_rows, width + second.rows.shape[1])
         if isinstance(x, Looked) and x.rows is None and not x.table.is_in_tiles:
@@ -200,11 +254,9 @@ class CudaOps(Ops):
         self._products.write(a, w, y, add=True)
         return y
 
-    def gated_ffn(
-        self, a: PackedRows, gate_up: CudaMatrix, activation: GateActivation
-    ) -> PackedRows:
+    def gated_ffn(self, a: PackedRows, gate_up: CudaMatrix, gate: Gate) -> PackedRows:
         n_rows, width = a.q.shape[0], gate_up.n_out // 2
-        out, kind = self._memory.packed(n_rows, width), ACTIVATIONS[activation]
+        out, kind = self._memory.packed(n_rows, width), gate_of(gate)
         if gate_up.gated is not None:
             space = self._memory.products(n_rows, gate_up.n_out, width)
             qmm.gated(self.launcher, a, gate_up.gated, out, space, activation=kind)
@@ -212,15 +264,46 @@ class CudaOps(Ops):
             room = self._memory.gated(n_rows, width)
             mm_gated(self.launcher, a, gate_up.plain, out, room, activation=kind)
         else:
-            gate_rows(self.launcher, self._products.rows(a, gate_up), int(kind), out)
+            gate_rows(self.launcher, self._products.rows(a, gate_up), kind, out)
+        return out
+
+    def gate_by(self, gates: Rows, y: Rows, column: int, gate: Gate) -> Packed:
+        out, ups = self._memory.packed(*shape_of(gates)), (self._made(y), column)
+        gate_rows(self.launcher, self._made(gates), gate_of(gate), out, ups=ups)
+        return out
+
+    def convolve(self, x: Rows, factors: Rows, conv: DynamicConvolution, step: Step) -> Array:
+        starts, out = there_of(step).attention.starts, self._memory.rows(*shape_of(x))
+        convolve_rows(
+            self.launcher,
+            self._made(x),
+            self._made(factors),
+            conv.base,
+            starts,
+            out,
+            group=conv.group,
+            first=conv.first,
+        )
         return out
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> PackedRows:
-        there = there_of(step)
+        there = state.place(there_of(step), attention.layer)
         out = self._memory.packed(there.n_rows, attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         self._attender.attend(self._made(qkv), attention, cache, there, out, state.limits)
         return out
+
+    def append(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> None:
+        there, cache = state.place(there_of(step), attention.layer), state.kv[attention.layer]
+        self._attender.append(self._made(qkv), attention, cache, there)
+
+    def attend_latent(
+        self, q: Rows, cells: Rows, attention: LatentAttention, state: CudaState, step: Step
+    ) -> Packed:
+        rows = LatentRows(self._made(q), self._made(cells))
+        cache, limits = state.kv[attention.layer], state.limits
+        there = there_of(step)
+        return self.pack(self._attender.attend_latent(rows, attention, cache, there, limits))
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> PackedRows:
         there = there_of(step)
@@ -232,19 +315,24 @@ class CudaOps(Ops):
             self._delta.run(inputs, delta, state, there, NormOutputs(packed=out))
         return out
 
-    def moe(self, a: PackedRows, moe: Moe, add_to: Rows) -> Summing:
-        return Summing(self._made(add_to), self._experts.run(a, moe))
+    def moe(
+        self, a: PackedRows, moe: Moe, add_to: Rows | None, routed_by: PackedRows | None = None
+    ) -> Summing:
+        parts = self._experts.run(a, moe, a if routed_by is None else routed_by)
+        return Summing(None if add_to is None else self._made(add_to), parts)
 
-    def head(self, a: PackedRows, w: CudaMatrix) -> Scored:
+    def head(self, a: PackedRows, w: CudaMatrix, cap: float = 0.0) -> Scored:
         n_rows = a.q.shape[0]
         rows = self._outputs.rows("logits", n_rows, w.n_out)
         maxima = self._outputs.rows("maxima", n_rows, -(-w.n_out // MAXIMA_BLOCK))
         (first, *others) = w.pieces
-        if not others and isinstance(first.weights, qmm.Matrix):
+        if not others and not cap and isinstance(first.weights, qmm.Matrix):
             space = self._memory.products(n_rows, w.n_out)
             qmm.head(self.launcher, a, first.weights, rows, space, maxima=maxima)
         else:
             self._products.write(a, w, rows)
+            if cap:
+                cap_rows(self.launcher, rows, cap)
             head_summits(self.launcher, Logits(rows, maxima))
         return Scored(rows, maxima)
 
@@ -257,8 +345,14 @@ def shape_of(x: Rows) -> tuple[int, int]:
         return int(x.a.q.shape[0]), x.w.n_out
     if isinstance(x, Looked):
         return int(x.ids.shape[0]), x.table.n_in
-    rows = x.rows if isinstance(x, Summing) else x
-    return int(rows.shape[0]), int(rows.shape[1])
+    rows: Array = x
+    if isinstance(x, Summing):
+        rows = x.parts if x.rows is None else x.rows
+    return int(rows.shape[0]), int(rows.shape[-1])
+
+
+def any_norm(norm: Norm) -> AnyNorm:
+    return AnyNorm(norm.weight, norm.eps, norm.centred, norm.bias)
 
 
 def there_of(step: Step) -> DeviceStep:

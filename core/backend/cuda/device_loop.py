@@ -29,6 +29,7 @@ from ..interface.device_loop import (
     DeviceLoopPlan,
     DeviceSequence,
     DraftLimit,
+    PageTables,
     RoundResult,
     SequenceEnd,
     SequenceResult,
@@ -85,7 +86,8 @@ class CudaDeviceLoop(DeviceLoop):
         if drafts:
             assert sequences[0].hidden is not None, "a drafter reads hidden rows"
             width = sequences[0].hidden.shape[1]
-        size = RoundSize(len(sequences), max_draft, len(sequences[0].pages), width)
+        tables = sequences[0].tables
+        size = RoundSize(len(sequences), max_draft, len(tables["pages"]), width, tuple(tables))
         memory = self._memory(size)
         self._device.wait()  # whatever was abandoned has ended
         memory.reset(self._device)
@@ -93,12 +95,13 @@ class CudaDeviceLoop(DeviceLoop):
         self._session = _Session(memory, drafts, UndraftedRounds(self._device, memory), limits)
         self._write(memory, sequences)
 
-    def set_pages(self, sequence: int, pages: Ints) -> None:
-        session = self._current
-        self._device.post(session.memory.pages[sequence], np.array(pages))
-        if session.drafts:
-            first = self._first_pages[sequence]
-            self._device.post(session.memory.draft_pages[sequence], _shifted(pages, first))
+    def set_pages(self, sequence: int, tables: PageTables) -> None:
+        session, post = self._current, self._device.post
+        memory, first = session.memory, self._first_pages[sequence]
+        for name, pages in tables.items():
+            post(memory.tables[name][sequence], np.array(pages))
+            if session.drafts:
+                post(memory.draft_tables[name][sequence], _shifted(pages, first))
 
     def takes(self, longest: int) -> bool:
         session = self._current
@@ -181,15 +184,15 @@ class CudaDeviceLoop(DeviceLoop):
             row[: len(each.fresh)] = each.fresh
         write(on_device.fresh, fresh)
         write(memory.requests, np.stack([request_row(each.request) for each in sequences]))
-        write(memory.pages, np.stack([each.pages for each in sequences]))
+        for name, there in memory.tables.items():
+            write(there, np.stack([each.tables[name] for each in sequences]))
         page_len = self._plan.state.page_len
         self._first_pages = [each.draft_first // page_len for each in sequences]
         if not memory.size.width:
             return
-        shifted = zip(sequences, self._first_pages, strict=True)
-        write(
-            memory.draft_pages, np.stack([_shifted(each.pages, first) for each, first in shifted])
-        )
+        for name, there in memory.draft_tables.items():
+            shifted = zip(sequences, self._first_pages, strict=True)
+            write(there, np.stack([_shifted(each.tables[name], first) for each, first in shifted]))
         hidden = np.zeros((memory.n_rows, memory.size.width), np.float32)
         for i, each in enumerate(sequences):
             assert each.hidden is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class StepKey:
     n_pages: int
     has_hidden: bool
     has_requests: bool
+    has_windows: bool = False
 
     @classmethod
     def of(cls, step: Step, window: int) -> StepKey:
@@ -42,6 +43,7 @@ class StepKey:
             step.pages.shape[1],
             step.hidden is not None,
             step.requests is not None and bool(step.requests.any()),
+            step.windowed_pages is not None,
         )
 
 
@@ -88,6 +90,12 @@ class DeviceStep(Step):
         assert self.packet is not None, "made by `place`"
         self.packet.send(contents_of(step))
 
+    def through_windowed_pages(self) -> DeviceStep:
+        """As windowed layers see it that have pages of their own."""
+        if "windowed_pages" not in self.arrays:
+            raise ValueError("windowed layers have pages of their own, and the step names none")
+        return replace(self, arrays=self.arrays | {"pages": self.arrays["windowed_pages"]})
+
     def array(self, name: str) -> Array:
         return self.arrays[name]
 
@@ -123,6 +131,8 @@ def contents_of(step: Step) -> dict[str, Numpy]:
     found["first"] = step.positions[np.minimum(step.starts[:-1], step.n_rows - 1)]
     if step.hidden is not None:
         found["hidden"] = step.hidden
+    if step.windowed_pages is not None:
+        found["windowed_pages"] = step.windowed_pages
     if step.requests is not None and step.requests.any():
         found |= requests_of(step)
     return found

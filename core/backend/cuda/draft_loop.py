@@ -8,7 +8,7 @@ before. What comes back is the drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -104,7 +104,10 @@ class CudaDraftLoop:
                 self._vocab_subset,
             )
             following = there.following_rows
-            draft_pick(self._device.launcher, there.sequences, head, number, ran, following)
+            draft_pick(
+                self._device.launcher, there.sequences, head, number, ran, following,
+                advances=self._plan.advances,
+            )  # fmt: skip
             tap = None if self._plan.tap is None else output.taps[self._plan.tap]
             step, ran = there.following(tap), following
 
@@ -162,8 +165,11 @@ class _Round:
             step.pages,
             last if most else last[:0],
             step.hidden,
+            windowed_pages=step.windowed_pages,
         )
-        ends = step.past + n_rows + np.maximum(lengths - 1, 0)
+        ends = step.past + n_rows
+        if plan.advances:
+            ends = ends + np.maximum(lengths - 1, 0)
         contents = contents_of(first)
         if most:
             contents |= _requests(settings, lengths)
@@ -225,7 +231,7 @@ class _There:
     @classmethod
     def make(cls, packet: Packet, first: StepKey, most: int, cells: int) -> _There:
         n = first.n_sequences
-        key = StepKey(n, n, n, 1, cells, first.n_pages, first.has_hidden, False)
+        key = replace(first, n_rows=n, n_out=n, max_rows=1, cells=cells, has_requests=False)
         return cls(packet, DeviceStep.shaped(first, packet.arrays), most, key)
 
     def array(self, name: str) -> Array:
@@ -264,6 +270,8 @@ class _There:
             "pages": self.array("pages"),
             "out_rows": rows.out_rows,
         }
+        if self.key.has_windows:
+            arrays["windowed_pages"] = self.array("windowed_pages")
         if hidden is not None:
             arrays |= {"hidden": hidden, "hidden_rows": rows.hidden_rows}
         return DeviceStep.shaped(self.key, arrays)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
 
 from ....cuda_kernels.kernel import Array, Launcher
 from ....cuda_kernels.mm_moe import (
@@ -21,7 +23,6 @@ from ....cuda_kernels.moe_route import (
     routes_shapes,
 )
 from ....cuda_kernels.packed import BLOCK, PackedRows, padded_width
-from ....cuda_kernels.qmm import Activation as Kind
 from ....cuda_kernels.qmm_moe import (
     Experts,
     ExpertStack,
@@ -31,12 +32,18 @@ from ....cuda_kernels.qmm_moe import (
     workspace_sizes,
 )
 from ...errors import ConfigError
-from ..layers import GateActivation, Moe
+from ..layers import Moe
+from .gate_codes import gate_of
 from .step_memory import StepMemory
 from .weights import Stack
 
 Group = Experts | PlainExperts  # the experts of one launch
-_KINDS = {GateActivation.SILU: Kind.SILU, GateActivation.GELU: Kind.GELU}
+
+
+class ExpertLaunch(NamedTuple):
+    group: Group
+    n_inner: int
+    activation: int = 0  # see `qmm.gate_code`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +52,9 @@ class Layer:
 
     router: Router
     choice: ExpertChoice
-    gate_up: list[Group]
-    down: list[Group]
-    n_inner: int
+    gate_up: list[ExpertLaunch]
+    down: list[ExpertLaunch]
     n_out: int
-    activation: Kind
 
 
 class ExpertRunner:
@@ -59,29 +64,39 @@ class ExpertRunner:
         self._routes: dict[tuple[object, ...], Routes] = {}
         self._spaces: dict[tuple[int, int], MoeWorkspace] = {}
 
-    def run(self, a: PackedRows, moe: Moe) -> Array:
+    def run(self, a: PackedRows, moe: Moe, routed_by: PackedRows) -> Array:
         """What each row's experts say, by rank, weighted: float32 (T, ranks, D), to be summed."""
         layer, launcher = self._layer(moe), self._memory.launcher
+        if routed_by is not a and layer.router.shared_gate is not None:
+            raise ConfigError(
+                "--device cuda: the gate of a shared expert cannot read other rows than the router "
+                "does; use --device cpu"
+            )
         routes = self._room(a.q.shape[0], layer)
-        moe_route(launcher, a, layer.router, layer.choice, routes)
+        moe_route(launcher, routed_by, layer.router, layer.choice, routes)
         space = self._space(_sizes(launcher, layer, routes))
-        inner = self._memory.packed(n_pairs(routes), layer.n_inner)
-        for group in layer.gate_up:
+        n, widths = n_pairs(routes), {launch.n_inner for launch in layer.gate_up}
+        inner = {width: self._memory.packed(n, width) for width in widths}
+        for group, width, activation in layer.gate_up:
+            out = inner[width]
             if isinstance(group, Experts):
                 experts_gate_up(
-                    launcher, a, group, routes, inner, space, activation=layer.activation
-                )
+                    launcher, a, group, routes, out, space, activation=activation,
+                    weighs_inputs=moe.weighs_inputs,
+                )  # fmt: skip
             else:
                 plain_experts_gate_up(
-                    launcher, a, group, routes, inner, space, activation=layer.activation
-                )
+                    launcher, a, group, routes, out, space, activation=activation,
+                    weighs_inputs=moe.weighs_inputs,
+                )  # fmt: skip
         ranks = routes.n_used + routes.has_shared
         parts = self._device.empty((routes.n_rows, ranks, layer.n_out), "float32")
-        for group in layer.down:
+        for group, width, _ in layer.down:
+            rows, weighed = inner[width], moe.weighs_inputs
             if isinstance(group, Experts):
-                experts_down(launcher, inner, group, routes, parts, space)
+                experts_down(launcher, rows, group, routes, parts, space, weighs_inputs=weighed)
             else:
-                plain_experts_down(launcher, inner, group, routes, parts)
+                plain_experts_down(launcher, rows, group, routes, parts, weighs_inputs=weighed)
         return parts
 
     def _room(self, n_rows: int, layer: Layer) -> Routes:
@@ -122,22 +137,32 @@ def prepare(moe: Moe) -> Layer:
         moe.gate_inp.bias,
         None if gate is None else gate.floats.reshape(-1),
     )
-    shared = moe.shared is not None
     choice = ExpertChoice(
-        moe.n_used, moe.gating.value, moe.normalise, moe.scale, moe.probs_bias, shared
+        moe.n_used,
+        moe.gating.value,
+        moe.normalise,
+        moe.scale,
+        moe.probs_bias,
+        moe.shared is not None,
+        moe.n_groups,
+        moe.n_groups_used,
+        moe.expert_scale,
     )
     gate_up, down = moe.gate_up.stack, moe.down.stack
-    groups: tuple[list[Group], list[Group]] = [_group(gate_up)], [_group(down)]
+    width, code = moe.down.n_in, gate_of(moe.gate)
+    first, last = [ExpertLaunch(_group(gate_up), width, code)], [ExpertLaunch(_group(down), width)]
     if moe.shared is not None:
-        own = moe.shared.gate_up.stack, moe.shared.down.stack
-        if moe.shared.gate_up.n_out != moe.gate_up.n_out:
-            raise ConfigError(
-                f"--device cuda: a shared expert {moe.shared.gate_up.n_out // 2} wide beside "
-                f"experts {moe.gate_up.n_out // 2} wide cannot be run"
-            )
-        groups = _pair(gate_up, own[0]), _pair(down, own[1])
-    widths = moe.down.n_in, moe.down.n_out
-    return Layer(router, choice, *groups, *widths, _KINDS[moe.activation])
+        own, own_code = moe.shared.down.n_in, gate_of(moe.shared.gate)
+        own_gate_up, own_down = moe.shared.gate_up.stack, moe.shared.down.stack
+        if own == width and own_code == code and _alike(gate_up, own_gate_up):
+            first = [ExpertLaunch(_group(gate_up, own_gate_up), width, code)]
+        else:
+            first.append(ExpertLaunch(_group(None, own_gate_up), own, own_code))
+        if own == width and _alike(down, own_down):
+            last = [ExpertLaunch(_group(down, own_down), width)]
+        else:
+            last.append(ExpertLaunch(_group(None, own_down), own))
+    return Layer(router, choice, first, last, moe.down.n_out)
 
 
 def _group(routed: Stack | None, shared: Stack | None = None) -> Group:
@@ -146,14 +171,6 @@ def _group(routed: Stack | None, shared: Stack | None = None) -> Group:
         return Experts(*tiles)
     return PlainExperts(
         *(stack if isinstance(stack, PlainStack) else None for stack in (routed, shared))
-    )
-
-
-def _pair(routed: Stack, shared: Stack) -> list[Group]:
-    return (
-        [_group(routed, shared)]
-        if _alike(routed, shared)
-        else [_group(routed), _group(None, shared)]
     )
 
 
@@ -168,15 +185,12 @@ def _alike(routed: Stack, shared: Stack) -> bool:
 def _sizes(launcher: Launcher, layer: Layer, routes: Routes) -> tuple[int, int]:
     """Sums and arrivals that both products of the layer need, for any choice of experts."""
     bundles = int(routes.ids.shape[0])
-    sums = n_pairs(routes) * layer.n_inner
-    arrivals = bundles * (padded_width(layer.n_inner) // BLOCK)
-    for first, last in zip(layer.gate_up, layer.down, strict=False):
-        stacks = [g.checked() for g in (first, last) if isinstance(g, Experts)]
-        if len(stacks) == 2:
-            found = workspace_sizes(launcher, stacks[0], stacks[1], routes)
-        elif stacks:
-            found = workspace_sizes(launcher, stacks[0], stacks[0], routes)
-        else:
-            continue
-        sums, arrivals = max(sums, found[0]), max(arrivals, found[1])
+    widest = max(launch.n_inner for launch in layer.gate_up)
+    sums = n_pairs(routes) * widest
+    arrivals = bundles * (padded_width(widest) // BLOCK)
+    for pair in product(layer.gate_up, layer.down):
+        stacks = [launch.group.checked() for launch in pair if isinstance(launch.group, Experts)]
+        if stacks:
+            found = workspace_sizes(launcher, stacks[0], stacks[-1], routes)
+            sums, arrivals = max(sums, found[0]), max(arrivals, found[1])
     return sums, arrivals

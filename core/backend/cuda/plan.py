@@ -9,7 +9,7 @@ import numpy as np
 
 from ....cuda_kernels import draft_pick, gdn_state, head_pick, page_copy, round_times, spec_accept
 from ....cuda_kernels.kernel import Kernel
-from ..interface import PlannedSteps, Run, Working
+from ..interface import PlannedSteps, Run, StateRoom, Working
 from ..step import Step, StepPart, build_step
 from .counting_device import CountedPool
 from .graphs import MOST_GRAPHS
@@ -66,17 +66,16 @@ def kernels_of(backend: CudaBackend, device: PlannedDevice, plan: PlannedSteps) 
 def _round_memory(device: PlannedDevice, plan: PlannedSteps) -> RoundMemory:
     n_pages = -(-plan.n_ctx // plan.page_len)
     n_sequences = min(plan.n_slots, spec_accept.MAX_SEQUENCES)
-    return RoundMemory(device, RoundSize(n_sequences, plan.window - 1, n_pages, plan.n_embd))
+    tables = ("pages", "windowed_pages") if plan.shape.window else ("pages",)
+    size = RoundSize(n_sequences, plan.window - 1, n_pages, plan.n_embd, tables)
+    return RoundMemory(device, size)
 
 
 def _state(backend: CudaBackend, plan: PlannedSteps) -> CudaState:
-    return backend.new_state(
-        plan.shape,
-        n_pages=plan.n_slots * -(-plan.n_ctx // plan.page_len),
-        page_len=plan.page_len,
-        n_slots=plan.n_slots,
-        window=plan.window,
-    )
+    """Its own size is not counted: windowed layers may have as many pages as the others."""
+    n_pages = plan.n_slots * -(-plan.n_ctx // plan.page_len)
+    room = StateRoom(n_pages, plan.page_len, plan.n_slots, plan.window, n_pages)
+    return backend.new_state(plan.shape, room)
 
 
 def _passes(
@@ -109,15 +108,17 @@ def _largest_steps(plan: PlannedSteps, width: int) -> Iterator[Step]:
 def _step(plan: PlannedSteps, n_slots: int, n_rows: int, n_out: int, width: int) -> Step:
     """At the end of the context."""
     n_pages = -(-plan.n_ctx // plan.page_len)
+    tables = [range(slot * n_pages, (slot + 1) * n_pages) for slot in range(n_slots)]
     pieces = [
         StepPart(
             [0] * n_rows,
             plan.n_ctx - n_rows,
-            range(slot * n_pages, (slot + 1) * n_pages),
+            pages,
             slot=slot,
             n_out=n_out,
+            windowed_pages=pages if plan.shape.window else (),
         )
-        for slot in range(n_slots)
+        for slot, pages in enumerate(tables)
     ]
     hidden = np.zeros((n_slots * n_rows, width), np.float32) if width else None
     return build_step(pieces, hidden)

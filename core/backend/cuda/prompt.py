@@ -81,6 +81,7 @@ def _part(step: Step, chosen: Sequence[int], *, is_prompt: bool) -> PartialStep:
         out_rows=place[step.out_rows[out_rows]],
         hidden=None if step.hidden is None else step.hidden[rows],
         requests=None if step.requests is None else step.requests[chosen],
+        windowed_pages=None if step.windowed_pages is None else step.windowed_pages[chosen],
     )
     return PartialStep(own, rows.astype(np.int32), out_rows.astype(np.int32), is_prompt)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.norm_quant import NormOutputs, pack_rows
 from ....cuda_kernels.packed import PackedRows
+from ....cuda_kernels.sum_rows import sum_rows
 from ..interface import Packed, Rows
-from ..layers import Attention, DeltaRule, GateActivation, Moe, Norm
+from ..layers import Attention, DeltaRule, Gate, LatentAttention, Moe, Norm
 from ..step import Step
-from .cuda_ops import ACTIVATIONS, Chosen, CudaOps, OpParts, Summing, shape_of, there_of
+from .attention_layer import LatentRows
+from .cuda_ops import Chosen, CudaOps, OpParts, Summing, shape_of, there_of
+from .gate_codes import gate_of
 from .products import Product
 from .prompt_products import WideRows
 from .state import CudaState
@@ -49,15 +53,43 @@ class PromptOps(CudaOps):
         x = self._made(add_to)
         return Summing(x, y.reshape(a.n_rows, 1, w.n_out))
 
-    def gated_ffn(self, a: Packed, gate_up: CudaMatrix, activation: GateActivation) -> Packed:
-        return self._wide.gated(a, gate_up, ACTIVATIONS[activation])
+    def gated_ffn(self, a: Packed, gate_up: CudaMatrix, gate: Gate) -> Packed:
+        if isinstance(a, PackedRows):
+            return super().gated_ffn(a, gate_up, gate)
+        return self._wide.gated(a, gate_up, gate_of(gate))
+
+    def gate_by(self, gates: Rows, y: Rows, column: int, gate: Gate) -> Packed:
+        n_rows, width = shape_of(gates)
+        if isinstance(gates, Product):  # of the few rows with logits
+            return super().gate_by(gates, y, column, gate)
+        halves, ups = self._halves(width), (self._made(y), column)
+        out = halves[:n_rows]
+        gate_rows(self.launcher, self._made(gates), gate_of(gate), halves=out, ups=ups)
+        return WideRows(halves, n_rows)
+
+    def pack(self, x: Rows) -> Packed:
+        if isinstance(x, Chosen):
+            return super().pack(x)
+        halves, rows = self._halves(shape_of(x)[1]), self._made(x)
+        n_rows = int(rows.shape[0])
+        sum_rows(self.launcher, rows, NormOutputs(halves=halves[:n_rows]))
+        return WideRows(halves, n_rows, lambda: rows)
 
     def attend(self, qkv: Rows, attention: Attention, state: CudaState, step: Step) -> Packed:
-        there = there_of(step)
+        there = state.place(there_of(step), attention.layer)
         halves = self._halves(attention.n_heads * attention.value_dim)
         cache = state.kv[attention.layer]
         out = halves[: there.n_rows]
         self._attender.attend_prompt(self._made(qkv), attention, cache, there, out)
+        return WideRows(halves, there.n_rows)
+
+    def attend_latent(
+        self, q: Rows, cells: Rows, attention: LatentAttention, state: CudaState, step: Step
+    ) -> Packed:
+        there, cache = there_of(step), state.kv[attention.layer]
+        halves = self._halves(attention.n_heads * attention.value_dim)
+        rows, out = LatentRows(self._made(q), self._made(cells)), halves[: there.n_rows]
+        self._attender.attend_latent_prompt(rows, attention, cache, there, out)
         return WideRows(halves, there.n_rows)
 
     def delta_rule(self, rows: Rows, delta: DeltaRule, state: CudaState, step: Step) -> Packed:
@@ -67,14 +99,23 @@ class PromptOps(CudaOps):
         self._delta.run_prompt(self._made(rows), delta, state, there, out, behind=behind)
         return WideRows(halves, there.n_rows)
 
-    def moe(self, a: Packed, moe: Moe, add_to: Rows) -> Summing:
+    def moe(
+        self, a: Packed, moe: Moe, add_to: Rows | None, routed_by: Packed | None = None
+    ) -> Summing:
         """By the kernels for few rows, which group rows by expert: an expert has too few of them
         for its weights to be worth unpacking."""
+        return super().moe(
+            self._packed(a), moe, add_to, None if routed_by is None else self._packed(routed_by)
+        )
+
+    def _packed(self, a: Packed) -> PackedRows:
+        if isinstance(a, PackedRows):
+            return a
         assert a.floats is not None, "the input of a mixture is a norm"
         rows = a.floats()
         packed = self._memory.packed(*rows.shape)
         pack_rows(self.launcher, rows, packed)
-        return super().moe(packed, moe, add_to)
+        return packed
 
     def _halves(self, width: int) -> Array:
         return self.device.empty((self._call, width), "uint16")

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ....cuda_kernels import qmm
 from ....cuda_kernels.dequant import GROUP_ROWS, dequant_bf16
 from ....cuda_kernels.embed import GgufTable, gguf_to_bf16
+from ....cuda_kernels.gate_rows import gate_rows
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix, mm_skinny
-from ....cuda_kernels.wide_rows import add_bias, gate_halves
+from ....cuda_kernels.wide_rows import add_bias
 from .device_contract import Device
 from .weights import CudaMatrix, ProductPart
 
@@ -46,13 +47,16 @@ class PromptProducts:
             self._put(a, piece, w.n_in, y)
         return y[: a.n_rows]
 
-    def gated(self, a: WideRows, w: CudaMatrix, activation: qmm.Activation) -> WideRows:
-        """activation(gate) * up, of gates and ups that lie side by side for a while only."""
+    def gated(self, a: WideRows, w: CudaMatrix, activation: int) -> WideRows:
+        """activation(gate) * up, of gates and ups that lie side by side for a while only.
+
+        `activation`: see `qmm.gate_code`.
+        """
         width = w.n_out // 2
         out = self._device.empty((a.call, width), "uint16")
         if w.gated is None:
             rows = self.rows(a, w)
-            gate_halves(self._launcher, rows, int(activation), out[: a.n_rows])
+            gate_rows(self._launcher, rows, activation, halves=out[: a.n_rows])
             return WideRows(out, a.n_rows)
         for first, n_rows in self._cuts(w.n_out, w.n_in):
             weights = self._room(n_rows, w.n_in)
@@ -61,9 +65,8 @@ class PromptProducts:
             self._device.matmul(a.halves, weights, y)
             if w.gated.bias is not None:
                 self._add_gated_bias(y[: a.n_rows], w.gated.bias, first, n_rows, width)
-            gate_halves(
-                self._launcher, y[: a.n_rows], int(activation), out[: a.n_rows], column=first // 2
-            )
+            halves, column = out[: a.n_rows], first // 2
+            gate_rows(self._launcher, y[: a.n_rows], activation, halves=halves, column=column)
         return WideRows(out, a.n_rows)
 
     def _add_gated_bias(self, y: Array, bias: Array, first: int, n_rows: int, width: int) -> None:

@@ -29,6 +29,7 @@ class RoundSize:
     max_draft: int
     n_pages: int  # of a page table
     width: int  # of hidden rows; 0: no drafter
+    tables: tuple[str, ...] = ("pages",)  # page tables, by the names that `Step` has for them
 
 
 class RoundMemory:
@@ -44,7 +45,10 @@ class RoundMemory:
             zeros((n, k), "int32"),
             zeros((n, k), "float32"),
         )
-        self.pages, self.draft_pages = (zeros((n, size.n_pages), "int32") for _ in "pd")
+        # Those of drafters are others: they count cells from the page of their first one.
+        self.tables, self.draft_tables = (
+            {name: zeros((n, size.n_pages), "int32") for name in size.tables} for _ in "vd"
+        )
         self.requests = zeros((n, REQUEST_WORDS), "int64")
         self.picked = zeros((self.n_rows,), "int32")
         self._all = VerifyRows(
@@ -109,10 +113,9 @@ class RoundMemory:
             "past": past,
             "first": past,
             "n_pending_accepted": table[int(Field.N_PENDING_ACCEPTED)],
-            "pages": self.pages,
             "out_rows": self._numbers[:n],
         }
-        return self._step(arrays, most + 1, cells)
+        return self._step(arrays | self.tables, most + 1, cells)
 
     def draft_step(self, rows: DraftRows, hidden: Array, cells: int, n_out: int) -> DeviceStep:
         """`hidden`: of which each row takes one. `n_out` 0: no logits are read."""
@@ -122,12 +125,11 @@ class RoundMemory:
             "positions": rows.positions,
             "starts": rows.starts,
             "past": rows.past,
-            "pages": self.draft_pages,
             "out_rows": rows.out_rows if n_out else self._no_rows,
             "hidden": hidden,
             "hidden_rows": rows.hidden_rows,
         }
-        return self._step(arrays, n_rows // n_sequences, cells)
+        return self._step(arrays | self.draft_tables, n_rows // n_sequences, cells)
 
     def _step(self, arrays: dict[str, Array], max_rows: int, cells: int) -> DeviceStep:
         """Models see a step of as many rows, whose numbers are on the device alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..interface import Forward, HostOutput, Output, Taps
@@ -45,6 +46,8 @@ class Launches:
         """As it comes: prompts differ in length, and launching is the least of them."""
         there = DeviceStep.place(step, self._mirrors, self._state.window)
         there.rewrite(step)
+        # It is run once: what the host knows of its place is true.
+        there = replace(there, positions=step.positions, past=step.past)
         if step.received is not None:
             there.arrays["received"] = step.received
         ops = self._backend.prompt_ops(self._backend.prompts.call(step.n_rows))

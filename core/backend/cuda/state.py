@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -27,25 +27,30 @@ from ....cuda_kernels.page_copy import (
     scatter_pages,
 )
 from ...errors import ConfigError
-from ..interface import SlotImage
+from ..interface import SlotImage, StateRoom
 from ..layers import DeltaRule, DeltaShape, HeadOrder, KvShape, KvType, KvTypes, StateShape
 from .device_contract import Device, Numpy, Shape
+from .device_step import DeviceStep
 from .step_memory import StepLimits
-
-Sizes = tuple[int, int, int, int]  # pages, cells of one, slots, window
 
 
 class CudaState:
-    def __init__(self, device: Device, shape: StateShape, types: KvTypes, sizes: Sizes) -> None:
-        n_pages, self.page_len, n_slots, self.window = sizes
-        self.limits = StepLimits.of(*sizes)
+    def __init__(self, device: Device, shape: StateShape, types: KvTypes, room: StateRoom) -> None:
+        self.page_len, self.window = room.page_len, room.window
+        self.limits = StepLimits.of(room)
         self._device = device
-        self.kv = [_kv_pages(device, s, types, n_pages, self.page_len) for s in shape.kv]
+        self.is_windowed = [*map(room.has_own_pages, shape.kv)]
+        self.kv = [_kv_pages(device, s, types, room.pages_of(s), self.page_len) for s in shape.kv]
+        # By page table: the layers that use it, with their numbers.
+        self.of_tables: list[dict[int, KvPages]] = [
+            {i: kv for i, kv in enumerate(self.kv) if self.is_windowed[i] == windowed}
+            for windowed in (False, True)
+        ]
         self._delta: GdnState | None = None
         if shape.delta:
             self._n_layers = len(shape.delta)
             self._shape = gdn_shape(shape.delta[0], self.window, tiled=False)
-            self._delta = _delta_layers(device, shape.delta, n_slots, self.window)
+            self._delta = _delta_layers(device, shape.delta, room.n_slots, self.window)
 
     @property
     def is_recurrent(self) -> bool:
@@ -64,47 +69,80 @@ class CudaState:
         assert self._delta is not None, "the layer's shape was among those of the state"
         return self._delta.layer(i)
 
-    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        if sources and self.kv:
-            there = self._numbers(sources), self._numbers(targets)
-            copy_pages(self._device.launcher, self._pages, *there)
+    def place(self, step: DeviceStep, layer: int) -> DeviceStep:
+        """The step as a layer sees it: through the page table of the layer's pages."""
+        return step.through_windowed_pages() if self.is_windowed[layer] else step
 
-    def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
-        """By two launches and one transfer."""
-        used = list(pages)[: -(-n_cells // self.page_len)]
-        image = _Image(self, len(used), n_pending)
+    def copy_pages(
+        self, sources: Sequence[int], targets: Sequence[int], *, windowed: bool = False
+    ) -> None:
+        arrays = self._pages[windowed]
+        if sources and arrays is not None:
+            there = self._numbers(sources), self._numbers(targets)
+            copy_pages(self._device.launcher, arrays, *there)
+
+    def save(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
+    ) -> SlotImage:
+        """By three launches at most, and one transfer."""
+        used = list(pages)[: -(-n_cells // self.page_len)], list(windowed_pages)
+        image = _Image(self, [*map(len, used)], n_pending)
         there = self._device.empty((image.n_words,), "float32")
         launcher = self._device.launcher
         if self._delta is not None:
             words = there[: image.n_delta_words]
             state_save(launcher, self._shape, self._delta, slot, n_pending, words)
-        if image.has_pages:
-            bytes_of_pages = self._device.as_bytes(there)[image.first_page_byte :]
-            gather_pages(launcher, self._pages, self._numbers(used), bytes_of_pages)
+        self._move(gather_pages, used, image, there)
         return image.parts(self._device.get(there), n_cells)
 
-    def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+    def load(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
         n_pending = image["delta.keys"].shape[1] if self._delta is not None else 0
-        n_pages = next((len(part) for name, part in image.items() if name.startswith("kv.")), 0)
+        n_pages = [
+            next((len(image[f"kv.{i}.keys"]) for i in layers), 0) for layers in self.of_tables
+        ]
         whole = _Image(self, n_pages, n_pending)
         there = self._device.put(whole.joined(image))
         launcher = self._device.launcher
         if self._delta is not None:
             words = there[: whole.n_delta_words]
             state_load(launcher, self._shape, self._delta, slot, n_pending, words)
-        if whole.has_pages:
-            bytes_of_pages = self._device.as_bytes(there)[whole.first_page_byte :]
-            targets = self._numbers(list(pages)[:n_pages])
-            scatter_pages(launcher, self._pages, targets, bytes_of_pages)
+        tables = list(pages)[: n_pages[0]], list(windowed_pages)[: n_pages[1]]
+        self._move(scatter_pages, tables, whole, there)
+
+    def _move(
+        self, move: Callable[..., None], tables: Sequence[list[int]], image: _Image, there: Array
+    ) -> None:
+        """Pages into an image on the device, or out of it."""
+        for arrays, pages, part in zip(self._pages, tables, image.of_tables, strict=True):
+            if arrays is not None and pages:
+                buffer = self._device.as_bytes(there)[part]
+                move(self._device.launcher, arrays, self._numbers(pages), buffer)
 
     @cached_property
-    def _pages(self) -> PageArrays:
+    def _pages(self) -> list[PageArrays | None]:
+        """By page table; None: no layer uses it."""
+        return [self._page_arrays(layers.values()) for layers in self.of_tables]
+
+    def _page_arrays(self, layers: Iterable[KvPages]) -> PageArrays | None:
         arrays, sizes = [], []
-        for kv in self.kv:
+        for kv in layers:
             page_bytes = kv.heads.page_bytes(self.page_len)
             for name, array in _arrays(kv).items():
                 arrays.append(array)
                 sizes.append(page_bytes[name])
+        if not arrays:
+            return None
         table = page_table(self._device.launcher, arrays, sizes)
         return PageArrays(tuple(sizes), self._device.put(np.array(table, np.int64)))
 
@@ -118,31 +156,32 @@ class CudaState:
 
 
 class _Image:
-    """A saved sequence as one array of 32-bit words: its recurrent state, then its pages."""
+    """A saved sequence as one array of 32-bit words: its recurrent state, then the pages of either
+    page table."""
 
-    def __init__(self, state: CudaState, n_pages: int, n_pending: int) -> None:
+    def __init__(self, state: CudaState, n_pages: Sequence[int], n_pending: int) -> None:
+        """`n_pages`: by page table."""
         self._state, self._n_pages = state, n_pages
         self._delta: dict[str, tuple[int, Shape]] = {}
         self.n_delta_words = 0
         if state.is_recurrent:
             self._delta = state.snapshot_parts(n_pending)
             self.n_delta_words = state.snapshot_words(n_pending)
-        # Copies are of 16 bytes each.
-        self.first_page_byte = -(-self.n_delta_words // 4) * 16
-        n_bytes = sum(
-            n_pages * size
-            for kv in state.kv
-            for size in kv.heads.page_bytes(state.page_len).values()
-        )
-        self.n_words = (self.first_page_byte + n_bytes) // 4
-        self.has_pages = n_bytes > 0
+        end = -(-self.n_delta_words // 4) * 16  # copies are of 16 bytes each
+        self.of_tables: list[slice] = []  # bytes
+        for layers, n in zip(state.of_tables, n_pages, strict=True):
+            first = end
+            for kv in layers.values():
+                end += n * sum(kv.heads.page_bytes(state.page_len).values())
+            self.of_tables.append(slice(first, end))
+        self.n_words = end // 4
 
     def parts(self, words: Numpy, n_cells: int) -> SlotImage:
         """Copies, so that what the device wrote to can be given out again."""
         image: SlotImage = {}
         for name, pages in self._cells(words):
             image[name] = pages.copy()
-            if self._n_pages and (end := n_cells % self._state.page_len):
+            if len(pages) and (end := n_cells % self._state.page_len):
                 image[name][-1][:, end:] = 0  # a rejected draft or another text
         if self._delta:
             image["delta.header"] = words[:HEADER].copy()
@@ -162,12 +201,14 @@ class _Image:
 
     def _cells(self, words: Numpy) -> Iterator[tuple[str, Numpy]]:
         """The pages of each array, by the array's name in an image."""
-        raw, first = words.view(np.uint8), self.first_page_byte
-        for i, kv in enumerate(self._state.kv):
-            for name, shape, dtype in kv.heads.arrays(self._n_pages, self._state.page_len):
-                end = first + math.prod(shape) * np.dtype(dtype).itemsize
-                yield f"kv.{i}.{name}", raw[first:end].view(dtype).reshape(shape)
-                first = end
+        raw, page_len = words.view(np.uint8), self._state.page_len
+        first = self.of_tables[0].start
+        for layers, n_pages in zip(self._state.of_tables, self._n_pages, strict=True):
+            for i, kv in layers.items():
+                for name, shape, dtype in kv.heads.arrays(n_pages, page_len):
+                    end = first + math.prod(shape) * np.dtype(dtype).itemsize
+                    yield f"kv.{i}.{name}", raw[first:end].view(dtype).reshape(shape)
+                    first = end
 
 
 def gdn_shape(s: DeltaShape, window: int, *, tiled: bool) -> GdnShape:

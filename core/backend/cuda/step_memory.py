@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ....cuda_kernels import qmm
 from ....cuda_kernels.kernel import Array
 from ....cuda_kernels.mm_bf16_skinny import GatedSpace
 from ....cuda_kernels.packed import PackedRows, packed_shapes
+from ..interface import StateRoom
 from .device_contract import Device
 
 FEWEST_ROWS = 16
@@ -35,8 +34,9 @@ class StepLimits:
     n_cells: int  # of a sequence
 
     @classmethod
-    def of(cls, n_pages: int, page_len: int, n_slots: int, window: int) -> StepLimits:
-        return cls(min(MOST_REPEATED, n_slots * window), n_pages * page_len // n_slots)
+    def of(cls, room: StateRoom) -> StepLimits:
+        n_cells = room.n_pages * room.page_len // room.n_slots
+        return cls(min(MOST_REPEATED, room.n_slots * room.window), n_cells)
 
 
 class StepMemory:
@@ -78,12 +78,6 @@ class StepMemory:
             if name.startswith("counters"):
                 make, kind = self.device.zeros, "int32"
             self._kept[key] = make((n, width), kind)
-        return self._kept[key]
-
-    def ones(self, width: int) -> Array:
-        key = "ones", width, 1
-        if key not in self._kept:
-            self._kept[key] = self.device.put(np.ones(width, np.float32))
         return self._kept[key]
 
 

@@ -72,6 +72,9 @@ def filled_up(step: Step, window: int) -> Step:
         n_pending_accepted=_longer(step.n_pending_accepted, sequences),
         pages=_longer(step.pages, sequences),
         out_rows=_longer(step.out_rows, n_out),
+        windowed_pages=(
+            None if step.windowed_pages is None else _longer(step.windowed_pages, sequences)
+        ),
         hidden=None if step.hidden is None else _longer(step.hidden, rows),
         requests=None if step.requests is None else _longer(step.requests, sequences),
     )

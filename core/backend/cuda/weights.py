@@ -13,6 +13,7 @@ import numpy as np
 from ....cuda_kernels import qmm
 from ....cuda_kernels.dequant import take_rows
 from ....cuda_kernels.embed import GgufTable, embed
+from ....cuda_kernels.head_products import HeadMatrices
 from ....cuda_kernels.kernel import Array, Launcher
 from ....cuda_kernels.mm_bf16_skinny import Plain, PlainMatrix
 from ....cuda_kernels.mm_moe import PlainStack
@@ -38,6 +39,7 @@ class Use(Enum):
     ROUTER = "router"
     EXPERTS_GATED = "gates and ups of experts"
     EXPERTS_DOWN = "experts"
+    HEADS = "a matrix for each head"
 
 
 def use_of(parts: Sequence[MatrixPart], tied: frozenset[str] = frozenset()) -> Use:
@@ -45,6 +47,8 @@ def use_of(parts: Sequence[MatrixPart], tied: frozenset[str] = frozenset()) -> U
     names = [part.tensor.name for part in parts]
     if any("embd" in name or "embed" in name for name in names):
         return Use.TABLE_AND_HEAD if tied.issuperset(names) else Use.TABLE
+    if any("attn_k_b" in name or "attn_v_b" in name for name in names):
+        return Use.HEADS
     if any("ffn_gate_inp" in name for name in names):
         return Use.ROUTER
     if any("exps" in name or "shexp" in name for name in names):
@@ -77,6 +81,8 @@ class CudaMatrix:
             _ = self.floats, self.bias
         elif self.use in (Use.EXPERTS_GATED, Use.EXPERTS_DOWN):
             _ = self.stack
+        elif self.use is Use.HEADS:
+            _ = self.of_heads
         elif self.use is not Use.GATED or self.gated is None:
             _ = self.pieces
         if self.uploads.device.has_memory:
@@ -113,7 +119,8 @@ class CudaMatrix:
         if self.use is Use.TABLE_AND_HEAD and self.n_in % WHOLE == 0:
             (piece,) = self.pieces
             if isinstance(piece.weights, PlainMatrix):
-                return GgufTable(piece.weights.weights, piece.weights.kind.name, self.n_in)
+                rows = self.uploads.device.as_bytes(piece.weights.weights)
+                return GgufTable(rows, piece.weights.kind.name, self.n_in)
         return self.uploads.table(self.parts[0])
 
     @cached_property
@@ -157,6 +164,14 @@ class CudaMatrix:
         tiles = tiles_of(kind, self.n_out, self.n_in)
         scale = self._put(stacked_scales(parts, n_expert))
         return ExpertStack(tiles, n_expert, weights, scale, bias)
+
+    @cached_property
+    def of_heads(self) -> HeadMatrices:
+        """One behind the other; what is quantised becomes float32."""
+        (part,) = self.parts
+        rows = self.uploads.plain(self.parts, as_stored=_is_kept(part))
+        kind = PLAIN[part.tensor.format.name] if _is_kept(part) else Plain.F32
+        return HeadMatrices(rows.reshape(n_stacked(part), self.n_out, -1), kind, self.n_in)
 
     @property
     def plain(self) -> PlainMatrix | None:

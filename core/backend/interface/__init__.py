@@ -20,4 +20,5 @@ from .runner import RunRows as RunRows
 from .runner import Working as Working
 from .states import SlotImage as SlotImage
 from .states import State as State
+from .states import StateRoom as StateRoom
 from .weights import Report as Report

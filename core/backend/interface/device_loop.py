@@ -9,7 +9,7 @@ from then on: nothing of it changes in later rounds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..step import Ints
     from .runner import Forward
     from .states import State
+
+PageTables = Mapping[str, "Ints"]  # of a sequence, by the names that `Step` has for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class DeviceSequence:
     """A sequence at the beginning of a session. Its last token has not been run."""
 
     slot: int
-    pages: Ints  # its page table
+    tables: PageTables
     past: int  # cells that it holds
     n_pending_accepted: int  # see `Step.n_pending_accepted`
     end: int  # tokens of prompt and text together, at most
@@ -109,8 +111,8 @@ class DeviceLoop(ABC):
         takes part; then `end` returns what it has not read."""
 
     @abstractmethod
-    def set_pages(self, sequence: int, pages: Ints) -> None:
-        """Its page table has grown; for the rounds that are enqueued from now on."""
+    def set_pages(self, sequence: int, tables: PageTables) -> None:
+        """Its page tables have grown; for the rounds that are enqueued from now on."""
 
     @abstractmethod
     def takes(self, longest: int) -> bool:

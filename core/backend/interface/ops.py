@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..layers import Attention, DeltaRule, Floats, GateActivation, Matrix, Moe, Norm
+from ..layers import (
+    Attention,
+    DeltaRule,
+    DynamicConvolution,
+    Floats,
+    Gate,
+    LatentAttention,
+    Matrix,
+    Moe,
+    Norm,
+)
 from ..step import Step
 from .rows import Packed, Rows
 from .states import State
@@ -19,8 +29,8 @@ class Ops(ABC):
     # rows
 
     @abstractmethod
-    def embed(self, table: Matrix, step: Step) -> Rows:
-        """The row of the table for each token."""
+    def embed(self, table: Matrix, step: Step, scale: float = 1.0) -> Rows:
+        """The row of the table for each token, times `scale`."""
 
     @abstractmethod
     def given_rows(self, step: Step, width: int) -> Rows:
@@ -46,11 +56,31 @@ class Ops(ABC):
 
     @abstractmethod
     def norm(self, x: Rows, norm: Norm) -> Packed:
-        """RMS norm, ready for `matmul`."""
+        """The norm of each row, ready for `matmul`."""
 
     @abstractmethod
     def norm_rows(self, x: Rows, norm: Norm) -> Rows:
-        """RMS norm as float rows, for a tap."""
+        """The norm of each row as float rows, for a tap."""
+
+    @abstractmethod
+    def norm_slices(self, x: Rows, norm: Norm) -> Rows:
+        """The norm of each slice of a row that is as wide as the norm's weight."""
+
+    @abstractmethod
+    def norm_columns(self, x: Rows, norm: Norm, column: int) -> Rows:
+        """The norm of a part of each row, as wide as the norm's weight, in the memory of x."""
+
+    @abstractmethod
+    def add_norm(self, x: Rows, y: Rows, norm: Norm, scale: float = 1.0) -> Rows:
+        """(x + norm(y)) * scale, in the memory of x: a norm behind a layer."""
+
+    @abstractmethod
+    def add(self, x: Rows, y: Rows, scale: float = 1.0) -> Rows:
+        """(x + y) * scale, in the memory of x."""
+
+    @abstractmethod
+    def pack(self, x: Rows) -> Packed:
+        """Rows as they are, ready for `matmul`."""
 
     @abstractmethod
     def norm_pair(self, x: Rows, x_norm: Norm, y: Rows, y_norm: Norm) -> Packed:
@@ -61,15 +91,38 @@ class Ops(ABC):
         """a @ w.T, plus bias; accumulated into `add_to` (which is then returned) if given."""
 
     @abstractmethod
-    def gated_ffn(self, a: Packed, gate_up: Matrix, activation: GateActivation) -> Packed:
+    def gated_ffn(self, a: Packed, gate_up: Matrix, gate: Gate) -> Packed:
         """activation(gate) * up, packed for the down projection. Gate rows come first."""
+
+    @abstractmethod
+    def gate_by(self, gates: Rows, y: Rows, column: int, gate: Gate) -> Packed:
+        """activation(gates) * y, where y begins at a column of wider rows."""
+
+    @abstractmethod
+    def convolve(self, x: Rows, factors: Rows, conv: DynamicConvolution, step: Step) -> Rows:
+        """Rows of their own, see `DynamicConvolution`."""
 
     @abstractmethod
     def attend(self, qkv: Rows, attention: Attention, state: State, step: Step) -> Packed:
         """Norm and turn q and k, append k and v to the cache, attend to all cells so far.
 
-        A row sees the cells of its own sequence up to itself. Cells at and beyond `step.past` are
-        overwritten: whatever a rejected draft left there is dead.
+        A row sees the cells of its own sequence up to itself, or up to the last row of the step
+        where the attention is not causal. Cells at and beyond `step.past` are overwritten:
+        whatever a rejected draft left there is dead.
+        """
+
+    @abstractmethod
+    def append(self, qkv: Rows, attention: Attention, state: State, step: Step) -> None:
+        """The first half of `attend`: k and v of the rows go to their cells, nothing attends."""
+
+    @abstractmethod
+    def attend_latent(
+        self, q: Rows, cells: Rows, attention: LatentAttention, state: State, step: Step
+    ) -> Packed:
+        """MLA: norm the latent of `cells`, turn its key and q, append it to the cache, attend.
+
+        Rows of q (T, H * (plain + rope)), of `cells` (T, latent + rope); (T, H * value_dim) comes
+        out. Visibility is that of `attend`.
         """
 
     @abstractmethod
@@ -86,9 +139,15 @@ class Ops(ABC):
         """
 
     @abstractmethod
-    def moe(self, a: Packed, moe: Moe, add_to: Rows) -> Rows:
-        """Route each row, add its experts' outputs in order of rank, then the shared expert."""
+    def moe(
+        self, a: Packed, moe: Moe, add_to: Rows | None, routed_by: Packed | None = None
+    ) -> Rows:
+        """Route each row, add its experts' outputs in order of rank, then the shared expert.
+
+        `add_to`: what they are added to, in its memory; None: to nothing. `routed_by`: the rows
+        that the router reads, if not `a`.
+        """
 
     @abstractmethod
-    def head(self, a: Packed, w: Matrix) -> Rows:
-        """Logits, (R, V)."""
+    def head(self, a: Packed, w: Matrix, cap: float = 0.0) -> Rows:
+        """Logits, (R, V). With a cap, they become cap * tanh(logit / cap)."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..layers import StateShape
-from ..step import Ints, Step
+from ..step import Step
 from .ops import Ops
 from .rows import HostOutput, Output, Taps
 from .states import State
 
 if TYPE_CHECKING:
-    from ..draft_loop import DraftLoop
+    from ..draft_loop import DraftLoop, DraftLoopPlan
     from .device_loop import DeviceLoop, DeviceLoopPlan
 
 Forward = Callable[[Ops, Step, State, Taps], Output]
@@ -90,25 +90,8 @@ class StepRunner(ABC):
         raise NotImplementedError(f"{self.name} cannot share a model with other devices")
 
     @abstractmethod
-    def compile_draft_loop(
-        self,
-        forward: Forward,
-        state: State,
-        *,
-        max_rows: int,
-        max_draft: int,
-        n_vocab: int,
-        tap: str | None = None,
-        vocab_subset: Ints | None = None,
-        stops: Collection[int] = (),
-    ) -> DraftLoop:
-        """Drafts of up to `max_draft` tokens by `forward`, see `DraftLoop`.
-
-        A call reads `max_rows` rows at most. Pickers see `n_vocab` logits; `tap` names the rows
-        that a next row's `step.hidden` is, None for a model without. `vocab_subset`: the head is
-        short, and its logit i is that of token vocab_subset[i]. A draft ends before a token of
-        `stops`.
-        """
+    def compile_draft_loop(self, forward: Forward, state: State, plan: DraftLoopPlan) -> DraftLoop:
+        """Drafts by `forward`, see `DraftLoop`."""
 
     def compile_device_loop(self, plan: DeviceLoopPlan) -> DeviceLoop | None:
         """Rounds of speculation that this device makes by itself; None: it cannot."""

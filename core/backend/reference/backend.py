@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...errors import ConfigError
 from ...gguf.printable import printable_path
-from ..draft_loop import HostDraftLoop, compile_on_host
-from ..interface import Backend, Forward, HostOutput, Run, RunRows, SlotImage, Taps
+from ..draft_loop import DraftLoopPlan, HostDraftLoop, compile_on_host
+from ..interface import Backend, Forward, HostOutput, Run, RunRows, SlotImage, StateRoom, Taps
 from ..layers import Floats, MatrixPart, StateShape
 from ..step import Step
 from .float_matrix import ReferenceMatrix
@@ -21,6 +20,8 @@ from .state import ReferenceState, count_bytes
 
 class ReferenceBackend(Backend):
     """Rows and Packed are float tensors (T, width); a State is a `ReferenceState`."""
+
+    frees_windows = True
 
     def __init__(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.device = find_device(device)
@@ -57,33 +58,46 @@ class ReferenceBackend(Backend):
         return lambda step: forward(self.ops, step, state, taps)
 
     def compile_draft_loop(
-        self, forward: Forward, state: ReferenceState, **limits: Any
+        self, forward: Forward, state: ReferenceState, plan: DraftLoopPlan
     ) -> HostDraftLoop:
-        return compile_on_host(self, forward, state, **limits)
+        return compile_on_host(self, forward, state, plan)
 
-    def new_state(
-        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
-    ) -> ReferenceState:
-        sizes = (n_pages, page_len, n_slots, window)
-        return ReferenceState(shape, sizes, self.device, self.dtype)
+    def new_state(self, shape: StateShape, room: StateRoom) -> ReferenceState:
+        return ReferenceState(shape, room, self.device, self.dtype)
 
     def state_bytes(self, shape: StateShape, *, page_len: int, window: int) -> tuple[int, int]:
         return count_bytes(shape, page_len, window, self.dtype.itemsize)
 
     def copy_pages(
-        self, state: ReferenceState, sources: Sequence[int], targets: Sequence[int]
+        self,
+        state: ReferenceState,
+        sources: Sequence[int],
+        targets: Sequence[int],
+        *,
+        windowed: bool = False,
     ) -> None:
-        state.copy_pages(sources, targets)
+        state.copy_pages(sources, targets, windowed=windowed)
 
     def save_slot(
-        self, state: ReferenceState, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+        self,
+        state: ReferenceState,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
     ) -> SlotImage:
-        return state.save(slot, pages, n_cells, n_pending)
+        return state.save(slot, pages, n_cells, n_pending, windowed_pages)
 
     def load_slot(
-        self, state: ReferenceState, slot: int, pages: Sequence[int], image: SlotImage
+        self,
+        state: ReferenceState,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
     ) -> None:
-        state.load(slot, pages, image)
+        state.load(slot, pages, image, windowed_pages)
 
     def copy_slot(self, state: ReferenceState, source: int, target: int, n_pending: int) -> None:
         state.copy(source, target, n_pending)

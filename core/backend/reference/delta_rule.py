@@ -14,7 +14,7 @@ from torch.nn.functional import silu, softplus
 
 from ..layers import DeltaRule, HeadOrder
 from ..step import Step, n_kept
-from .paged_attention import rms_norm
+from .paged_attention import normed
 from .state import DeltaLayer, ReferenceState
 
 
@@ -44,7 +44,7 @@ def delta_rule(rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
             update = betas[at][t][:, None] * (v[t] - decay[:, None] * memory)
             window.advance(t, decay, update, k[t], mixed[at][t], delta)
             out[at][t] = torch.einsum("hvk,hk->hv", window.S, _per_value_head(q[t], delta))
-    gated = rms_norm(out, delta.norm) * silu(z.unflatten(1, (s.n_value_heads, -1)))
+    gated = normed(out, delta.norm) * silu(z.unflatten(1, (s.n_value_heads, -1)))
     return gated.flatten(1)
 
 

@@ -20,12 +20,15 @@ class ReferenceMatrix:
         self.weight = torch.cat([_load(p).to(device, dtype) for p in parts], dim=-2)
         biases = [_bias(part) for part in parts]
         has_bias = any(part.bias is not None for part in parts)
-        self.bias = torch.cat(biases).to(device, dtype) if has_bias else None
+        self.bias = torch.cat(biases, dim=-1).to(device, dtype) if has_bias else None
 
     def product(self, a: Tensor, expert: int | None = None) -> Tensor:
-        weight = self.weight if expert is None else self.weight[expert]
+        weight, bias = self.weight, self.bias
+        if expert is not None:
+            weight = weight[expert]
+            bias = bias[expert] if bias is not None and bias.ndim > 1 else bias
         y = a @ weight.T
-        return y if self.bias is None else y + self.bias
+        return y if bias is None else y + bias
 
 
 def _load(part: MatrixPart) -> Tensor:
@@ -39,6 +42,6 @@ def _load(part: MatrixPart) -> Tensor:
 
 def _bias(part: MatrixPart) -> Tensor:
     if part.bias is None:
-        return torch.zeros(part.tensor.shape[-2])
+        return torch.zeros(part.tensor.shape[:-1])
     order = slice(None) if part.row_order is None else part.row_order
-    return torch.from_numpy(np.ascontiguousarray(part.bias[order]))
+    return torch.from_numpy(np.ascontiguousarray(part.bias[..., order]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from ..layers import GateActivation, Gating, Moe
+from ..layers import OAI_SLOPE, Gate, GateActivation, Gating, Moe
 from .float_matrix import ReferenceMatrix
 
 # Keeps a division by a sum of vanishing probabilities finite: llama.cpp's value.
@@ -17,9 +19,21 @@ def activate(x: Tensor, activation: GateActivation) -> Tensor:
     return silu(x) if activation is GateActivation.SILU else gelu(x, approximate="tanh")
 
 
-def gated(gate_up: Tensor, activation: GateActivation) -> Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return activate(gate, activation) * up
+def gated(gates: Tensor, up: Tensor, gate: Gate) -> Tensor:
+    if gate.activation is GateActivation.OAI:
+        if gate.limit:
+            gates, up = gates.clamp(max=gate.limit), up.clamp(-gate.limit, gate.limit)
+        return gates * torch.sigmoid(OAI_SLOPE * gates) * (up + 1)
+    active = activate(gates, gate.activation)
+    if gate.limit:
+        active, up = active.clamp(max=gate.limit), up.clamp(-gate.limit, gate.limit)
+    return active * up
+
+
+def gated_halves(both: Tensor, gate: Gate) -> Tensor:
+    """Of rows [gates | up]."""
+    gates, up = both.chunk(2, dim=-1)
+    return gated(gates, up, gate)
 
 
 def route(logits: Tensor, moe: Moe) -> tuple[Tensor, Tensor]:
@@ -31,27 +45,45 @@ def route(logits: Tensor, moe: Moe) -> tuple[Tensor, Tensor]:
     else:
         probs = logits
     score = probs if moe.probs_bias is None else probs + moe.probs_bias
+    if moe.n_groups_used < moe.n_groups:
+        score = score.masked_fill(~_of_best_groups(score, moe), -math.inf)
     chosen = torch.sort(score, dim=-1, descending=True, stable=True).indices[:, : moe.n_used]
     weights = probs.gather(1, chosen)
     if moe.gating is Gating.SOFTMAX_OF_CHOSEN:
         weights = torch.softmax(weights, dim=-1)
+    elif moe.gating is Gating.SIGMOID_OF_CHOSEN:
+        weights = torch.sigmoid(weights)
     if moe.normalise:
         weights = weights / weights.sum(-1, keepdim=True).clamp_min(SMALLEST_SUM)
-    return chosen, weights * moe.scale
+    weights = weights * moe.scale
+    if moe.expert_scale is not None:
+        weights = weights * moe.expert_scale[chosen]
+    return chosen, weights
 
 
-def moe(a: Tensor, moe: Moe, add_to: Tensor) -> Tensor:
+def _of_best_groups(score: Tensor, moe: Moe) -> Tensor:
+    """Which experts (T, E) lie in the groups whose two best experts score most in sum."""
+    grouped = score.unflatten(1, (moe.n_groups, -1))
+    best_two = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
+    order = torch.sort(best_two, dim=-1, descending=True, stable=True).indices
+    used = torch.zeros_like(best_two, dtype=torch.bool)
+    used.scatter_(1, order[:, : moe.n_groups_used], True)
+    return used.repeat_interleave(grouped.shape[-1], dim=1)
+
+
+def moe(a: Tensor, moe: Moe, routed_by: Tensor) -> Tensor:
     router: ReferenceMatrix = moe.gate_inp
-    chosen, weights = route(router.product(a), moe)
-    routed = torch.zeros_like(add_to)
+    chosen, weights = route(router.product(routed_by), moe)
+    routed = a.new_zeros(len(a), moe.down.weight.shape[-2])
     for t in range(len(a)):
         for expert, weight in zip(chosen[t].tolist(), weights[t], strict=True):
-            inner = gated(moe.gate_up.product(a[t], expert), moe.activation)
+            x, weight = (a[t] * weight, 1.0) if moe.weighs_inputs else (a[t], weight)
+            inner = gated_halves(moe.gate_up.product(x, expert), moe.gate)
             routed[t] += weight * moe.down.product(inner, expert)
     if moe.shared is not None:
-        inner = gated(moe.shared.gate_up.product(a), moe.activation)
+        inner = gated_halves(moe.shared.gate_up.product(a), moe.shared.gate)
         shared = moe.shared.down.product(inner)
         if moe.shared.gate_inp is not None:
             shared = shared * torch.sigmoid(moe.shared.gate_inp.product(a))
         routed = routed + shared
-    return add_to + routed
+    return routed

@@ -7,15 +7,22 @@ import math
 import torch
 from torch import Tensor
 
-from ..layers import Attention, Norm, RopePairs, RotaryPositions
+from ..layers import Attention, KvSource, Norm, RopePairs, RotaryPositions
 from ..step import Step
 from .state import KvLayer, ReferenceState
 
 
-def rms_norm(x: Tensor, norm: Norm) -> Tensor:
+def normed(x: Tensor, norm: Norm) -> Tensor:
     """Over the last dimension."""
     weight: Tensor = norm.weight
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.eps) * weight
+    if norm.centred:
+        x = x - x.mean(-1, keepdim=True)
+    x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.eps) * weight
+    return x if norm.bias is None else x + norm.bias
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(x / cap) if cap else x
 
 
 def rope_tables(rope: RotaryPositions, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,51 +48,96 @@ def apply_rope(x: Tensor, rope: RotaryPositions, positions: Tensor) -> Tensor:
 
 def attend(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step) -> Tensor:
     """(T, q | k | v) to (T, H * Dv)."""
-    q, gate, k, v = _split(qkv, attention)
-    if attention.q_norm is not None:
-        q = rms_norm(q, attention.q_norm)
-    if attention.k_norm is not None:
-        k = rms_norm(k, attention.k_norm)
-    if attention.rope is not None:
-        positions = torch.from_numpy(step.positions)
-        q = apply_rope(q, attention.rope, positions)
-        k = apply_rope(k, attention.rope, positions)
-    cache = state.kv[attention.layer]
-    out = v.new_empty(len(q), attention.n_heads, attention.value_dim)
+    append(qkv, attention, state, step)
+    q, gate, _, _ = _split(qkv, attention)
+    positions = torch.from_numpy(step.positions)
+    q = _placed(q, attention.q_norm, attention.rope, positions, late=attention.norms_turned)
+    if attention.growth is not None:
+        q = q * torch.from_numpy(attention.growth.at(step.positions)).to(q)[:, None, None]
+    out = q.new_empty(len(q), attention.n_heads, attention.value_dim)
     for b in range(step.n_sequences):
         rows, past = step.rows(b), int(step.past[b])
-        cells = state.cells(step.pages[b].tolist(), past + rows.stop - rows.start)
-        cache.keys[cells[past:]] = k[rows]
-        cache.values[cells[past:]] = v[rows]
-        out[rows] = _attend_cells(q[rows], cache, cells, past, attention)
+        first = _first_seen(past, attention)
+        cells = _cells(attention, state, step, b, first)
+        hidden = hidden_cells(rows.stop - rows.start, cells, past - first, attention)
+        if attention.hides_first and not first:
+            hidden[:, 0] |= torch.arange(len(hidden), device=hidden.device) + past > 0
+        out[rows] = _attend_cells(q[rows], state.kv[attention.layer], cells, hidden, attention)
     if gate is not None:
         out = out * torch.sigmoid(gate)
-    return out.flatten(1)
+    return (out * attention.value_scale).flatten(1)
 
 
-def _split(qkv: Tensor, a: Attention) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    q, k, v = torch.split(qkv, [a.q_width, a.k_width, a.v_width], dim=1)
+def append(qkv: Tensor, attention: Attention, state: ReferenceState, step: Step) -> None:
+    """Keys and values of the rows (T, q | k | v), if they have any, to their cells."""
+    _, _, k, v = _split(qkv, attention)
+    if k is None or v is None:
+        return
+    cache, positions = state.kv[attention.layer], torch.from_numpy(step.positions)
+    k = _placed(k, attention.k_norm, attention.rope, positions, late=attention.norms_turned)
+    v = _placed(v, attention.v_norm, None, positions)
+    for b in range(step.n_sequences):
+        rows = step.rows(b)
+        cells = _cells(attention, state, step, b, int(step.past[b]))
+        cache.keys[cells], cache.values[cells] = k[rows], v[rows]
+
+
+def _cells(attention: Attention, state: ReferenceState, step: Step, b: int, first: int) -> Tensor:
+    """Of a sequence, from this one to the last of the step."""
+    table = step.windowed_pages if state.is_windowed[attention.layer] else step.pages
+    assert table is not None, "the step is one of a state whose windowed layers have own pages"
+    rows = step.rows(b)
+    return state.cells(table[b].tolist(), int(step.past[b]) + rows.stop - rows.start, first)
+
+
+def _first_seen(position: int, attention: Attention) -> int:
+    """Of cells that no row sees, the pages may be gone."""
+    if attention.chunked:
+        return position - position % attention.window
+    return max(position - attention.window + 1, 0) if attention.window else 0
+
+
+def _placed(
+    heads: Tensor,
+    norm: Norm | None,
+    rope: RotaryPositions | None,
+    positions: Tensor,
+    *,
+    late: bool = False,
+) -> Tensor:
+    """Heads (T, H, D), normed and turned; `late`: turned and normed."""
+    if norm is not None and not late:
+        heads = normed(heads, norm)
+    if rope is not None:
+        heads = apply_rope(heads, rope, positions)
+    return normed(heads, norm) if norm is not None and late else heads
+
+
+def _split(qkv: Tensor, a: Attention) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """q, the gates of the output, and the rows' own keys and values, if any."""
+    widths = [a.q_width, a.k_width, a.v_width, a.width - a.q_width - a.k_width - a.v_width]
+    q, k, v, head_gates = torch.split(qkv, widths, dim=1)
     q = q.unflatten(1, (a.n_heads, -1))  # (T, H, Dk), or (T, H, 2 Dk) with its gate
-    gate = None
+    gate = head_gates[:, :, None] if a.head_gates else None
     if a.gated:
         q, gate = q.split(a.key_dim, dim=2)
-    k = k.unflatten(1, (a.n_kv_heads, a.key_dim))
-    return q, gate, k, v.unflatten(1, (a.n_kv_heads, a.value_dim))
+    if a.source is KvSource.SHARED:
+        return q, gate, None, None
+    keys = k.unflatten(1, (a.n_kv_heads, a.key_dim))
+    if a.source is KvSource.KEYS:
+        return q, gate, keys, keys
+    return q, gate, keys, v.unflatten(1, (a.n_kv_heads, a.value_dim))
 
 
 def _attend_cells(
-    q: Tensor, cache: KvLayer, cells: Tensor, past: int, attention: Attention
+    q: Tensor, cache: KvLayer, cells: Tensor, hidden: Tensor, attention: Attention
 ) -> Tensor:
-    """One sequence: rows q (T, H, Dk), of which row i sees cells up to past + i."""
+    """One sequence: rows q (T, H, Dk), which do not see the `hidden` (T, C) of its cells."""
     group = attention.n_heads // attention.n_kv_heads
     keys = cache.keys[cells].repeat_interleave(group, dim=1)  # (C, H, Dk)
     values = cache.values[cells].repeat_interleave(group, dim=1)
     scores = torch.einsum("thd,chd->htc", q, keys) * attention.scale
-    row = torch.arange(len(q), device=q.device)[:, None] + past
-    cell = torch.arange(len(cells), device=q.device)[None]
-    hidden = cell > row
-    if attention.window:
-        hidden |= cell <= row - attention.window
+    scores = soft_cap(scores, attention.cap)
     scores = scores.masked_fill(hidden, -math.inf)
     if attention.sinks is not None:
         sink = attention.sinks[:, None, None].expand(-1, len(q), 1)
@@ -93,3 +145,18 @@ def _attend_cells(
     else:
         weights = torch.softmax(scores, dim=2)
     return torch.einsum("htc,chd->thd", weights, values)
+
+
+def hidden_cells(n_rows: int, cells: Tensor, past: int, sight: Attention | None = None) -> Tensor:
+    """Which cells (rows, cells) a row of one sequence does not see; `cells` are the last ones. With
+    chunks, the first cell is the first of one."""
+    row = torch.arange(n_rows, device=cells.device)[:, None] + past
+    cell = torch.arange(len(cells), device=cells.device)[None]
+    if sight is None:
+        return cell > row
+    hidden = cell > row if sight.causal else torch.zeros_like(cell > row)
+    if sight.chunked:
+        return hidden | (cell < row - row % sight.window)
+    if sight.window:
+        hidden = hidden | (cell <= row - sight.window)
+    return hidden

@@ -7,12 +7,22 @@ import torch
 from torch import Tensor
 
 from ..interface import Ops
-from ..layers import Attention, DeltaRule, Floats, GateActivation, Moe, Norm
+from ..layers import (
+    Attention,
+    DeltaRule,
+    DynamicConvolution,
+    Floats,
+    Gate,
+    LatentAttention,
+    Moe,
+    Norm,
+)
 from ..step import Step
 from .delta_rule import delta_rule
 from .float_matrix import ReferenceMatrix
-from .mixture import gated, moe
-from .paged_attention import attend, rms_norm
+from .latent_attention import attend_latent
+from .mixture import gated, gated_halves, moe
+from .paged_attention import append, attend, normed, soft_cap
 from .state import ReferenceState
 
 
@@ -31,8 +41,8 @@ class ReferenceOps(Ops):
     def take_rows(self, rows: Tensor) -> Tensor:
         return rows.to(self.device, copy=True)
 
-    def embed(self, table: ReferenceMatrix, step: Step) -> Tensor:
-        return table.weight[torch.from_numpy(step.tokens).to(self.device)]
+    def embed(self, table: ReferenceMatrix, step: Step, scale: float = 1.0) -> Tensor:
+        return table.weight[torch.from_numpy(step.tokens).to(self.device)] * scale
 
     def keep(self, x: Tensor) -> Tensor:
         return x.clone()
@@ -44,33 +54,81 @@ class ReferenceOps(Ops):
         return np.asarray(x.to("cpu", torch.float32).numpy())
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        return rms_norm(x, norm)
+        return normed(x, norm)
 
     def norm_rows(self, x: Tensor, norm: Norm) -> Tensor:
-        return rms_norm(x, norm)
+        return normed(x, norm)
+
+    def norm_slices(self, x: Tensor, norm: Norm) -> Tensor:
+        return normed(x.unflatten(1, (-1, len(norm.weight))), norm).flatten(1)
+
+    def norm_columns(self, x: Tensor, norm: Norm, column: int) -> Tensor:
+        parts = [column, len(norm.weight), x.shape[1] - column - len(norm.weight)]
+        before, part, behind = x.split(parts, dim=1)
+        return torch.cat([before, normed(part, norm), behind], dim=1)
+
+    def add_norm(self, x: Tensor, y: Tensor, norm: Norm, scale: float = 1.0) -> Tensor:
+        return (x + normed(y, norm)) * scale
+
+    def add(self, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        return (x + y) * scale
+
+    def pack(self, x: Tensor) -> Tensor:
+        return x
 
     def norm_pair(self, x: Tensor, x_norm: Norm, y: Tensor, y_norm: Norm) -> Tensor:
-        return torch.cat([rms_norm(x, x_norm), rms_norm(y, y_norm)], dim=1)
+        return torch.cat([normed(x, x_norm), normed(y, y_norm)], dim=1)
 
     def matmul(self, a: Tensor, w: ReferenceMatrix, add_to: Tensor | None = None) -> Tensor:
         y = w.product(a)
         return y if add_to is None else add_to + y
 
-    def gated_ffn(self, a: Tensor, gate_up: ReferenceMatrix, activation: GateActivation) -> Tensor:
-        return gated(gate_up.product(a), activation)
+    def gated_ffn(self, a: Tensor, gate_up: ReferenceMatrix, gate: Gate) -> Tensor:
+        return gated_halves(gate_up.product(a), gate)
+
+    def gate_by(self, gates: Tensor, y: Tensor, column: int, gate: Gate) -> Tensor:
+        return gated(gates, y[:, column : column + gates.shape[1]], gate)
+
+    def convolve(self, x: Tensor, factors: Tensor, conv: DynamicConvolution, step: Step) -> Tensor:
+        n_groups = x.shape[1] // conv.group
+        of_taps = factors[:, conv.first : conv.first + conv.kernel * n_groups]
+        weights = of_taps.unflatten(1, (conv.kernel, n_groups)).repeat_interleave(conv.group, dim=2)
+        weights = weights + conv.base
+        out = torch.zeros_like(x)
+        for b in range(step.n_sequences):
+            rows, made, of_rows = x[step.rows(b)], out[step.rows(b)], weights[step.rows(b)]
+            for tap in range(min(conv.kernel, len(rows))):
+                made[tap:] += of_rows[tap:, tap] * rows[: len(rows) - tap]
+        return out
 
     def attend(
         self, qkv: Tensor, attention: Attention, state: ReferenceState, step: Step
     ) -> Tensor:
         return attend(qkv, attention, state, step)
 
+    def append(self, qkv: Tensor, attention: Attention, state: ReferenceState, step: Step) -> None:
+        append(qkv, attention, state, step)
+
+    def attend_latent(
+        self,
+        q: Tensor,
+        cells: Tensor,
+        attention: LatentAttention,
+        state: ReferenceState,
+        step: Step,
+    ) -> Tensor:
+        return attend_latent(q, cells, attention, state, step)
+
     def delta_rule(
         self, rows: Tensor, delta: DeltaRule, state: ReferenceState, step: Step
     ) -> Tensor:
         return delta_rule(rows, delta, state, step)
 
-    def moe(self, a: Tensor, layer: Moe, add_to: Tensor) -> Tensor:
-        return moe(a, layer, add_to)
+    def moe(
+        self, a: Tensor, layer: Moe, add_to: Tensor | None, routed_by: Tensor | None = None
+    ) -> Tensor:
+        mixed = moe(a, layer, a if routed_by is None else routed_by)
+        return mixed if add_to is None else add_to + mixed
 
-    def head(self, a: Tensor, w: ReferenceMatrix) -> Tensor:
-        return w.product(a)
+    def head(self, a: Tensor, w: ReferenceMatrix, cap: float = 0.0) -> Tensor:
+        return soft_cap(w.product(a), cap)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..interface import SlotImage
+from ..interface import SlotImage, StateRoom
 from ..layers import DeltaShape, KvShape, StateShape
 
 
@@ -45,26 +45,39 @@ class ReferenceState:
     def __init__(
         self,
         shape: StateShape,
-        sizes: tuple[int, int, int, int],
+        room: StateRoom,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        n_pages, self.page_len, n_slots, self.window = sizes
-        self.kv = [_kv_layer(s, n_pages * self.page_len, device, dtype) for s in shape.kv]
-        self.delta = [_delta_layer(s, n_slots, self.window, device, dtype) for s in shape.delta]
+        self.page_len, self.window = room.page_len, room.window
+        self.is_windowed = [*map(room.has_own_pages, shape.kv)]
+        self.kv = [_kv_layer(s, room.pages_of(s) * self.page_len, device, dtype) for s in shape.kv]
+        self.delta = [
+            _delta_layer(s, room.n_slots, self.window, device, dtype) for s in shape.delta
+        ]
 
-    def cells(self, pages: Sequence[int], n_cells: int) -> Tensor:
-        """Where the first `n_cells` cells of a page table lie, (n_cells,)."""
-        cell = np.arange(n_cells)
+    def cells(self, pages: Sequence[int], n_cells: int, first: int = 0) -> Tensor:
+        """Where the cells `first` to `n_cells` of a page table lie."""
+        cell = np.arange(first, n_cells)
         table = np.asarray(pages, np.int64)
         flat = table[cell // self.page_len] * self.page_len + cell % self.page_len
         device = (self.kv[0].keys if self.kv else self.delta[0].S).device
         return torch.from_numpy(flat).to(device)
 
-    def save(self, slot: int, pages: Sequence[int], n_cells: int, n_pending: int) -> SlotImage:
+    def save(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
+    ) -> SlotImage:
         image: SlotImage = {}
-        where = self.cells(pages, n_cells)
+        n_gone = -(-n_cells // self.page_len) - len(windowed_pages)
+        n_windowed = max(n_cells - n_gone * self.page_len, 0)
+        cells = self.cells(pages, n_cells), self.cells(windowed_pages, n_windowed)
         for i, kv in enumerate(self.kv):
+            where = cells[self.is_windowed[i]]
             image[f"kv.{i}.keys"] = kv.keys[where].cpu().numpy()
             image[f"kv.{i}.values"] = kv.values[where].cpu().numpy()
         for i, delta in enumerate(self.delta):
@@ -72,20 +85,30 @@ class ReferenceState:
                 image[f"delta.{i}.{name}"] = part.cpu().numpy().copy()
         return image
 
-    def load(self, slot: int, pages: Sequence[int], image: SlotImage) -> None:
+    def load(
+        self,
+        slot: int,
+        pages: Sequence[int],
+        image: SlotImage,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
         for i, kv in enumerate(self.kv):
-            where = self.cells(pages, len(image[f"kv.{i}.keys"]))
+            own_pages = windowed_pages if self.is_windowed[i] else pages
+            where = self.cells(own_pages, len(image[f"kv.{i}.keys"]))
             kv.keys[where] = torch.from_numpy(image[f"kv.{i}.keys"]).to(kv.keys)
             kv.values[where] = torch.from_numpy(image[f"kv.{i}.values"]).to(kv.values)
         for i, delta in enumerate(self.delta):
             for name, part in delta.parts(slot, len(image[f"delta.{i}.keys"])).items():
                 part[:] = torch.from_numpy(image[f"delta.{i}.{name}"]).to(part)
 
-    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+    def copy_pages(
+        self, sources: Sequence[int], targets: Sequence[int], *, windowed: bool = False
+    ) -> None:
+        layers = [kv for i, kv in enumerate(self.kv) if self.is_windowed[i] == windowed]
         for source, target in zip(sources, targets, strict=True):
             cells = slice(source * self.page_len, (source + 1) * self.page_len)
             to = slice(target * self.page_len, (target + 1) * self.page_len)
-            for kv in self.kv:
+            for kv in layers:
                 kv.keys[to], kv.values[to] = kv.keys[cells], kv.values[cells]
 
     def copy(self, source: int, target: int, n_pending: int) -> None:

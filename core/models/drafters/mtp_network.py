@@ -9,16 +9,22 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from ...backend.interface import Output, Taps
-from ..model_weights import Weights, choose_rows
-from .network import DraftNetwork
+from .network import DraftNetwork, HeadRows
 
 if TYPE_CHECKING:
-    from ...backend.interface import Backend, Ops, State
+    from ...backend.interface import Backend, Ops, Rows, State
+    from ...backend.layers import Norm
     from ...backend.step import Ints, Step
     from ..model import Block, Model
+    from ..model_weights import Weights
 
 
 H_NEXTN = "h_nextn"  # tap: the hidden rows that an MTP head continues from, the trunk's or its own
+
+
+def hidden_rows(ops: Ops, x: Rows, norm: Norm | None) -> Rows:
+    """A tap of the rows that a head continues from."""
+    return ops.keep(x) if norm is None else ops.norm_rows(x, norm)
 
 
 class MtpHead(DraftNetwork):
@@ -38,11 +44,12 @@ class MtpHead(DraftNetwork):
         if weights.has("nextn.embed_tokens"):
             self.embed_tokens = weights.matrix(h.n_embd, {"nextn.embed_tokens": h.n_vocab})
         self.shared_head_head = trunk.output
-        # Where its rows are stored, for `shortened`.
-        (self._file, self._head_stem), self._n_vocab = trunk.output_at, h.n_vocab
+        self._rows = HeadRows(*trunk.output_at, h.n_vocab, h.n_embd)
         if weights.has("nextn.shared_head_head"):
             self.shared_head_head = weights.matrix(h.n_embd, {"nextn.shared_head_head": h.n_vocab})
-            self._file, self._head_stem = weights.file, f"{weights.prefix}nextn.shared_head_head"
+            stem = f"{weights.prefix}nextn.shared_head_head"
+            self._rows = HeadRows(weights.file, stem, h.n_vocab, h.n_embd)
+        self.norms_hidden = trunk.norms_hidden
         self.shared_head_norm = trunk.output_norm
         for name in ("nextn.shared_head_norm", "layer_output_norm"):
             if weights.has(name):
@@ -50,16 +57,10 @@ class MtpHead(DraftNetwork):
                 break
 
     def shortened(self, backend: Backend, vocab_subset: Ints) -> MtpHead:
-        """The same head with logits of these tokens only; it adds a copy of their rows.
-
-        Few tokens make up most of what a model writes, and the output matrix is most of what a
-        drafted token costs.
-        """
-        part = Weights(self._file, backend).part(self._head_stem, self._n_vocab, self.n_embd)
-        assert part is not None, "the file was checked when it was loaded"
+        """The same head with logits of these tokens only; it adds a copy of their rows."""
         twin = copy(self)
         twin.vocab_subset = vocab_subset
-        twin.shared_head_head = backend.matrix([choose_rows(part, vocab_subset)])
+        twin.shared_head_head = self._rows.chosen(backend, vocab_subset)
         return twin
 
     def forward(self, ops: Ops, step: Step, state: State, wanted: Taps = frozenset()) -> Output:
@@ -72,4 +73,5 @@ class MtpHead(DraftNetwork):
         logits = ops.head(last, self.shared_head_head)
         if H_NEXTN not in wanted:
             return Output(logits)
-        return Output(logits, {H_NEXTN: ops.norm_rows(x, self.shared_head_norm)})
+        norm = self.shared_head_norm if self.norms_hidden else None
+        return Output(logits, {H_NEXTN: hidden_rows(ops, x, norm)})

@@ -11,23 +11,23 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NoReturn
 
+from .call_heads import Head, find_head
 from .json_text import NotJsonError, ObjectEnd, ValueEnd
 from .pieces import ARGUMENTS, CALL, CONTENT, ReplyPiece
 
-_NAME_FIRST: Final = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")\s*,\s*'
-    r'"(?:arguments|parameters)"\s*:\s*(?=\S)'
-)
-_ARGS: Final = "[ARGS]"
-_NAMED: Final = re.compile(r"\s*([\w.\-]{1,128})\s*\[ARGS\]\s*(?=\{)")
-_NAME: Final = re.compile(r"\s*[\w.\-]{0,128}\s*")
-_FUNCTION: Final = re.compile(r"\s*<function=([^<>\n]{1,256})>\s*")
-_PARAMETER: Final = re.compile(r"\s*<parameter=([^<>\n]{1,256})>\n?(.*?)\n?</parameter>", re.DOTALL)
-_OPEN_PARAMETER: Final = re.compile(r"\s*<parameter=([^<>\n]{1,256})>\n?(.*)", re.DOTALL)
-_END_OF_FUNCTION: Final = re.compile(r"\s*</function>\s*")
+_STRING: Final = r'"(?:[^"\\\x00-\x1f]|\\.)*"'
+
+
+def name_first(key: str, before: str = "") -> re.Pattern[str]:
+    """How a call begins whose name, under `key`, is in front of its arguments. `before`: the key
+    of a text that may come first."""
+    first = rf'(?:"{before}"\s*:\s*{_STRING}\s*,\s*)?' if before else ""
+    name = rf'"{key}"\s*:\s*({_STRING})\s*,\s*'
+    return re.compile(rf'\s*\{{\s*{first}{name}"(?:arguments|parameters)"\s*:\s*(?=\S)')
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -92,14 +92,17 @@ class CallParser(ABC):
 
 
 class JsonCall(CallParser):
-    """`{"name": …, "arguments": …}`, or `name[ARGS]{…}`; then `closing`, which may be "".
+    """`{"name": …, "arguments": …}`; then `closing`, which may be "".
 
     If the name comes first, pieces of the arguments are returned as they come.
     """
 
-    def __init__(self, number: int, opening: str, closing: str, *, named: bool = False) -> None:
+    name_key: ClassVar[str] = "name"
+    head: ClassVar[re.Pattern[str]] = name_first("name")
+
+    def __init__(self, number: int, opening: str, closing: str) -> None:
         super().__init__(number, opening)
-        self._closing, self._named = closing, named
+        self._closing = closing
         self._whole = ObjectEnd()  # of the call, until it has begun
         self._value: ValueEnd | None = None  # of the arguments, while they are read
         self._tail: ObjectEnd | None = None  # of the call, behind the arguments
@@ -107,7 +110,7 @@ class JsonCall(CallParser):
     def _read(self) -> bool:
         if not self.is_begun:
             try:
-                is_begun = self._read_name() if self._named else self._read_head()
+                is_begun = self._read_head()
             except (NotJsonError, ValueError, RecursionError):
                 return self._give_up()
             if not is_begun:
@@ -116,18 +119,8 @@ class JsonCall(CallParser):
             return False
         return self._read_tail() and self._read_closing(self._closing)
 
-    def _read_name(self) -> bool:
-        if head := _NAMED.match(self._text):
-            self._begin_with_value(head[1], head.end())
-            return True
-        name = _NAME.match(self._text)
-        mark = self._text[name.end() if name else 0 :]
-        if not _ARGS.startswith(mark) and mark.rstrip() != _ARGS:
-            raise NotJsonError
-        return False
-
     def _read_head(self) -> bool:
-        head = _NAME_FIRST.match(self._text)
+        head = self.head.match(self._text)
         if head is not None and self._text[head.end()] != '"':  # else JSON in a string
             self._begin_with_value(json.loads(head[1]), head.end())
             return True
@@ -145,11 +138,12 @@ class JsonCall(CallParser):
         found = _DECODER.decode(self._text[:end])
         inner = found.get("function")
         call = inner if isinstance(inner, dict) else found
-        if not isinstance(call.get("name"), str):
+        name = call.get(self.name_key)
+        if not isinstance(name, str):
             raise NotJsonError
         arguments = call.get("arguments", call.get("parameters", {}))
         text_of_arguments = arguments if isinstance(arguments, str) else _as_text(arguments)
-        self._begin(call["name"])
+        self._begin(name)
         self._argue(text_of_arguments)
         self._text = self._text[end:]
 
@@ -159,8 +153,12 @@ class JsonCall(CallParser):
         self._argue(self._text[:n])
         self._text = "" if n is None else self._text[n:]
         if n is not None:
-            self._value, self._tail = None, None if self._named else ObjectEnd(is_inside=True)
+            self._value, self._tail = None, self._open_tail()
         return n is not None
+
+    def _open_tail(self) -> ObjectEnd | None:
+        """What is left of the call behind the arguments."""
+        return ObjectEnd(is_inside=True)
 
     def _read_tail(self) -> bool:
         """Skips other members of the object and its brace, which may be missing. Returns whether
@@ -180,14 +178,114 @@ class JsonCall(CallParser):
         return unread if self.is_begun else super().end()
 
 
-class XmlCall(CallParser):
-    """`<function=name><parameter=key>value</parameter>…</function>`, then `closing`.
+class CohereCall(JsonCall):
+    """`{"tool_call_id": "0", "tool_name": …, "parameters": …}`."""
 
-    A value ends at `</parameter>`; the other marks may occur in it.
+    name_key = "tool_name"
+    head = name_first("tool_name", "tool_call_id")
+
+
+class NamedCall(JsonCall):
+    """A head with the name, `{…}`, then closings, of which any may be missing."""
+
+    def __init__(
+        self, number: int, opening: str, heads: Sequence[Head], closings: Sequence[Sequence[str]]
+    ) -> None:
+        """`closings`: those of each head."""
+        super().__init__(number, opening, "")
+        self._heads, self._closings = heads, closings
+        self._to_close: list[str] = []
+
+    def _read_head(self) -> bool:
+        found = find_head(self._heads, self._text, "{")
+        if found is None:
+            return False
+        self._to_close = list(self._closings[found.which])
+        self._begin_with_value(found.name, found.end)
+        return True
+
+    def _open_tail(self) -> None:
+        return None
+
+    def _read_closing(self, closing: str) -> bool:
+        while self._to_close:
+            if not super()._read_closing(self._to_close[0]):
+                return False
+            self._to_close.pop(0)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class XmlForm:
+    """How a call is written in marks."""
+
+    head: re.Pattern[str]  # with the name
+    may_begin: Callable[[str], bool]  # whether a text may still become a head
+    parameter: re.Pattern[str]  # key and value
+    open_parameter: re.Pattern[str]  # the same, not ended
+    may_go_on: Callable[[str], bool]  # whether a text may become a parameter
+    value_closing: str
+    end: re.Pattern[str]  # behind the last parameter
+
+
+_KEY: Final = r"([^<>\n]{1,256})"
+FUNCTION_FORM: Final = XmlForm(
+    re.compile(rf"\s*<function={_KEY}>\s*"),
+    lambda text: _may_become("<function=", text),
+    re.compile(rf"\s*<parameter={_KEY}>\n?(.*?)\n?</parameter>", re.DOTALL),
+    re.compile(rf"\s*<parameter={_KEY}>\n?(.*)", re.DOTALL),
+    lambda text: _may_become("<parameter=", text),
+    "</parameter>",
+    re.compile(r"\s*</function>\s*"),
+)
+_GLM_NAME: Final = re.compile(r"\s*[\w.\-]{0,128}\s*")
+
+
+def _may_be_glm(text: str) -> bool:
+    found = _GLM_NAME.match(text)
+    rest = text[found.end() :] if found else text
+    return any(mark.startswith(rest) for mark in ("<arg_key>", "</tool_call>"))
+
+
+def _may_be_keyed(text: str) -> bool:
+    key = text.removeprefix("<arg_key>")
+    if key == text:
+        return "<arg_key>".startswith(text)
+    key, mark, rest = key.partition("</arg_key>")
+    if mark:
+        return "<arg_value>".startswith(rest.lstrip())
+    name, opened, rest = key.partition("<")
+    is_name = len(name) <= 256 and not set(name) & set(">\n")
+    return is_name and (not opened or "/arg_key>".startswith(rest))
+
+
+KEYED_FORM: Final = XmlForm(
+    re.compile(r"\s*([\w.\-]{1,128})\s*(?=<arg_key>|</tool_call>)"),
+    _may_be_glm,
+    re.compile(rf"\s*<arg_key>{_KEY}</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    re.compile(rf"\s*<arg_key>{_KEY}</arg_key>\s*<arg_value>(.*)", re.DOTALL),
+    _may_be_keyed,
+    "</arg_value>",
+    re.compile(r"\s*(?=</tool_call>)"),
+)
+
+
+class XmlCall(CallParser):
+    """A name, and a key and a value of each parameter, in marks of `form`; then `closing`.
+
+    A value ends at its closing mark; the other marks may occur in it.
     """
 
-    def __init__(self, number: int, opening: str, closing: str, schemas: Schemas) -> None:
+    def __init__(
+        self,
+        number: int,
+        opening: str,
+        closing: str,
+        schemas: Schemas,
+        form: XmlForm = FUNCTION_FORM,
+    ) -> None:
         super().__init__(number, opening)
+        self._form = form
         self._closing, self._schemas = closing, schemas
         self._properties: Mapping[str, Any] = {}
         self._n_parameters = 0
@@ -195,20 +293,21 @@ class XmlCall(CallParser):
 
     def _read(self) -> bool:
         if not self.is_begun:
-            head = _FUNCTION.match(self._text)
+            head = self._form.head.match(self._text)
             if head is None:
-                return False if _may_become("<function=", self._text) else self._give_up()
+                return False if self._form.may_begin(self._text) else self._give_up()
             name = head[1].strip()
             self._begin(name)
             properties = self._schemas.get(name, {}).get("properties")
             self._properties = properties if isinstance(properties, dict) else {}
             self._text = self._text[head.end() :]
         while not self._is_past:
-            ends = "</parameter>" in self._text  # cheaper than a match while a long value comes
-            if ends and (parameter := _PARAMETER.match(self._text)):
+            form = self._form
+            ends = form.value_closing in self._text  # cheaper than a match while a long value comes
+            if ends and (parameter := form.parameter.match(self._text)):
                 self._argue(self._lead(parameter[1]) + self._as_json(parameter[1], parameter[2]))
                 self._text = self._text[parameter.end() :]
-            elif end := _END_OF_FUNCTION.match(self._text):
+            elif end := form.end.match(self._text):
                 self._text = self._text[end.end() :]
                 self._close()
             elif self._goes_on():
@@ -220,7 +319,8 @@ class XmlCall(CallParser):
     def _goes_on(self) -> bool:
         """Returns whether the text may still become one of the marks, or is in a parameter."""
         text = self._text.lstrip()
-        if _OPEN_PARAMETER.match(text) or _may_become("<parameter=", text):
+        form = self._form
+        if form.open_parameter.match(text) or form.may_go_on(text):
             return True
         return any(mark.startswith(text) for mark in ("</function>", self._closing) if mark != text)
 
@@ -247,7 +347,7 @@ class XmlCall(CallParser):
         if not self.is_begun or self._is_past:
             return super().end()
         left = ""
-        if parameter := _OPEN_PARAMETER.match(self._text):
+        if parameter := self._form.open_parameter.match(self._text):
             value, closing, left = parameter[2].partition(self._closing)
             self._argue(self._lead(parameter[1]))
             if not closing:  # cut off: JSON as unfinished as the call

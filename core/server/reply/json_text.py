@@ -67,20 +67,20 @@ class ValueEnd:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._in_string = self._is_escaped = False
+        self.in_string = self._is_escaped = False
 
     def feed(self, text: str) -> int | None:
         """Returns how many characters of `text` belong to the value; None: all, and it goes on."""
         for i, character in enumerate(text):
-            if self._in_string:
+            if self.in_string:
                 if self._is_escaped:
                     self._is_escaped = False
                 elif character == "\\":
                     self._is_escaped = True
                 elif character == '"':
-                    self._in_string = False
+                    self.in_string = False
             elif character == '"':
-                self._in_string = True
+                self.in_string = True
             elif character in "{[":
                 self._depth += 1
             elif character in "}]":

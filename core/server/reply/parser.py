@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from collections.abc import Sequence
 
 from .calls import CallParser, Schemas
 from .pieces import CONTENT, REASONING, ReplyPiece, n_open
-from .styles import CallStyle
-
-_BETWEEN: Final = re.compile(r"[\s\[,]*")  # two calls of a list, and before the first
+from .styles import CallList, CallStyle
 
 
 class ReplyParser:
@@ -20,13 +17,16 @@ class ReplyParser:
         *,
         marks: tuple[str, str] | None = None,
         is_thinking: bool = False,
+        answer: tuple[str, str] | None = None,
         calls: CallStyle | None = None,
         schemas: Schemas | None = None,
     ) -> None:
-        """`marks` open and close a thought; `is_thinking`: the prompt has opened one."""
+        """`marks` open and close a thought; `is_thinking`: the prompt has opened one. `answer`:
+        marks around the answer, which are left out."""
         self.n_calls = 0
         self._marks, self._style, self._schemas = marks, calls, schemas or {}
         self._is_thinking = is_thinking and marks is not None
+        self._answer, self._is_answer = answer, False  # whether its first mark has come
         self._is_fresh = True  # only whitespace has come yet
         self._trims = False  # drop whitespace at the start of the next piece
         self._call: CallParser | None = None
@@ -73,7 +73,9 @@ class ReplyParser:
         if self._is_thinking:
             return self._think()
         if self._list is not None:
-            return self._next_of_list()
+            assert self._style is not None, "only styles have lists"
+            assert self._style.listed is not None, "only entered where there is one"
+            return self._next_of_list(self._style.listed)
         if self._is_fresh and not self._look_at_start():
             return False
         return self._is_thinking or self._write_content()
@@ -81,13 +83,16 @@ class ReplyParser:
     def _look_at_start(self) -> bool:
         """Returns whether the text is long enough to see how the reply begins."""
         start = self._rest.lstrip()
-        if self._marks is not None and start:
-            opening = self._marks[0]
-            if start.startswith(opening):
-                self._rest = start[len(opening) :]
-                self._is_thinking, self._is_fresh, self._trims = True, False, True
+        for pair in (self._marks, self._answer):
+            if pair is None or not start:
+                continue
+            if start.startswith(pair[0]):
+                self._rest, self._trims = start[len(pair[0]) :], True
+                self._is_thinking = pair is self._marks
+                self._is_answer = pair is self._answer
+                self._is_fresh = False
                 return True
-            if opening.startswith(start):
+            if pair[0].startswith(start):
                 return False
         self._is_fresh = not start
         if start and self._style is not None and self._style.is_whole and start[0] == "{":
@@ -106,52 +111,66 @@ class ReplyParser:
             self._is_fresh = True
             self._marks = None  # later marks are content
             return True
-        self._rest = self._hold(REASONING, closing)
+        self._rest = self._hold(REASONING, (closing,))
         return False
 
     def _write_content(self) -> bool:
         if self._call is not None:
             return True
         style = self._style
-        if style is None or style.is_whole:
+        marks = [] if style is None or style.is_whole else [style.opening]
+        if self._answer is not None and self._is_answer:
+            marks.append(self._answer[1])
+        if not marks:
             self._emit(CONTENT, self._rest)
             self._rest = ""
             return False
-        before, mark, after = self._rest.partition(style.opening)
-        if not mark:
-            self._rest = self._hold(CONTENT, style.opening)
+        found = [(at, mark) for mark in marks if (at := self._rest.find(mark)) >= 0]
+        if not found:
+            self._rest = self._hold(CONTENT, marks)
             return False
+        at, mark = min(found)
+        before, after = self._rest[:at], self._rest[at + len(mark) :]
         content = before.rstrip()
         self._emit(CONTENT, content)
         self._rest, opening = after, before[len(content) :] + mark
-        if style.is_listed:
+        if style is None or mark != style.opening:  # the end of the answer
+            self._answer, self._trims = None, True
+        elif style.listed is not None:
             self._list = opening
         else:
             self._begin_call(opening)
         return True
 
-    def _hold(self, kind: str, mark: str) -> str:
-        """Adds a piece with all but the possible start of the mark and the whitespace before it,
+    def _hold(self, kind: str, marks: Sequence[str]) -> str:
+        """Adds a piece with all but the possible start of a mark and the whitespace before it,
         which it returns."""
-        n_safe = len(self._rest) - n_open(self._rest, mark)
+        n_safe = len(self._rest) - n_open(self._rest, marks)
         safe = self._rest[:n_safe].rstrip()
         self._emit(kind, safe)
         return self._rest[len(safe) :]
 
     def _begin_call(self, opening: str) -> None:
         assert self._style is not None, "only called where there are calls"
+        assert self._style.make is not None, "other replies have parsers of their own"
         self._call = self._style.make(self.n_calls, opening, self._schemas)
 
-    def _next_of_list(self) -> bool:
-        found = _BETWEEN.match(self._rest)
+    def _next_of_list(self, listed: CallList) -> bool:
+        found = listed.between.match(self._rest)
         skipped = found[0] if found else ""
-        if skipped == self._rest:
-            return False
-        self._rest = self._rest[len(skipped) :]
-        if self._rest[0] == "]":
-            self._list, self._trims, self._rest = None, True, self._rest[1:]
-        else:
-            self._begin_call(f"{self._list}{skipped}")
+        rest = self._rest[len(skipped) :]
+        if any(mark.startswith(rest) and mark != rest for mark in (listed.closing, listed.item)):
+            return False  # nothing is left, or the beginning of a mark
+        if rest.startswith(listed.closing):
+            self._rest = rest[len(listed.closing) :]
+            self._list, self._trims = None, True
+        elif rest.startswith(listed.item):
+            self._rest = rest[len(listed.item) :]
+            self._begin_call(f"{self._list}{skipped}{listed.item}")
+        else:  # no list, or one that is not closed
+            opening, self._rest, self._list = self._list, self._rest, None
+            self._emit(CONTENT, opening or "")
+            self._trims |= not opening
         return True
 
     def _go_on_with_call(self) -> bool:

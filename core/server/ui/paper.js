@@ -5,7 +5,7 @@ const sources = []; // in the order in which they were first seen: that is their
 
 export function tintOf(source) {
   if (!sources.includes(source)) sources.push(source);
-  return `var(--s${sources.indexOf(source) % 7})`;
+  return `var(--s${sources.indexOf(source) % 11})`;
 }
 
 export class Paper {

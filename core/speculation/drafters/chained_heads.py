@@ -62,8 +62,17 @@ def _with_drafts(step: Step, sequences: Sequence[BatchRow], behind: Sequence[lis
         part = step.rows(b)
         tokens = [*step.tokens[part].tolist(), *sequence.tokens[: len(rows)]]
         first, past = int(step.positions[part][0]), int(step.past[b])
+        windowed = () if step.windowed_pages is None else step.windowed_pages[b]
         pieces.append(
-            StepPart(tokens, past, step.pages[b], int(step.slots[b]), first_position=first, n_out=0)
+            StepPart(
+                tokens,
+                past,
+                step.pages[b],
+                int(step.slots[b]),
+                first_position=first,
+                n_out=0,
+                windowed_pages=windowed,
+            )
         )
         hidden += [step.hidden[part], *(row[None] for row in rows)]
     return build_step(pieces, np.concatenate(hidden))

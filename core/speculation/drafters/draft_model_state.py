@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ...backend.draft_loop import DraftLoopPlan
 from ...backend.step import KEPT_FACTORS, n_kept, pending_accepted_after
 from ...errors import FileFormatError
 from ...state.sizes import StateSizes
@@ -81,14 +82,8 @@ class DraftState:
         """For `draft`. `n_vocab`: width of the logits that pickers read."""
         store, sizes = self.store, self.store.sizes
         self._loop_rows = sizes.n_slots * sizes.window
-        self._loop = store.backend.compile_draft_loop(
-            model.forward,
-            store.state,
-            max_rows=self._loop_rows,
-            max_draft=max(longest, 1),
-            n_vocab=n_vocab,
-            stops=stops,
-        )
+        plan = DraftLoopPlan(self._loop_rows, max(longest, 1), n_vocab, stops=frozenset(stops))
+        self._loop = store.backend.compile_draft_loop(model.forward, store.state, plan)
 
     def open(self, tokens: Sequence[int]) -> ReadSequence | None:
         """Begin with the longest cached prefix of these tokens; None if there is no room."""
@@ -130,6 +125,8 @@ class DraftState:
         """Whether `draft` can run these parts, and behind them drafts of up to `longest` tokens
         that can be taken back."""
         if self._loop is None or sum(len(part.tokens) for part in parts) > self._loop_rows:
+            return False
+        if any(len(part.tokens) > self.store.chunk for part in parts):
             return False
         return not self.store.is_recurrent or all(
             self._stays_revocable(part, longest) for part in parts
@@ -187,7 +184,9 @@ class DraftState:
         self.store.reset()
 
     def _n_revocable(self, reading: ReadSequence) -> int:
-        return reading.state.n_pending_accepted if self.store.is_recurrent else len(reading.cells)
+        state, n_cells = reading.state, len(reading.cells)
+        n_revocable = state.n_pending_accepted if self.store.is_recurrent else n_cells
+        return min(n_revocable, n_cells - state.table.least_cells)
 
     def _stays_revocable(self, part: ReadRows, longest: int) -> bool:
         """Whether no step of the draft makes one of its rows final (then all is read anew)."""
@@ -227,9 +226,9 @@ def save_reading(store: StateStore, reading: ReadSequence, model_id: str) -> byt
     """The final cells only."""
     state, n_cells = reading.state, reading.n_final
     replay = state.n_pending_accepted - (len(reading.cells) - n_cells) if store.is_recurrent else 0
-    if not n_cells or replay < 0:
+    if not n_cells or replay < 0 or n_cells < state.table.least_cells:
         return b""
-    image = store.backend.save_slot(store.state, state.slot, state.table.pages, n_cells, replay)
+    image = store.save_first(state, n_cells, replay)
     return SequenceSnapshot(
         model_id,
         store.backend.state_format,
@@ -254,9 +253,7 @@ def load_reading(store: StateStore, data: bytes, model_id: str) -> ReadSequence 
         return None
     if not 0 < n_cells <= store.sizes.n_ctx or len(saved.tokens) != n_cells + 1:
         return None
-    pages = [0] * store.pool.pages_for(n_cells)
-    blank = store.backend.save_slot(store.state, 0, pages, n_cells, saved.n_pending_accepted)
-    if _kinds(saved.image) != _kinds(blank):
+    if _kinds(saved.image) != _kinds(store.blank_image(n_cells, saved.n_pending_accepted)):
         return None
     state = store.open_image(saved.image, n_cells, store.sizes.n_ctx)
     if state is None:

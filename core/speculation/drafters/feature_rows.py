@@ -17,10 +17,11 @@ import numpy as np
 
 from ...backend.layers import Floats
 from ...backend.step import Ints
+from ...state.sizes import MAX_LAG
 from ...state.store import SequenceState
 from ..device_speculation import DrafterHandover
 
-MAX_WAITING: Final = 256  # rows: a piece of a prompt
+MAX_WAITING: Final = MAX_LAG  # rows: a piece of a prompt
 RECENT: Final = 16  # rows that are read before a draft where much more is waiting
 MUCH: Final = 96  # waiting rows beyond which only the recent ones are read
 
@@ -34,15 +35,22 @@ class FeatureRows:
     )  # fmt: skip
 
     def __init__(
-        self, state: SequenceState, n_prompt: int, page_len: int, width: int, filled: list[int]
+        self,
+        state: SequenceState,
+        n_prompt: int,
+        page_len: int,
+        width: int,
+        filled: list[int],
+        room: int = MAX_WAITING + 1,
     ) -> None:
-        """`filled`: `PagePool.drafter_cells` of the drafter. `width`: of the features of a row."""
+        """`filled`: `PagePool.drafter_cells` of the drafter. `width`: of the features of a row.
+        `room`: for rows that wait."""
         self.state, self.n_prompt, self.page_len, self.filled = state, n_prompt, page_len, filled
         self.first = 0  # the first cell that the drafter sees
         self.n_done = 0  # cells from `first` up to this one are filled
         # Waiting: tokens from position `n_done` on, and the features that go with them.
-        self.tokens = np.zeros(MAX_WAITING + 1, np.int32)
-        self.features = np.zeros((MAX_WAITING + 1, width), np.float32)
+        self.tokens = np.zeros(room, np.int32)
+        self.features = np.zeros((room, width), np.float32)
         self.n_tokens = self.n_features = 0
 
     @property
@@ -143,6 +151,14 @@ class FeatureRows:
         self.n_tokens += 1
         if self.n_features < self.n_tokens:  # the target left them where the drafter did not run
             self._append_zeros(1)
+
+    def make_cells(self, n_draft: int, n_unread: int) -> int:
+        """For the rows that wait and a draft behind them, with `n_unread` rows beside those of its
+        tokens. Returns how long the draft may be."""
+        table, end = self.state.table, self.n_done + self.n_tokens
+        n_draft = max(min(n_draft, table.room - end - n_unread), 0)
+        table.reserve(end - 1, end + n_draft + n_unread if n_draft else end)
+        return n_draft
 
     def _restart(self, position: int) -> None:
         """The target ran rows before `position` that never came in."""

@@ -3,6 +3,7 @@
 Rows that the target has accepted are read by the network with the target's features: those of a
 prompt as they come, later ones together with the next draft's first row, so that a draft of n
 tokens costs n runs of the network. What the network wrote while it drafted is overwritten by then.
+A network that reads the target's keys and values has nothing to read but the newest row.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import numpy as np
 from ...backend.draft_loop import NO_DRAFT, DraftLoop, DraftLoopPlan, DraftSettings
 from ...backend.interface.device_loop import DeviceDrafter
 from ...backend.step import Ints, Step, StepArrays
+from ...models.drafters.network import BlockNetwork
 from ...sampling.draft_sampler import DraftSampler, make_draft_sampler
 from ...state.store import SequenceState, StateStore
 from ..device_speculation import DrafterHandover
 from ..interface import Draft, DraftRequest, SavesState, SequenceStart, Speculator, StepResult
 from ..request_spec import BY_DEFAULT
+from .block_loop import BlockDraftLoop
 from .chained_heads import ChainedHeadsLoop
 from .draft_vocab import choose_tokens
 from .feature_rows import MAX_WAITING, MUCH, RECENT, FeatureRows
+from .newest_row import NewestRow
 
 if TYPE_CHECKING:
     from ...backend.layers import Floats
@@ -40,7 +44,6 @@ class _Settings(DraftSettings):
 
 class HiddenStateDrafter(Speculator, SavesState):
     is_network = True
-    reruns_last = True
     n_trial = RECENT
 
     def __init__(self, name: str, networks: Sequence[DraftNetwork], setting: Setting) -> None:
@@ -54,9 +57,14 @@ class HiddenStateDrafter(Speculator, SavesState):
         self.longest = options.n_max
         if len(networks) > 1:
             self.longest = min(self.longest, len(networks))
+        self._n_unread = 0  # rows that a draft needs beside those of its tokens
+        if isinstance(self._network, BlockNetwork):
+            self.longest = min(self.longest, self._network.most_drafted)
+            self._n_unread = self._network.n_unread
         self._n_vocab = setting.target.model.hparams.n_vocab
         self._stops = setting.target.tokenizer.eog_ids
-        self._max_rows = (MAX_WAITING + 1) * setting.n_slots
+        self.reruns_last = self._network.fills_cells
+        self._max_rows = setting.n_slots * ((MAX_WAITING + 1) if self._network.fills_cells else 1)
         self._rows: dict[int, FeatureRows] = {}
         self._by_ratio: set[int] = set()  # sequences whose drafts are accepted by ratio
         self._settings: dict[int, _Settings] = {}
@@ -67,22 +75,22 @@ class HiddenStateDrafter(Speculator, SavesState):
         self._run = self._compile(store)
 
     def _compile(self, store: StateStore) -> DraftLoop:
-        network, longest = self._network, max(self.longest, 1)
-        if len(self._networks) == 1:
-            return self._backend.compile_draft_loop(
-                network.forward,
-                store.state,
-                max_rows=self._max_rows,
-                max_draft=longest,
-                n_vocab=self._n_vocab,
-                tap=network.tap,
-                vocab_subset=network.vocab_subset,
-                stops=self._stops,
-            )
-        n_rows = self._max_rows + len(self._networks) * store.sizes.n_slots
+        network, n_rows = self._network, self._max_rows
+        if len(self._networks) > 1:
+            n_rows += len(self._networks) * store.sizes.n_slots
         plan = DraftLoopPlan(
-            n_rows, longest, self._n_vocab, network.tap, network.vocab_subset, self._stops
+            n_rows,
+            max(self.longest, 1),
+            self._n_vocab,
+            network.tap or None,
+            network.vocab_subset,
+            frozenset(self._stops),
+            advances=network.fills_cells,
         )
+        if isinstance(network, BlockNetwork):
+            return BlockDraftLoop(network, self._backend, store, plan)
+        if len(self._networks) == 1:
+            return self._backend.compile_draft_loop(network.forward, store.state, plan)
         runs = [
             self._backend.compile(each.forward, store.state, max_rows=n_rows, taps=plan.taps)
             for each in self._networks
@@ -93,9 +101,7 @@ class HiddenStateDrafter(Speculator, SavesState):
 
     def begin(self, start: SequenceStart) -> None:
         store, state = self._store, start.state
-        filled = store.pool.drafter_cells(self.name)
-        width = self._network.n_features
-        rows = FeatureRows(state, len(start.tokens), store.sizes.page_len, width, filled)
+        rows = self._new_rows(state, len(start.tokens))
         rows.start(
             start.tokens,
             start.carry.get(self.name, b""),
@@ -105,6 +111,13 @@ class HiddenStateDrafter(Speculator, SavesState):
         self._rows[start.sequence] = rows
         if start.spec.is_by_ratio(self._options):
             self._by_ratio.add(start.sequence)
+
+    def _new_rows(self, state: SequenceState, n_prompt: int) -> FeatureRows:
+        store, width = self._store, self._network.n_features
+        if not self._network.fills_cells:
+            return NewestRow(state, n_prompt, store.sizes.page_len, width)
+        filled = store.pool.drafter_cells(self.name)
+        return FeatureRows(state, n_prompt, store.sizes.page_len, width, filled)
 
     def observe(self, result: StepResult) -> None:
         step = result.step
@@ -132,9 +145,8 @@ class HiddenStateDrafter(Speculator, SavesState):
             settings = self._draft_settings(request)
             if rows.n_tokens > (RECENT if request.is_trial else MUCH):
                 rows.keep_recent()
-            last = len(request.tokens) - 1
-            rows.add_last(request.tokens[-1], last)
-            rows.state.table.reserve(last, last + 1 + settings.length)
+            rows.add_last(request.tokens[-1], len(request.tokens) - 1)
+            settings.length = rows.make_cells(settings.length, self._n_unread)
             wanted.append(settings)
             waiting.append(rows)
         drafts = self._run(self._steps.of(waiting), wanted)
@@ -177,8 +189,10 @@ class HiddenStateDrafter(Speculator, SavesState):
     @property
     def can_be_lent(self) -> bool:
         """Whether a device loop can draft in its place: it neither draws tokens nor drops drafts,
-        and encodes no features."""
-        is_plain = len(self._networks) == 1 and self._network.encode is None
+        encodes no features, and fills cells of its own, one for each token."""
+        network = self._network
+        is_plain = len(self._networks) == 1 and network.encode is None and network.fills_cells
+        is_plain = is_plain and not isinstance(network, BlockNetwork)
         return is_plain and not BY_DEFAULT.is_by_ratio(self._options) and self._n_min <= 1
 
     def device_drafter(self) -> DeviceDrafter:
@@ -245,7 +259,13 @@ class _Steps:
 
     def __init__(self, network: DraftNetwork, store: StateStore, max_rows: int) -> None:
         self._store, n_slots = store, store.sizes.n_slots
-        self._arrays = StepArrays(max_rows, n_slots, store.tables.shape[1], network.n_embd)
+        self._arrays = StepArrays(
+            max_rows,
+            n_slots,
+            store.tables.shape[1],
+            network.n_embd,
+            windowed=store.windowed_tables is not None,
+        )
         # Of which sequence the pages at each place are, as of which change, from which cell on.
         self._held: list[tuple[SequenceState | None, int, int]] = [(None, 0, 0)] * n_slots
         self._encode = None
@@ -280,8 +300,12 @@ class _Steps:
         held = state, state.table.n_changes, rows.first
         if self._held[b] != held:
             self._arrays.slots[b] = state.slot
-            pages = self._store.tables[state.slot, rows.first // rows.page_len :]
+            first_page = rows.first // rows.page_len
+            pages = self._store.tables[state.slot, first_page:]
             self._arrays.pages[b, : len(pages)] = pages
+            windowed, tables = self._arrays.windowed_pages, self._store.windowed_tables
+            if windowed is not None and tables is not None:
+                windowed[b, : len(pages)] = tables[state.slot, first_page:]
             self._held[b] = held
 
 

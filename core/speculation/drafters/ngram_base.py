@@ -108,6 +108,7 @@ class NgramDrafter(Speculator, SavesState):
         self.name, self.longest = name, longest
         self._eog_ids = eog_ids
         self._sequences: dict[int, NgramSequence] = {}
+        self._texts: dict[int, Sequence[int]] = {}  # of the sequences, as they grow
 
     @abstractmethod
     def open(self, owner: str, tokens: Sequence[int]) -> NgramSequence:
@@ -120,13 +121,16 @@ class NgramDrafter(Speculator, SavesState):
         self.end(start.sequence)
         known = self._sequences[start.sequence] = self.open(start.owner, start.tokens)
         known.catch_up(start.tokens)
+        self._texts[start.sequence] = start.tokens
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         return [self._draft(request) for request in requests]
 
     def end(self, sequence: int) -> None:
-        known = self._sequences.pop(sequence, None)
+        known, text = self._sequences.pop(sequence, None), self._texts.pop(sequence, ())
         if known is not None:
+            if continues(known.tokens, text):  # with what was written since the last draft
+                known.catch_up(text)
             self.put_away(known, is_finished=True)
 
     def save(self, sequence: int) -> dict[str, bytes]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ...errors import ConfigError
 from ...gguf.printable import printable_path
 from ..options import NGRAM_CACHE, NGRAM_CACHE_MAX
 from .ngram_base import NO_GUESS, NgramDrafter, NgramGuess, NgramSequence
 from .ngram_cache_file import load_counts, save_counts
-from .ngram_chances import EvidenceRates, as_int, expect
+from .ngram_chances import expect
 from .ngram_counts import MASKS, MAX_N, Followers, FollowersOrToken, GramCounts, pack
+from .rated_sequence import RatedSequence
 
 if TYPE_CHECKING:
     from ..setting import Setting
@@ -40,7 +41,7 @@ class FollowerEvidence(NamedTuple):
         return self.total >= least and 100 * self.times >= percent * self.total
 
 
-class CountedSequence(NgramSequence):
+class CountedSequence(RatedSequence):
     def __init__(
         self,
         owner: str,
@@ -48,11 +49,9 @@ class CountedSequence(NgramSequence):
         static: dict[int, FollowersOrToken],
         n_draft: int,
     ) -> None:
-        super().__init__(owner)
+        super().__init__(owner, _N_KINDS)
         self.counts = GramCounts()
         self._dynamic, self._static, self._n_draft = dynamic, static, n_draft
-        self._rates = EvidenceRates(_N_KINDS)
-        self.basis: list[list[float]] = []  # of each token, the kind and the expected chance
 
     def extend(self, new: Sequence[int]) -> None:
         first = len(self.tokens)
@@ -77,23 +76,6 @@ class CountedSequence(NgramSequence):
             key = (key << 32 | found.token) & MASKS[MAX_N]
             n_known = min(n_known + 1, MAX_N)
         return guess
-
-    def learn(self, n_right: int, *, failed: bool) -> None:
-        for i, (kind, expected) in enumerate(self.basis[: n_right + failed]):
-            self._rates.learn(int(kind), expected, is_right=i < n_right)
-
-    def save_learnt(self) -> Any:
-        return self._rates.save()
-
-    def load_learnt(self, saved: Any) -> None:
-        self._rates.load(saved)
-
-    def check_basis(self, basis: Any, n_offered: int) -> None:
-        if len(basis) < n_offered:
-            raise ValueError
-        for kind, expected in basis:
-            if not (0 <= as_int(kind) < _N_KINDS and 0 < expected < 1):
-                raise ValueError
 
     def _find(self, key: int, n_known: int) -> FollowerEvidence | None:
         """The first evidence that is enough: own, dynamic, static; longer n-grams first."""

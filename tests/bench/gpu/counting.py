@@ -177,6 +177,11 @@ def _verified(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Byt
     return Bytes(kv=_cells(arguments, float(cells.sum())))
 
 
+def _scored(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
+    """The same by attn_scalar, to which the sizes of a head are arguments."""
+    return _verified([*arguments[:5], *arguments[7:]], grid, routing)
+
+
 def _seen_by_prompt(arguments: Sequence[Argument], grid: Dim, routing: Routing) -> Bytes:
     """All cells, once."""
     starts, past = np.asarray(arguments[8]), np.asarray(arguments[9])
@@ -186,7 +191,11 @@ def _seen_by_prompt(arguments: Sequence[Argument], grid: Dim, routing: Routing) 
 def _unused_parts(name: str, arguments: Sequence[Argument]) -> float:
     """Parts of results that are there for the longest context of a graph, and that this one does
     not reach."""
-    places = {"attn_verify": (8, 9, 13), "attn_combine": (10, 11, 3)}
+    places = {
+        "attn_verify": (8, 9, 13),
+        "attn_scalar": (10, 11, 15),
+        "attn_combine": (10, 11, 3),
+    }
     place = next((found for prefix, found in places.items() if name.startswith(prefix)), None)
     if place is None:
         return 0.0
@@ -238,5 +247,6 @@ RULES: dict[str, Rule] = {
     "gdn_keep_rows": _ring_rows,
     "attn_prep": _prepared,
     "attn_verify": _verified,
+    "attn_scalar": _scored,
     "attn_prefill": _seen_by_prompt,
 }

@@ -16,7 +16,7 @@ from support.sparse_file import write_sparse
 
 from nextn.core.backend.cuda.backend import CudaBackend
 from nextn.core.backend.cuda.state import CudaState
-from nextn.core.backend.interface import Forward, Ops, Rows, State
+from nextn.core.backend.interface import Forward, Ops, Rows, State, StateRoom
 from nextn.core.backend.layers import KvTypes
 from nextn.core.backend.step import Step, StepPart, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
@@ -110,13 +110,8 @@ class Ledger:
         self.device.launcher.note, self.device.note_product = self._note, self._note_product
 
     def new_state(self, n_ctx: int, n_slots: int, window: int = WINDOW) -> CudaState:
-        state = self.backend.new_state(
-            self.model.state_shape,
-            n_pages=n_slots * (-(-n_ctx // PAGE_LEN)),
-            page_len=PAGE_LEN,
-            n_slots=n_slots,
-            window=window,
-        )
+        room = StateRoom(n_slots * -(-n_ctx // PAGE_LEN), PAGE_LEN, n_slots, window)
+        state = self.backend.new_state(self.model.state_shape, room)
         tell_apart(state)
         return state
 

@@ -16,7 +16,7 @@ from nextn.core.backend.cuda.device_step import StepKey
 from nextn.core.backend.cuda.prompt import PromptSizes
 from nextn.core.backend.cuda.runner import CudaRunner
 from nextn.core.backend.cuda.step_sizes import filled_up
-from nextn.core.backend.interface import HostOutput
+from nextn.core.backend.interface import HostOutput, StateRoom
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
@@ -83,10 +83,9 @@ class Steps:
         backend, model = loaded.backend, loaded.runtime.model
         self.state = backend.new_state(
             model.state_shape,
-            n_pages=n_slots * self.pages,
-            page_len=PAGE_LEN,
-            n_slots=n_slots,
-            window=window,
+            StateRoom(
+                n_pages=n_slots * self.pages, page_len=PAGE_LEN, n_slots=n_slots, window=window
+            ),
         )
         for i, kv in enumerate(self.state.kv):
             for array in (kv.keys, kv.values):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import ERROR, GenerateParams
 from nextn.core.sampling.params import SamplingParams
@@ -53,7 +54,9 @@ def _seconds(loaded: Loaded, engine: Engine, n: int, i: int) -> float:
 def rollback(loaded: Loaded, seconds: float) -> list[Figure]:
     """Counted from the arrays that are there."""
     backend, shape = loaded.backend, loaded.runtime.model.state_shape
-    state = backend.new_state(shape, n_pages=1, page_len=PAGE_LEN, n_slots=1, window=DRAFTED + 1)
+    state = backend.new_state(
+        shape, StateRoom(n_pages=1, page_len=PAGE_LEN, n_slots=1, window=DRAFTED + 1)
+    )
     delta = state._delta
     assert delta is not None
     factors = sum(_bytes(array) for array in (delta.keys, delta.updates, delta.decays))

@@ -28,7 +28,7 @@ def round_account(ledger: Ledger, n_draft: int, context: int = 1024) -> Account:
     request = np.zeros(FIRST_FILTER, np.int64)
     text = DeviceSequence(
         slot=0,
-        pages=np.arange(-(-n_cells // PAGE_LEN), dtype=np.int32),
+        tables={"pages": np.arange(-(-n_cells // PAGE_LEN), dtype=np.int32)},
         past=context,
         n_pending_accepted=n_draft + 1,
         end=n_cells,

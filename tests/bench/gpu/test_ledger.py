@@ -19,6 +19,7 @@ from support.random_shapes import QWEN36_27B, QWEN36_35B_A3B, Sizes, tensor_shap
 from support.sparse_file import write_sparse
 
 from nextn.core.backend.cuda.backend import CudaBackend
+from nextn.core.backend.interface import StateRoom
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models import build_model
 from nextn.core.state.sizes import PAGE_LEN
@@ -74,7 +75,9 @@ def test_what_is_counted_is_what_runs(sizes: Sizes, part: Part, tmp_path: Path) 
     path = write_sparse(tmp_path / "zeros.gguf", sizes, kinds, {})
     with open_gguf(path) as file:
         model = build_model(file, backend)
-    state = backend.new_state(model.state_shape, n_pages=2, page_len=PAGE_LEN, n_slots=1, window=4)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=2, page_len=PAGE_LEN, n_slots=1, window=4)
+    )
     run = backend.compile(model.forward, state, max_rows=3)
     step = part("ledger")._step(3, 40, 1, 2, 0)
     run(step)

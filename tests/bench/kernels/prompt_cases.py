@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from support.gdn import EPS, GdnLayer, Part, ReferenceRun
 
 from nextn.cuda_kernels.attn_prefill import PrefillRows, attn_prefill
+from nextn.cuda_kernels.gate_rows import gate_rows
 from nextn.cuda_kernels.gdn_chunk import CHUNK, ChunkSpace, gdn_chunk
 from nextn.cuda_kernels.gdn_layout import GdnSequences, GdnShape, GdnState
 from nextn.cuda_kernels.gdn_step import GdnWeights
 from nextn.cuda_kernels.kernel import Array
 from nextn.cuda_kernels.qmm import Activation
-from nextn.cuda_kernels.wide_rows import add_bias, gate_halves
+from nextn.cuda_kernels.wide_rows import add_bias
 
 from .attention_cases import KINDS, PAGE, Layer, attention_shape
 from .case import Case, Work
@@ -85,7 +86,7 @@ def _chunk(place: Place, shape: GdnShape, n_rows: int) -> Work:
 
 
 def between(sizes: Sizes) -> Iterator[Case]:
-    name = f"{sizes.name} gate_halves, {_rows(sizes)} rows of {sizes.ffn}"
+    name = f"{sizes.name} gate_rows, {_rows(sizes)} rows of {sizes.ffn}"
     yield Case(name, partial(_gate, sizes=sizes), HALF)
     name = f"{sizes.name} add_bias, {_rows(sizes)} rows of {sizes.hidden}"
     yield Case(name, partial(_bias, sizes=sizes), 1e-6)
@@ -100,7 +101,8 @@ def _gate(place: Place, sizes: Sizes) -> Work:
         gate, up = np.split(values[-1:].astype(np.float64), 2, axis=1)
         return distance(_floats(place, out[-1:]), gate / (1 + np.exp(-gate)) * up)
 
-    launch = partial(gate_halves, place.launcher, place.put(values), Activation.SILU, out)
+    rows = place.put(values)
+    launch = partial(gate_rows, place.launcher, rows, Activation.SILU, halves=out)
     return Work(launch, values.nbytes + 2 * n_rows * width, error=error)
 
 

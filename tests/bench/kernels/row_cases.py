@@ -11,10 +11,14 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 from support.blocks import random_blocks
 
+from nextn.cuda_kernels.convolve_rows import convolve_rows
 from nextn.cuda_kernels.embed import GgufTable, Side, embed, embed_concat_quant, gguf_to_bf16
 from nextn.cuda_kernels.gate_rows import gate_rows
+from nextn.cuda_kernels.head_products import HeadMatrices, head_products
+from nextn.cuda_kernels.mm_bf16_skinny import Plain
 from nextn.cuda_kernels.norm_quant import NormOutputs, RowNorm, norm_quant
 from nextn.cuda_kernels.qmm import Activation
+from nextn.cuda_kernels.sum_rows import AnyNorm, sum_rows
 
 from .case import Case, Work
 from .models import Sizes
@@ -65,6 +69,72 @@ def _gate(place: Place, sizes: Sizes, rows: int) -> Work:
 
     launch = partial(gate_rows, place.launcher, place.put(values), Activation.SILU, out)
     return Work(launch, values.nbytes + packed_bytes(rows, width), error=error)
+
+
+def convolutions(sizes: Sizes) -> Iterator[Case]:
+    """Of a block of DFlash2: four taps, groups of 64 channels."""
+    for rows in (8, 16):
+        make = partial(_convolve, width=sizes.hidden, rows=rows)
+        yield Case(f"{sizes.name} convolve_rows {sizes.hidden}, {rows} rows", make)
+
+
+def _convolve(place: Place, width: int, rows: int, group: int = 64, kernel: int = 4) -> Work:
+    x = place.random.standard_normal((rows, width), np.float32)
+    factors = place.random.standard_normal((rows, kernel * (width // group)), np.float32)
+    base = place.random.standard_normal((kernel, width), np.float32)
+    starts, out = np.array([0, rows], np.int32), place.zeros((rows, width), np.float32)
+
+    def error() -> float:
+        weights = np.repeat(factors.reshape(rows, kernel, -1), group, axis=2) + base
+        exact = np.zeros((rows, width))
+        for tap in range(kernel):
+            exact[tap:] += weights[tap:, tap].astype(np.float64) * x[: rows - tap]
+        return distance(place.get(out), exact)
+
+    there = place.put(x), place.put(factors), place.put(base), place.put(starts), out
+    launch = partial(convolve_rows, place.launcher, *there, group=group)
+    return Work(launch, 2 * x.nbytes + factors.nbytes + base.nbytes, error=error)
+
+
+def sums(sizes: Sizes) -> Iterator[Case]:
+    for rows in sizes.rows:
+        make = partial(_sum, sizes=sizes, rows=rows)
+        yield Case(f"{sizes.name} sum_rows {sizes.hidden}, {rows} rows", make)
+
+
+def _sum(place: Place, sizes: Sizes, rows: int) -> Work:
+    width = sizes.hidden
+    start, added = (place.random.standard_normal((rows, width), np.float32) for _ in range(2))
+    weight = place.random.standard_normal(width, np.float32)
+    x, parts, norm = place.put(start), place.put(added), AnyNorm(place.put(weight), EPS)
+    out = place.zeros((rows, width), np.float32)
+
+    def error() -> float:
+        exact = start.astype(np.float64) + exact_norm(added.astype(np.float64), weight)
+        return distance(place.get(out), exact)
+
+    launch = partial(sum_rows, place.launcher, parts, NormOutputs(rows=out), x=x, norm=norm)
+    return Work(launch, 4 * width * (3 * rows + 1), error=error)
+
+
+def head_matrices(sizes: Sizes) -> Iterator[Case]:
+    for rows in (1, 4):
+        make = partial(_heads, rows=rows)
+        yield Case(f"{sizes.name} head_products 16 x 512x128, {rows} rows", make)
+
+
+def _heads(place: Place, rows: int, heads: int = 16, n_out: int = 512, n_in: int = 128) -> Work:
+    x = place.random.standard_normal((rows, heads * n_in), np.float32)
+    w = place.random.standard_normal((heads, n_out, n_in), np.float32)
+    matrices = HeadMatrices(place.put(w), Plain.F32, n_in)
+    out = place.zeros((rows, heads * n_out), np.float32)
+
+    def error() -> float:
+        exact = np.einsum("hoi,thi->tho", w.astype(np.float64), x.reshape(rows, heads, n_in))
+        return distance(place.get(out), exact.reshape(rows, -1))
+
+    launch = partial(head_products, place.launcher, place.put(x), matrices, out)
+    return Work(launch, w.nbytes + x.nbytes + 4 * rows * heads * n_out, error=error)
 
 
 def embeddings(sizes: Sizes) -> Iterator[Case]:

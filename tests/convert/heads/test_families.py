@@ -16,6 +16,7 @@ from support.tiny_heads import KINDS, TinyHead, build_head, write_qwen_checkpoin
 from support.tiny_models import WITH_MTP, TinyModel
 
 from nextn.convert.heads.family_table import FAMILIES
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
@@ -74,7 +75,9 @@ def test_a_hybrid_runs_with_the_head_of_its_checkpoint(
     path = attached_hybrid(name, tiny, tmp_path)
     model, backend = load(path, device)
     hidden, tokens = rows()
-    state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=16, page_len=16, n_slots=1, window=4)
+    )
     run = backend.compile(model.nextn[0].forward, state, max_rows=LENGTH)
     piece = StepPart(tokens, 0, PAGES, first_position=1, n_out=LENGTH)
     got = run(build_step([piece], hidden)).logits

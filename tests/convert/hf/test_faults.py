@@ -57,7 +57,7 @@ FAULTS: list[tuple[str, Edit, str]] = [
     ("llama", with_tensor(f"{LAYER}self_attn.q_norm.weight", 16), "has no use for .*q_norm"),
     ("qwen3", with_tensor(Q, 48, 64), r"q_proj.* shape \(48, 64\), expected \(64, 64\)"),
     ("qwen3", with_tensor("model.norm.weight", 32), r"config.json: .*\(32,\), expected \(64,\)"),
-    ("qwen3", with_setting(model_type="gpt_oss"), "'gpt_oss' cannot be converted .known: llama"),
+    ("qwen3", with_setting(model_type="bloom"), "'bloom' cannot be converted .known: llama"),
     ("qwen3", with_setting(hidden_act="gelu"), "hidden_act is 'gelu'"),
     ("qwen3", with_setting(num_key_value_heads=3), "cannot share"),
     ("qwen3", with_setting(hidden_size="64"), "hidden_size is '64', not a size"),

@@ -16,6 +16,7 @@ from support.converting import convert, plan
 from support.running import PAGES, load, random_tokens, start
 from support.tiny_models import COMMON, FAMILIES, HYBRID, WITH_MTP, YARN_ROPE, build_tiny
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
 from nextn.core.models.drafters.mtp_network import H_NEXTN
@@ -53,7 +54,9 @@ def test_mtp_head(name: str, tmp_path: Path) -> None:
         want = made.mtp._project_to_logits(chained)[0].numpy()
     model, backend = load(convert(tmp_path, tmp_path / "out.gguf"))
     (head,) = model.nextn
-    state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=16, page_len=16, n_slots=1, window=4)
+    )
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
     piece = StepPart(tokens[1:], 0, PAGES, first_position=1, n_out=LENGTH - 1)
     got = run(build_step([piece], hidden[0, :-1].numpy())).logits

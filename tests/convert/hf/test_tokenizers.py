@@ -15,8 +15,10 @@ from support.tokenizer_files import (
     CUTS,
     SPECIALS,
     byte_level,
+    plain_merges,
     sentence_piece_merges,
     sentence_piece_proto,
+    tiktoken_ranks,
 )
 from tokenizers import Tokenizer as Original
 
@@ -24,6 +26,7 @@ from nextn.convert.checkpoint.folder import Folder, ModelCheckpoint
 from nextn.convert.hf.tokenizer import tokenizer_keys
 from nextn.convert.hf.tokenizer.pre_detection import PROBE, _cut
 from nextn.convert.hf.tokenizer.sentencepiece import parse_proto
+from nextn.convert.hf.tokenizer.tokenizer_traits import GEMMA4, GLM, USUAL, TokenizerTraits
 from nextn.core.errors import FileFormatError, ModelError, NextnError
 from nextn.core.gguf.types import Typed
 from nextn.core.tokenizer import Tokenizer, load_tokenizer
@@ -36,10 +39,13 @@ Keys = dict[str, Any]
 
 
 def read(
-    folder: Path, config: Keys | None = None, pre: str | None = None
+    folder: Path,
+    config: Keys | None = None,
+    pre: str | None = None,
+    traits: TokenizerTraits = USUAL,
 ) -> tuple[Keys, list[str]]:
     checkpoint = ModelCheckpoint("it", Folder(folder), config or {}, {}, [])
-    keys, notes = tokenizer_keys(checkpoint, "llama", ROWS, pre)
+    keys, notes = tokenizer_keys(checkpoint, traits, ROWS, pre)
     return {k: v.value if isinstance(v, Typed) else v for k, v in keys.items()}, notes
 
 
@@ -336,9 +342,83 @@ def test_too_few_rows(tmp_path: Path) -> None:
     save(tmp_path, byte_level("qwen2"))
     checkpoint = ModelCheckpoint("it", Folder(tmp_path), {}, {}, [])
     with pytest.raises(FileFormatError, match="embeddings have 600 rows"):
-        tokenizer_keys(checkpoint, "qwen2", 600, None)
+        tokenizer_keys(checkpoint, USUAL, 600, None)
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="has no tokenizer"):
+        read(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def plain_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Original, Tokenizer]:
+    definition = plain_merges()
+    settings = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    folder = save(tmp_path_factory.mktemp("gemma4"), definition, **settings)
+    keys, notes = read(folder, traits=GEMMA4)
+    assert notes == []
+    assert keys["tokenizer.ggml.model"] == "gemma4"
+    assert "tokenizer.ggml.pre" not in keys
+    assert keys["tokenizer.ggml.add_bos_token"] is True
+    assert keys["tokenizer.ggml.add_space_prefix"] is False
+    kinds = dict(zip(keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], strict=True))
+    assert kinds["<|tool_call>"] == 4  # shown, for the parser of calls
+    assert kinds["<turn|>"] == 3
+    assert kinds["<0x41>"] == 6
+    return Original.from_str(definition), load_tokenizer(keys)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=TEXTS.filter(lambda text: "\u2581" not in text))
+def test_plain_ids(plain_pair: tuple[Original, Tokenizer], text: str) -> None:
+    original, ours = plain_pair
+    want = original.encode(text, add_special_tokens=False).ids
+    assert ours.encode(text, add_special=False) == want
+    assert ours.decode(want) == text
+
+
+def test_glm_tokens_that_no_file_names(tmp_path: Path) -> None:
+    found = json.loads(byte_level("llama-bpe"))
+    last = max(token["id"] for token in found["added_tokens"])
+    texts = ("[gMASK]", "<|user|>", "<|observation|>", "<|assistant|>")
+    found["added_tokens"] += [
+        found["added_tokens"][0] | {"id": last + 1 + n, "content": text}
+        for n, text in enumerate(texts)
+    ]
+    folder = save(tmp_path, json.dumps(found), eos_token="<|endoftext|>")
+    keys, _ = read(folder, {"eos_token_id": [last + 2, last + 3]}, traits=GLM)
+    names = keys["tokenizer.ggml.tokens"]
+    assert keys["tokenizer.ggml.pre"] == "glm4"
+    assert keys["tokenizer.ggml.add_bos_token"] is False
+    for key, text in {
+        "bos": "[gMASK]", "eos": "<|endoftext|>", "unknown": "<|endoftext|>", "eot": "<|user|>",
+        "eom": "<|observation|>",
+    }.items():  # fmt: skip
+        assert names[keys[f"tokenizer.ggml.{key}_token_id"]] == text
+
+
+def test_ranks_of_tiktoken(tmp_path: Path) -> None:
+    """The vocabulary and merges of a tokenizer.json, written as Kimi has them."""
+    definition = byte_level("qwen2")
+    (tmp_path / "tiktoken.model").write_text(tiktoken_ranks(definition))
+    n_base = len(json.loads(definition)["model"]["vocab"])
+    named = {str(n_base): {"content": "[BOS]", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": named}))
+    keys, notes = read(tmp_path, traits=TokenizerTraits(pre="qwen2"))
+    assert notes == []
+    assert keys["tokenizer.ggml.pre"] == "qwen2"
+    assert keys["tokenizer.ggml.tokens"][n_base : n_base + 2] == [
+        "[BOS]",
+        f"<|reserved_token_{n_base + 1}|>",
+    ]
+    original, ours = Original.from_str(definition), load_tokenizer(keys)
+    for text in (*PROBE.split("\n"), "The quick brown fox\n\n  jumps 12345", "naïve 你好"):
+        text = unicodedata.normalize("NFC", text)
+        want = original.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, add_special=False) == want
+
+
+def test_ranks_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "tiktoken.model").write_text("QQ== 0\nQg== 2\n")
+    with pytest.raises(FileFormatError, match=r"tiktoken.model: line 2 is 'Qg== 2', not a token"):
         read(tmp_path)

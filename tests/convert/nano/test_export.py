@@ -19,6 +19,7 @@ from nextn.convert.nano.export import read_weights, tensor_data, write_model
 from nextn.convert.nano.nano_network import Network
 from nextn.convert.nano.nano_shapes import NanoShape
 from nextn.convert.nano.nano_vocabulary import NanoVocabulary
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.errors import ConfigError
@@ -76,7 +77,9 @@ def test_mtp_rows_of_the_file(vocabulary: NanoVocabulary, tmp_path: Path) -> Non
     tapped = trunk.forward(ids[0].tolist()).taps[H_NEXTN]
     assert np.abs(tapped - hidden[0].numpy()).max() <= 1e-3
     (head,) = model.nextn
-    state = backend.new_state(model.state_shape, n_pages=16, page_len=16, n_slots=1, window=4)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=16, page_len=16, n_slots=1, window=4)
+    )
     run = backend.compile(head.forward, state, max_rows=LENGTH, taps=frozenset({H_NEXTN}))
     piece = StepPart(ids[0, 1:].tolist(), 0, PAGES, first_position=1, n_out=LENGTH - 1)
     got = run(build_step([piece], tapped[:-1])).taps[H_NEXTN]
@@ -158,7 +161,8 @@ def test_a_file_can_be_trained_further(
     assert open_gguf(path).metadata["general.license"] == "PSF-2.0"
     write_model(path, made, vocabulary, "F32", has_packages=True)
     assert open_gguf(path).metadata.str("general.license").startswith("PSF-2.0 AND MIT")
-    assert file_defaults(open_gguf(path).metadata).keys() == {"temperature", "top_p"}
+    recommended = file_defaults(open_gguf(path).metadata)
+    assert {"temperature", "top_p", "repeat_penalty", "repeat_last_n"} == recommended.keys()
     read = NanoVocabulary.of_gguf(path)
     assert read.tokens() == vocabulary.tokens()
     assert read.metadata() == vocabulary.metadata()

@@ -52,6 +52,17 @@ def test_definitions_stand_at_the_margin(library: SampleLibrary) -> None:
     assert "A" not in {d.name for d in library.explained}
 
 
+def test_methods_are_fewer_than_functions(library: SampleLibrary) -> None:
+    weights = {d.name: d.weight for d in library.definitions}
+    assert weights["method"] < weights["plain"]
+    assert weights["A"] < weights["plain"]  # it has no docstring of its own
+
+
+def test_documents_have_short_docstrings(library: SampleLibrary) -> None:
+    (plain, *_) = [d for d in library.definitions if d.name == "plain"]
+    assert '    """Add two numbers."""\n    return first' in plain.source
+
+
 def test_a_decorator_is_part_of_a_definition() -> None:
     (found,) = samples.definitions_of(f"@cached\n@again(1)\n{FILE[FILE.index('def plain') :]}")
     assert found.source.startswith("@cached\n@again(1)\ndef plain")
@@ -118,30 +129,6 @@ def test_too_little_text_is_refused() -> None:
     small = Batches(lambda _: np.zeros(20, np.uint16), length=10, ahead=3, rows=2, seed=0)
     with pytest.raises(ConfigError, match="too few"):
         next(iter(small))
-
-
-DOCUMENTED = '''class Kept:
-    @cached
-    def area(self, value):
-        """Return the area.
-
-        It may be negative, which is
-        an error elsewhere.
-        """
-        return value * value
-'''
-
-
-def test_a_docstring_is_cut_to_its_first_line() -> None:
-    (whole, method) = samples.definitions_of(DOCUMENTED)
-    assert method.source == (
-        '@cached\ndef area(self, value):\n    """Return the area."""\n    return value * value\n'
-    )
-    assert whole.source == DOCUMENTED  # of a class only its own is cut
-    (quoted,) = samples.definitions_of(
-        'def f(x):\n    """A "b".\n\n    c\n    """\n    return x * 100000\n'
-    )
-    assert "    c\n" in quoted.source
 
 
 def test_cut_documents_are_the_same_text(

@@ -119,6 +119,19 @@ def test_chained_loss_has_the_trunk_as_target(prepared: TrainingData, tmp_path: 
     assert float(losses.chained(network, rows).detach()) == pytest.approx(entropy, rel=0.05)
 
 
+def test_the_rate_is_a_factor(prepared: TrainingData, tmp_path: Path) -> None:
+    """Adam's first step is as long as its rate."""
+    moved = []
+    for rate in (1.0, 0.25):
+        budget = TrainingBudget(tokens=100 * LENGTH * ROWS, rate=rate)
+        made = trainer(prepared, tmp_path / f"{rate}.pt", budget)
+        norm = made.network.model.norm.weight
+        before = norm.detach().clone()
+        made.run(1)
+        moved.append(float((norm - before).detach().abs().mean()))
+    assert moved[1] == pytest.approx(0.25 * moved[0], rel=0.01)
+
+
 def test_schedule() -> None:
     assert schedule_point(0.0, has_head=True).scale < 0.1
     assert schedule_point(0.3, has_head=True).scale == 1

@@ -40,7 +40,7 @@ def test_types_are_those_of_llama_quantize(family: str, tmp_path: Path) -> None:
     path = write_family(tmp_path / "model.gguf", family)
     different = []
     with open_gguf(path) as source:
-        for recipe, flags in cases():
+        for recipe, flags in cases(family):
             plan = make_plan(source, options_of(recipe, flags, tmp_path, family))
             types = {item.tensor.name: item.format.name for item in plan.items}
             case = f"{recipe} {flags}".strip()
@@ -51,8 +51,9 @@ def test_types_are_those_of_llama_quantize(family: str, tmp_path: Path) -> None:
 
 def test_answers_differ_from_case_to_case() -> None:
     """A digest of nothing, or of one answer for all, would let everything pass."""
-    assert all(len(set(answers.values())) > 15 for answers in ANSWERS.values())
-    assert len({answers["Q4_K_M"] for answers in ANSWERS.values()}) == len(ANSWERS) - 1  # 70B twice
+    assert all(len(set(answers.values())) > 12 for answers in ANSWERS.values())
+    different = {tuple(sorted(shapes)) for _, shapes in FAMILIES.values()}
+    assert len({answers["Q4_K_M"] for answers in ANSWERS.values()}) >= len(different) > 40
 
 
 def test_the_smallest_recipe_needs_importance(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from nextn.convert.heads.family_layouts import SHARED as SHARED_PARTS
 from nextn.convert.heads.family_table import find_mtp_family
-from nextn.convert.verify import FileReport, examine, open_anything
+from nextn.convert.verify import FileReport, checkpoint_verdict, examine, open_anything
 from nextn.convert.verify.verdict import Severity
 
 E, L, EXPERTS = 16, 2, 3
@@ -125,14 +125,24 @@ def texts(report: FileReport, severity: Severity = Severity.PROBLEM) -> list[str
     return [f.text for f in report.findings if f.severity is severity]
 
 
+def test_a_head_of_a_family_that_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_verdict, "is_convertible", lambda _: False)
+    report = verdict_on(checkpoint(tmp_path / "c", "glm4_moe"))
+    assert not report.converts
+    (mtp,) = report.drafters
+    assert mtp.command.startswith("spec convert attach MODEL.gguf")
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_whole_head(kind: str, tmp_path: Path) -> None:
     report = verdict_on(checkpoint(tmp_path / "c", kind))
     assert report.findings == []
     (mtp,) = report.drafters
     assert mtp.works
-    runs = kind in ("qwen3_5", "qwen3_next")
-    assert mtp.command.startswith("spec convert hf " if runs else "spec convert attach MODEL.gguf")
+    assert report.converts
+    assert mtp.command.startswith("spec convert hf ")
     assert report.layers is not None
     assert report.layers.trunk == L
     assert report.layers.heads == (3 if kind in ("mimo_v2_flash", "step3p5") else 1)

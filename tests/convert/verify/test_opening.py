@@ -75,8 +75,6 @@ KINDS: list[tuple[dict[str, Any], tuple[str, ...], str, str]] = [
         "a vocabulary without weights",
     ),
     ({"general.architecture": "controlvector"}, ("direction.1",), "control-vector", "a control"),
-    ({"general.architecture": "eagle3"}, ("fc.weight",), "drafter", "an EAGLE3 drafter"),
-    ({"general.architecture": "dflash"}, ("fc.weight",), "drafter", "a DFlash drafter"),
     ({"general.name": "x"}, ("a",), "other", "no language model"),
     ({"general.architecture": "whisper"}, ("encoder.x",), "other", "no language model"),
 ]

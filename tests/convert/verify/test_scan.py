@@ -105,3 +105,12 @@ def test_a_vector_may_hold_thousands() -> None:
     assert look_at(vector) == (None, None)
     fault, _ = look_at(Tensor("t", (1, 32), find_format("F32"), values.view(np.uint8)))
     assert fault is not None
+
+
+@pytest.mark.parametrize(("name", "is_fault"), [("rope_freqs.weight", False), ("x.bias", True)])
+def test_factors_of_rope_may_be_huge(name: str, is_fault: bool) -> None:
+    values = np.array([1.0, 1e30], np.float32)
+    tensor = Tensor(name, (2,), find_format("F32"), values.view(np.uint8))
+    assert (look_at(tensor)[0] is not None) == is_fault
+    endless = Tensor(name, (1,), find_format("F32"), np.array([np.inf], "<f4").view(np.uint8))
+    assert look_at(endless)[0] is not None

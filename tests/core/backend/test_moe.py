@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from support.blocks import random_blocks
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Ops, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, StateRoom, Taps
 from nextn.core.backend.layers import (
     Floats,
+    Gate,
     GateActivation,
     Gating,
     Matrix,
@@ -41,6 +42,13 @@ class Case:
     activation: GateActivation = GateActivation.SILU
     shared: bool = False
     shared_gate: bool = False
+    limit: float = 0.0
+    biases: bool = False  # of the router and of each expert
+    groups: tuple[int, int] = (1, 1)  # all, and those used
+    expert_scale: bool = False
+    adds: bool = True
+    routed_apart: bool = False  # by other rows than the experts read
+    weighs_inputs: bool = False
 
 
 CASES = {
@@ -56,6 +64,46 @@ CASES = {
     "gelu": Case(activation=GateActivation.GELU),
     "quantised": Case(type_name="Q8_0", shared=True, shared_gate=True),
     "odd inner width": Case(inner=20),
+    "limited": Case(limit=0.3, shared=True),
+    "limited gelu": Case(limit=0.3, activation=GateActivation.GELU, inner=20),
+    "biases": Case(biases=True, shared=True),
+    "gpt-oss": Case(
+        inner=64,
+        type_name="Q8_0",
+        gating=Gating.SOFTMAX_OF_CHOSEN,
+        normalise=False,
+        activation=GateActivation.OAI,
+        limit=0.5,
+        biases=True,
+        n_used=4,
+    ),
+    "gpt-oss, floats": Case(
+        inner=36,
+        gating=Gating.SOFTMAX_OF_CHOSEN,
+        normalise=False,
+        activation=GateActivation.OAI,
+        limit=0.5,
+        biases=True,
+    ),
+    "groups": Case(n_expert=12, groups=(4, 2), gating=Gating.SIGMOID, bias=True, n_used=4),
+    "one of many groups": Case(n_expert=64, groups=(8, 1), n_used=6),
+    "groups of one": Case(n_expert=8, groups=(8, 3), n_used=3),
+    "scaled experts": Case(expert_scale=True),
+    "added to nothing": Case(adds=False, shared=True),
+    "weighed inputs": Case(
+        gating=Gating.SIGMOID_OF_CHOSEN, normalise=False, weighs_inputs=True, shared=True
+    ),
+    "weighed inputs, quantised": Case(
+        gating=Gating.SIGMOID_OF_CHOSEN,
+        normalise=False,
+        weighs_inputs=True,
+        type_name="Q4_1",
+        n_used=3,
+    ),
+    "weighed inputs, odd inner width": Case(
+        gating=Gating.SIGMOID_OF_CHOSEN, normalise=False, weighs_inputs=True, inner=20, n_used=1
+    ),
+    "routed by other rows": Case(routed_apart=True, adds=False),
 }
 
 
@@ -69,38 +117,55 @@ class MoeAlone:
                 self.matrix(2 * case.inner, WIDTH, case.type_name),
                 self.matrix(WIDTH, case.inner, case.type_name),
                 self.matrix(1, WIDTH, "F32") if case.shared_gate else None,
+                Gate(case.activation, case.limit),
             )
         self.moe = Moe(
-            gate_inp=self.matrix(case.n_expert, WIDTH, "F32"),
-            gate_up=self.matrix(2 * case.inner, WIDTH, case.type_name, case.n_expert),
-            down=self.matrix(WIDTH, case.inner, case.type_name, case.n_expert),
+            gate_inp=self.matrix(case.n_expert, WIDTH, "F32", biased=case.biases),
+            gate_up=self.matrix(
+                2 * case.inner, WIDTH, case.type_name, case.n_expert, biased=case.biases
+            ),
+            down=self.matrix(WIDTH, case.inner, case.type_name, case.n_expert, biased=case.biases),
             n_used=case.n_used,
             gating=case.gating,
             normalise=case.normalise,
             scale=case.scale,
             probs_bias=self.vector(case.n_expert) if case.bias else None,
-            activation=case.activation,
+            gate=Gate(case.activation, case.limit),
             shared=shared,
+            n_groups=case.groups[0],
+            n_groups_used=case.groups[1],
+            expert_scale=self.vector(case.n_expert) if case.expert_scale else None,
+            weighs_inputs=case.weighs_inputs,
         )
+        self.case = case
         self.norm = Norm(self.backend.vector(np.ones(WIDTH, np.float32)), 1e-6)
-        state = self.backend.new_state(StateShape(()), n_pages=1, page_len=16, n_slots=1, window=1)
+        self.router_norm = Norm(self.vector(WIDTH), 1e-6)
+        state = self.backend.new_state(
+            StateShape(()), StateRoom(n_pages=1, page_len=16, n_slots=1, window=1)
+        )
         self.run = self.backend.compile(self.forward, state, max_rows=N_ROWS)
 
     def vector(self, n: int) -> object:
         return self.backend.vector(self.rng.standard_normal(n).astype(np.float32))
 
-    def matrix(self, n_out: int, n_in: int, type_name: str, n_expert: int = 0) -> Matrix:
+    def matrix(
+        self, n_out: int, n_in: int, type_name: str, n_expert: int = 0, *, biased: bool = False
+    ) -> Matrix:
         """Stored blocks whose values have about unit rows."""
         rows = random_blocks(type_name, n_out * (n_expert or 1), n_in, int(self.rng.integers(99)))
         if type_name == "F32":
             rows = (rows.view(np.float32) * n_in**-0.5).view(np.uint8)
         shape = (n_expert, n_out, n_in) if n_expert else (n_out, n_in)
         data = np.ascontiguousarray(rows).reshape(-1)
-        return self.backend.matrix([MatrixPart(Tensor("t", shape, find_format(type_name), data))])
+        bias = self.rng.standard_normal(shape[:-1]).astype(np.float32) if biased else None
+        tensor = Tensor("t", shape, find_format(type_name), data)
+        return self.backend.matrix([MatrixPart(tensor, bias)])
 
     def forward(self, ops: Ops, step: Step, state: State, taps: Taps) -> Output:
         x = ops.given_rows(step, WIDTH)
-        x = ops.moe(ops.norm(x, self.norm), self.moe, x)
+        a = ops.norm(x, self.norm)
+        routed_by = ops.norm(x, self.router_norm) if self.case.routed_apart else None
+        x = ops.moe(a, self.moe, x if self.case.adds else None, routed_by)
         return Output(ops.norm_rows(x, self.norm))
 
     def rows(self, rows: Floats) -> Floats:
@@ -113,10 +178,20 @@ def test_cpu_equals_reference_and_itself_in_any_company(name: str) -> None:
     ours, reference = MoeAlone(CASES[name], "cpu"), MoeAlone(CASES[name], "torch")
     rows = np.random.default_rng(6).standard_normal((N_ROWS, WIDTH)).astype(np.float32)
     whole = ours.rows(rows)
-    near = 0.1 if CASES[name].type_name == "Q8_0" else 1e-5
+    near = 1e-5 if CASES[name].type_name == "F32" else 0.1
     np.testing.assert_allclose(whole, reference.rows(rows), atol=near)
     for first, last in ((0, 1), (1, 4), (4, 13), (13, 14), (14, 70)):
         assert np.array_equal(ours.rows(rows[first:last]), whole[first:last])
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch"])
+def test_it_matters_what_is_weighed(device: str) -> None:
+    case = CASES["weighed inputs"]
+    rows = np.random.default_rng(6).standard_normal((3, WIDTH)).astype(np.float32)
+    inputs, outputs = (
+        MoeAlone(replace(case, weighs_inputs=weighs), device).rows(rows) for weighs in (True, False)
+    )
+    assert np.abs(inputs - outputs).max() > 1e-2
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
@@ -132,12 +207,12 @@ def test_equal_scores_go_to_the_lower_expert(device: str) -> None:
 
 
 def _with_router(alone: MoeAlone, router: Matrix, bias: object) -> MoeAlone:
-    from dataclasses import replace
-
     made = object.__new__(MoeAlone)
     made.__dict__.update(alone.__dict__)
     vector = alone.backend.vector(np.asarray(bias, np.float32))
     made.moe = replace(alone.moe, gate_inp=router, probs_bias=vector)
-    state = alone.backend.new_state(StateShape(()), n_pages=1, page_len=16, n_slots=1, window=1)
+    state = alone.backend.new_state(
+        StateShape(()), StateRoom(n_pages=1, page_len=16, n_slots=1, window=1)
+    )
     made.run = alone.backend.compile(made.forward, state, max_rows=N_ROWS)
     return made

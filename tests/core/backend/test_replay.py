@@ -15,7 +15,7 @@ from support.running import PAGES, Machine, Running, load, random_tokens
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Ops, Output, SlotImage, State, Taps
+from nextn.core.backend.interface import Ops, Output, SlotImage, State, StateRoom, Taps
 from nextn.core.backend.layers import (
     DeltaRule,
     DeltaShape,
@@ -86,7 +86,7 @@ class DeltaRun:
     def __init__(self, alone: DeltaLayerAlone, window: int = WINDOW) -> None:
         self.alone, self.window = alone, window
         self.state = alone.backend.new_state(
-            alone.shape, n_pages=1, page_len=16, n_slots=2, window=window
+            alone.shape, StateRoom(n_pages=1, page_len=16, n_slots=2, window=window)
         )
         self.run_step = alone.backend.compile(alone.forward, self.state, max_rows=WIDE + 2)
         self.past, self.n_pending_accepted = 0, 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence as Sequences
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted import (
+    NEVER_WRITTEN,
     PROMPT,
     SMALL,
     Oracle,
@@ -18,7 +22,7 @@ from support.scripted import (
     made,
     make_engine,
     params,
-    write_alone,
+    write_alone_in,
 )
 
 from nextn.core.engine.engine import Engine
@@ -30,6 +34,7 @@ from nextn.core.generation import (
     GenerateParams,
 )
 from nextn.core.sampling.params import SamplingParams
+from nextn.core.state import windows
 
 # Few beginnings, so that prompts share pages, part within one, and are told again.
 PROMPTS = st.builds(
@@ -58,14 +63,16 @@ ENGINES = st.fixed_dictionaries(
     {
         "hybrid": st.booleans(),
         "batch_invariant": st.booleans(),
+        "attention_window": st.sampled_from([0, 1, 3, 9]),
         "sizes": st.builds(
-            lambda n, spare, pages, window: replace(
-                SMALL, n_slots=n, n_checkpoints=spare, kv_pages=pages, window=window
+            lambda n, spare, pages, window, idle: replace(
+                SMALL, n_slots=n, n_checkpoints=spare, kv_pages=pages, window=window, max_idle=idle
             ),
             st.integers(1, 3),
             st.integers(0, 3),
             st.one_of(st.none(), st.integers(12, 20)),
             st.integers(1, 6),
+            st.sampled_from([None, 0, 3]),
         ),
     }
 )
@@ -109,6 +116,7 @@ class Life:
     def step(self) -> None:
         for event in self.engine.step():
             self.events[event.sequence].append(event)
+        check_windows(self.engine, self.sequences)
 
     def finish(self) -> None:
         while self.engine.has_work:
@@ -127,14 +135,34 @@ class Life:
         self.check_logprobs(sequence, shown)
 
     def check_logprobs(self, sequence: Sequence, shown: list[Event]) -> None:
-        whole = write_alone(
-            sequence.tokens[: sequence.n_prompt],
-            sequence.params,
-            hybrid=self.engine.store.is_recurrent,
-            n_ctx=self.engine.config.sizes.n_ctx,
-        ).logprobs
+        prompt = sequence.tokens[: sequence.n_prompt]
+        whole = write_alone_in(self.engine, prompt, sequence.params).logprobs
         first = len(made(sequence)) - len(shown)
         assert [event.logprob for event in shown] == whole[first : first + len(shown)]
+
+
+def check_windows(engine: Engine, sequences: Sequences[Sequence]) -> None:
+    """Each page of windowed layers belongs to those that see it. What is free is overwritten."""
+    store = engine.store
+    pool, sizes = store.windowed_pool, store.windows
+    if pool is None or sizes is None:
+        return
+    held: Counter[int] = Counter()
+    for sequence in sequences:
+        if sequence.state is None:
+            continue
+        windowed = sequence.state.table.windowed
+        assert windowed is not None
+        own = windowed.pages[windowed.first :]
+        assert len(own) <= sizes.per_slot
+        assert windowed.first <= sizes.first_page(sequence.state.n_cells)
+        assert len(windowed.pages) == len(sequence.state.table.pages)
+        held.update(own)
+    assert held.total() == sum(pool.n_holders(page) for page in range(pool.n_pages))
+    assert all(pool.n_holders(page) == n for page, n in held.items())
+    assert pool.n_idle <= sizes.max_idle
+    pages = store.state.windowed.reshape(pool.n_pages, -1)
+    pages[[page for page in range(pool.n_pages) if pool.is_free(page)]] = NEVER_WRITTEN
 
 
 @settings(max_examples=150, deadline=None)
@@ -148,7 +176,8 @@ def test_every_text_is_as_if_it_were_alone(
     how: dict[str, Any], actions: list[tuple[Any, ...]], faults: list[int], length: int
 ) -> None:
     oracle = Oracle(lambda number, place: faults[(number + place) % len(faults)], length)
-    life = Life(make_engine(drafter=oracle, **how), oracle)
+    with patch.object(windows, "MAX_LAG", 0):  # pages go as soon as they can
+        life = Life(make_engine(drafter=oracle, **how), oracle)
     for action in actions:
         life.act(action)
     life.finish()

@@ -36,7 +36,7 @@ from support.verifying import (
 
 from nextn.core.engine.sequence import Sequence as EngineSequence
 from nextn.core.errors import NonFiniteError
-from nextn.core.generation import CANCELLED, ERROR, Event, GenerateParams
+from nextn.core.generation import CANCELLED, ERROR, GenerateParams
 
 
 # Window 5: drafts of up to 4 tokens. At place 4 nothing is wrong.
@@ -158,12 +158,12 @@ def test_an_interrupt_inside_verification(n_calls: int, monkeypatch: pytest.Monk
     calls = 0
     whole = EngineSequence.emit
 
-    def interrupted(self: EngineSequence, *args: Any) -> Event:
+    def interrupted(self: EngineSequence, *args: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == n_calls:
             raise KeyboardInterrupt
-        return whole(self, *args)
+        whole(self, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(EngineSequence, "emit", interrupted)

@@ -34,7 +34,7 @@ from nextn.core.backend.interface import HostOutput
 from nextn.core.engine.scheduler import SequenceRows
 from nextn.core.engine.verify import MatchVerifier
 from nextn.core.errors import NonFiniteError
-from nextn.core.generation import EOS, ERROR, TARGET, Event
+from nextn.core.generation import EOS, ERROR, TARGET
 from nextn.core.speculation.interface import Draft, DraftRequest
 
 
@@ -155,9 +155,7 @@ def broken(
 ) -> Any:
     """The accept of `Match`, with one fault."""
 
-    def accept(
-        self: MatchVerifier, part: SequenceRows, output: HostOutput, first: int, events: list[Event]
-    ) -> int:
+    def accept(self: MatchVerifier, part: SequenceRows, output: HostOutput, first: int) -> int:
         sequence, draft, n_made = part.sequence, part.draft, 0
         drafted, is_hit = draft.tokens, True
         try:
@@ -173,10 +171,10 @@ def broken(
                 if is_late and n_made and not is_hit:
                     break
                 source = draft.sources[n_made] if is_hit else TARGET
-                events.append(sequence.emit(token, output, row, source))
+                sequence.emit(token, output, row, source)
                 n_made += 1
         except NonFiniteError as error:
-            events.append(sequence.end(ERROR, error))
+            sequence.end(ERROR, error)
         part.n_accepted = n_made if is_hit else n_made - 1
         return n_made - one_short * (n_made > 1) + one_more * (n_made <= len(drafted))
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every_family import EVERY_FAMILY
 from support.llama_cpp import LlamaCpp, Written
+from support.plain_hub_cases import UNLIKE_LLAMA_CPP
 from support.running import random_tokens, start
 from support.tiny_models import FAMILIES, WITH_MTP, TinyModel, build_tiny
 
@@ -23,7 +25,8 @@ N = 32  # tokens to write
 N_PROBS = 48
 PROMPTS = (6, 40, 90)  # tokens; the last crosses a chunk of 64 and llama.cpp's padding of 32
 TOLERANCE = 1e-4  # of a log-probability; 1.3e-5 was the largest seen in any family
-NEAR_TIE = 2 * TOLERANCE  # both logits may be off
+# llama.cpp looks GELU up in a table of half floats: in the mean 1e-3, for single tokens more.
+GELU_TOLERANCE = 1e-2
 
 # No control tokens, and no bytes that wait for the rest of a character: the server leaves the
 # probabilities of those out of its answer.
@@ -43,6 +46,10 @@ def peer_writes(capfd: pytest.CaptureFixture[str]) -> Writes:
             return prompt, peer.greedy(prompt, N, n_probs=N_PROBS, banned=BANNED)
 
     return write
+
+
+def tolerance(name: str) -> float:
+    return GELU_TOLERANCE if name.startswith("gemma") else TOLERANCE
 
 
 def logits_along(path: Path, prompt: list[int], written: Written) -> Floats:
@@ -70,7 +77,7 @@ def lost_by(written: Written, logits: Floats) -> Floats:
 
 
 @pytest.mark.parametrize("length", PROMPTS)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [x for x in EVERY_FAMILY if x not in UNLIKE_LLAMA_CPP])
 def test_same_text_and_probabilities(
     name: str, length: int, tiny: Tiny, peer_writes: Writes
 ) -> None:
@@ -78,10 +85,11 @@ def test_same_text_and_probabilities(
     prompt, written = peer_writes(path, length)
     logits = logits_along(path, prompt, written)
     assert len(written.tokens) == N
-    assert lost_by(written, logits).max() <= NEAR_TIE
+    assert lost_by(written, logits).max() <= 2 * tolerance(name)  # both logits may be off
     found = differences(written, logits)
     assert found.shape == (N, N_PROBS)
-    assert found.max() <= TOLERANCE
+    assert found.max() <= tolerance(name)
+    assert found.mean() <= 1e-3
 
 
 @pytest.mark.parametrize("name", WITH_MTP)
@@ -91,7 +99,7 @@ def test_mtp_tensors_change_nothing(name: str, tiny: Tiny, peer_writes: Writes) 
     prompt, written = peer_writes(path, PROMPTS[0])
     assert written.tokens == peer_writes(tiny(name).path, PROMPTS[0])[1].tokens
     logits = logits_along(path, prompt, written)
-    assert lost_by(written, logits).max() <= NEAR_TIE
+    assert lost_by(written, logits).max() <= 2 * TOLERANCE
     assert differences(written, logits).max() <= TOLERANCE
 
 
@@ -120,7 +128,7 @@ def test_a_slightly_different_model_is_noticed(
     other = build_tiny("qwen3", tmp_path, edit=edit).path
     assert differences(written, logits_along(other, prompt, written)).max() > 5 * TOLERANCE
     shifted = np.roll(logits_along(other, prompt, written), 1, axis=0)
-    assert lost_by(written, shifted).max() > NEAR_TIE
+    assert lost_by(written, shifted).max() > 2 * TOLERANCE
 
 
 def test_its_tokens_are_those_of_the_file(tiny: Tiny, capfd: pytest.CaptureFixture[str]) -> None:

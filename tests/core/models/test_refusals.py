@@ -277,8 +277,8 @@ def test_every_impossible_value_is_named(name: str, key: str, value: Any, parts:
 # In range, but not what the tensors say: the line names a tensor instead.
 CONTRADICTIONS: list[tuple[str, str, Any, str]] = [
     ("llama", "block_count", 1, "blk.1."),
-    ("llama", "block_count", 3, "blk.2.attn_norm.weight"),
-    ("llama", "block_count", 513, "blk.2.attn_norm.weight"),
+    ("llama", "block_count", 3, "blk.2.attn_q.weight"),
+    ("llama", "block_count", 513, "blk.2.attn_q.weight"),
     ("llama", "embedding_length", 63, "token_embd.weight"),
     ("llama", "attention.head_count", 8, "attn_q.weight"),
     ("llama", "attention.head_count_kv", 1, "attn_k.weight"),

@@ -12,7 +12,7 @@ from support.running import load
 from support.tiny_models import TinyModel
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, Forward, Ops, Output
+from nextn.core.backend.interface import Backend, Forward, Ops, Output, StateRoom
 from nextn.core.backend.layers import Floats, MatrixPart, Norm, StateShape
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.gguf.quants import find_format
@@ -31,7 +31,7 @@ TAKEN = np.array([0, 1, 17, 18, 40, 63, 64, 80, 98], np.int32)
 
 def rows_of(backend: Backend, forward: Forward, shape: StateShape, width: int) -> Floats:
     """What comes out for some hidden rows."""
-    state = backend.new_state(shape, n_pages=1, page_len=16, n_slots=1, window=1)
+    state = backend.new_state(shape, StateRoom(n_pages=1, page_len=16, n_slots=1, window=1))
     hidden = np.random.default_rng(0).normal(0, 1, (3, width)).astype(np.float32)
     step = build_step([StepPart([5, 100, 7], 0, [0], first_position=1, n_out=3)], hidden)
     return backend.compile(forward, state, max_rows=4)(step).logits.copy()

@@ -48,6 +48,25 @@ def test_one_of_the_forms(tokenizer: Tokenizer, text: str, follows: bool) -> Non
     assert not is_whole(tokenizer, after, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "follows"),
+    [
+        ('[B]"y"', True),
+        ('<a>hm <x></x>-[B]"y"', True),
+        ('<a></x>-<b>[B]"y"</x>-<a>hm</x>-[B]"y"', True),
+        ('<a>hm</x>[B]"y"', False),
+        ('<c>hm</x>-[B]"y"', False),
+        ("<a>hm</x>-", False),
+        ('-[B]"y"', False),
+    ],
+)
+def test_any_number_of_thoughts(tokenizer: Tokenizer, text: str, follows: bool) -> None:
+    source = write_forms(
+        FORMS, thought_starts=["<a>", "<b>"], thought_end="</x>", behind_thought="-"
+    )
+    assert is_whole(tokenizer, source, text) is follows
+
+
 def test_too_many_forms_are_refused() -> None:
     for n in (0, 129):
         with pytest.raises(ConfigError, match="1 to 128"):

@@ -108,7 +108,7 @@ def test_logits_that_are_no_numbers() -> None:
                 poisoned[0] = False
                 sequence = next(s for s in server.engine._scheduler.running)
                 server.engine.cancel(sequence, ERROR)
-                server.engine._news[-1] = Event(
+                sequence.events[-1] = Event(
                     NO_TOKEN, "", stop_reason=ERROR, sequence=sequence.id,
                     error=NonFiniteError("the model computed NaN"),
                 )  # fmt: skip

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.peer
 
 Ask = Callable[[str, str, Any], tuple[int, Any]]
 MESSAGES = [{"role": "user", "content": "hello"}]
+PLAIN = {"repeat_penalty": 1.0, "top_p": 0.95}  # llama.cpp takes the file's, this server its own
 GREEDY = {"temperature": 0, "max_tokens": 8, "n_predict": 8}
 # Of things that this server does not have: other samplers' places, its web page, media, tools.
 ABSENT = (
@@ -95,7 +96,7 @@ def test_members(server: Server, theirs: Ask, method: str, path: str, body: Any)
 
 
 def test_texts_and_metrics(server: Server, theirs: Ask) -> None:
-    body = {"prompt": "def f(", "temperature": 0, "n_predict": 3}
+    body = {"prompt": "def f(", **PLAIN, "temperature": 0, "n_predict": 3}
     assert (
         theirs("POST", "/completion", body)[1]["content"]
         == server.post("/completion", **body)["content"]
@@ -116,7 +117,7 @@ def test_the_order_of_a_stream(server: Server, theirs: Ask) -> None:
     for path, body in (
         ("/completion", {"prompt": "def f("}), ("/v1/chat/completions", {"messages": MESSAGES}),
     ):  # fmt: skip
-        whole = {**body, "temperature": 0, "max_tokens": 3, "n_predict": 3, "stream": True}
+        whole = {**body, **PLAIN, "temperature": 0, "max_tokens": 3, "n_predict": 3, "stream": True}
         whole["stream_options"] = {"include_usage": True}
         shapes = []
         for text in (theirs("POST", path, whole)[1], server.request("POST", path, whole)[1]):
@@ -146,7 +147,8 @@ def test_the_order_of_a_stream(server: Server, theirs: Ask) -> None:
 def test_what_is_behind_the_samplers(server: Server, theirs: Ask, how: dict[str, Any]) -> None:
     """Of the first token, since seeds mean something else there. Both compute the logits, so
     that the numbers are as near as two ways of rounding."""
-    body = {"prompt": "def f(", "n_predict": 1, "n_probs": 40, "post_sampling_probs": True, **how}
+    body: dict[str, Any] = {"prompt": "def f(", "n_predict": 1, "n_probs": 40, **PLAIN, **how}
+    body["post_sampling_probs"] = True
     found = []
     for told in (theirs("POST", "/completion", body)[1], server.post("/completion", **body)):
         (entry,) = told["completion_probabilities"]

@@ -14,6 +14,7 @@ from support.tiny_models import TinyModel, build_tiny
 from support.vocab import tokenizer_metadata
 
 from nextn.core import runtime as runtime_module
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.config import EngineConfig
@@ -111,7 +112,8 @@ def test_c12_a_file_that_nobody_uses_is_not_loaded(
         assert found.draft is None
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"the draft model is not used: spec-type is {spec.types[0]}; give draft, mtp or auto"
+        f"the draft model is not used: spec-type is {spec.types[0]}; give draft, mtp, eagle3, "
+        "dflash, gemma4-assistant or auto"
     )
 
 
@@ -138,7 +140,7 @@ def test_files_of_a_wrong_kind(tiny: Tiny, tmp_path: Path) -> None:
     assert str(tmp_path / "text.gguf") in refusal(path, tmp_path / "text.gguf")
     raw = path.read_bytes().replace(b"qwen3", b"cliip")
     (tmp_path / "mmproj.gguf").write_bytes(raw)
-    assert "architecture 'cliip' is not supported" in refusal(path, tmp_path / "mmproj.gguf")
+    assert "architecture 'cliip' cannot be run" in refusal(path, tmp_path / "mmproj.gguf")
 
 
 def no_tokenizer(keys: dict[str, Any], _tensors: Any) -> None:
@@ -228,7 +230,7 @@ def logits_of_head(runtime: Runtime) -> Floats:
     hidden = np.random.default_rng(1).normal(size=(7, head.n_embd)).astype(np.float32)
     backend = runtime.backend
     state = backend.new_state(
-        runtime.model.state_shape, n_pages=4, page_len=16, n_slots=1, window=4
+        runtime.model.state_shape, StateRoom(n_pages=4, page_len=16, n_slots=1, window=4)
     )
     run = backend.compile(head.forward, state, max_rows=8, taps=frozenset({H_NEXTN}))
     piece = StepPart(random_tokens(7), 0, range(4), n_out=7)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from support.every_family import EVERY_FAMILY, EVERY_WITH_MTP
+from support.plain_hub_cases import PLAIN_CASES
 from support.running import random_tokens
 from support.scripted import Oracle, drain
-from support.tiny_models import FAMILIES, WITH_MTP, TinyModel
+from support.tiny_models import FAMILIES, TinyModel
 
 from nextn.core import nano
 from nextn.core.engine.engine import Engine
@@ -36,9 +38,18 @@ OPTIONS = SpecOptions(
     ngram_map_k4v=EASY,
     ngram_mod=NgramModSizes(n_match=2, n_min=1, n_max=9),
 )
-NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "suffix")
 LISTS = [*((name,) for name in NGRAMS), ("mtp",), ("draft",), ("ngram-mod", "mtp"),
-         ("ngram-simple", "ngram-cache", "draft", "mtp")]  # fmt: skip
+         ("suffix", "mtp"), ("ngram-simple", "ngram-cache", "draft", "mtp")]  # fmt: skip
+# Families that differ from those above in their layers only.
+FEW = [
+    ("ngram-mod",),
+    ("suffix",),
+    ("draft",),
+    ("mtp",),
+    ("ngram-simple", "ngram-cache", "draft", "mtp"),
+]
+ONE = [("ngram-simple", "ngram-cache", "draft")]  # families made of operations of others
 NANO_DRAFT = Path(__file__).parents[2] / "data/nano-draft.gguf"
 GRAMMAR = 'root ::= ("ab" | "the " | "in " | [a-h] | " of ")*'
 
@@ -70,16 +81,16 @@ HOW = {
 # Families whose files have no head are not asked for drafts by one.
 CASES = [
     pytest.param(family, types, id=f"{family}-{','.join(types)}")
-    for family in sorted(FAMILIES)
-    for types in LISTS
-    if "mtp" not in types or family in WITH_MTP
+    for family in sorted(EVERY_FAMILY)
+    for types in (LISTS if family in FAMILIES else ONE if family in PLAIN_CASES else FEW)
+    if "mtp" not in types or family in EVERY_WITH_MTP
 ]
 
 
 @pytest.fixture(scope="module")
 def model(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Model]:
     """It is its own draft model: recurrent ones draft for recurrent ones."""
-    path = tiny(request.param, mtp=request.param in WITH_MTP).path
+    path = tiny(request.param, mtp=request.param in EVERY_WITH_MTP).path
     with load_runtime(path, "cpu", n_ctx=N_CTX, spec=OPTIONS, draft=path) as loaded:
         yield Model(loaded)
 

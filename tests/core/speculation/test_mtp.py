@@ -25,7 +25,7 @@ from nextn.core.runtime import Runtime, load_runtime
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.feature_rows import MAX_WAITING, RECENT, FeatureRows
 from nextn.core.speculation.drafters.hidden_state import HiddenStateDrafter
-from nextn.core.speculation.drafters.mtp import make
+from nextn.core.speculation.drafters.networks import make_mtp
 from nextn.core.speculation.interface import Draft, DraftRequest
 from nextn.core.speculation.options import SpecOptions
 from nextn.core.speculation.request_spec import RequestSpec
@@ -133,7 +133,7 @@ def test_a_short_head_without_a_token_that_the_grammar_allows(
     budget = runtime.plan(1)
     config = EngineConfig(budget.sizes, acceptance=spec.acceptance(("mtp",)))
     engine = Engine(
-        runtime.model, runtime.backend, runtime.tokenizer, config, drafter=make(setting)
+        runtime.model, runtime.backend, runtime.tokenizer, config, drafter=make_mtp(setting)
     )
     tokens = prompt(runtime)
     text = write(engine, tokens, params)
@@ -370,7 +370,7 @@ def test_a_file_without_a_head() -> None:
             64,
         )
         with pytest.raises(ConfigError, match=r"nano-draft.gguf has no MTP head.*-md"):
-            make(setting)
+            make_mtp(setting)
 
 
 @pytest.mark.parametrize("seen_from", [0, 5, 40])

@@ -12,6 +12,7 @@ from support.running import random_tokens
 from support.scripted import drain
 from support.tiny_models import build_tiny
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.engine.engine import Engine
 from nextn.core.generation import GenerateParams
@@ -76,7 +77,7 @@ def from_the_definition(runtime: Runtime, text: list[int]) -> list[int]:
 
     def run(forward: Any, tokens: list[int], hidden: Any = None) -> Any:
         state = backend.new_state(
-            model.state_shape, n_pages=8, page_len=PAGE_LEN, n_slots=1, window=4
+            model.state_shape, StateRoom(n_pages=8, page_len=PAGE_LEN, n_slots=1, window=4)
         )
         taps = frozenset({H_NEXTN})
         step = build_step([StepPart(tokens, 0, range(8))], hidden)

@@ -191,10 +191,13 @@ def test_what_an_owner_wrote_is_not_for_others(tmp_path: Path) -> None:
 def test_a_text_that_is_read_anew_counts_once(tmp_path: Path) -> None:
     path = tmp_path / "dynamic"
     speculator = NgramCacheDrafter(EOG, N_VOCAB, dynamic=str(path))
-    begin(speculator, [1, 2, 3, 4])
-    ask(speculator, [1, 2, 3])
+    text = [1, 2, 3, 4]
+    begin(speculator, text)
+    text.pop()
+    ask(speculator, text)
+    text += [5, 6]  # since the last draft
     speculator.close()
-    assert to_grams(load_counts(path, N_VOCAB)) == count_grams([1, 2, 3])
+    assert to_grams(load_counts(path, N_VOCAB)) == count_grams([1, 2, 3, 5, 6])
 
 
 def test_a_missing_dynamic_file_is_created(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.ngrams import ngram_map_k, ngram_map_k4v, ngram_mod, ngram_simple
+from support.ngrams import ngram_map_k, ngram_map_k4v, ngram_mod, ngram_simple, suffix
 from support.scripted import (
     END,
     SMALL,
@@ -21,7 +21,7 @@ from nextn.core.generation import GenerateParams
 from nextn.core.sampling.params import SamplingParams
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter
 from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
-from nextn.core.speculation.options import NgramModSizes, NgramSizes
+from nextn.core.speculation.options import NgramModSizes, NgramSizes, SuffixSizes
 
 EOG = frozenset({END})
 SIZES = NgramSizes(size_n=2, size_m=4)
@@ -32,6 +32,7 @@ EVERY: list[Make] = [
     lambda: ngram_map_k4v(NgramSizes(size_n=2, size_m=1), EOG),
     lambda: ngram_mod(NgramModSizes(2, 1, 4), EOG),
     lambda: NgramCacheDrafter(EOG, 61),
+    lambda: suffix(SuffixSizes(2, 4), EOG),
 ]
 IDS = [make().name for make in EVERY]
 every = pytest.mark.parametrize("make", EVERY, ids=IDS)
@@ -99,8 +100,16 @@ def test_saved_and_restored_the_text_and_its_drafts_are_the_same(make: Make) -> 
     assert (other.stats.draft_n, other.stats.draft_n_accepted) == after
 
 
-def test_texts_of_one_owner_help_each_other() -> None:
-    engine = make_engine(drafter=ngram_mod(NgramModSizes(3, 1, 4), EOG))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ngram_mod(NgramModSizes(3, 1, 4), EOG),
+        lambda: suffix(SuffixSizes(3, 4), EOG),
+    ],
+    ids=["ngram-mod", "suffix"],
+)
+def test_texts_of_one_owner_help_each_other(make: Make) -> None:
+    engine = make_engine(drafter=make())
     how = {owner: GenerateParams(GREEDY, max_tokens=30, owner=owner) for owner in ("ann", "bob")}
     counts: dict[str, tuple[int, ...]] = {}
     for owner in ("ann", "ann", "bob"):

@@ -26,6 +26,7 @@ from support.ngrams import (
     ngram_simple,
     occurrences,
     pieces,
+    suffix,
 )
 
 from nextn.core.backend.interface import Backend
@@ -34,7 +35,7 @@ from nextn.core.speculation.build import make_speculator
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter, NgramSequence
 from nextn.core.speculation.drafters.ngram_cache import NgramCacheDrafter
 from nextn.core.speculation.drafters.ngram_match import MatchSequence
-from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions
+from nextn.core.speculation.options import NgramModSizes, NgramSizes, SpecOptions, SuffixSizes
 from nextn.core.speculation.setting import LoadedModel, Setting
 
 Make = Callable[[], NgramDrafter]
@@ -45,6 +46,7 @@ EVERY: list[Make] = [
     lambda: ngram_map_k4v(SIZES),
     lambda: ngram_mod(NgramModSizes(3, 1, 6)),
     lambda: NgramCacheDrafter(EOG, 100_000),
+    lambda: suffix(SuffixSizes(3, 6)),
 ]
 IDS = [make().name for make in EVERY]
 every = pytest.mark.parametrize("make", EVERY, ids=IDS)
@@ -122,6 +124,7 @@ def test_all_are_made_by_name(name: str) -> None:
         ("ngram-mod", {"ngram_mod": NgramModSizes(3, 1, 7)}, 7),
         ("ngram-cache", {}, 8),
         ("ngram-cache", {"draft_n_max": 12}, 12),
+        ("suffix", {"suffix": SuffixSizes(3, 7)}, 7),
     ],
 )
 def test_each_has_its_own_options(name: str, options: dict[str, Any], n_drafted: int) -> None:

@@ -110,6 +110,7 @@ def test_what_the_options_become() -> None:
         ((names.NGRAM_MOD,), 64),
         ((names.NGRAM_SIMPLE, names.MTP), 48),
         ((names.NGRAM_CACHE,), 8),
+        ((names.SUFFIX,), 64),
     ],
 )
 def test_the_longest_draft(types: tuple[str, ...], longest: int) -> None:

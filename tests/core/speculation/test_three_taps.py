@@ -14,6 +14,7 @@ from support.scripted import drain
 from support.tiny_models import build_tiny
 from support.vocab import N_VOCAB
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.generation import GenerateParams
 from nextn.core.models.model import block_input
@@ -115,7 +116,7 @@ def from_the_definition(runtime: Runtime, text: list[int]) -> int:
 
     def run(forward: Any, tokens: list[int], hidden: Any = None, taps: Any = ()) -> Any:
         state = backend.new_state(
-            model.state_shape, n_pages=8, page_len=PAGE_LEN, n_slots=1, window=4
+            model.state_shape, StateRoom(n_pages=8, page_len=PAGE_LEN, n_slots=1, window=4)
         )
         step = build_step([StepPart(tokens, 0, range(8), n_out=len(tokens))], hidden)
         return backend.compile(forward, state, max_rows=128, taps=frozenset(taps))(step)
@@ -158,7 +159,9 @@ def test_saved_and_restored_it_drafts_the_same(runtime: Runtime, tmp_path: Path)
 
 def test_a_tap_that_does_not_exist_is_an_error(runtime: Runtime) -> None:
     model, backend = runtime.model, runtime.backend
-    state = backend.new_state(model.state_shape, n_pages=1, page_len=16, n_slots=1, window=1)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=1, page_len=16, n_slots=1, window=1)
+    )
     step = build_step([StepPart([1, 2], 0, range(1))])
     for name in (block_input(model.hparams.n_layers + 1), "hidden"):
         with pytest.raises(ValueError, match=f"no tap '{name}'"):

@@ -104,7 +104,7 @@ def test_needed_bos_must_be_named() -> None:
 def test_unknown_pre_is_refused_with_the_nearest_names() -> None:
     with pytest.raises(ModelError, match=r"'qwen36'.*nearest: .*qwen35"):
         load_tokenizer(byte_bpe("qwen36"))
-    with pytest.raises(ModelError, match=r"'zzz'.*known: .*deepseek-v3"):
+    with pytest.raises(ModelError, match=r"'zzz'.*known: llama.cpp's, such as"):
         load_tokenizer(byte_bpe("zzz"))
 
 
@@ -155,6 +155,18 @@ def test_ids_out_of_range_are_refused(tokenizer: Tokenizer) -> None:
     for bad in (-1, tokenizer.n_vocab):
         with pytest.raises(ConfigError, match=f"token id {bad} is not in 0"):
             tokenizer.decode([bad])
+
+
+def test_rules_of_characters_in_a_gpt2_file() -> None:
+    text = "ab  ab\n\n\nab"
+    gemma = gemma4() | {"tokenizer.ggml.model": "gpt2"}
+    like_gemma = load_tokenizer(gemma | {"tokenizer.ggml.pre": "granite-embed-multi-311m"})
+    assert like_gemma.encode(text) == load_tokenizer(gemma4()).encode(text)
+    sarvam = load_tokenizer(gemma | {"tokenizer.ggml.pre": "sarvam-moe"})
+    assert tokens(sarvam, text) == ["ab", "▁▁", "ab", "\n\n", "\n", "ab"]
+    assert (sarvam.add_bos, sarvam.decode(sarvam.encode(text))) == (False, text)
+    bare = load_tokenizer(gemma | {"tokenizer.ggml.pre": "whitespace"})
+    assert tokens(bare, " ab\ta\n") == ["ab", "a"]
 
 
 def test_gemma4_cuts_lines_and_falls_back_to_bytes() -> None:

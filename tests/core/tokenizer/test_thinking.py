@@ -19,6 +19,7 @@ class Words(dict[str, int]):
     [
         ({"<think>": 7, "</think>": 9}, (7, 9)),
         ({"[THINK]": 0, "[/THINK]": 1}, (0, 1)),
+        ({"<|channel>": 3, "<channel|>": 4}, (3, 4)),
         ({"<think>": 7}, None),
         ({"<think>": 7, "[/THINK]": 9}, None),
         ({}, None),
@@ -34,3 +35,16 @@ def test_a_tokenizer() -> None:
     tokens = metadata["tokenizer.ggml.tokens"]
     tokens[300:302] = ["<think>", "</think>"]
     assert find_thinking_marks(load_tokenizer(metadata)) == (300, 301)
+
+
+@pytest.mark.parametrize(
+    "mark", ["[TOOL_CALLS]", "<|tool_call_end|>", "<\uff5ctool\u2581sep\uff5c>"]
+)
+def test_marks_of_a_reply_are_shown_though_they_are_control_tokens(mark: str) -> None:
+    metadata = tokenizer_metadata()
+    tokens, kinds = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.token_type"]
+    tokens[300:302], kinds[300:302] = [mark, "<|other|>"], [3, 3]
+    tokenizer = load_tokenizer(metadata)
+    assert tokenizer.decode([300, 301]) == mark
+    # Text from outside does not become one.
+    assert 300 not in tokenizer.encode(mark, parse_special=False)

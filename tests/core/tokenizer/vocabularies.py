@@ -69,6 +69,30 @@ def pair_bpe(pre: str) -> Metadata:
     return byte_bpe(pre, merges, unreachable)
 
 
+def char_bpe(pre: str) -> Metadata:
+    """As `pair_bpe`, of characters, with a byte token for each byte."""
+    rng = random.Random(8)
+    alphabet = "aAbBsSTeEr012.,!'\u00e9\u6f22\u0438\u3042\u00a0\u2581 \t\n"
+    halves = alphabet.replace(" ", "")
+    pairs = [f"{left} {right}" for left in halves for right in halves]
+    rng.shuffle(pairs)
+    pairs += ["\n\n \n", "\u2581\u2581 \u2581\u2581"]
+    tokens = [
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *alphabet, *(pair.replace(" ", "") for pair in pairs), "\n" * 5, "<s>", "</s>", "<tool>",
+    ]  # fmt: skip
+    n = len(tokens)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [6] * 256 + [1] * (n - 259) + [3, 3, 4],
+        "tokenizer.ggml.merges": pairs,
+        "tokenizer.ggml.bos_token_id": n - 3,
+        "tokenizer.ggml.eos_token_id": n - 2,
+    }
+
+
 def spm(pieces: dict[str, float], **keys: object) -> Metadata:
     """<unk>, <s>, </s>, 256 byte tokens, then `pieces` with their scores, then <tool>."""
     tokens = [

@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import Machine
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import (
     Attention,
     KvShape,
+    KvSource,
     Norm,
     RopePairs,
     RotaryPositions,
@@ -30,6 +32,7 @@ from nextn.cuda_kernels.attention import (
     parts_shapes,
 )
 from nextn.cuda_kernels.attn_combine import attn_combine
+from nextn.cuda_kernels.attn_scalar import attn_scalar
 from nextn.cuda_kernels.attn_verify import VerifyVariant, attn_verify
 from nextn.cuda_kernels.kv_pages import SCALE_BLOCK, KvHeads, KvPages
 from nextn.cuda_kernels.packed import PackedRows, packed_shapes
@@ -49,6 +52,9 @@ class Layer:
     int8_values: bool = False
     gated: bool = False
     window: int = 0
+    hides_first: bool = False
+    causal: bool = True
+    chunked: bool = False
     has_sinks: bool = False
     has_norms: bool = False
     pairs: RopePairs | None = RopePairs.HALVES
@@ -57,13 +63,31 @@ class Layer:
     page_len: int = 32
     n_pages: int = 24
     seed: int = 0
+    v_norms: bool = False
+    source: KvSource = KvSource.ROWS
+    head_gates: bool = False
+    cap: float = 0.0
+    value_scale: float = 1.0
 
     @property
     def heads(self) -> AttentionHeads:
         kv = KvHeads(
             self.n_kv_heads, self.key_dim, self.value_dim, self.int8_keys, self.int8_values
         )
-        return AttentionHeads(self.n_heads, kv, self.gated, self.window)
+        return AttentionHeads(
+            self.n_heads,
+            kv,
+            self.gated,
+            self.window,
+            self.chunked,
+            self.hides_first,
+            self.causal,
+            has_keys=self.source is not KvSource.SHARED,
+            has_values=self.source is KvSource.ROWS,
+            head_gates=self.head_gates,
+            cap=self.cap,
+            value_scale=self.value_scale,
+        )
 
     @property
     def rope(self) -> RotaryPositions | None:
@@ -81,6 +105,7 @@ class Layer:
             return Norm(weight.double(), 1e-6) if self.has_norms else None
 
         sinks = torch.from_numpy(rng.normal(size=self.n_heads).astype(np.float32)).double()
+        v_weight = torch.from_numpy(rng.uniform(0.5, 1.5, self.value_dim).astype(np.float32))
         return Attention(
             layer=0,
             n_heads=self.n_heads,
@@ -93,7 +118,15 @@ class Layer:
             k_norm=norm(),
             gated=self.gated,
             window=self.window,
+            hides_first=self.hides_first,
+            causal=self.causal,
+            chunked=self.chunked,
             sinks=sinks if self.has_sinks else None,
+            v_norm=Norm(v_weight.double(), 1e-6) if self.v_norms else None,
+            head_gates=self.head_gates,
+            cap=self.cap,
+            value_scale=self.value_scale,
+            source=self.source,
         )
 
 
@@ -197,7 +230,7 @@ class Case:
         """Rows in float64 over the cells as they are."""
         layer = self.layer
         shape = StateShape((KvShape(layer.n_kv_heads, layer.key_dim, layer.value_dim),))
-        sizes = layer.n_pages, layer.page_len, 1, 1
+        sizes = StateRoom(layer.n_pages, layer.page_len, 1, 1)
         state = ReferenceState(shape, sizes, torch.device("cpu"), torch.float64)
         keys, values = FrozenCells(cache.floats("key")), FrozenCells(cache.floats("value"))
         state.kv[0] = cast(KvLayer, _FrozenLayer(keys, values))
@@ -248,10 +281,13 @@ def run(
     most = max(p + r for p, r in zip(case.past, case.n_rows, strict=True))
     splits = n_splits(max(context, most), heads.splits_per_octave)
     parts = Parts(*(machine.garbage(shape) for shape in parts_shapes(heads, n_rows, splits)))
-    attn_verify(
-        launcher, heads, max(case.n_rows), on_device, cache, queries, parts,
-        variant=variant,
-    )  # fmt: skip
+    if heads.is_scalar:
+        attn_scalar(launcher, heads, max(case.n_rows), on_device, cache, queries, parts)
+    else:
+        attn_verify(
+            launcher, heads, max(case.n_rows), on_device, cache, queries, parts,
+            variant=variant,
+        )  # fmt: skip
     rows = machine.garbage((n_rows, heads.out_width))
     shapes = packed_shapes(n_rows, heads.out_width)
     types = np.int8, np.float32, np.int16
@@ -277,4 +313,5 @@ def preparation(machine: Machine, layer: Layer) -> prep.Preparation:
     if layer.rope is not None:
         turns = machine.put(prep.turns(layer.rope.frequencies))
         rope = prep.Rope(turns, layer.rope.pairs is RopePairs.HALVES, layer.rope.magnitude)
-    return prep.Preparation(attention.scale, rope, norm(attention.q_norm), norm(attention.k_norm))
+    norms = (norm(of) for of in (attention.q_norm, attention.k_norm, attention.v_norm))
+    return prep.Preparation(attention.scale, rope, *norms)

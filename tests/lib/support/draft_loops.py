@@ -16,7 +16,7 @@ from nextn.core.backend.draft_loop import (
     DraftSettings,
     HostDraftLoop,
 )
-from nextn.core.backend.interface import Backend, State
+from nextn.core.backend.interface import Backend, State, StateRoom
 from nextn.core.backend.step import Ints, Step, StepPart, build_step, pending_accepted_after
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.models.model import Model
@@ -64,22 +64,24 @@ class Drafter:
     def new_state(self) -> State:
         return self.backend.new_state(
             self.model.state_shape,
-            n_pages=MAX_TEXTS * PAGES_PER_TEXT,
-            page_len=PAGE_LEN,
-            n_slots=MAX_TEXTS,
-            window=WINDOW,
+            StateRoom(
+                n_pages=MAX_TEXTS * PAGES_PER_TEXT,
+                page_len=PAGE_LEN,
+                n_slots=MAX_TEXTS,
+                window=WINDOW,
+            ),
         )
 
     def run(self, state: State, stops: Sequence[int] = ()) -> DraftLoop:
-        return self.backend.compile_draft_loop(
-            self.forward, state, max_rows=MAX_ROWS, max_draft=MAX_DRAFT, n_vocab=self.n_vocab,
-            tap=self.tap, vocab_subset=self.vocab_subset, stops=stops,
-        )  # fmt: skip
+        return self.backend.compile_draft_loop(self.forward, state, self.plan(stops))
 
-    def host_run(self, state: State, stops: Sequence[int] = ()) -> DraftLoop:
-        plan = DraftLoopPlan(
+    def plan(self, stops: Sequence[int] = ()) -> DraftLoopPlan:
+        return DraftLoopPlan(
             MAX_ROWS, MAX_DRAFT, self.n_vocab, self.tap, self.vocab_subset, frozenset(stops)
         )
+
+    def host_run(self, state: State, stops: Sequence[int] = ()) -> DraftLoop:
+        plan = self.plan(stops)
         run = self.backend.compile(self.forward, state, max_rows=MAX_ROWS, taps=plan.taps)
         return HostDraftLoop(run, plan, WINDOW)
 
@@ -153,10 +155,10 @@ def _sampler(rng: np.random.Generator, n_vocab: int, index: int) -> DraftSampler
     return DraftSampler(Sampler(params, n_vocab=n_vocab, sequence=index))
 
 
-def assert_alike(got: Drafts, want: Drafts) -> None:
+def assert_alike(got: Drafts, want: Drafts, rtol: float = 2e-5) -> None:
     assert got.tokens == want.tokens
     if got.unsure and want.unsure:  # devices do not watch it
         assert got.unsure == want.unsure
     assert [len(chances) for chances in got.chances] == [len(tokens) for tokens in got.tokens]
     for ours, theirs in zip(got.chances, want.chances, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5)
+        np.testing.assert_allclose(ours, theirs, rtol=rtol)

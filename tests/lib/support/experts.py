@@ -12,9 +12,17 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import HostMachine, Machine
 
-from nextn.core.backend.layers import Floats, GateActivation, Gating, MatrixPart, Moe, SharedExpert
+from nextn.core.backend.layers import (
+    Floats,
+    Gate,
+    GateActivation,
+    Gating,
+    MatrixPart,
+    Moe,
+    SharedExpert,
+)
 from nextn.core.backend.reference.backend import ReferenceBackend
-from nextn.core.backend.reference.mixture import gated
+from nextn.core.backend.reference.mixture import gated_halves
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 from nextn.cuda_kernels import qmm
@@ -50,6 +58,7 @@ from .packed_rows import empty_packed, pack, unpack
 SILU_OR_GELU = {
     GateActivation.SILU: qmm.Activation.SILU,
     GateActivation.GELU: qmm.Activation.GELU,
+    GateActivation.OAI: qmm.Activation.OAI,
 }
 
 
@@ -177,6 +186,7 @@ class Layer:
                 judge.matrix([self.shared_gate_up.part]),
                 judge.matrix([self.shared_down.part]),
                 gate,
+                Gate(case.activation),
             )
         bias = None if self.probs_bias is None else judge.vector(self.probs_bias)
         return Moe(
@@ -188,7 +198,7 @@ class Layer:
             case.normalise,
             case.scale,
             bias,
-            case.activation,
+            Gate(case.activation),
             shared,
         )
 
@@ -272,7 +282,7 @@ class Layer:
                 assert layer.shared is not None
                 gate_up = layer.shared.gate_up.product(rows[row])
                 down = layer.shared.down.product(pairs[pair])
-            gated_rows.append(gated(gate_up, case.activation).numpy())
+            gated_rows.append(gated_halves(gate_up, Gate(case.activation)).numpy())
             parts.append(float(made.routes.weights[row, rank]) * down.numpy())
         return np.array(gated_rows), np.array(parts).reshape(made.parts.shape)
 

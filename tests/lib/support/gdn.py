@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from shim.machine import Machine
 
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import DeltaRule, DeltaShape, HeadOrder, Norm, StateShape
 from nextn.core.backend.reference.delta_rule import delta_rule
 from nextn.core.backend.reference.state import ReferenceState
@@ -87,7 +88,7 @@ class Part:
 class ReferenceRun:
     def __init__(self, layer: GdnLayer, n_slots: int) -> None:
         self.delta, self.width = layer.delta(), layer.width
-        sizes = (1, 1, n_slots, layer.shape.window)
+        sizes = StateRoom(1, 1, n_slots, layer.shape.window)
         shape = StateShape((), (self.delta.shape,))
         self.state = ReferenceState(shape, sizes, torch.device("cpu"), torch.float64)
 

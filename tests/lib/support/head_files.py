@@ -75,6 +75,7 @@ MLA_KEYS: dict[str, Any] = {
     "attention.kv_lora_rank": 16,
     "attention.key_length_mla": 12,
     "attention.value_length_mla": 8,
+    "rope.dimension_count": 4,
 }
 
 # architecture: (a layer of the trunk, a block of a head, heads, keys)
@@ -107,7 +108,7 @@ LAYOUTS: dict[str, tuple[Shapes, Shapes, int, dict[str, Any]]] = {
         PRE | GQA | HEAD_NORMS | MOE | SHARED,
         PRE | GQA | HEAD_NORMS | DENSE | NEXTN | HEAD_NORM,
         1,
-        {"expert_gating_func": 2},
+        {"expert_gating_func": 2, "attention.sliding_window": 16},
     ),
     "hy_v3": (
         PRE | GQA | HEAD_NORMS | MOE | SHARED,

@@ -12,10 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from nextn.convert.checkpoint.safetensors import Floats
-from nextn.convert.hf.tensor_map import IN_BLOCK
+from nextn.convert.heads.mtp_family import STEMS
+from nextn.convert.hf.families.delta_rule_rows import STEMS as DELTA_RULE
 from nextn.core.errors import ModelError
 
 Tensors = dict[str, Floats]
+
+IN_BLOCK = {
+    **STEMS,
+    **DELTA_RULE,
+    **{f"mlp.shared_expert.{k}_proj": f"ffn_{k}_shexp" for k in ("gate", "up", "down")},
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.router": "ffn_gate_inp",
+}
 
 _GLOBAL = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -73,6 +82,8 @@ def _map_tensor(name: str, array: Floats, rules: Rules) -> Tensors:
 
 
 def _map_in_block(rest: str, array: Floats, rules: Rules) -> Tensors:
+    if rules.architecture == "gpt-oss" and rest.startswith(("mlp.experts.", "self_attn.sinks")):
+        return _map_oss(rest.rpartition(".")[2], array)
     if rest == "mlp.experts.gate_up_proj":
         gate, up = np.split(array, 2, axis=1)
         return {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
@@ -88,7 +99,7 @@ def _map_in_block(rest: str, array: Floats, rules: Rules) -> Tensors:
     if stem not in IN_BLOCK:
         raise ModelError(f"tensor {rest[:80]} of a checkpoint's block has no place in a GGUF file")
     mapped = IN_BLOCK[stem]
-    if mapped == "ffn_norm" and rules.is_hybrid:
+    if mapped == "ffn_norm" and (rules.is_hybrid or rules.architecture == "gpt-oss"):
         mapped = "post_attention_norm"
     if rules.is_hybrid and mapped.endswith("norm") and mapped != "ssm_norm":
         array = array + 1
@@ -97,6 +108,17 @@ def _map_in_block(rest: str, array: Floats, rules: Rules) -> Tensors:
     if mapped in _PER_VALUE_HEAD:
         array = _tile_matrix(mapped, array, rules)
     return {f"{mapped}.{kind}": array}
+
+
+def _map_oss(name: str, array: Floats) -> Tensors:
+    """Experts lie input by output, and gates and ups in turn."""
+    if name == "sinks":
+        return {"attn_sinks.weight": array}
+    kind = "bias" if name.endswith("_bias") else "weight"
+    rows = array if kind == "bias" else array.swapaxes(1, 2)
+    if name.startswith("down"):
+        return {f"ffn_down_exps.{kind}": rows}
+    return {f"ffn_gate_exps.{kind}": rows[:, ::2], f"ffn_up_exps.{kind}": rows[:, 1::2]}
 
 
 def _neighbours(array: Floats, head_dim: int) -> Floats:

@@ -14,8 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from nextn.core.gguf.reader import open_gguf
+
 TIMEOUT_S = 600  # beside busy processes it may take many times as long as alone
 ERRORS_ONLY = 1  # llama.cpp's verbosity: 0 nothing, 1 errors, 2 warnings, 3 information
+
+
+def _kind_of(head: Path) -> str:
+    """llama.cpp's name of the drafter that a file is for."""
+    with open_gguf(head) as file:
+        if "markov_w1.weight" in file.tensors:
+            return "DSPARK"
+        return {"eagle3": "EAGLE3", "dflash": "DFLASH"}.get(file.metadata.architecture, "MTP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +42,7 @@ class LlamaCpp:
 
     With `half_kv`, its defaults instead: half-precision cache, flash attention where it has it.
     `n_ctx` is shared by `n_parallel` sequences. `n_mtp`: draft so many tokens with the file's own
-    MTP block, or that of the file `head`.
+    MTP block, or with what the file `head` holds. `chat_template`: a built-in one, by its name.
     """
 
     def __init__(
@@ -45,16 +55,20 @@ class LlamaCpp:
         half_kv: bool = False,
         n_mtp: int = 0,
         head: Path | None = None,
+        chat_template: str | None = None,
     ) -> None:
         import xllamacpp
 
         params = _params(xllamacpp, path, n_ctx, n_threads)
         params.n_parallel = n_parallel
+        if chat_template is not None:
+            params.chat_template, params.use_jinja = chat_template, False
         if not half_kv:
             _make_exact(xllamacpp, params)
         if n_mtp:
             kinds = xllamacpp.common_speculative_type
-            params.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_MTP]
+            kind = "MTP" if head is None else _kind_of(head)
+            params.speculative.types = [getattr(kinds, f"COMMON_SPECULATIVE_TYPE_DRAFT_{kind}")]
             params.speculative.draft.n_max = n_mtp
             if head is not None:
                 params.speculative.draft.mparams.path = str(head)
@@ -77,12 +91,16 @@ class LlamaCpp:
         tokens: list[int] = self._post("tokenize", body)["tokens"]
         return tokens
 
+    def apply_template(self, messages: Sequence[dict[str, str]]) -> str:
+        return str(self._post("apply-template", {"messages": list(messages)})["prompt"])
+
     def greedy(
         self, prompt: Sequence[int], n: int, *, n_probs: int = 0, banned: Sequence[int] = ()
     ) -> Written:
         """Append `n` tokens, fewer if the model ends the text; `banned` ids are never picked."""
         bias = [[token, False] for token in banned]
-        return self.write(prompt, n, temperature=0, n_probs=n_probs, logit_bias=bias)
+        plain = {"temperature": 0, "repeat_penalty": 1.0}  # a file may recommend other values
+        return self.write(prompt, n, **plain, n_probs=n_probs, logit_bias=bias)
 
     def write(self, prompt: Sequence[int], n: int, **settings: object) -> Written:
         """Append `n` tokens with the server's own sampling defaults, or other settings of its."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nextn.core.backend.interface import Backend
+from nextn.core.backend.interface import Backend, StateRoom
 from nextn.core.backend.layers import Floats
 from nextn.core.backend.step import StepPart, build_step
 from nextn.core.models.drafters.mtp_network import H_NEXTN
@@ -65,7 +65,7 @@ def trunk_rows(model: Model, backend: Backend, tokens: Sequence[int]) -> Floats:
     """The hidden rows that the head continues from, (T, D)."""
     pages = range(-(-len(tokens) // PAGE_LEN))
     state = backend.new_state(
-        model.state_shape, n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1
+        model.state_shape, StateRoom(n_pages=len(pages), page_len=PAGE_LEN, n_slots=1, window=1)
     )
     run = backend.compile(model.forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN}))
     rows = []
@@ -84,7 +84,8 @@ class HeadRuns:
         self.first = first
         self.pages = range(-(-n_tokens // PAGE_LEN))
         state = backend.new_state(
-            model.state_shape, n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1
+            model.state_shape,
+            StateRoom(n_pages=len(self.pages), page_len=PAGE_LEN, n_slots=1, window=1),
         )
         self.run = backend.compile(
             model.nextn[0].forward, state, max_rows=MAX_ROWS, taps=frozenset({H_NEXTN})

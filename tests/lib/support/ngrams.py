@@ -12,6 +12,8 @@ from nextn.core.sampling.sampler import Sampler
 from nextn.core.speculation.drafters.ngram_base import NgramDrafter
 from nextn.core.speculation.drafters.ngram_index import MAX_KEPT
 from nextn.core.speculation.drafters.ngram_match import MatchDrafter, match_rule
+from nextn.core.speculation.drafters.suffix import SuffixDrafter
+from nextn.core.speculation.drafters.suffix_texts import OwnerTexts
 from nextn.core.speculation.interface import Draft, DraftRequest, SequenceStart, Speculator
 from nextn.core.speculation.options import (
     NGRAM_MAP_K,
@@ -20,6 +22,7 @@ from nextn.core.speculation.options import (
     NGRAM_SIMPLE,
     NgramModSizes,
     NgramSizes,
+    SuffixSizes,
 )
 from nextn.core.state.store import SequenceState
 
@@ -48,6 +51,12 @@ def ngram_mod(
     sizes: NgramModSizes, eog_ids: Set[int] = EOG, max_kept: int = MAX_KEPT
 ) -> MatchDrafter:
     return MatchDrafter(match_rule(NGRAM_MOD, sizes), eog_ids, max_kept)
+
+
+def suffix(
+    sizes: SuffixSizes, eog_ids: Set[int] = EOG, texts: OwnerTexts | None = None
+) -> SuffixDrafter:
+    return SuffixDrafter(sizes, eog_ids, 100_000, texts)
 
 
 def begin(

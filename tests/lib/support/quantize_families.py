@@ -24,6 +24,8 @@ from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.types import Writable
 from nextn.core.gguf.writer import TensorData, write_gguf
 
+from .hub_shapes import hub_families
+
 Shapes = dict[str, tuple[int, ...]]
 TYPES = Path(__file__).parents[2] / "data" / "llama_quantize_types.json"
 ROW = 256
@@ -109,14 +111,16 @@ def experts(n_layers: int, n_experts: int, n_dense: int = 0, *, latent: bool = F
     return shapes
 
 
-def hybrid(n_layers: int, n_experts: int = 0) -> Shapes:
+def hybrid(
+    n_layers: int, n_experts: int = 0, gates: tuple[str, ...] = ("ssm_alpha", "ssm_beta")
+) -> Shapes:
     """Every fourth layer with attention; one MTP block behind."""
     shapes: Shapes = {}
     for n in range(n_layers + 1):
         if n == n_layers or n % 4 == 3:
             shapes |= _block(n, (*ATTENTION, "attn_output"))
         else:
-            names = ("attn_qkv", "attn_gate", "ssm_out", "ssm_alpha", "ssm_beta")
+            names = ("attn_qkv", "attn_gate", "ssm_out", *gates)
             shapes |= _block(n, names) | _block(n, ("ssm_conv1d",), (8, 4))
             shapes[f"blk.{n}.ssm_a"] = (4,)
         if n == n_layers:
@@ -129,6 +133,7 @@ def hybrid(n_layers: int, n_experts: int = 0) -> Shapes:
     return shapes
 
 
+_OF_HUB = hub_families(ROW)
 FAMILIES: dict[str, tuple[Mapping[str, Writable], Shapes]] = {
     "llama": (keys("llama", 32, 8, 8), HEAD | dense(32)),
     "llama grouped": (keys("llama", 26, 8, 2), HEAD | dense(26)),
@@ -158,8 +163,16 @@ FAMILIES: dict[str, tuple[Mapping[str, Writable], Shapes]] = {
         ),
         HEAD | hybrid(40, 16),
     ),
+    "qwen3next": (
+        keys(
+            "qwen3next", 25, 16, 2, expert_count=16, expert_shared_feed_forward_length=64,
+            **MOE, **HYBRID,
+        ),
+        HEAD | hybrid(24, 16, ("ssm_ba",)),
+    ),
     "falcon": (keys("falcon", 32, 16, 1), HEAD | dense(32, fused=True)),
     "phi3": (keys("phi3", 32, 16, 16), HEAD | dense(32, fused=True)),
+    **_OF_HUB,
 }  # fmt: skip
 
 
@@ -200,9 +213,11 @@ def digest(types: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def cases() -> list[tuple[str, str]]:
-    """(recipe, flags), the flags by name; "" is none."""
+def cases(family: str) -> list[tuple[str, str]]:
+    """(recipe, flags), the flags by name; "" is none. What flags do, the first families show."""
     plain = [(recipe, "") for recipe in RECIPES]
+    if family in _OF_HUB:
+        return plain
     return plain + [(recipe, flags) for recipe in FLAGGED for flags in FLAGS]
 
 
@@ -226,7 +241,7 @@ def main(program: str) -> None:
             file = write_family(Path(folder, "model.gguf"), name)
             write_importance(importance, shapes)
             answers[name] = {}
-            for recipe, flags in cases():
+            for recipe, flags in cases(name):
                 words = [str(importance) if w == "IMATRIX" else w for w in FLAGS.get(flags, [])]
                 types = ask_llama_quantize(program, file, recipe, words)
                 answers[name][f"{recipe} {flags}".strip()] = digest(types)

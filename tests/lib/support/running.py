@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nextn.core.backend import create_backend
-from nextn.core.backend.interface import Backend, HostOutput, SlotImage, State
+from nextn.core.backend.interface import Backend, HostOutput, SlotImage, State, StateRoom
 from nextn.core.backend.layers import Floats, KvTypes
 from nextn.core.backend.step import Step, StepPart, build_step, pending_accepted_after
 from nextn.core.gguf.reader import open_gguf
@@ -38,10 +38,7 @@ class Machine:
         if self.state is None:
             self.state = self.backend.new_state(
                 self.model.state_shape,
-                n_pages=64,
-                page_len=PAGE_LEN,
-                n_slots=self.n_slots,
-                window=self.window,
+                StateRoom(n_pages=64, page_len=PAGE_LEN, n_slots=self.n_slots, window=self.window),
             )
         self.run = self.backend.compile(
             self.model.forward, self.state, max_rows=MAX_ROWS, taps=self.taps

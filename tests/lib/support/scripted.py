@@ -8,7 +8,7 @@ everything after it; and `next_logits` says what they must be, from the tokens a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextn.core.backend.draft_loop import DraftLoopPlan, HostDraftLoop
-from nextn.core.backend.interface import Backend, HostOutput, SlotImage
+from nextn.core.backend.interface import Backend, HostOutput, SlotImage, StateRoom
 from nextn.core.backend.interface.device_loop import DeviceLoopPlan
 from nextn.core.backend.layers import DeltaShape, KvShape, StateShape
 from nextn.core.backend.step import Step, n_kept
@@ -59,9 +59,12 @@ def logits_of(kv: int, recurrent: int) -> NDArray[np.float32]:
     return row
 
 
-def next_logits(tokens: Sequence[int], *, hybrid: bool) -> NDArray[np.float32]:
+def next_logits(
+    tokens: Sequence[int], *, hybrid: bool, attention_window: int = 0
+) -> NDArray[np.float32]:
     seen = digest(tokens)
-    return logits_of(seen, seen if hybrid else 0)
+    in_window = digest(tokens[-attention_window:]) if attention_window else 0
+    return logits_of(seen ^ in_window, seen if hybrid else 0)
 
 
 @dataclass
@@ -70,30 +73,46 @@ class ScriptedState:
     cells: NDArray[np.int64]  # tokens
     stored: list[int]  # of each slot, before its first pending row
     pending: NDArray[np.int64]  # (slots, window) tokens
+    windowed: NDArray[np.int64]  # tokens, in pages of their own
 
 
 class ScriptedBackend:
-    """What the engine uses of a `Backend`. `poison`: tokens after which logits are NaN."""
+    """What the engine uses of a `Backend`. `poison`: tokens after which logits are NaN.
+    `attention_window`: another layer sees that many cells of a row."""
 
     name = state_format = "scripted"
+    frees_windows = True
+    prompt_chunk = None
 
     def __init__(
-        self, *, hybrid: bool = False, poison: frozenset[int] = frozenset(), chains: bool = False
+        self,
+        *,
+        hybrid: bool = False,
+        poison: frozenset[int] = frozenset(),
+        chains: bool = False,
+        attention_window: int = 0,
     ) -> None:
+        self.attention_window = attention_window
         self.hybrid, self.poison, self.drafts_in_one_call = hybrid, poison, chains
         self.n_steps = 0
         self.rows: list[int] = []  # of each step
         self.before_step: Callable[[Step], None] = lambda _step: None
 
-    def new_state(
-        self, shape: StateShape, *, n_pages: int, page_len: int, n_slots: int, window: int
-    ) -> ScriptedState:
+    @property
+    def state_shape(self) -> StateShape:
+        shape = HYBRID if self.hybrid else KV
+        if not self.attention_window:
+            return shape
+        return replace(shape, kv=(*shape.kv, KvShape(1, 1, 1, self.attention_window)))
+
+    def new_state(self, shape: StateShape, room: StateRoom) -> ScriptedState:
         assert bool(shape.delta) == self.hybrid
         return ScriptedState(
-            page_len,
-            np.full(n_pages * page_len, NEVER_WRITTEN),
-            [NEVER_WRITTEN] * n_slots,
-            np.full((n_slots, window), NEVER_WRITTEN),
+            room.page_len,
+            np.full(room.n_pages * room.page_len, NEVER_WRITTEN),
+            [NEVER_WRITTEN] * room.n_slots,
+            np.full((room.n_slots, room.window), NEVER_WRITTEN),
+            np.full(room.n_windowed_pages * room.page_len, NEVER_WRITTEN),
         )
 
     def compile(
@@ -111,17 +130,18 @@ class ScriptedBackend:
         return run
 
     def compile_draft_loop(
-        self, forward: Any, state: ScriptedState, *, max_rows: int, **named: Any
+        self, forward: Any, state: ScriptedState, plan: DraftLoopPlan
     ) -> HostDraftLoop:
-        plan = DraftLoopPlan(max_rows, **named)
-        run = self.compile(forward, state, max_rows=max_rows, taps=plan.taps)
+        run = self.compile(forward, state, max_rows=plan.max_rows, taps=plan.taps)
         return HostDraftLoop(run, plan, state.pending.shape[1])
 
     def compile_device_loop(self, plan: DeviceLoopPlan) -> None:
         """It cannot."""
 
-    def copy_pages(self, state: Any, sources: Sequence[int], targets: Sequence[int]) -> None:
-        pages = state.cells.reshape(-1, state.page_len)
+    def copy_pages(
+        self, state: Any, sources: Sequence[int], targets: Sequence[int], *, windowed: bool = False
+    ) -> None:
+        pages = (state.windowed if windowed else state.cells).reshape(-1, state.page_len)
         for source, target in zip(sources, targets, strict=True):
             pages[target] = pages[source]
 
@@ -130,15 +150,35 @@ class ScriptedBackend:
         state.pending[target] = state.pending[source]
 
     def save_slot(
-        self, state: Any, slot: int, pages: Sequence[int], n_cells: int, n_pending: int
+        self,
+        state: Any,
+        slot: int,
+        pages: Sequence[int],
+        n_cells: int,
+        n_pending: int,
+        windowed_pages: Sequence[int] = (),
     ) -> SlotImage:
         image: SlotImage = {"cells": state.cells[_cells(state, pages, n_cells)]}
+        if windowed_pages:
+            n_gone = -(-n_cells // state.page_len) - len(windowed_pages)
+            cells = _cells(state, windowed_pages, n_cells - n_gone * state.page_len)
+            image["windowed"] = state.windowed[cells]
         if self.hybrid:
             image["stored"] = np.array([state.stored[slot]])
             image["pending"] = state.pending[slot].copy()
         return image
 
-    def load_slot(self, state: Any, slot: int, pages: Sequence[int], image: Any) -> None:
+    def load_slot(
+        self,
+        state: Any,
+        slot: int,
+        pages: Sequence[int],
+        image: Any,
+        windowed_pages: Sequence[int] = (),
+    ) -> None:
+        if windowed_pages:
+            cells = _cells(state, windowed_pages, len(image["windowed"]))
+            state.windowed[cells] = image["windowed"]
         state.cells[_cells(state, pages, len(image["cells"]))] = image["cells"]
         if self.hybrid:
             state.stored[slot] = int(image["stored"][0])
@@ -152,10 +192,24 @@ class ScriptedBackend:
         state.cells[cells[past:]] = tokens
         kv = digest(state.cells[cells[:past]].tolist())
         seen = self._recurrent(step, b, state, tokens) if self.hybrid else [0] * len(tokens)
-        for token, recurrent in zip(tokens, seen, strict=True):
+        in_window = self._in_window(step, b, state, tokens)
+        for token, recurrent, windowed in zip(tokens, seen, in_window, strict=True):
             kv = digest([token], kv)
-            row = logits_of(kv, recurrent)
+            row = logits_of(kv ^ windowed, recurrent)
             yield row * np.nan if token in self.poison else row
+
+    def _in_window(self, step: Step, b: int, state: ScriptedState, tokens: list[int]) -> list[int]:
+        """The digest of what each row sees of the windowed layer."""
+        if not self.attention_window:
+            return [0] * len(tokens)
+        assert step.windowed_pages is not None
+        past = int(step.past[b])
+        cells = _cells(state, step.windowed_pages[b], past + len(tokens))
+        state.windowed[cells[past:]] = tokens
+        return [
+            digest(state.windowed[cells[max(0, end - self.attention_window) : end]].tolist())
+            for end in range(past + 1, past + len(tokens) + 1)
+        ]
 
     def _recurrent(self, step: Step, b: int, state: ScriptedState, tokens: list[int]) -> list[int]:
         """As `Backend.delta_rule` says. The digest after each row."""
@@ -218,16 +272,16 @@ SMALL = StateSizes(48, n_slots=3, n_checkpoints=3, page_len=4, window=5)
 def make_engine(
     *,
     hybrid: bool = False,
+    attention_window: int = 0,
     sizes: StateSizes = SMALL,
     drafter: Speculator | None = None,
     backend: ScriptedBackend | None = None,
     tokenizer: ScriptedTokenizer | None = None,
     **config: Any,
 ) -> Engine:
-    backend = backend or ScriptedBackend(hybrid=hybrid)
-    shape = HYBRID if backend.hybrid else KV
+    backend = backend or ScriptedBackend(hybrid=hybrid, attention_window=attention_window)
     model = SimpleNamespace(
-        state_shape=shape, forward=None, hparams=SimpleNamespace(n_vocab=N_VOCAB)
+        state_shape=backend.state_shape, forward=None, hparams=SimpleNamespace(n_vocab=N_VOCAB)
     )
     return Engine(
         cast(Model, model),
@@ -248,7 +302,13 @@ class Written:
 
 
 def write_alone(
-    prompt: Sequence[int], params: GenerateParams, *, hybrid: bool, n_ctx: int, index: int = 0
+    prompt: Sequence[int],
+    params: GenerateParams,
+    *,
+    hybrid: bool,
+    n_ctx: int,
+    index: int = 0,
+    attention_window: int = 0,
 ) -> Written:
     """Token by token from the definition: no engine, no state. Stop strings are not looked at."""
     sampler = Sampler(params.sampling, n_vocab=N_VOCAB, sequence=index)
@@ -256,7 +316,7 @@ def write_alone(
     text, written = list(prompt), Written()
     end = n_ctx if params.max_tokens is None else min(n_ctx, len(prompt) + params.max_tokens)
     while len(text) < end and not (written.tokens and text[-1] == END):
-        logits = next_logits(text, hybrid=hybrid)
+        logits = next_logits(text, hybrid=hybrid, attention_window=attention_window)
         token = sampler.pick(logits, text, len(text))
         sampler.accept(token)
         text.append(token)
@@ -313,8 +373,19 @@ def params(n: int | None = 12, **more: Any) -> GenerateParams:
 
 
 def alone(prompt: list[int], how: GenerateParams, engine: Engine) -> list[int]:
-    hybrid, n_ctx = engine.store.is_recurrent, engine.config.sizes.n_ctx
-    return write_alone(prompt, how, hybrid=hybrid, n_ctx=n_ctx).tokens
+    return write_alone_in(engine, prompt, how).tokens
+
+
+def write_alone_in(engine: Engine, prompt: Sequence[int], how: GenerateParams) -> Written:
+    """As its backend has to write it."""
+    backend = cast(ScriptedBackend, engine.store.backend)
+    return write_alone(
+        prompt,
+        how,
+        hybrid=backend.hybrid,
+        n_ctx=engine.config.sizes.n_ctx,
+        attention_window=backend.attention_window,
+    )
 
 
 def made(sequence: EngineSequence) -> list[int]:
@@ -329,5 +400,6 @@ def assert_nothing_is_held(engine: Engine) -> None:
     store = engine.store
     assert store.pool.n_held == 0
     assert store.pool.promised == 0
+    assert store.windowed_pool is None or store.windowed_pool.n_held == 0
     assert store.slots.n_live == 0
     assert not engine.has_work

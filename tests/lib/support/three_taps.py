@@ -48,7 +48,7 @@ class ThreeTaps(DraftNetwork):
 
     def encode(self, ops: Any, step: Any, state: Any, wanted: frozenset[str]) -> Output:
         x = ops.given_rows(step, self.n_features)
-        return Output(ops.matmul(ops.norm(x, self.fc_norm), self.fc))
+        return Output(ops.head(ops.norm(x, self.fc_norm), self.fc))
 
     def forward(self, ops: Any, step: Any, state: Any, wanted: frozenset[str]) -> Output:
         check_taps(wanted, {self.tap})

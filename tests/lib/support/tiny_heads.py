@@ -124,6 +124,7 @@ KINDS = {
          "moe_every_n_layers": 1, "swiglu_clamp_exp": [0.0, 7.0, 0.0]},
         {"post_norm.": "transformer.shared_head.norm.", "mtp_block.": ""},
         n_heads=2, mtp_mlp_type="dense", is_shifted=True, has_own_head=True, nested=True,
+        mtp_config={"mtp_per_layer_config": {0: {"num_attention_heads": 8}}},
         hub_config={"layer_types": ["full_attention", "sliding_attention", "full_attention",
                                     "sliding_attention", "full_attention"],
                     "num_attention_groups": 2, "swiglu_limits": [None, 7.0, None, None, 3.0]},
@@ -200,8 +201,8 @@ def build_head(
         mtp.create_masks_for_mtp_layer = _causal_mask
         for layer in mtp.layers:
             layer.mtp_block.register_forward_hook(_without_indices)
-    _randomise(hf, kind)
-    _randomise(mtp.layers, kind)
+    randomise_tensors(hf, is_shifted=kind.is_shifted)
+    randomise_tensors(mtp.layers, is_shifted=kind.is_shifted)
     own = None
     if kind.has_own_head:
         own = [torch.randn_like(hf.lm_head.weight) / 8 for _ in range(kind.n_heads)]
@@ -235,15 +236,23 @@ def _config(transformers: Any, kind: HeadKind) -> Any:
     return make(text_config=common, vision_config=eyes | small | {"intermediate_size": 32})
 
 
-def _randomise(model: torch.nn.Module, kind: HeadKind) -> None:
+def randomise_tensors(model: torch.nn.Module, *, is_shifted: bool) -> None:
     """Biases of routers are buffers; norms are around what they multiply with."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     with torch.no_grad():
         for name, value in tensors:
             if "inv_freq" in name or not value.is_floating_point() or "vision" in name:
                 continue
+            if not value.ndim:  # a constant
+                continue
             if "norm" in name and value.ndim == 1:
-                value.normal_(0.0 if kind.is_shifted else 1.0, 0.2)
+                value.normal_(0.0 if is_shifted else 1.0, 0.2)
+            elif (
+                "layer_scalar" in name
+                or "per_expert_scale" in name
+                or name.endswith("router.scale")
+            ):
+                value.normal_(1.0, 0.1)
             elif value.ndim == 1:
                 value.normal_(0.0, 0.3)
             elif "embed_tokens" in name:
@@ -345,6 +354,7 @@ def _tensor(name: str, array: Any, quantise: str) -> TensorData:
 
     kept = ("norm", "ffn_gate_inp", "sinks", "attn_k_b")
     plain = array.ndim < 2 or not name.endswith(".weight") or any(k in name for k in kept)
+    plain = plain or array.shape[-1] % 32 > 0
     if plain or quantise == "F32":
         return TensorData(name, array.shape, find_format("F32"), array.astype(np.float32))
     data = gguf.quants.quantize(array, gguf.GGMLQuantizationType[quantise])

@@ -73,6 +73,18 @@ YARN_ROPE = {
 }
 
 
+# YaRN's ramp ends a hair before a whole pair (2.00), where llama.cpp ends it.
+OSS_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 172235.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 128,
+}
+
+
 @dataclass(frozen=True)
 class Family:
     architecture: str  # GGUF's word
@@ -105,6 +117,23 @@ FAMILIES = {
         "MixtralConfig",
         {**TWO_LAYERS, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
         | {"rope_parameters": DEFAULT_ROPE},
+    ),
+    "gpt-oss": Family(
+        "gpt-oss",
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {"num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 32, "sliding_window": 8}
+        | {"num_local_experts": 4, "num_experts_per_tok": 2, "rope_parameters": OSS_ROPE},
+        gguf_keys={
+            "expert_feed_forward_length": 32,
+            "attention.sliding_window": 8,
+            "rope.freq_base": 172235.0,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 128,
+            "rope.scaling.yarn_beta_fast": 32.0,
+            "rope.scaling.yarn_beta_slow": 1.0,
+        },
     ),
     "qwen2": Family("qwen2", "Qwen2ForCausalLM", "Qwen2Config", {"num_hidden_layers": 2}),
     "qwen3": Family("qwen3", "Qwen3ForCausalLM", "Qwen3Config", TWO_LAYERS),
@@ -143,7 +172,7 @@ WITH_MTP = ("qwen3next", "qwen35", "qwen35moe")
 
 @dataclass
 class TinyModel:
-    family: Family
+    family: Any  # a row of a table of families, with GGUF's word as `architecture`
     hf: Any  # the transformers model
     mtp: Any  # its MtpModel, or None
     path: Path
@@ -323,4 +352,5 @@ def _add_key(writer: Any, key: str, value: Any) -> None:
 
 def _may_quantise(name: str, array: NDArray[np.float32]) -> bool:
     kept = ("norm", "ffn_gate_inp", "ssm_conv1d")
-    return array.ndim >= 2 and name.endswith(".weight") and not any(k in name for k in kept)
+    is_matrix = array.ndim >= 2 and name.endswith(".weight")
+    return is_matrix and array.shape[-1] % 32 == 0 and not any(k in name for k in kept)

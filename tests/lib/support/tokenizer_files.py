@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, processors
 from tokenizers import pre_tokenizers as pre
 from tokenizers.trainers import BpeTrainer
+
+from nextn.core.tokenizer.bpe import BYTE_CHARS
 
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -80,6 +83,38 @@ def sentence_piece_merges(n_vocab: int = 700) -> str:
     found["added_tokens"] = [t for t in found["added_tokens"] if t["id"] < 3]
     found["post_processor"] = json.loads(_bos_first().to_str())["post_processor"]
     return json.dumps(found)
+
+
+@cache
+def plain_merges(n_vocab: int = 700) -> str:
+    """tokenizer.json as Gemma 4 has it: merges of plain characters, bytes to fall back to."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre.Split("\u2581", "merged_with_next")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    marks = ("<|turn>", "<turn|>", "<|tool_call>", "<tool_call|>", "<|channel>")
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", *marks]
+    trainer = BpeTrainer(vocab_size=n_vocab, special_tokens=[*names, *bytes_], show_progress=False)
+    lines = [line for text in corpus() for line in text.split("\n")]
+    tokenizer.train_from_iterator(lines, trainer)
+    found = json.loads(tokenizer.to_str())
+    found["added_tokens"] = [t for t in found["added_tokens"] if t["id"] < len(names)]
+    found["pre_tokenizer"] = None
+    return json.dumps(found)
+
+
+def tiktoken_ranks(definition: str) -> str:
+    """A byte-level vocabulary as tiktoken keeps it: a token's bytes in base 64, and its rank."""
+    model = json.loads(definition)["model"]
+    codes = {char: bytes([byte]) for byte, char in enumerate(BYTE_CHARS)}
+    order = sorted(model["vocab"], key=model["vocab"].get)
+    return "".join(
+        f"{base64.b64encode(b''.join(codes[char] for char in token)).decode()} {rank}\n"
+        for rank, token in enumerate(order)
+    )
 
 
 def _bos_first() -> Tokenizer:

@@ -54,6 +54,7 @@ class Record:
     HALF_SUMS = (48, 52)  # int32: -HALF_ZERO * sum of the first and second 16 values
     HALF_MINIMA = (56, 60)  # float32: as MINIMUM, of the first and second 16 values
     HALF_ZERO = 32
+    FLOATS = (SCALE, MINIMUM, *HALF_MINIMA)  # what grows with the values
     BLOCK = 32
 
     @classmethod

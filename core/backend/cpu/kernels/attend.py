@@ -23,6 +23,7 @@ from .spans import LINE, Bundle, Places, Range, SpanWork
 
 HEADS_AT_ONCE = 8  # query heads that share a pass over keys
 ROWS_AT_ONCE = (8, 4, 2, 1)  # rows that do, as far as their heads are not too many
+MAX_LATENT_QUERIES = 64  # whose scores stay in the second-level cache, beside a span of cells
 UNITS_PER_THREAD = 4  # with fewer, long contexts are shared
 SHARED_BYTES = 16 << 20  # room for the partials of a step; it is touched as far as it is used
 MAX_SHARED_UNITS = 4096  # that have a counter
@@ -46,6 +47,7 @@ class AttendedSequence:
     """The sequence that a unit belongs to."""
 
     start: Value  # its first row in the step
+    stop: Value
     past: Value
     table: Value
 
@@ -100,9 +102,10 @@ class _Attend:
         step_at, self.qkv, self.keys, self.values, self.sinks, self.out = words[:6]
         self.partials, self.counters, self.records = words[6:]
         self.step = e.words(step_at, StepWords.COUNT)
-        self.passes = -(-s.group // HEADS_AT_ONCE)
+        # All heads of latent attention pass together, so that a cell comes from memory once.
+        self.passes = 1 if s.is_latent else -(-s.group // HEADS_AT_ONCE)
         self.heads = -(-s.group // self.passes)
-        most = e.simd.sums_at_once
+        most = MAX_LATENT_QUERIES if s.is_latent else e.simd.sums_at_once
         widths = [n for n in ROWS_AT_ONCE if n == 1 or n * self.heads <= most]
         self.work = SpanWork(e, s, self.heads, widths)
         self.size = self.work.partial_bytes
@@ -142,9 +145,8 @@ class _Attend:
             start = e.load(I64, step[StepWords.STARTS] + b * 8, 8)
             stop = e.load(I64, step[StepWords.STARTS] + b * 8 + 8, 8)
             past = e.load(I64, step[StepWords.PAST] + b * 8, 8)
-            block = AttendedSequence(
-                start, past, step[StepWords.PAGES] + b * step[StepWords.PAGES_STRIDE]
-            )
+            table = step[self.s.table_word] + b * step[StepWords.PAGES_STRIDE]
+            block = AttendedSequence(start, stop, past, table)
             with e.range(0, (stop - start + rows - 1) // rows) as i:
                 row = start + i * rows
                 yield block, row, e.minimum(row + rows, stop)
@@ -152,17 +154,23 @@ class _Attend:
     def _spans(self, block: AttendedSequence, row: Value, end: Value) -> tuple[Value, Value]:
         """The first span that rows [row, end) see, and how many there are."""
         first = self._first_cell(self._cell(block, row)) // self.s.span
-        return first, self._cell(block, end - 1) // self.s.span - first + 1
+        return first, self._last_cell(block, end - 1) // self.s.span - first + 1
 
     @staticmethod
     def _cell(block: AttendedSequence, row: Value) -> Value:
         return block.past + (row - block.start)
 
     def _first_cell(self, own: Value) -> Value:
-        """For a row whose own cell is this one."""
+        """That a row sees whose own cell is this one."""
+        first = self.e.minimum(own, 1) if self.s.hides_first else self.e.index(0)
         if not self.s.window:
-            return self.e.index(0)
-        return self.e.maximum(own - (self.s.window - 1), 0)
+            return first
+        if self.s.chunked:
+            return self.e.maximum(own - own % self.s.window, first)
+        return self.e.maximum(own - (self.s.window - 1), first)
+
+    def _last_cell(self, block: AttendedSequence, row: Value) -> Value:
+        return self._cell(block, row if self.s.causal else block.stop - 1)
 
     @contextmanager
     def units(self, plan: Plan) -> Iterator[Unit]:
@@ -239,7 +247,7 @@ class _Attend:
             with e.range(unit.row, unit.end) as row:
                 own = self._cell(unit.block, row)
                 first = self._first_cell(own) // self.s.span - unit.first_span
-                last = own // self.s.span - unit.first_span
+                last = self._last_cell(unit.block, row) // self.s.span - unit.first_span
                 with e.range(0, self.heads) as head:
                     self.work.empty(self.sums)
                     with e.range(first, last + 1) as span:
@@ -255,7 +263,8 @@ class _Attend:
     def _sees(self, block: AttendedSequence, row: Value, span: Value) -> Range:
         base, own = span * self.s.span, self._cell(block, row)
         begin = self.e.maximum(self._first_cell(own) - base, 0)
-        return Range(begin, self.e.minimum(own + 1 - base, self.s.span))
+        end = self._last_cell(block, row) + 1
+        return Range(begin, self.e.minimum(end - base, self.s.span))
 
     def _places(self, unit: Unit, span: Value) -> Places:
         table = unit.block.table + span * (8 * self.s.span // self.s.page_len)
@@ -265,10 +274,15 @@ class _Attend:
     def _query(self, row: Value, head: Value) -> Value:
         return self.qkv + row * (4 * self.s.width) + head * (4 * self.s.q_head)
 
+    def _gate(self, row: Value, head: Value) -> Value:
+        if self.s.head_gates:
+            return self.qkv + row * (4 * self.s.width) + (head + self.s.gates_at) * 4
+        return self._query(row, head) + 4 * self.s.key_dim
+
     def _finish(self, unit: Unit, row: Value, head: Value, partial: Value) -> None:
         s, head = self.s, unit.head + head
         target = self.out + row * (4 * s.n_heads * s.value_dim) + head * (4 * s.value_dim)
-        self.work.finish(partial, self._query(row, head), target, self.sinks + head * 4)
+        self.work.finish(partial, self._gate(row, head), target, self.sinks + head * 4)
         if s.packs:
             with self.e.when(self.records > 0):
                 self._pack(row, head, target)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..emit import F32, LANES, Emitter, Value
 from ..formats.unpack import load_half
-from .cells import Array, Keys, Queries, Sums, Values, columns_of
+from .cells import Array, Cells, Keys, Queries, Sums, Values, columns_of
 from .mathematics import F32X16
 
 LINE = 64
@@ -58,7 +58,9 @@ class HalfKeys(Keys):
         return [[total.get() for total in row] for row in sums]
 
 
-class HalfValues(Values):
+class HalfRows(Cells):
+    """A cell is a row of half floats."""
+
     @property
     def head_bytes(self) -> int:
         return 2 * self.page_len * self.dim
@@ -76,6 +78,13 @@ class HalfValues(Values):
         with e.range(whole, self.dim) as d:
             half = e.simd.to_half(e, e.splat(e.load(F32, source + d * 4)))
             e.store(e.lane(half, 0), target + d * 2, 2)
+
+
+class HalfValues(HalfRows, Values):
+    @property
+    def row_width(self) -> int:
+        """Elements from cell to cell."""
+        return self.dim
 
     def gather(
         self, e: Emitter, s: Sums, page: Value, cells: tuple[Value, Value], ahead: Value
@@ -102,7 +111,7 @@ class HalfValues(Values):
             for place in places
         ]
         with e.range(*cells) as cell:
-            row = cell * (2 * self.dim)
+            row = cell * (2 * self.row_width)
             for column in columns[::2]:
                 e.prefetch(ahead + row + column * 2)
             values = [load_half(e, page + row + column * 2) for column in columns]

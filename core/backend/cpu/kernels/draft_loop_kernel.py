@@ -72,7 +72,7 @@ class _Loop(Filling):
 # The first step ----------------------------------------------------------------------------------
 
 
-def write_begin(e: Emitter, hidden_width: int) -> None:
+def write_begin(e: Emitter, hidden_width: int, *, advances: bool) -> None:
     c = _Loop(e, e.parameters[0])
     c.lay_out()
     n_rows, n_sequences = c.source[SourceWords.N_ROWS], c.source[SourceWords.N_SEQUENCES]
@@ -83,7 +83,9 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
     n_out, reach, is_whole = (e.variable(e.index(first)) for first in (0, 0, 1))
     with e.range(0, n_sequences) as b:
         length = e.load(I64, c.setting(b, SettingsWords.LENGTH), 8)
-        n_cells = c.n_cells(b) + e.maximum(length - 1, 0)
+        n_cells = c.n_cells(b)
+        if advances:
+            n_cells = n_cells + e.maximum(length - 1, 0)
         c.copy_pages(b, n_cells)
         room = c.step[StepWords.PAGE_LEN] * c.source[SourceWords.N_PAGES]
         last = c.last_row(b)
@@ -106,7 +108,7 @@ def write_begin(e: Emitter, hidden_width: int) -> None:
 # From step to step -------------------------------------------------------------------------------
 
 
-def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
+def write_choose(e: Emitter, hidden_width: int, *, is_short: bool, advances: bool) -> None:
     """Threads share the rows; the last one to finish lays out the next step."""
     words_at, part, parts = e.parameters
     c = _Loop(e, words_at)
@@ -114,17 +116,17 @@ def write_choose(e: Emitter, hidden_width: int, *, is_short: bool) -> None:
     scratch = c.w[LoopWords.SCRATCH] + part * picking.SCRATCH_BYTES
     first, last = e.share(n_rows, part, parts)
     with e.range(first, last) as row:
-        _choose(c, row, scratch, is_short)
+        _choose(c, row, scratch, is_short=is_short, advances=advances)
     arrived = e.builder.inttoptr(c.w[LoopWords.ARRIVED].v, POINTER)
     before = Value(e.builder, e.builder.atomic_rmw("add", arrived, ir.Constant(I64, 1), "acq_rel"))
     with e.when((before + 1).equals(parts)):
         e.store(e.index(0), c.w[LoopWords.ARRIVED], 8)
-        n_left = _follow(c, n_rows, hidden_width)
+        n_left = _follow(c, n_rows, hidden_width, advances=advances)
         e.store((n_left > 0).widen(I64), c.w[LoopWords.AGAIN], 8)
     e.finish()
 
 
-def _choose(c: _Loop, row: Value, scratch: Value, is_short: bool) -> None:
+def _choose(c: _Loop, row: Value, scratch: Value, *, is_short: bool, advances: bool) -> None:
     """A token for a row of logits, if the draft does not end before it."""
     e, w = c.e, c.w
     maxima = w[LoopWords.MAXIMA] + row * w[LoopWords.MAXIMA_BYTES]
@@ -135,6 +137,8 @@ def _choose(c: _Loop, row: Value, scratch: Value, is_short: bool) -> None:
     b = e.load(I64, c.row_word(row, RowWords.SEQUENCE), 8)
     last = c.last_row(e.load(I64, c.row_word(row, RowWords.PLACE), 8))
     position = c.word(c.step[StepWords.POSITIONS], last) + 1
+    if not advances:
+        position = position + c.word(w[LoopWords.COUNTS], b)
     request = e.load(I64, c.setting(b, SettingsWords.REQUEST), 8)
     best = largest(e, maxima, head.n_blocks)
     token = pick_token(e, head, best, (request, scratch, position))
@@ -189,7 +193,7 @@ def _falling(e: Emitter, x: Value) -> Value:
     return (series.bits(I32X16) + (rounded.bits(I32X16) << 23)).bits(F32X16)
 
 
-def _follow(c: _Loop, n_rows: Value, hidden_width: int) -> Value:
+def _follow(c: _Loop, n_rows: Value, hidden_width: int, *, advances: bool) -> Value:
     """The step of the tokens just picked; returns how many there are. A sequence only ever moves
     to a lower place, in order, so nothing is overwritten that is still to be read."""
     e, w = c.e, c.w
@@ -198,7 +202,7 @@ def _follow(c: _Loop, n_rows: Value, hidden_width: int) -> Value:
         token = e.load(I64, c.row_word(row, RowWords.TOKEN), 8)
         with e.when(token >= 0):
             place, to = e.load(I64, c.row_word(row, RowWords.PLACE), 8), n_left.get()
-            _move(c, place, to)
+            _move(c, place, to, advances=advances)
             if hidden_width:
                 source = w[LoopWords.TAP] + c.last_row(place) * (4 * hidden_width)
                 copy_floats(e, source, w[LoopWords.GIVEN] + to * (4 * hidden_width), hidden_width)
@@ -219,26 +223,32 @@ def _follow(c: _Loop, n_rows: Value, hidden_width: int) -> Value:
     return n
 
 
-def _move(c: _Loop, place: Value, to: Value) -> None:
+def _move(c: _Loop, place: Value, to: Value, *, advances: bool) -> None:
     """The words of a sequence in the next step, from those of this one."""
-    e, step = c.e, c.step
+    e, step, ahead = c.e, c.step, int(advances)
     start, last = c.word(step[StepWords.STARTS], place), c.last_row(place)
     n_rows = last + 1 - start
     positions = step[StepWords.POSITIONS]
-    c.put(c.word(positions, last) + 1, positions, to)
-    past = c.word(step[StepWords.PAST], place) + n_rows
+    c.put(c.word(positions, last) + ahead, positions, to)
+    past = c.word(step[StepWords.PAST], place) + (n_rows - 1 + ahead)
     c.put(past, step[StepWords.PAST], to)
     replay = c.word(step[StepWords.REPLAY], place)
     c.put(_replay_after(c, replay, n_rows), step[StepWords.REPLAY], to)
     with e.when(to < place):
         c.put(c.word(step[StepWords.SLOTS], place), step[StepWords.SLOTS], to)
         # All that the sequence may come to: it does not grow past what it was laid out for.
-        stride, pages, page_len = (
-            step[word] for word in (StepWords.PAGES_STRIDE, StepWords.PAGES, StepWords.PAGE_LEN)
-        )
+        stride, page_len = step[StepWords.PAGES_STRIDE], step[StepWords.PAGE_LEN]
         n_pages = (past + c.w[LoopWords.MAX_DRAFT] + (page_len - 1)) // page_len
-        with e.range(0, e.minimum(n_pages, stride // 8)) as i:
-            c.put(c.word(pages + place * stride, i), pages + to * stride, i)
+        pages, windowed = step[StepWords.PAGES], step[StepWords.WINDOWED_PAGES]
+
+        def move(table: Value) -> None:
+            with e.range(0, e.minimum(n_pages, stride // 8)) as i:
+                c.put(c.word(table + place * stride, i), table + to * stride, i)
+
+        move(pages)
+        # Where windowed layers have no pages of their own, it is the same table.
+        with e.when(windowed.equals(pages).equals(0)):
+            move(windowed)
 
 
 def _replay_after(c: _Loop, replay: Value, n_rows: Value) -> Value:

@@ -20,7 +20,8 @@ class SourceWords:
 
     TOKENS, POSITIONS, STARTS, SLOTS, PAST, REPLAY, PAGES, PAGES_BYTES, N_PAGES = range(9)
     OUT_ROWS, REQUESTS, HIDDEN, N_ROWS, N_SEQUENCES, N_OUT = range(9, 15)
-    COUNT = 15
+    WINDOWED_PAGES = 15  # 0: layers have none of their own; as wide as `PAGES`
+    COUNT = 16
 
 
 class Filling:
@@ -82,9 +83,12 @@ class Filling:
         page_len = self.step[StepWords.PAGE_LEN]
         n_pages = (n_cells + (page_len - 1)) // page_len
         n_pages = self.e.minimum(n_pages, self.source[SourceWords.N_PAGES])
-        given = self.source[SourceWords.PAGES] + b * self.source[SourceWords.PAGES_BYTES]
-        table = self.step[StepWords.PAGES] + b * self.step[StepWords.PAGES_STRIDE]
-        self.widen(given, table, n_pages)
+        row = b * self.source[SourceWords.PAGES_BYTES]
+        to = b * self.step[StepWords.PAGES_STRIDE]
+        self.widen(self.source[SourceWords.PAGES] + row, self.step[StepWords.PAGES] + to, n_pages)
+        windowed = self.source[SourceWords.WINDOWED_PAGES]
+        with self.e.when(windowed > 0):
+            self.widen(windowed + row, self.step[StepWords.WINDOWED_PAGES] + to, n_pages)
 
 
 def write_fill(e: Emitter) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...layers import GateActivation
+from ...layers import Gate
 from ..emit import I64, LANES, Emitter, Value
 from ..formats.tile_format import ROWS, Record
-from .mathematics import F32X16, gelu, silu
+from .gate_function import gated_product_of
+from .mathematics import F32X16
 from .pack import RowSet
 from .product import BLOCK_OF_GROUPS, call_tile
 from .row_kernels import put_block
@@ -41,7 +42,7 @@ class _Group:
     size: Value
 
 
-def write_gated_product(e: Emitter, width: int, activation: GateActivation) -> None:
+def write_gated_product(e: Emitter, width: int, gate: Gate) -> None:
     arguments, part, parts = e.parameters
     w = e.words(arguments, GatedWords.COUNT)
     sides = [w[GatedWords.SIDES + i * SideWords.COUNT :][: SideWords.COUNT] for i in (0, 1)]
@@ -60,7 +61,7 @@ def write_gated_product(e: Emitter, width: int, activation: GateActivation) -> N
             for side, target in zip(sides, made, strict=True):
                 _multiply(e, side, block, rows, target)
             with e.range(0, e.minimum(rows.size, n_rows - rows.row)) as i:
-                halves = _activate(e, activation, [address + i * ROW_BYTES for address in made])
+                halves = _activate(e, gate, [address + i * ROW_BYTES for address in made])
                 row, out = rows.row + i, w[GatedWords.OUT]
                 to = (out + row * (4 * width), row_set, w[GatedWords.RECORDS])
                 put_block(e, to, (row, block, width // Record.BLOCK), halves, out > 0)
@@ -92,7 +93,6 @@ def _multiply(e: Emitter, side: list[Value], block: Value, rows: _Group, target:
         )
 
 
-def _activate(e: Emitter, activation: GateActivation, at: list[Value]) -> list[Value]:
-    act = silu if activation is GateActivation.SILU else gelu
-    gate, up = ([e.load(F32X16, x + 4 * LANES * k) for k in (0, 1)] for x in at)
-    return [act(e, g) * u for g, u in zip(gate, up, strict=True)]
+def _activate(e: Emitter, gate: Gate, at: list[Value]) -> list[Value]:
+    gates, ups = ([e.load(F32X16, x + 4 * LANES * k) for k in (0, 1)] for x in at)
+    return [gated_product_of(e, gate, x, up) for x, up in zip(gates, ups, strict=True)]

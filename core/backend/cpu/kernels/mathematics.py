@@ -13,6 +13,8 @@ LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
+# Of tanh on (-0.625, 0.625), from there too.
+TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 SQRT2 = 1.41421356
 
 
@@ -54,6 +56,13 @@ def silu(e: Emitter, x: Value) -> Value:
 def gelu(e: Emitter, x: Value) -> Value:
     """The tanh form: x (1 + tanh(u)) / 2 is x sigmoid(2 u)."""
     return x * sigmoid(e, (x + x * x * x * 0.044715) * (2 * 0.7978845608))
+
+
+def tanh(e: Emitter, x: Value) -> Value:
+    small = (x.bits(I32X16) & 0x7FFFFFFF).bits(F32X16) < 0.625
+    square = x * x
+    near = e.fma(polynomial(e, square, TANH) * square, x, x)
+    return small.select(near, 1.0 - 2.0 / (exp(e, x + x) + 1.0))
 
 
 def softplus(e: Emitter, x: Value) -> Value:

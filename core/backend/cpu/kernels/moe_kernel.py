@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...layers import Gating
+from ...layers import Gating, Moe
 from ..emit import F32, I64, Emitter, Value
 from ..formats.tile_format import ROWS, Record
+from .expert_groups import STRUCK, strike_out_other_groups
 from .mathematics import F32X16, exp, one, sigmoid
 from .pack import RowSet
 from .product import call_tile
@@ -19,7 +20,6 @@ from .row_kernels import copy_floats, each_vector
 from .tile import WIDTHS
 
 SMALLEST_SUM = 2.0**-14  # as in the reference
-NEVER = -3.0e38
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,23 @@ class MoeShape:
     normalise: bool
     scale: float
     has_bias: bool
+    n_groups: int
+    n_groups_used: int
+    expert_scale: bool
+
+    @classmethod
+    def of(cls, m: Moe) -> MoeShape:
+        return cls(
+            m.gate_inp.n_out, m.n_used, m.gating, m.normalise, m.scale, m.probs_bias is not None,
+            m.n_groups, m.n_groups_used, m.expert_scale is not None,
+        )  # fmt: skip
 
 
 def write_route(e: Emitter, s: MoeShape) -> None:
     """Best experts of each row. Arguments: row set, router logits (become probabilities),
-    selection bias or 0, experts out (int64), weights out."""
+    selection bias or 0, experts out (int64), weights out, scales of experts or 0."""
     arguments, part, parts = e.parameters
-    row_set, logits, bias, experts, weights = e.words(arguments, 5)
+    row_set, logits, bias, experts, weights, expert_scales = e.words(arguments, 6)
     scores = e.scratch(F32, s.n_expert)
     first, last = e.share(e.load(I64, row_set, 8), part, parts)
     with e.range(first, last) as row:
@@ -45,8 +55,16 @@ def write_route(e: Emitter, s: MoeShape) -> None:
         with e.range(0, 4 * s.n_expert, 4) as i:
             score = e.load(F32, at + i)
             e.store(score + e.load(F32, bias + i) if s.has_bias else score, scores + i)
-        _choose(e, s, scores, at, (experts + row * (8 * s.n_used), weights + row * (4 * s.n_used)))
-        _scale_weights(e, s, weights + row * (4 * s.n_used))
+        if s.n_groups_used < s.n_groups:
+            strike_out_other_groups(e, scores, s.n_expert, s.n_groups, s.n_groups_used)
+        chosen, chosen_weights = experts + row * (8 * s.n_used), weights + row * (4 * s.n_used)
+        _choose(e, s, scores, at, (chosen, chosen_weights))
+        _scale_weights(e, s, chosen_weights)
+        if s.expert_scale:
+            with e.range(0, s.n_used) as rank:
+                factor = e.load(F32, expert_scales + e.load(I64, chosen + rank * 8, 8) * 4)
+                to = chosen_weights + rank * 4
+                e.store(e.load(F32, to) * factor, to)
     e.finish()
 
 
@@ -74,14 +92,14 @@ def _softmax(e: Emitter, at: Value, n: int) -> None:
 def _choose(e: Emitter, s: MoeShape, scores: Value, probs: Value, out: tuple[Value, Value]) -> None:
     """The n_used best scores, best first, the lower expert on ties; each is then struck out."""
     with e.range(0, s.n_used) as rank:
-        best, where = e.variable(e.const(F32, NEVER)), e.variable(e.index(0))
+        best, where = e.variable(e.const(F32, STRUCK)), e.variable(e.index(0))
         with e.range(0, s.n_expert) as expert:
             score = e.load(F32, scores + expert * 4)
             with e.when(score > best.get()):
                 best.set(score)
                 where.set(expert)
         chosen = where.get()
-        e.store(e.const(F32, NEVER), scores + chosen * 4)
+        e.store(e.const(F32, STRUCK), scores + chosen * 4)
         e.store(chosen, out[0] + rank * 8, 8)
         e.store(e.load(F32, probs + chosen * 4), out[1] + rank * 4)
 
@@ -89,6 +107,9 @@ def _choose(e: Emitter, s: MoeShape, scores: Value, probs: Value, out: tuple[Val
 def _scale_weights(e: Emitter, s: MoeShape, at: Value) -> None:
     if s.gating is Gating.SOFTMAX_OF_CHOSEN:
         _softmax(e, at, s.n_used)
+    elif s.gating is Gating.SIGMOID_OF_CHOSEN:
+        with e.range(0, 4 * s.n_used, 4) as i:
+            e.store(one(e, sigmoid, e.load(F32, at + i)), at + i)
     factor = e.variable(e.const(F32, s.scale))
     if s.normalise:
         total = e.variable(e.const(F32, 0.0))
@@ -105,16 +126,15 @@ class Sorted:
     """Words of the table that `write_sort` fills: pairs in order of expert, and jobs.
 
     A job is (expert, first pair, group size): one group of rows for the product kernels. PAIR_OF
-    gives the place of (row, rank) in the sorted order; ROW_OF the row of a sorted pair. The first
-    words are a `RowSet` over the pairs.
+    gives the place of (row, rank) in the sorted order. The first words are a `RowSet` over the
+    pairs.
     """
 
     JOBS = RowSet.WORDS  # (n, 3) int64
     N_JOBS = RowSet.WORDS + 1
     PAIR_OF = RowSet.WORDS + 2
-    ROW_OF = RowSet.WORDS + 3
-    COUNTS = RowSet.WORDS + 4  # (n_expert + 1) scratch
-    WORDS = RowSet.WORDS + 5
+    COUNTS = RowSet.WORDS + 3  # (n_expert + 1) scratch
+    WORDS = RowSet.WORDS + 4
 
 
 def write_sort(e: Emitter, s: MoeShape) -> None:
@@ -134,7 +154,6 @@ def write_sort(e: Emitter, s: MoeShape) -> None:
             place = e.load(I64, at, 8)
             e.store(place + 1, at, 8)
             e.store(place, words[Sorted.PAIR_OF] + pair * 8, 8)
-            e.store(pair // s.n_used, words[Sorted.ROW_OF] + place * 8, 8)
     e.finish()
 
 
@@ -176,24 +195,49 @@ def group_size(e: Emitter, left: Value) -> Value:
     return size
 
 
-def write_spread(e: Emitter, width: int, packed: bool) -> None:
-    """Copy each row's activations to its pairs. Arguments: row set, table, source, target."""
+@dataclass(frozen=True, slots=True)
+class SpreadShape:
+    width: int
+    packed: bool
+    n_used: int
+    weighs: bool  # each copy is multiplied by the weight of its pair
+
+
+def write_spread(e: Emitter, s: SpreadShape) -> None:
+    """Copy each row's activations to its pairs. Arguments: row set, table, source, target,
+    weights."""
     arguments, part, parts = e.parameters
-    row_set, table, source, target = e.words(arguments, 4)
-    row_of = e.load(I64, table + 8 * Sorted.ROW_OF, 8)
-    n_blocks = width // Record.BLOCK
+    row_set, table, source, target, weights = e.words(arguments, 5)
+    pair_of = e.load(I64, table + 8 * Sorted.PAIR_OF, 8)
+    row_bytes, n_blocks = 4 * s.width, s.width // Record.BLOCK
     first, last = e.share(e.load(I64, table, 8), part, parts)
-    with e.range(first, last) as pair:
-        row = e.load(I64, row_of + pair * 8, 8)
-        if not packed:
-            copy_floats(e, source + row * (4 * width), target + pair * (4 * width), width)
+    with e.range(first, last) as number:
+        row, pair = number // s.n_used, e.load(I64, pair_of + number * 8, 8)
+        weight = weights + number * 4
+        if not s.packed:
+            to_at = target + pair * row_bytes
+            copy_floats(e, source + row * row_bytes, to_at, s.width)
+            if s.weighs:
+                _weigh_row(e, to_at, s.width, e.load(F32, weight))
         else:
             start, stride = RowSet.record(e, row_set, row, n_blocks)
             to_start, to_stride = RowSet.record(e, table, pair, n_blocks)
             with e.range(0, n_blocks) as block:
-                from_at, to_at = start + block * stride, to_start + block * to_stride
-                copy_floats(e, source + from_at, target + to_at, Record.SIZE // 4)
+                to_at = target + to_start + block * to_stride
+                copy_floats(e, source + start + block * stride, to_at, Record.SIZE // 4)
+                for at in Record.FLOATS if s.weighs else ():
+                    e.store(e.load(F32, to_at + at) * e.load(F32, weight), to_at + at)
     e.finish()
+
+
+def _weigh_row(e: Emitter, row: Value, width: int, weight: Value) -> None:
+    weights = e.splat(weight)
+    each_vector(
+        e,
+        width,
+        lambda at: e.store(e.load(F32X16, row + at) * weights, row + at),
+        lambda at: e.store(e.load(F32, row + at) * weight, row + at),
+    )
 
 
 class ExpertWords:
@@ -201,9 +245,9 @@ class ExpertWords:
 
     TABLE, N_TILES, QUANTS, EXPERT_BYTES, TILE_BYTES = range(5)
     SCALES, EXPERT_SCALE_BYTES, TILE_SCALE_BYTES, N_SPANS = range(5, 9)
-    X, X_ROW_BYTES, X_STRIDE, Y, Y_STRIDE, N_OUT = range(9, 15)
-    FUNCTIONS = 15
-    COUNT = 15 + len(WIDTHS)
+    X, X_ROW_BYTES, X_STRIDE, Y, Y_STRIDE, N_OUT, BIAS, EXPERT_BIAS_BYTES = range(9, 17)
+    FUNCTIONS = 17
+    COUNT = 17 + len(WIDTHS)
 
 
 def write_expert_product(e: Emitter) -> None:
@@ -217,6 +261,7 @@ def write_expert_product(e: Emitter) -> None:
     with e.range(first, last) as unit:
         job, tile = jobs + unit // w[p.N_TILES] * 24, unit % w[p.N_TILES]
         expert, pair, size = (e.load(I64, job + 8 * i, 8) for i in range(3))
+        bias = w[p.BIAS] + expert * w[p.EXPERT_BIAS_BYTES] + tile * (4 * ROWS)
         call_tile(
             e,
             w[p.FUNCTIONS :],
@@ -230,43 +275,53 @@ def write_expert_product(e: Emitter) -> None:
                 w[p.Y] + pair * w[p.Y_STRIDE] + tile * (4 * ROWS),
                 w[p.Y_STRIDE],
                 w[p.N_OUT] - tile * ROWS,
-                e.index(0),
+                (w[p.BIAS] > 0).select(bias, w[p.BIAS]),
                 e.index(0),
             ],
         )
     e.finish()
 
 
-def write_combine(e: Emitter, width: int, n_used: int, shared: bool, gated: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class CombineShape:
+    width: int
+    n_used: int
+    shared: bool
+    gated: bool
+    adds: bool  # to what is there already
+    weighs: bool  # experts' outputs; else their inputs were
+
+
+def write_combine(e: Emitter, s: CombineShape) -> None:
     """x += experts' outputs in order of rank, then the shared expert's.
 
     Arguments: row set, table, weights, pair rows, shared rows, shared gate (one float a row), x.
     """
     arguments, part, parts = e.parameters
     row_set, table, weights, outputs, shared_rows, gate, x = e.words(arguments, 7)
+    width, n_used = s.width, s.n_used
     pair_of = e.load(I64, table + 8 * Sorted.PAIR_OF, 8)
     first, last = e.share(e.load(I64, row_set, 8), part, parts)
     with e.range(first, last) as row:
         pairs = [e.load(I64, pair_of + row * (8 * n_used) + 8 * i, 8) for i in range(n_used)]
         factors = [e.load(F32, weights + row * (4 * n_used) + 4 * i) for i in range(n_used)]
-        scale = one(e, sigmoid, e.load(F32, gate + row * 4)) if gated else None
+        scale = one(e, sigmoid, e.load(F32, gate + row * 4)) if s.gated else None
         target = x + row * (4 * width)
 
         def add(at: Value, kind: Any, row: Value = row, target: Value = target) -> None:
             def spread(x: Value) -> Value:
                 return x if kind is F32 else e.splat(x)
 
-            terms = [
-                e.load(kind, outputs + pair * (4 * width) + at) * spread(factor)
-                for pair, factor in zip(pairs, factors, strict=True)
-            ]
-            if shared:
+            terms = [e.load(kind, outputs + pair * (4 * width) + at) for pair in pairs]
+            if s.weighs:
+                terms = [x * spread(factor) for x, factor in zip(terms, factors, strict=True)]
+            if s.shared:
                 value = e.load(kind, shared_rows + row * (4 * width) + at)
                 terms.append(value if scale is None else value * spread(scale))
             total = terms[0]
             for term in terms[1:]:
                 total = total + term
-            e.store(e.load(kind, target + at) + total, target + at)
+            e.store(e.load(kind, target + at) + total if s.adds else total, target + at)
 
         each_vector(e, width, lambda at: add(at, F32X16), lambda at: add(at, F32))
     e.finish()

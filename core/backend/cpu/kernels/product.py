@@ -64,8 +64,9 @@ def write_product(e: Emitter) -> None:
     e.finish()
 
 
-def write_embed(e: Emitter, form: CpuTileFormat, width: int) -> None:
-    """Rows of a table. Arguments: row set, tokens, quants, tile bytes, scales, bytes, rows out."""
+def write_embed(e: Emitter, form: CpuTileFormat, width: int, scale: float = 1.0) -> None:
+    """Rows of a table, times a scale. Arguments: row set, tokens, quants, tile bytes, scales, their
+    bytes, rows out."""
     arguments, part, parts = e.parameters
     row_set, tokens, quants, tile_bytes, scales, scale_bytes, out = e.words(arguments, 7)
     scratch = e.scratch(I8X64, 1)
@@ -82,6 +83,9 @@ def write_embed(e: Emitter, form: CpuTileFormat, width: int) -> None:
                 e.store(e.lane(form.element(e, at), lane.narrow(ir.IntType(32))), to)
             else:
                 _unpack_lane(e, form, (at, s + span * form.scale_bytes), lane, scratch, to)
+        if scale != 1.0:
+            with e.range(0, 4 * width, 4) as at:
+                e.store(e.load(F32, target + at) * scale, target + at)
     e.finish()
 
 

@@ -1,14 +1,15 @@
-"""Kernels over whole rows: RMS norm, gate times up, copies and choices of rows."""
+"""Kernels over whole rows: gate times up, copies and choices of rows; and what norms share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...layers import GateActivation
+from ...layers import Gate
 from ..emit import F32, I64, LANES, Emitter, Value
 from ..formats.tile_format import Record
-from .mathematics import F32X16, gelu, one, reciprocal_sqrt, silu
-from .pack import RowSet, pack_block, pack_row
+from .gate_function import gated_product_of
+from .mathematics import F32X16, reciprocal_sqrt
+from .pack import RowSet, pack_block
 
 
 def each_vector(
@@ -60,32 +61,6 @@ def norm_row(e: Emitter, row: Value, weight: Value, width: int, eps: float, out:
     )
 
 
-def write_norm(e: Emitter, width: int, eps: float) -> None:
-    """Norm of rows of whole blocks. Arguments: row set, rows out or 0, records or 0, rows, weight.
-
-    Where there are fewer rows than threads, several share a row: each adds up the squares for
-    itself, which is the smaller part of the work, and finishes some blocks.
-    """
-    arguments, part, parts = e.parameters
-    row_set, out, records, rows, weight = e.words(arguments, 5)
-    n_rows, n_blocks = e.load(I64, row_set, 8), width // Record.BLOCK
-    pieces = e.minimum(e.maximum(parts // e.maximum(n_rows, 1), 1), n_blocks)
-    first, last = e.share(n_rows * pieces, part, parts)
-    with e.range(first, last) as unit:
-        row = unit // pieces
-        source, target = rows + row * (4 * width), out + row * (4 * width)
-        wide = e.splat(norm_scale(e, source, width, eps))
-        start, end = e.share(e.index(n_blocks), unit % pieces, pieces)
-        with e.range(start, end) as block:
-            at = block * (4 * Record.BLOCK)
-            halves = [
-                e.load(F32X16, source + at + 64 * k) * wide * e.load(F32X16, weight + at + 64 * k)
-                for k in (0, 1)
-            ]
-            put_block(e, (target, row_set, records), (row, block, n_blocks), halves, out > 0)
-    e.finish()
-
-
 def put_block(
     e: Emitter,
     to: tuple[Value, Value, Value],
@@ -105,65 +80,29 @@ def put_block(
         pack_block(e, halves[0], halves[1], records + start + block * stride)
 
 
-def write_norms(e: Emitter, widths: tuple[int, ...], eps: float) -> None:
-    """Norms of inputs of any width side by side.
-
-    Arguments: row set, rows out, records or 0, then for each input: rows in, weight.
-    """
+def write_gated(e: Emitter, width: int, gate: Gate) -> None:
+    """activation(gate) * up. Arguments: row set, gate rows and bytes from row to row, up rows and
+    bytes from row to row, rows out or 0, records or 0."""
     arguments, part, parts = e.parameters
-    words = e.words(arguments, 3 + 2 * len(widths))
-    row_set, out, records = words[:3]
-    total = sum(widths)
-    first, last = e.share(e.load(I64, row_set, 8), part, parts)
-    with e.range(first, last) as row:
-        target = out + row * (4 * total)
-        for i, width in enumerate(widths):
-            source, weight = words[3 + 2 * i], words[4 + 2 * i]
-            norm_row(e, source + row * (4 * width), weight, width, eps, target)
-            target = target + 4 * width
-        if total % Record.BLOCK == 0:
-            with e.when(records > 0):
-                start = out + row * (4 * total)
-                pack_row(e, start, total // Record.BLOCK, records, row_set, row)
-    e.finish()
-
-
-def write_gated(e: Emitter, width: int, activation: GateActivation) -> None:
-    """activation(gate) * up. Arguments: row set, [gate | up] rows, rows out or 0, records or 0."""
-    arguments, part, parts = e.parameters
-    row_set, source, out, records = e.words(arguments, 4)
-    act = silu if activation is GateActivation.SILU else gelu
+    row_set, gates, gate_bytes, ups, up_bytes, out, records = e.words(arguments, 7)
     step = Record.BLOCK if width % Record.BLOCK == 0 else 1
     n_steps = width // step
     first, last = e.share(e.load(I64, row_set, 8) * n_steps, part, parts)
     with e.range(first, last) as i:
         row, block = i // n_steps, i % n_steps
-        gate = source + row * (8 * width) + block * (4 * step)
+        x = gates + row * gate_bytes + block * (4 * step)
+        up = ups + row * up_bytes + block * (4 * step)
         target = out + row * (4 * width)
         if step == 1:  # a width that no quantised format can have
-            target = target + block * 4
-            value = one(e, act, e.load(F32, gate)) * e.load(F32, gate + 4 * width)
-            e.store(value, target)
+            halves = [e.splat(e.load(F32, at)) for at in (x, up)]
+            e.store(e.lane(gated_product_of(e, gate, *halves), 0), target + block * 4)
         else:
-            _gated_block(e, act, (gate, target, row, block), (row_set, out, records), width)
+            halves = [
+                gated_product_of(e, gate, e.load(F32X16, x + 64 * k), e.load(F32X16, up + 64 * k))
+                for k in (0, 1)
+            ]
+            put_block(e, (target, row_set, records), (row, block, n_steps), halves, out > 0)
     e.finish()
-
-
-def _gated_block(
-    e: Emitter,
-    act: Callable[[Emitter, Value], Value],
-    at: tuple[Value, Value, Value, Value],
-    words: tuple[Value, Value, Value],
-    width: int,
-) -> None:
-    gate, target, row, block = at
-    row_set, out, records = words
-    halves = [
-        act(e, e.load(F32X16, gate + 64 * k)) * e.load(F32X16, gate + (4 * width + 64 * k))
-        for k in (0, 1)
-    ]
-    n_blocks = width // Record.BLOCK
-    put_block(e, (target, row_set, records), (row, block, n_blocks), halves, out > 0)
 
 
 def copy_floats(e: Emitter, source: Value, target: Value, width: int) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from ..emit import F32, I32, I64, LANES, Emitter, Value, vector
 from .cells import Queries, Sums, columns_of
+from .cells_latent import CELLS_AT_ONCE
+from .flat import soft_cap
 from .mathematics import F32X16, exp, one, sigmoid
 
 if TYPE_CHECKING:
@@ -95,9 +97,7 @@ class SpanWork:
             ahead = (page + 1 < last).select(places.keys + beyond * s.key_page_bytes, values)
             start = page * length
             cells = Range(begin, end).in_page(e, start, length)
-            for width in self.widths:
-                with e.when(bundle.n_rows.equals(width)):
-                    self._score(self._queries(bundle, width), (keys, ahead), start, cells)
+            self._score_page(bundle, (keys, ahead), start, cells)
         self._weigh_all(bundle, partials)
         with e.range(first, last) as page:
             beyond = self._page(places, e.minimum(page + 1, last - 1))
@@ -105,6 +105,22 @@ class SpanWork:
             following = places.values + beyond * s.value_page_bytes
             ahead = (page + 1 < last).select(following, after)
             self._gather_page(bundle, page * length, (values, ahead), partials)
+
+    def _score_page(
+        self, bundle: Bundle, pages: tuple[Value, Value], start: Value, cells: Range
+    ) -> None:
+        e, s = self.e, self.s
+        if not s.is_latent:
+            for width in self.widths:
+                with e.when(bundle.n_rows.equals(width)):
+                    self._score(self._queries(bundle, width), pages, start, cells, self.scores)
+            return
+        some = largest_divisor(self.heads, e.simd.sums_at_once // CELLS_AT_ONCE)
+        offsets = tuple(4 * s.q_head * head for head in range(some))
+        with e.range(0, bundle.n_rows) as row, e.range(0, self.heads, some) as head:
+            q = bundle.q + row * (4 * s.width) + head * (4 * s.q_head)
+            to = self.scores + (row * self.heads + head) * self.score_stride
+            self._score(Queries(q, offsets, self.packed), pages, start, cells, to)
 
     def _queries(self, bundle: Bundle, width: int) -> Queries:
         s = self.s
@@ -119,11 +135,17 @@ class SpanWork:
         return self.e.load(I64, places.table + index * 8, 8)
 
     def _score(
-        self, queries: Queries, pages: tuple[Value, Value], start: Value, cells: Range
+        self,
+        queries: Queries,
+        pages: tuple[Value, Value],
+        start: Value,
+        cells: Range,
+        scores: Value,
     ) -> None:
-        """Scores of whole vectors of cells of one page, several vectors at once."""
+        """Scores of whole vectors of cells of one page, several vectors at once. `scores`: those
+        of the first query, for all cells of the span."""
         e = self.e
-        at_once = max(1, e.simd.sums_at_once // len(queries))
+        at_once = 1 if self.s.is_latent else max(1, e.simd.sums_at_once // len(queries))
         at_once = min(at_once, 4, self.s.page_len // LANES)
         low, high = cells.begin - cells.begin % LANES, cells.end
 
@@ -131,9 +153,12 @@ class SpanWork:
             page, ahead = pages
             vectors = self.key_cells.score(e, queries, page, cell, n, ahead)
             for i, sums in enumerate(vectors):
-                to = self.scores + (start + cell) * 4 + LINE * i
+                to = scores + (start + cell) * 4 + LINE * i
                 for j, total in enumerate(sums):
-                    e.store(total * self.s.scale, to + self.score_stride * j, LINE)
+                    scaled = total * self.s.scale
+                    if self.s.cap:
+                        scaled = soft_cap(e, scaled, self.s.cap)
+                    e.store(scaled, to + self.score_stride * j, LINE)
 
         if at_once == 1:
             with e.range(low, high, LANES) as cell:
@@ -166,7 +191,7 @@ class SpanWork:
             index = e.splat(cell.narrow(I32)) + lanes
             score = e.load(F32X16, scores + cell * 4)
             score = (index < e.splat(row.end.narrow(I32))).select(score, lowest)
-            if self.s.window:
+            if self.s.window or self.s.hides_first:
                 score = (index < e.splat(row.begin.narrow(I32))).select(lowest, score)
             e.store(score, scores + cell * 4, LINE)
             best.set(e.larger(best.get(), score))  # a NaN stays: it must reach the logits
@@ -228,8 +253,11 @@ class SpanWork:
             e.store(e.fma(e.load(F32X16, into + at, LINE), e.splat(kept), new), into + at, LINE)
         self._set(into, best, e.fma(total, kept, new_total * added))
 
-    def finish(self, partial: Value, q: Value, target: Value, sink: Value) -> None:
-        """One query's output, of all its spans; q holds its gate, sink the address of its sink."""
+    def finish(self, partial: Value, gate: Value, target: Value, sink: Value) -> None:
+        """One query's output, of all its spans; `gate` and `sink` are addresses of these.
+
+        The gate is one number for each element, or one for the head.
+        """
         e, s = self.e, self.s
         top, total = self._get(partial)
         scale = e.const(F32, 1.0)
@@ -239,11 +267,15 @@ class SpanWork:
             scale = one(e, exp, top - best)
             total = total * scale + one(e, exp, logit - best)
         inverse = e.splat(scale / total)
+        if s.head_gates:
+            inverse = inverse * e.splat(one(e, sigmoid, e.load(F32, gate)))
+        if s.value_scale != 1.0:
+            inverse = inverse * s.value_scale
 
         def write(at: Value, column: Value) -> None:
             result = e.load(F32X16, partial + at, LINE) * inverse
             if s.gated:
-                result = result * sigmoid(e, e.load(F32X16, q + 4 * s.key_dim + column * 4))
+                result = result * sigmoid(e, e.load(F32X16, gate + column * 4))
             e.store(result, target + column * 4)
 
         if s.value_dim % LANES == 0:
@@ -266,3 +298,8 @@ class SpanWork:
     def _get(self, partial: Value) -> tuple[Value, Value]:
         at = partial + LINE * len(self.columns)
         return self.e.load(F32, at), self.e.load(F32, at + 4)
+
+
+def largest_divisor(n: int, most: int) -> int:
+    """Of n, and not above `most`."""
+    return max(d for d in range(1, max(most, 1) + 1) if n % d == 0)

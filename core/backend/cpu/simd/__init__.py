@@ -11,8 +11,13 @@ from .ssse3 import Ssse3
 
 __all__ = [
     "SETS", "SIGNED_BITS", "Avx2", "Avx512Vnni", "AvxVnni", "Generic", "NeonDotprod", "Simd",
-    "Ssse3",
+    "Ssse3", "best_set",
 ]  # fmt: skip
 
 _BEST_FIRST: list[type[Simd]] = [Avx512Vnni, AvxVnni, Avx2, Ssse3, NeonDotprod, Generic]
 SETS = {made.name: made for made in _BEST_FIRST}
+
+
+def best_set() -> Simd:
+    """The best instruction set of this machine: the first that is available."""
+    return next(kind for kind in SETS.values() if kind.is_available())()

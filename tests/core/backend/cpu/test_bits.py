@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.every_family import EVERY_FAMILY
 from support.running import PAGES, Machine, Running, load, random_tokens
-from support.tiny_models import FAMILIES, TinyModel
+from support.tiny_gemma import GEMMAS
+from support.tiny_models import TinyModel
 
 from nextn.core.backend.step import build_step
 
@@ -36,9 +38,12 @@ def cuts(draw: st.DrawFn, n: int) -> list[int]:
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[str, str, str, list[int], list[int], int]:
-    family = draw(st.sampled_from(sorted(FAMILIES)))
+    family = draw(st.sampled_from(EVERY_FAMILY))
     quantise = draw(st.sampled_from(["F32", "Q8_0", "Q4_0"]))
-    device = draw(st.sampled_from(["cpu", "cpu q8_0"]))
+    # Latent attention keeps half floats, as do heads that are not whole sixteens.
+    is_half = family in ("deepseek2", "glm4-lite", "mimo2")
+    kinds = ["cpu"] if is_half else ["cpu", "cpu q8_0"]
+    device = draw(st.sampled_from(kinds))
     threads = draw(st.integers(1, 3))
     return family, quantise, device, cuts(draw, LENGTH), cuts(draw, LENGTH), threads
 
@@ -78,7 +83,7 @@ def test_many_threads_are_as_one(tiny: Tiny) -> None:
         assert np.array_equal(Running(machine(tiny, "qwen35moe", threads)).append(tokens), want)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_long_contexts_cross_chunks_alike(name: str, tiny: Tiny) -> None:
     """Attention merges one page after the other; page borders and vector tails are no seams."""
     tokens = random_tokens(150, seed=9)
@@ -102,10 +107,11 @@ def test_quantised_files_stay_near_the_reference(quantise: str, tiny: Tiny) -> N
     assert np.median(np.abs(got - want)) < (0.001 if quantise == "BF16" else 0.03)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_float_files_equal_the_reference(name: str, tiny: Tiny) -> None:
     """Only keys and values are rounded, to half floats."""
     tokens = random_tokens(40)
     got = Running(machine(tiny, name, 2)).append(tokens)
     want = Running(Machine(*load(tiny(name).path, "torch"))).append(tokens)
-    assert np.abs(got - want).max() < 3e-3
+    # Gemma does not scale scores down, nor what keys are rounded by.
+    assert np.abs(got - want).max() < (2e-2 if name in GEMMAS else 3e-3)

@@ -29,6 +29,7 @@ from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
 
 SET_NAMES = [name for name, made in SETS.items() if made.is_available()]
+FUNCTIONS = ("exp", "sigmoid", "silu", "gelu", "softplus", "tanh")
 Floats = NDArray[np.float32]
 
 
@@ -68,11 +69,12 @@ def reference(name: str, x: Any) -> Any:
             "silu": lambda: x * sigmoid,
             "gelu": lambda: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
             "softplus": lambda: np.logaddexp(0, x),
+            "tanh": lambda: np.tanh(x),
         }[name]()
 
 
 @pytest.mark.parametrize("set_name", SET_NAMES)
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "gelu", "softplus"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_accurate(name: str, set_name: str) -> None:
     x = np.concatenate([np.linspace(-30, 30, 4000), np.linspace(-1, 1, 96)]).astype(np.float32)
     got, want = apply(set_name, name, x), reference(name, x)
@@ -80,7 +82,7 @@ def test_functions_are_accurate(name: str, set_name: str) -> None:
 
 
 @pytest.mark.parametrize("set_name", SET_NAMES)
-@pytest.mark.parametrize("name", ["exp", "sigmoid", "silu", "gelu", "softplus"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_nan_stays_and_extremes_are_sane(name: str, set_name: str) -> None:
     x = np.zeros(16, np.float32)
     x[:5] = [np.nan, -1e4, -88, 80, 1e-38]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.tiny_models import TinyModel
 
 from nextn.core.backend.cpu.backend import CpuBackend
-from nextn.core.backend.interface import Run
+from nextn.core.backend.interface import Run, StateRoom
 from nextn.core.backend.picking import UNSURE
 from nextn.core.backend.step import Step, StepPart, build_step
 from nextn.core.gguf.reader import open_gguf
@@ -30,7 +30,9 @@ PARAMS = [SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=
 def runner(tiny: Tiny, threads: int) -> tuple[Run, int]:
     backend = CpuBackend(threads)
     model = build_model(open_gguf(tiny("qwen3").path), backend)
-    state = backend.new_state(model.state_shape, n_pages=8, page_len=16, n_slots=4, window=1)
+    state = backend.new_state(
+        model.state_shape, StateRoom(n_pages=8, page_len=16, n_slots=4, window=1)
+    )
     return backend.compile(model.forward, state, max_rows=MAX_ROWS), model.hparams.n_vocab
 
 

@@ -23,7 +23,6 @@ from nextn.core.backend.cpu.repacked import (
     ABANDONED_S,
     ENTRY,
     NOTE,
-    UNFINISHED,
     list_entries,
     remove_entries,
 )
@@ -31,6 +30,7 @@ from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.cpu.tile_matrix import Repacker
 from nextn.core.backend.layers import Floats
 from nextn.core.errors import ConfigError
+from nextn.core.gguf.atomic_write import UNFINISHED
 from nextn.core.gguf.reader import GgufFile, open_gguf
 from nextn.core.runtime import Runtime
 

@@ -32,6 +32,7 @@ from nextn.core.backend.cpu.machine_code import Kernels, optimised, target_machi
 from nextn.core.backend.cpu.simd import SETS, SIGNED_BITS, AvxVnni, Generic, NeonDotprod, Simd
 from nextn.core.backend.cpu.simd import neon as neon_module
 from nextn.core.backend.cpu.tile_matrix import Repacker
+from nextn.core.backend.interface import StateRoom
 from nextn.core.backend.layers import MatrixPart
 from nextn.core.gguf.quants import find_format
 from nextn.core.gguf.reader import Tensor
@@ -193,7 +194,9 @@ def hybrid_kernels(tiny: Tiny) -> dict[str, tuple[Callable[[Emitter], None], Any
         patch.setattr("nextn.core.backend.cpu.backend.Kernels", Watching)
         model, backend = load(tiny("qwen35moe", quantise="Q8_0").path, "cpu", 1)
         assert isinstance(backend, CpuBackend)
-        state = backend.new_state(model.state_shape, n_pages=2, page_len=64, n_slots=1, window=4)
+        state = backend.new_state(
+            model.state_shape, StateRoom(n_pages=2, page_len=64, n_slots=1, window=4)
+        )
         backend.compile(model.forward, state, max_rows=4)
     assert {"delta", "attend", "product", "tile"} <= {name.split("_")[0] for name in found}
     for form in QUANTISED:
@@ -267,7 +270,9 @@ def test_kernels_consist_of_the_instructions_of_their_set(
         found = re.search(rf".*{pattern}.*", text, re.MULTILINE)
         assert found is None, found
     called = set(re.findall(r"^\s+(?:callq?|bl)\s+(\w+)", text, re.MULTILINE))
-    assert called <= {"spec_yield", "memset", "memcpy"}, "half floats and fma have no library here"
+    assert called <= {"spec_syscall", "memset", "memcpy"}, (
+        "half floats and fma have no library here"
+    )
 
 
 def test_every_set_is_looked_at() -> None:
@@ -339,7 +344,7 @@ HARNESS = """
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-int spec_yield(void) { return 0; }
+int64_t spec_syscall(void) { return 0; }
 static int64_t load(const char *name) {
     FILE *file = fopen(name, "rb");
     fseek(file, 0, SEEK_END);

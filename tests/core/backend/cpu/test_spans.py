@@ -13,7 +13,7 @@ from support.blocks import identity
 from nextn.core.backend import create_backend
 from nextn.core.backend.cpu.kernels.spans import SPAN
 from nextn.core.backend.cpu.state import count_state_bytes
-from nextn.core.backend.interface import Ops, Output, State, Taps
+from nextn.core.backend.interface import Ops, Output, State, StateRoom, Taps
 from nextn.core.backend.layers import (
     Attention,
     Floats,
@@ -51,7 +51,7 @@ class Layer:
         self.identity = self.backend.matrix([MatrixPart(identity(n * dim))])
         self.state = self.backend.new_state(
             StateShape((KvShape(n_kv, dim, dim),)),
-            n_pages=2 * N_PAGES, page_len=PAGE_LEN, n_slots=2, window=1,
+            StateRoom(n_pages=2 * N_PAGES, page_len=PAGE_LEN, n_slots=2, window=1),
         )  # fmt: skip
         self.run = self.backend.compile(self.forward, self.state, max_rows=N_CELLS + 40)
         self.pages = np.random.default_rng(1).permutation(2 * N_PAGES).reshape(2, -1).tolist()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
-from nextn.core.backend.cpu import threads
 from nextn.core.backend.cpu.emit import I64, Emitter
+from nextn.core.backend.cpu.futex import Futex, timed_waits
 from nextn.core.backend.cpu.machine_code import Kernels
 from nextn.core.backend.cpu.simd import SETS
-from nextn.core.backend.cpu.team import LINE, Control, Program, Team
-from nextn.core.backend.cpu.threads import default_threads
+from nextn.core.backend.cpu.team import Program, Team
+from nextn.core.backend.cpu.team_code import LINE, Control
 
 N = 64
 
@@ -66,54 +66,90 @@ class Chain:
         assert np.array_equal(self.rows[-1], self.expected(self.rows[0]))
 
 
+@pytest.mark.parametrize("futex", [None, timed_waits()], ids=["of this system", "of none"])
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
-def test_every_entry_sees_all_of_the_one_before(threads: int) -> None:
-    """More threads than cores, too: waiting yields."""
-    team, chain = Team(kernels(), threads), Chain(7)
+def test_every_entry_sees_all_of_the_one_before(threads: int, futex: Futex | None) -> None:
+    """More threads than cores, too: waiting sleeps."""
+    team, chain = Team(kernels(), threads, futex), Chain(7)
     for start in range(200 if threads <= 2 else 30):
         chain.check(team, start)
     team.close()
 
 
-def wait_until_asleep(team: Team) -> None:
+def wait_until_blocked(team: Team) -> None:
     """All members: beside busy neighbours that takes them long."""
-    flags = [(Control.SLEEPING + part * LINE) // 8 for part in range(1, team.n_threads)]
+    flags = [(Control.BLOCKED + part * LINE) // 8 for part in range(1, team.n_threads)]
     end = time.monotonic() + 20
     while not all(team._block[flag] for flag in flags):
-        assert time.monotonic() < end, "members do not fall asleep"
+        assert time.monotonic() < end, "members do not block"
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("place", ["_run", "_finish", "_lead"])
-def test_an_interrupt_between_waking_and_leading(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step that was announced ends before anything else happens: what members do of it later
-    would spoil the next one, or they would wait in it for ever."""
-    team, chain, other = Team(kernels(), 3), Chain(5), Chain(9)
-    for start in range(3):
+def test_any_number_of_members_for_each_step() -> None:
+    """Those that a step does not need see no part of it, and are there for the next."""
+    team, chain = Team(kernels(), 4), Chain(9)
+    rng = np.random.default_rng(0)
+    for start in range(300):
+        team._crew.n_active = int(rng.integers(1, 5))
+        team._crew.n_changes += start % 7 == 0
         chain.check(team, start)
-        wait_until_asleep(team)
-        work = getattr(team, place)
-
-        def interrupt(*args: int, work: Any = work) -> None:
-            monkeypatch.undo()
-            if place == "_run":  # Ctrl-C is noticed when a call of native code has returned
-                work(*args)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(team, place, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            chain.check(team, start)
-        thread = threading.Thread(target=other.check, args=(team, start), daemon=True)
-        thread.start()
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-        assert np.array_equal(other.rows[-1], other.expected(other.rows[0]))
+        if start % 100 == 0:
+            time.sleep(0.03)
     team.close()
 
 
-def test_members_that_fell_asleep_are_woken() -> None:
+def write_visit(e: Emitter) -> None:
+    """Count the visits of each thread. The leader takes its time, and walks a program with `again`
+    so often as `left` says."""
+    arguments, part, _ = e.parameters
+    counts, n_waits, left, again = e.words(arguments, 4)
+    mine = counts + part * 8
+    e.store(e.load(I64, mine, 8) + 1, mine, 8)
+    with e.when(part.equals(0)):
+        n_left = e.load(I64, left, 8) - 1
+        e.store(n_left, left, 8)
+        with e.when(again > 0):
+            e.store((n_left > 0).widen(I64), again, 8)
+        with e.range(0, n_waits):
+            timed_waits().sleep(e, counts, counts)
+    e.finish()
+
+
+def test_a_thread_that_leaves_a_step_late_does_not_join_the_next() -> None:
+    """It blocks at the last meeting; meanwhile the leader begins a program alone that repeats."""
+    team = Team(kernels(), 2, timed_waits())  # a thread that blocks comes late
+    address = kernels().get({"test_visit_and_wait": write_visit})["test_visit_and_wait"]
+    counts, left = np.zeros(2, np.int64), np.zeros(1, np.int64)
+    ways = [(50, 0), (1, team.again)]
+    words = [
+        np.array([counts.ctypes.data, n_waits, left.ctypes.data, again], np.int64)
+        for n_waits, again in ways
+    ]
+    slow, repeated = (Program([(address, each.ctypes.data, True)]) for each in words)
+    for _ in range(10):
+        counts[:] = 0
+        team._crew.n_active, left[0] = 2, 1
+        team.run(slow)
+        team._crew.n_active, left[0] = 1, 20
+        team.run(repeated)
+        assert counts.tolist() == [21, 1]
+    team.close()
+
+
+def test_members_that_a_step_does_not_need_sleep_on() -> None:
+    team, chain = Team(kernels(), 3), Chain(50)
+    chain.check(team, 0)
+    wait_until_blocked(team)
+    team._crew.n_active = 1
+    before, cpu = time.thread_time(), time.process_time()
+    for start in range(200):
+        chain.check(team, start)
+    own, of_all = time.thread_time() - before, time.process_time() - cpu
+    assert of_all < 1.5 * own + 0.05
+    team.close()
+
+
+def test_blocked_members_are_woken() -> None:
     team, chain = Team(kernels(), 2), Chain(5)
     for start in range(6):
         chain.check(team, start)
@@ -124,10 +160,31 @@ def test_members_that_fell_asleep_are_woken() -> None:
 def test_an_idle_team_takes_no_processor_time() -> None:
     team, chain = Team(kernels(), 2), Chain(3)
     chain.check(team, 0)
-    wait_until_asleep(team)
+    wait_until_blocked(team)
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.1
+    team.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_runs_steps_alone() -> None:
+    team, chain = Team(kernels(), 3), Chain(5)
+    chain.check(team, 0)
+    child = os.fork()
+    if not child:
+        try:
+            chain.check(team, 1)
+            team.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    end = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < end, "the child hangs"
+        time.sleep(0.01)
+    assert ended[1] == 0
+    chain.check(team, 2)
     team.close()
 
 
@@ -161,13 +218,7 @@ def test_a_process_with_a_team_ends() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, b"made")
 
 
-def test_default_threads_fit_the_machine() -> None:
-    import os
-
-    assert 1 <= default_threads() <= (os.cpu_count() or 1)
-
-
-@pytest.mark.parametrize("n_threads", [255, 300])
+@pytest.mark.parametrize("n_threads", [255, 2000])
 def test_any_number_of_members(n_threads: int) -> None:
     """Each has a flag of its own, behind those of all others."""
     chain, team = Chain(2), Team(kernels(), n_threads)
@@ -175,18 +226,5 @@ def test_any_number_of_members(n_threads: int) -> None:
     chain.rows[0] = start
     team.run(chain.program)
     assert np.array_equal(chain.rows[-1], chain.expected(start))
-    assert len(team._block) * 8 == Control.SLEEPING + LINE * n_threads
+    assert len(team._block) * 8 == Control.BLOCKED + LINE * n_threads
     team.close()
-
-
-def test_no_more_threads_than_processors(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(threads, "_affinity", lambda: 6)
-    monkeypatch.setattr(threads, "_cgroup_quota", lambda: 4)
-    assert [threads.usable_threads(n) for n in (None, 1, 4)] == [None, 1, 4]
-    assert not caplog.messages
-    assert threads.usable_threads(2000) == 4
-    (line,) = caplog.messages
-    assert line == "2000 threads: this process may use 4 processors; it runs 4 threads"
-    assert threads.usable_threads(0) == 0  # refused later, with the flag's name

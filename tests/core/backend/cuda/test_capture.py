@@ -18,7 +18,7 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend import cuda
 from nextn.core.backend.cuda.backend import CudaBackend
-from nextn.core.backend.draft_loop import DraftSettings
+from nextn.core.backend.draft_loop import DraftLoopPlan, DraftSettings
 from nextn.core.backend.step import build_step
 from nextn.core.models.drafters.mtp_network import H_NEXTN
 from nextn.core.sampling.draft_sampler import DraftSampler
@@ -117,9 +117,8 @@ def draft_twice(text: Running) -> None:
     machine = text.machine
     assert isinstance(machine.backend, CudaBackend)
     run = machine.backend.compile_draft_loop(
-        machine.model.nextn[0].forward, machine.state,
-        max_rows=8, max_draft=3, n_vocab=512, tap=H_NEXTN,
-    )  # fmt: skip
+        machine.model.nextn[0].forward, machine.state, DraftLoopPlan(8, 3, 512, H_NEXTN)
+    )
     sampler = DraftSampler(Sampler(GREEDY, n_vocab=512))
     hidden = np.ones((2, machine.model.hparams.n_embd), np.float32)
     step = replace(build_step([text.piece(random_tokens(2))]), hidden=hidden)

@@ -77,7 +77,14 @@ def begin(machine: Machine, *, max_draft: int, stops: tuple[int, ...] = ()) -> D
         assert request
         texts.append(
             DeviceSequence(
-                i, PAGES[i], text.n_tokens, text.n_pending_accepted, end, request, [token], hidden
+                i,
+                {"pages": PAGES[i]},
+                text.n_tokens,
+                text.n_pending_accepted,
+                end,
+                request,
+                [token],
+                hidden,
             )
         )
     rounds.begin(texts, max_draft, drafts=bool(machine.taps))

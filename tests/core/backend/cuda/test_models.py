@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support.every_family import WITH_CHECKPOINT_HEAD
 from support.running import Running, random_tokens, start
+from support.tiny_gemma import GEMMAS
+from support.tiny_heads import KINDS, build_head
 from support.tiny_models import TinyModel
 from support.vocab import N_VOCAB
 
@@ -29,21 +33,58 @@ CASES = [
     ("qwen35", "F32"),
     ("qwen35moe", "Q8_0"),
     ("qwen3moe", "BF16"),
+    *(
+        (family, "BF16")
+        for family in (
+            *WITH_CHECKPOINT_HEAD,
+            *GEMMAS,
+            "olmo2",
+            "phi",
+            "cohere2",
+            "hunyuan-dense",
+            "mistral3",
+            "llama4-chunks",
+        )
+    ),
 ]
+# Kernels of a GPU take keys of whole sixteens, as released models have them.
+WIDER = {
+    "mimo2": ({"head_dim": 32}, {"attention.key_length": 32, "rope.dimension_count": 10}),
+    **dict.fromkeys(
+        ("deepseek2", "glm4-lite"),
+        (
+            {"qk_rope_head_dim": 16},
+            {
+                "attention.key_length": 48,
+                "attention.key_length_mla": 32,
+                "rope.dimension_count": 16,
+            },
+        ),
+    ),
+}
 HYBRIDS = [("qwen35", "Q8_0"), ("qwen35moe", "Q8_0")]
+OTHERS = [("qwen3", "Q8_0"), ("llama", "BF16"), ("llama4-chunks", "Q8_0")]
 
 
 @pytest.mark.parametrize(("family", "kind"), CASES)
 @pytest.mark.slow
-def test_logits_are_near_the_references(family: str, kind: str, tiny: Tiny, shim: None) -> None:
-    path = tiny(family, quantise=kind).path
+def test_logits_are_near_the_references(
+    family: str, kind: str, tiny: Tiny, shim: None, tmp_path: Path
+) -> None:
+    if family in WIDER:
+        settings, keys = WIDER[family]
+        of = KINDS[family]
+        wider = replace(of, settings=of.settings | settings, keys=of.keys | keys)
+        path = build_head(family, tmp_path, kind=wider, quantise=kind).trunk
+    else:
+        path = tiny(family, quantise=kind).path
     made, expected = (start(path, device).append(TOKENS) for device in ("cuda", "torch"))
     assert np.isfinite(made).all()
     assert np.abs(made - expected).max() < NEAR
     assert np.abs(start(path, "cuda").append(TOKENS[:3]) - expected[3:6]).max() > 10 * NEAR
 
 
-@pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), ("llama", "BF16"), *HYBRIDS])
+@pytest.mark.parametrize(("family", "kind"), [*OTHERS, *HYBRIDS])
 @pytest.mark.slow
 def test_cuts_company_and_wrong_drafts_change_no_bit(
     family: str, kind: str, tiny: Tiny, shim: None

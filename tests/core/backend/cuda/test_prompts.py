@@ -76,6 +76,22 @@ def test_a_prompt_is_near_the_reference(
     assert divergence(made, expected) < 2e-4
 
 
+@pytest.mark.slow
+def test_a_later_piece_of_a_prompt_goes_on_where_the_first_ended(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recurrence that runs it in chunks, too, and what is written behind it."""
+    use_for_cuda(monkeypatch, prompts=SIZES)
+    tokens, path = random_tokens(154, seed=6), tiny("qwen35", quantise="Q8_0").path
+    made = read(start(path, "cuda"), tokens, [0, 75, 151, 152, 153, 154])
+    expected = start(path, "torch").append(tokens)
+    # In one piece the error is as large.
+    assert np.linalg.norm(made - expected) < 0.03 * np.linalg.norm(expected)
+    behind = slice(151, None)
+    error = np.linalg.norm(made[behind] - expected[behind])
+    assert error < 0.03 * np.linalg.norm(expected[behind])
+
+
 @pytest.mark.parametrize(("family", "kind"), [("qwen3", "Q8_0"), ("qwen35moe", "Q8_0")])
 @pytest.mark.slow
 def test_company_changes_no_bit(family: str, kind: str, tiny: Tiny, shim: None) -> None:

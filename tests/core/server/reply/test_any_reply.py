@@ -10,15 +10,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.replies import MARKS, Told
 
-from nextn.core.server.reply.styles import BARE, HERMES, LISTED, NAMED, CallStyle
+from nextn.core.server.reply.styles import (
+    BARE,
+    COHERE,
+    DEEPSEEK,
+    DEEPSEEK_CODE,
+    GEMMA,
+    GLM,
+    GRANITE,
+    HERMES,
+    KIMI,
+    LISTED,
+    NAMED,
+    SEED,
+    CallStyle,
+)
 
 FRAGMENTS = [
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", '{"name": "a", "arguments": ', "{",
     "}", "[", "]", '"', "\\", "<function=f>", "</function>", "<parameter=x>", "</parameter>", " ",
-    "\n", "word", "<think>", "</think>", ",", "12",
+    "\n", "word", "<think>", "</think>", ",", "12", DEEPSEEK.opening, KIMI.opening,
+    "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "functions.a:0",
+    "<|tool_calls_section_end|>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+    "<seed:tool_call>", "</seed:tool_call>", "<|tool_call|>", COHERE.opening, "<|END_ACTION|>",
+    "[CALL_ID]", "<response>", "</response>", "<|tool_call>", "<tool_call|>", "call:a", '<|"|>',
+    "```json", "key:", "function",
+    *(part for style in (DEEPSEEK, DEEPSEEK_CODE) if style.around for part in style.around("a")),
 ]  # fmt: skip
-MEMBERS = ['"arguments": ', '"name": "a"', '{"arguments": ', '"id": "x"', ":", "<fun", "</tool"]
-STYLES = [HERMES, LISTED, NAMED, BARE]
+ANSWER = ("<response>", "</response>")
+MEMBERS = [
+    '"arguments": ',
+    '"tool_name": "a"',
+    '"parameters": ',
+    '"name": "a"',
+    '{"arguments": ',
+    '"id": "x"',
+    ":",
+    "<fun",
+    "</tool",
+]
+STYLES = [HERMES, LISTED, NAMED, BARE, GLM, DEEPSEEK, KIMI, GEMMA, SEED, GRANITE, COHERE]
 
 
 def texts(*more: str, max_size: int = 14) -> st.SearchStrategy[str]:
@@ -37,7 +68,7 @@ def read(text: str, where: list[int], **how: Any) -> Told:
 def test_where_a_reply_is_cut_changes_nothing(
     text: str, style: CallStyle, thinks: bool, one: list[int], other: list[int]
 ) -> None:
-    how = {"marks": MARKS, "is_thinking": thinks, "calls": style}
+    how = {"marks": MARKS, "is_thinking": thinks, "answer": ANSWER, "calls": style}
     found = read(text, one, **how)
     assert read(text, other, **how).pieces == found.pieces
     assert Told(text, range(len(text)), **how).pieces == found.pieces
@@ -45,7 +76,7 @@ def test_where_a_reply_is_cut_changes_nothing(
 
 @given(texts(), st.sampled_from(STYLES), st.booleans())
 def test_no_word_is_lost(text: str, style: CallStyle, thinks: bool) -> None:
-    told = Told(text, [], marks=MARKS, is_thinking=thinks, calls=style)
+    told = Told(text, [], marks=MARKS, is_thinking=thinks, answer=ANSWER, calls=style)
     whole = "\n".join(piece.text for piece in told.pieces)
     for word in ("word", "12"):
         assert whole.count(word) == text.count(word)
@@ -71,7 +102,36 @@ def marked(name: str, arguments: Any) -> str:
     return f"<function={name}>\n{''.join(values)}</function>"
 
 
+def keyed(name: str, arguments: Any) -> str:
+    values = (
+        f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+        for key, value in arguments.items()
+    )
+    return f"{name}\n{''.join(values)}"
+
+
+def of_gemma(name: str, arguments: Any) -> str:
+    values = (f'{key}:<|"|>{value}<|"|>' for key, value in arguments.items())
+    return f"call:{name}{{{','.join(values)}}}"
+
+
+def of_cohere(name: str, arguments: Any) -> str:
+    return json.dumps({"tool_call_id": "0", "tool_name": name, "parameters": arguments})
+
+
+def around(style: CallStyle) -> Write:
+    """Marks of the list included."""
+
+    def write(name: str, arguments: Any) -> str:
+        assert style.around is not None
+        before, after = style.around(name)
+        return before + json.dumps(arguments) + after
+
+    return write
+
+
 Write = Callable[[str, Any], str]
+CLOSINGS: dict[Write, str] = {marked: "</parameter>", keyed: "</arg_value>", of_gemma: '<|"|>'}
 HOW: list[tuple[CallStyle, Write, str, str, str]] = [
     # style, writing of a call; before, between and behind calls
     *(
@@ -80,6 +140,15 @@ HOW: list[tuple[CallStyle, Write, str, str, str]] = [
     ),
     *((LISTED, write, "[TOOL_CALLS][", ", ", "]") for write in (named_first, named_last)),
     (NAMED, lambda name, values: f"{name}[ARGS]{json.dumps(values)}", *2 * ("[TOOL_CALLS]",), ""),
+    (GLM, keyed, "<tool_call>", "</tool_call>\n<tool_call>", "</tool_call>"),
+    (SEED, marked, "<seed:tool_call>", "</seed:tool_call><seed:tool_call>", "</seed:tool_call>"),
+    (GRANITE, named_first, "<|tool_call|>[", ", ", "]"),
+    (COHERE, of_cohere, f"{COHERE.opening}[\n", ",\n", "\n]<|END_ACTION|>"),
+    (GEMMA, of_gemma, "<|tool_call>", "<tool_call|><|tool_call>", "<tool_call|>"),
+    *(
+        (style, around(style), "", "", "")
+        for style in (DEEPSEEK, DEEPSEEK_CODE, KIMI, GRANITE, COHERE)
+    ),
 ]
 
 
@@ -91,7 +160,8 @@ def test_strings_of_calls_may_be_anything(
     how: tuple[CallStyle, Write, str, str, str], strings: list[str], where: list[int], said: str
 ) -> None:
     style, write, before, between, behind = how
-    strings = [each.replace("</parameter>", "") for each in strings if write is marked] or strings
+    closing = CLOSINGS.get(write, "\0")
+    strings = [each.replace(closing, "") for each in strings]
     wanted = [("weather", {"city": each, "at": "x"}) for each in strings]
     text = said + before + between.join(write(*each) for each in wanted) + behind
     found = read(text, where, calls=style)

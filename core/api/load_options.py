@@ -1,0 +1,17 @@
+"""The keyword arguments of `nextn.load` that go to the runtime; its defaults hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+
+class LoadOptions(TypedDict, total=False):
+    n_ctx: int | None  # tokens of a prompt and its continuation
+    threads: int | None
+    cache_type_k: str  # f16 or q8_0
+    cache_type_v: str
+    repack_cache: bool  # keep the CPU's form of the weights on disk, and map it the next time
+    draft: str | Path | Sequence[str | Path] | None  # of draft models, heads and other networks
+    progress: Callable[[str, float], None] | None  # called with a stage and the fraction done

@@ -1,0 +1,118 @@
+"""Multi-head latent attention of one block: its matrices and its description for the backend.
+
+Files of old converters hold the two matrices of a head in one, `attn_kv_b`; it is split here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..backend.layers import KvShape, LatentAttention, Matrix, MatrixPart, RotaryPositions
+from ..errors import ModelError
+from ..gguf.quants import find_format
+from ..gguf.reader import Tensor
+
+if TYPE_CHECKING:
+    from ..backend.interface import Ops, Packed, Rows, State
+    from ..backend.layers import Floats
+    from ..backend.step import Step
+    from ..gguf.reader import GgufFile
+    from .hparams import Hparams
+    from .layout import Layout
+    from .model_weights import Weights
+
+MAX_RANK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSizes:
+    latent: int
+    plain_dim: int
+    rope_dim: int
+    value_dim: int
+
+    @classmethod
+    def from_keys(cls, file: GgufFile, hparams: Hparams) -> LatentSizes:
+        """Old files give a head's own widths as key_length and value_length."""
+        meta = file.metadata
+        head = meta.int("attention.key_length_mla", 0, high=MAX_RANK) or hparams.key_dim
+        value = meta.int("attention.value_length_mla", 0, high=MAX_RANK) or hparams.value_dim
+        latent = meta.int("attention.kv_lora_rank", low=1, high=MAX_RANK)
+        rope = meta.int("rope.dimension_count", low=2, high=MAX_RANK)
+        if rope >= head:
+            raise ModelError(
+                f"{file.label}: {meta.full_key('rope.dimension_count')} is {rope}, expected less "
+                f"than the width of a head, {head}"
+            )
+        return cls(latent, head - rope, rope, value)
+
+
+class Mla:
+    """attn_q (or attn_q_a, attn_q_b), attn_kv_a_mqa, attn_k_b, attn_v_b, attn_output."""
+
+    def __init__(
+        self,
+        hparams: Hparams,
+        weights: Weights,
+        layout: Layout,
+        rope: RotaryPositions,
+        scale: float,
+    ) -> None:
+        h, n_heads = hparams, hparams.n_heads[layout.block]
+        s = LatentSizes.from_keys(weights.file, h)
+        self.has_low_rank_q = weights.has("attn_q_a")
+        name, n_in = "attn_q", h.n_embd
+        if self.has_low_rank_q:
+            rank = weights.file.tensors[f"{weights.prefix}attn_q_a.weight"].shape[0]
+            self.attn_q_a = weights.matrix(h.n_embd, {"attn_q_a": rank})
+            self.attn_q_a_norm = weights.norm("attn_q_a_norm", rank, h.eps)
+            name, n_in = "attn_q_b", rank
+        self.attn_q = weights.matrix(n_in, {name: n_heads * (s.plain_dim + s.rope_dim)})
+        self.attn_kv_a = weights.matrix(h.n_embd, {"attn_kv_a_mqa": s.latent + s.rope_dim})
+        k_b, v_b = _absorbed(weights, n_heads, s)
+        self.attention = LatentAttention(
+            layer=layout.add_kv(KvShape(1, s.latent + s.rope_dim, 0)),
+            n_heads=n_heads,
+            latent=s.latent,
+            plain_dim=s.plain_dim,
+            rope_dim=s.rope_dim,
+            value_dim=s.value_dim,
+            scale=scale,
+            rope=rope,
+            latent_norm=weights.norm("attn_kv_a_norm", s.latent, h.eps),
+            k_b=k_b,
+            v_b=v_b,
+        )
+        self.attn_output = weights.matrix(n_heads * s.value_dim, {"attn_output": h.n_embd})
+
+    def __call__(self, ops: Ops, a: Packed, x: Rows | None, step: Step, state: State) -> Rows:
+        """x, if any, plus attention of the normed rows a."""
+        cells = ops.matmul(a, self.attn_kv_a)
+        if self.has_low_rank_q:
+            a = ops.norm(ops.matmul(a, self.attn_q_a), self.attn_q_a_norm)
+        heads = ops.attend_latent(ops.matmul(a, self.attn_q), cells, self.attention, state, step)
+        return ops.matmul(heads, self.attn_output, add_to=x)
+
+
+def _absorbed(weights: Weights, n_heads: int, s: LatentSizes) -> tuple[Matrix, Matrix]:
+    """The stacks k_b (heads, latent, plain) and v_b (heads, value, latent)."""
+    if weights.has("attn_k_b") or not weights.has("attn_kv_b"):
+        return (
+            weights.experts(n_heads, s.plain_dim, {"attn_k_b": s.latent}),
+            weights.experts(n_heads, s.latent, {"attn_v_b": s.value_dim}),
+        )
+    height = s.plain_dim + s.value_dim
+    both = weights.floats("attn_kv_b.weight", n_heads * height, s.latent)
+    keys, values = np.split(both.reshape(n_heads, height, s.latent), [s.plain_dim], axis=1)
+    return (
+        weights.backend.matrix([_float_part("attn_k_b.weight", keys.swapaxes(1, 2))]),
+        weights.backend.matrix([_float_part("attn_v_b.weight", values)]),
+    )
+
+
+def _float_part(name: str, values: Floats) -> MatrixPart:
+    data = np.ascontiguousarray(values, np.float32).view(np.uint8).reshape(-1)
+    return MatrixPart(Tensor(name, values.shape, find_format("F32"), data))

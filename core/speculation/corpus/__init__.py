@@ -1,0 +1,1 @@
+"""A corpus of texts on disk, with its suffix arrays, for the drafter `suffix`."""
