@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
@@ -32,6 +32,7 @@ class IngressServing(Listening):
         return self.ingress.app()
 
     def _begin(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(_report_unless_cancelled)
         self._watching = asyncio.create_task(self.replicas.watch(self._on_change))
 
     def _on_change(self) -> None:
@@ -58,3 +59,10 @@ class IngressServing(Listening):
             if response.waits_since and now - response.waits_since > self.settings.io_s:
                 response.give_up()
                 self._hang_up(response.client)
+
+
+def _report_unless_cancelled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Ray gathers the responses to a broadcast. When the broadcast is cancelled, asyncio reports
+    the gathered future, whose CancelledError has no reader, with a traceback."""
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
 import json
+import logging
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -278,6 +281,44 @@ def test_the_end_is_told() -> None:
         replicas.thread.join(10)
         assert time.perf_counter() - began < 5
     assert replicas.code == 0
+
+
+async def broadcast() -> None:
+    """Waits for ever, as `DeploymentHandle.broadcast` of Ray does for a replica that is busy."""
+
+    async def call() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError from None  # another one, as Ray raises
+
+    await asyncio.wait_for(asyncio.gather(call(), call(), return_exceptions=True), 1000)
+
+
+async def cancelled_broadcast() -> None:
+    task = asyncio.create_task(broadcast())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    del task
+    gc.collect()
+
+
+async def unread_error() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.set_exception(ValueError("nothing reads this"))
+    del future
+    gc.collect()
+
+
+@pytest.mark.parametrize(("work", "reports"), [(cancelled_broadcast, 0), (unread_error, 1)])
+def test_a_cancelled_broadcast_prints_no_traceback(
+    work: Callable[[], Coroutine[Any, Any, None]], reports: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with replicated(n=1) as replicas, caplog.at_level(logging.DEBUG, "asyncio"):
+        asyncio.run_coroutine_threadsafe(work(), replicas.loop).result(60)
+        errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert len(errors) == reports
 
 
 @pytest.mark.parametrize("streams", [True, False])
