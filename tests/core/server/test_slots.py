@@ -110,7 +110,7 @@ def test_a_chat_goes_on_after_a_restart(folder: Path) -> None:
 
 def test_erased(saving: Server) -> None:
     prompt = TEXT[7:]
-    first = write(saving, prompt, id_slot=2)
+    first = write(saving, prompt, id_slot=2, ignore_eos=True)
     n = first["tokens_evaluated"] + 39
     assert act(saving, "erase", 2) == {"id_slot": 2, "n_erased": n}
     assert act(saving, "erase", 2) == {"id_slot": 2, "n_erased": 0}
