@@ -72,7 +72,10 @@ _HAN = _chars("4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2EBEF F900-FAFF 2F800-2FA1F
 _KIMI = rf"[{_HAN}]+|{_LEAD}[\p{{L}}&&[^{_HAN}]]+(?:{_SUFFIX})?|\p{{N}}{{1,3}}|{_PUNCT}|{_LINES}"
 _QWEN2_PLAIN = rf"{_WORD}|\p{{N}}|{_PUNCT}|{_LINES}"  # without contractions
 _POWERS = "|".join(rf"\s{{{2**n}}}(?!\S)" for n in range(9, 1, -1))
-_JAIS2 = rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCT}|\s*[\r\n]+|{_POWERS}|\s{{1,2}}(?!\S)|\s"
+# Pieces of spaces are short here, and each would look through the rest of the run for a newline.
+# None is there if a piece before, which ends in such a space, found none.
+_JAIS2_LINES = r"(?<![^\S\r\n])\s*[\r\n]+"
+_JAIS2 = rf"{_SUFFIX}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCT}|{_JAIS2_LINES}|{_POWERS}|\s{{1,2}}(?!\S)|\s"
 _SEED = rf"{_SUFFIX}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+|{_LINES}"
 _MINICPM5 = rf"{_SUFFIX}|{_WORD}|\p{{N}}+|{_PUNCT}|{_LINES}"
 _SENTENCE = rf" ?[^(\s|.,!?){_chars('2026 3002 FF0C 3001 964 6D4 60C')}]+"
