@@ -90,8 +90,9 @@ class StepCurve:
 
     def add(self, n_rows: int, ms: float, context: float) -> None:
         self.now += 1
-        cell = self.cells.setdefault(n_rows, Cell())
+        cell = self.cells.get(n_rows) or Cell()
         cell.add(ms, context, self.now)
+        self.cells[n_rows] = cell  # an interrupt (Ctrl-C) leaves no cell without a timing
         if len(cell.samples) <= _FEW:
             self.version += 1
 
@@ -177,7 +178,9 @@ class DraftLine:
 
     def add(self, n_tokens: int, ms: float) -> None:
         self.n_timings += 1
-        self.cells.setdefault(n_tokens, Cell()).add(ms, 0.0, 0)
+        cell = self.cells.get(n_tokens) or Cell()
+        cell.add(ms, 0.0, 0)
+        self.cells[n_tokens] = cell
         self._fit = None
 
     def table(self, n_max: int, assumed: float) -> list[float]:

@@ -6,14 +6,36 @@ import errno
 import json
 import os
 import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.boundaries import Boundary
 from support.simulated import CPU, GPU, MACHINES, MOE, Machine
 
 from nextn.core.errors import ConfigError, NextnError
 from nextn.core.speculation.cost_file import load_costs, save_costs
 from nextn.core.speculation.policy.costs import CostModel
+
+
+def interrupted(call: Callable[[CostModel], None]) -> Iterator[CostModel]:
+    """After a Ctrl-C before each instruction of `call`."""
+    at, boundary = 0, Boundary(0)
+    while not at or boundary.is_hit:
+        at, costs = at + 1, CostModel()
+        boundary = Boundary(at)
+        with suppress(KeyboardInterrupt):
+            boundary.call(partial(call, costs))
+        yield costs
+
+
+def test_an_interrupt_leaves_times_that_can_be_used() -> None:
+    for costs in interrupted(lambda costs: costs.observe_step(4, 100, 2.0)):
+        assert len(steps(costs, 8, 100)[0]) == 9
+    for costs in interrupted(lambda costs: costs.observe_draft("mtp", 3, 1, 2.0)):
+        assert len(costs.drafts("mtp", 1)) > 3
 
 
 def measured(machine: Machine, outliers: float = 0.0, context: int = 0) -> CostModel:
