@@ -3,7 +3,7 @@ BENCH = PYTHONPATH=tests:tests/lib:tests/cuda_host:$$PYTHONPATH $(PYTHON) -m
 ROWS ?= 1
 REQUESTS ?= 20000
 
-.PHONY: help check fix test test-all test-gpu bench bench-kernels bench-gpu bench-profile soak
+.PHONY: help check fix test test-all test-timing test-gpu bench bench-kernels bench-gpu bench-profile soak
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 16
@@ -22,7 +22,10 @@ test: ## the tests that need neither minutes nor llama.cpp
 	$(PYTHON) -m pytest -q
 
 test-all: ## with the slow tests and the comparisons with llama.cpp
-	$(PYTHON) -m pytest -q -m "not gpu"
+	$(PYTHON) -m pytest -q -m "not gpu and not timing"
+
+test-timing: ## the tests that judge by the clock, on an idle machine
+	$(PYTHON) -m pytest -q -m timing -n 0
 
 test-gpu: ## all kernels on the CUDA device here, then under compute-sanitizer if there is one
 	$(PYTHON) -m pytest -q -rs -m gpu

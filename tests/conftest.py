@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from support.processors import all_processors, use_one
 
 if TYPE_CHECKING:
     from support.tiny_models import TinyModel
 
 MOST_WORKERS = 8  # each needs a gigabyte or so
 
+pytest_plugins = ["support.second_look"]
+use_one(os.environ.get("PYTEST_XDIST_WORKER"))
 os.environ.setdefault("SPEC_TOKEN_COUNTS", "0")  # what random models write is worth nothing
 # torch's threads wait for each other in circles, for models as small as these longer than they work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,6 +41,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         return 0
     n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(n, MOST_WORKERS) if n > 1 else 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if item.get_closest_marker("threads") is None:
+        return (yield)
+    with all_processors():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from nextn.core.server.thread_bridge import Item
 from nextn.core.speculation.composite import CompositeSpeculator
 from nextn.core.speculation.policy.fixed import FixedPolicy
 
+pytestmark = pytest.mark.threads
+
 N_TOKENS, QUICK = 6, 150
 SETTINGS: list[Any] = [
     {"temperature": 0.0},
@@ -91,7 +93,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[nextn.LanguageModel]:
 
 def wait_until_idle(model: nextn.LanguageModel) -> None:
     worker = model._thread._worker
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while worker.n_running or worker.n_waiting or not worker._commands.empty():
         assert time.monotonic() < end, "a text goes on without its caller"
         time.sleep(0.0002)

@@ -32,6 +32,9 @@ from nextn.core.generation import Event, GenerateParams
 from nextn.core.runtime import load_runtime
 from nextn.core.sampling.params import SamplingParams
 
+pytestmark = pytest.mark.threads
+
+HANGS_S = 120
 PROMPTS = ["def fibonacci(n):", "class Stack:\n", "import os\n", "for i in range(10):"]
 WAYS: list[GenerationOptions] = [
     {"temperature": 0.0},
@@ -90,7 +93,7 @@ def test_leaving_a_loop_ends_the_text(model: nextn.LanguageModel) -> None:
     stream = model.stream(PROMPTS[1], ignore_eos=True)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANGS_S
     while model._thread._worker.n_running:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -108,7 +111,7 @@ def test_an_error_in_one_consumer_leaves_the_others_alone(model: nextn.LanguageM
 
     thread = threading.Thread(target=other)
     thread.start()
-    started.wait(20)
+    started.wait(HANGS_S)
 
     def failing() -> None:
         for _ in model.stream(PROMPTS[2], ignore_eos=True):
@@ -116,7 +119,7 @@ def test_an_error_in_one_consumer_leaves_the_others_alone(model: nextn.LanguageM
 
     with pytest.raises(ZeroDivisionError):
         failing()
-    thread.join(20)
+    thread.join(HANGS_S)
     assert found == [want]
 
 
@@ -274,7 +277,7 @@ def test_closing_while_others_call() -> None:
     time.sleep(0.3)
     model.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANGS_S)
     assert len(ends) == 4
     assert all("the model " in end for end in ends)
 
@@ -338,7 +341,7 @@ def test_an_interrupt_ends_one_text_and_spoils_none() -> None:
 def test_a_program_ends_without_closing() -> None:
     program = "import nextn; m = nextn.load(n_ctx=64); s = m.stream('x', ignore_eos=True); next(s)"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=HANGS_S
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

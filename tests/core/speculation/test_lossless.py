@@ -172,6 +172,7 @@ N_RANDOM = 500
 
 
 @pytest.mark.slow
+@pytest.mark.threads
 @pytest.mark.parametrize("seed", range(20, 24))
 def test_random_runs(seed: int) -> None:
     """The bundled model: any drafters, lengths, sampling, number of texts, order of arrival."""

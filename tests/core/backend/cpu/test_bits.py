@@ -16,6 +16,8 @@ from support.tiny_models import TinyModel
 
 from nextn.core.backend.step import build_step
 
+pytestmark = pytest.mark.threads
+
 Tiny = Callable[..., TinyModel]
 LENGTH = 60
 

@@ -119,6 +119,7 @@ print(weights, resident() - settled)
 
 @on_linux
 @pytest.mark.slow
+@pytest.mark.threads
 def test_loading_again_and_again(tmp_path: Path) -> None:
     path = write_random_qwen35(tmp_path / "m.gguf", "Q4_0", SIZES)
     command = [sys.executable, "-c", AGAIN_AND_AGAIN, str(path)]

@@ -19,6 +19,8 @@ from nextn.core.backend.cpu.simd import SETS
 from nextn.core.backend.cpu.team import Program, Team
 from nextn.core.backend.cpu.team_code import LINE, Control
 
+pytestmark = pytest.mark.threads
+
 N = 64
 
 
@@ -79,7 +81,7 @@ def test_every_entry_sees_all_of_the_one_before(threads: int, futex: Futex | Non
 def wait_until_blocked(team: Team) -> None:
     """All members: beside busy neighbours that takes them long."""
     flags = [(Control.BLOCKED + part * LINE) // 8 for part in range(1, team.n_threads)]
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while not all(team._block[flag] for flag in flags):
         assert time.monotonic() < end, "members do not block"
         time.sleep(0.01)
@@ -179,7 +181,7 @@ def test_a_forked_child_runs_steps_alone() -> None:
             os._exit(0)
         finally:
             os._exit(1)
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         assert time.monotonic() < end, "the child hangs"
         time.sleep(0.01)
@@ -214,7 +216,7 @@ def test_a_process_with_a_team_ends() -> None:
         "backend = CpuBackend(2)\n"
         "print('made')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, b"made")
 
 

@@ -11,6 +11,8 @@ import pytest
 from nextn.core.backend.cpu import threads
 from nextn.core.backend.cpu.threads import default_threads, spread
 
+pytestmark = pytest.mark.threads
+
 
 def test_default_threads_fit_the_machine() -> None:
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
